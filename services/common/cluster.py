@@ -1,0 +1,54 @@
+"""What a broker or proxy knows of the cluster: the controller's topics, groups and brokers, as last heard of."""
+
+from collections.abc import Callable
+
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, Group, Topic
+
+
+class ClusterView:
+    """The state that the controller streams (`Controller.Watch`), kept up to date by `apply`.
+
+    It stays as it is while the controller is away, so its reader goes on with what it knows. `ready` is False until
+    the first snapshot has come.
+    """
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.version = 0
+        self.name = ""
+        self.receipt_key = b""
+        self.topics: dict[str, Topic] = {}
+        self.groups: dict[str, Group] = {}
+        self.brokers: dict[str, BrokerInfo] = {}
+        self._listeners: list[Callable[[ClusterUpdate], None]] = []
+
+    def subscribe(self, listener: Callable[[ClusterUpdate], None]) -> None:
+        """Call `listener` after each update has been applied (also the first snapshot)."""
+        self._listeners.append(listener)
+
+    def apply(self, update: ClusterUpdate) -> None:
+        """Take in a snapshot or a change. A change older than what is known is passed over."""
+        if update.snapshot:
+            self.name = update.cluster.name
+            self.receipt_key = update.cluster.receipt_key
+            self.topics = {}
+            self.groups = {}
+            self.brokers = {}
+        elif update.version <= self.version:
+            return
+        for topic in update.topics:
+            self.topics[topic.name] = topic
+        for group in update.groups:
+            self.groups[group.name] = group
+        for broker in update.brokers:
+            self.brokers[broker.name] = broker
+        for name in update.deleted_topics:
+            self.topics.pop(name, None)
+        for name in update.deleted_groups:
+            self.groups.pop(name, None)
+        for name in update.departed_brokers:
+            self.brokers.pop(name, None)
+        self.version = update.version
+        self.ready = True
+        for listener in self._listeners:
+            listener(update)

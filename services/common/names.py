@@ -1,0 +1,35 @@
+"""Names of topics and groups: which are legal, and how the system's own are made of them."""
+
+import re
+
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
+SYSTEM_PREFIX = "rmq_sys_"
+
+_LEGAL = re.compile(r"[%A-Za-z0-9_-]+")
+
+
+def retry_topic(group: str, topic: str) -> str:
+    """Where messages of `topic` that `group` did not acknowledge in time come again."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def dead_letter_topic(group: str) -> str:
+    """Where messages end that `group` has failed on as often as it may."""
+    return f"{DEAD_LETTER_PREFIX}{group}"
+
+
+def revive_topic(cluster: str) -> str:
+    """The topic whose queues hold the CK and ACK records of a cluster's brokers."""
+    return f"{REVIVE_PREFIX}{cluster}"
+
+
+def is_legal(name: str, length_max: int) -> bool:
+    """Whether a name has only letters, digits, `%`, `_`, `-` and between 1 and `length_max` of them (RocketMQ's rule)."""
+    return 0 < len(name) <= length_max and _LEGAL.fullmatch(name) is not None
+
+
+def is_system_topic(name: str) -> bool:
+    """Whether clients may not send to or create a topic of this name."""
+    return name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX, SYSTEM_PREFIX))

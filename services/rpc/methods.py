@@ -1,0 +1,44 @@
+"""The methods of our own services (proto/popwheel/v1), declared once for those who call and those who serve."""
+
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from services.common.pb.popwheel.v1 import broker_pb2 as broker
+from services.common.pb.popwheel.v1 import controller_pb2 as controller
+from services.rpc.service import Method, protobuf
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+
+
+def _method(service: str, name: str, request: type[Request], response: type[Response]) -> Method[Request, Response]:
+    return Method(service, name, protobuf(request), protobuf(response))
+
+
+PUT = _method("popwheel.v1.Broker", "Put", broker.PutRequest, broker.PutResponse)
+POP = _method("popwheel.v1.Broker", "Pop", broker.PopRequest, broker.PopResponse)
+ACK = _method("popwheel.v1.Broker", "Ack", broker.AckRequest, broker.AckResponse)
+CHANGE_INVISIBLE = _method(
+    "popwheel.v1.Broker", "ChangeInvisible", broker.ChangeInvisibleRequest, broker.ChangeInvisibleResponse
+)
+RENEW = _method("popwheel.v1.Broker", "Renew", broker.RenewRequest, broker.RenewResponse)
+RELEASE = _method("popwheel.v1.Broker", "Release", broker.ReleaseRequest, broker.ReleaseResponse)
+DEAD_LETTER = _method("popwheel.v1.Broker", "DeadLetter", broker.DeadLetterRequest, broker.DeadLetterResponse)
+PULL = _method("popwheel.v1.Broker", "Pull", broker.PullRequest, broker.PullResponse)
+QUERY_OFFSET = _method("popwheel.v1.Broker", "QueryOffset", broker.QueryOffsetRequest, broker.QueryOffsetResponse)
+GET_OFFSET = _method("popwheel.v1.Broker", "GetOffset", broker.GetOffsetRequest, broker.GetOffsetResponse)
+UPDATE_OFFSET = _method("popwheel.v1.Broker", "UpdateOffset", broker.UpdateOffsetRequest, broker.UpdateOffsetResponse)
+NOTIFY = _method("popwheel.v1.Broker", "Notify", broker.NotifyInterest, broker.NotifyEvents)
+
+
+WATCH = _method("popwheel.v1.Controller", "Watch", controller.WatchRequest, controller.ClusterUpdate)
+ENSURE_TOPIC = _method(
+    "popwheel.v1.Controller", "EnsureTopic", controller.EnsureTopicRequest, controller.EnsureTopicResponse
+)
+ENSURE_GROUP = _method(
+    "popwheel.v1.Controller", "EnsureGroup", controller.EnsureGroupRequest, controller.EnsureGroupResponse
+)
+REGISTER_BROKER = _method(
+    "popwheel.v1.Controller", "RegisterBroker", controller.BrokerRegistration, controller.BrokerRegistered
+)

@@ -1,0 +1,157 @@
+"""What a call is, seen from both of its ends, without a word about how its bytes travel.
+
+A `Method` is declared once and used by the side that calls and the side that serves. A `Service` binds methods to
+handlers. A `Channel` calls methods: over a socket (`services.rpc.client`) or straight into a `Service` of the same
+process (`services.rpc.local`); neither side can tell.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+Incoming = TypeVar("Incoming", covariant=True)
+Outgoing = TypeVar("Outgoing", contravariant=True)
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Codec(Generic[Request]):
+    """How one kind of message becomes bytes and back."""
+
+    encode: Callable[[Request], bytes]
+    decode: Callable[[bytes], Request]
+
+
+def protobuf(message_type: type[M]) -> Codec[M]:
+    """The codec of a protobuf message; decoding raises `google.protobuf.message.DecodeError`."""
+    return Codec(encode=message_type.SerializeToString, decode=message_type.FromString)
+
+
+def _same(data: bytes) -> bytes:
+    return data
+
+
+RAW: Codec[bytes] = Codec(encode=_same, decode=_same)
+"""For methods whose handler reads and writes the bytes itself, where decoding them would cost too much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[Request, Response]):
+    """One method of a service.
+
+    Args:
+        service: full name, `popwheel.v1.Broker`.
+        name: `Pop`.
+        request: codec of what the caller sends.
+        response: codec of what the handler answers.
+    """
+
+    service: str
+    name: str
+    request: Codec[Request]
+    response: Codec[Response]
+
+    @property
+    def path(self) -> str:
+        """The `:path` of its calls."""
+        return f"/{self.service}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a handler is told of a call besides its message.
+
+    Args:
+        path: `/service/method`.
+        metadata: the caller's headers by lower-case name, without those of HTTP/2 and gRPC themselves.
+        deadline: until when the caller waits, in seconds of the monotonic clock; None if it waits for ever.
+        peer: the caller's address, for logs and the born host: `127.0.0.1:40312`, or `local`.
+    """
+
+    path: str
+    metadata: Mapping[str, str]
+    deadline: float | None
+    peer: str
+
+
+class StreamClosedError(Exception):
+    """The other side has cancelled the call or gone away; what was to be sent may not have reached it."""
+
+
+class Stream(Protocol[Incoming, Outgoing]):
+    """Both directions of a streaming call, as one side has them: a handler of streams, or the caller of one."""
+
+    async def receive(self) -> Incoming | None:
+        """The next message of the other side; None when it has ended its direction.
+
+        Raises:
+            StreamClosedError: the call is over (a caller sees the `StatusError` or `RpcError` it ended with).
+        """
+
+    async def send(self, messages: Sequence[Outgoing]) -> None:
+        """Send messages, in one write; returns when all of their bytes were handed to the transport.
+
+        Raises:
+            StreamClosedError: the other side was gone before that; part of it may have been sent.
+        """
+
+
+class ClientStream(Stream[Incoming, Outgoing], Protocol[Incoming, Outgoing]):
+    """A streaming call as its caller has it."""
+
+    async def end(self) -> None:
+        """Say that no more messages will be sent."""
+
+    def cancel(self) -> None:
+        """Give the call up; safe to call more than once."""
+
+
+UnaryHandler = Callable[[Call, Request], Awaitable[Response]]
+StreamHandler = Callable[[Call, Stream[Request, Response]], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Service:
+    """Handlers by method path. A handler is cancelled when its caller cancels, goes away or its deadline passes."""
+
+    unary_handlers: dict[str, tuple[Method[Any, Any], UnaryHandler[Any, Any]]] = field(default_factory=dict)
+    stream_handlers: dict[str, tuple[Method[Any, Any], StreamHandler[Any, Any]]] = field(default_factory=dict)
+
+    def unary(self, method: Method[Request, Response], handler: UnaryHandler[Request, Response]) -> None:
+        """Answer calls of a method with one message each."""
+        self.unary_handlers[method.path] = (method, handler)
+
+    def stream(self, method: Method[Request, Response], handler: StreamHandler[Request, Response]) -> None:
+        """Answer calls of a method with any number of messages; the stream ends well when the handler returns."""
+        self.stream_handlers[method.path] = (method, handler)
+
+
+class Channel(Protocol):
+    """A way to call the methods of a service, wherever it runs. Messages handed over must not be changed afterwards."""
+
+    async def call(
+        self,
+        method: Method[Request, Response],
+        request: Request,
+        *,
+        timeout_s: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Response:
+        """Call a unary method.
+
+        Raises:
+            StatusError: the handler refused it.
+            RpcError: it did not reach the handler or its answer did not come back (see `services.rpc.status`).
+        """
+
+    def open(
+        self, method: Method[Request, Response], *, metadata: Mapping[str, str] | None = None
+    ) -> ClientStream[Response, Request]:
+        """Begin a streaming call."""
+
+    async def close(self) -> None:
+        """End the connection and every call on it."""
