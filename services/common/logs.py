@@ -1,0 +1,59 @@
+"""The one place where logging is set up: structlog, one line per event, for a person or for a machine.
+
+Libraries that log through the standard library (asyncio, uvicorn) come out in the same lines.
+"""
+
+import logging
+import sys
+from typing import Any, Literal, TextIO
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class LogOptions(BaseModel):
+    """How much is logged, and in what form."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least level that is logged.")
+    format: Literal["auto", "console", "json"] = Field(
+        "auto", description="Lines for a person or JSON objects; auto is console on a terminal, else json."
+    )
+
+
+class _ToStructlog(logging.Handler):
+    """Hands records of the standard library on, so that there is one form of line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger = structlog.get_logger(logger=record.name)
+        fields: dict[str, Any] = {"exc_info": record.exc_info} if record.exc_info else {}
+        logger.log(record.levelno, record.getMessage(), **fields)
+
+
+def set_up(options: LogOptions, stream: TextIO | None = None) -> None:
+    """Send all log lines of this process to `stream` (stderr if None) in the form the options ask for."""
+    stream = stream or sys.stderr
+    level = _LEVELS[options.level]
+    console = options.format == "console" or (options.format == "auto" and stream.isatty())
+    processors: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=not console),
+    ]
+    if console:
+        processors.append(structlog.dev.ConsoleRenderer(colors=stream.isatty()))
+    else:
+        processors += [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(ensure_ascii=False)]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [_ToStructlog()]
+    # Libraries tell of their own steps at `info`; here only what one would act on is wanted.
+    root.setLevel(max(level, logging.WARNING) if level > logging.DEBUG else level)

@@ -1,0 +1,72 @@
+"""The controller's settings (`controller.*`)."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_SECOND_MS = 1000
+_MINUTE_MS = 60 * _SECOND_MS
+_HOUR_MS = 60 * _MINUTE_MS
+
+BACKOFF_MS_MAX = 7 * 24 * _HOUR_MS
+BACKOFF_STEPS_MAX = 64
+ATTEMPTS_MAX = 1000
+QUEUES_MAX = 1024
+
+_RETRY_LADDER_MS = (
+    *(seconds * _SECOND_MS for seconds in (1, 5, 10, 30)),
+    *(minutes * _MINUTE_MS for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+    *(hours * _HOUR_MS for hours in (1, 2)),
+)
+"""The delays of RocketMQ's retry levels."""
+
+
+class TopicDefaults(BaseModel):
+    """What a topic gets that does not say otherwise."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    queues: int = Field(8, ge=1, le=QUEUES_MAX, description="Queues of a topic that is made without saying how many.")
+
+
+class GroupDefaults(BaseModel):
+    """What a consumer group gets that does not say otherwise."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_attempts: int = Field(
+        17,
+        ge=1,
+        le=ATTEMPTS_MAX,
+        description="Deliveries of a message before it goes to the dead letter queue: 16 retries.",
+    )
+    backoff_ms: list[Annotated[int, Field(ge=0, le=BACKOFF_MS_MAX)]] = Field(
+        list(_RETRY_LADDER_MS),
+        min_length=1,
+        max_length=BACKOFF_STEPS_MAX,
+        description="How long a failed message waits after its 1st, 2nd ... attempt; the last holds for all further.",
+    )
+
+
+class ControllerOptions(BaseModel):
+    """Settings of the service that owns topics, groups and the list of brokers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cluster_name: str = Field(
+        "popwheel",
+        pattern=r"^[A-Za-z0-9_-]{1,64}$",
+        description="Name of the cluster, fixed when its state is first written; part of the revive topic's name.",
+    )
+    topic: TopicDefaults = TopicDefaults()
+    group: GroupDefaults = GroupDefaults()
+    topic_name_length_max: int = Field(127, ge=1, le=255, description="Characters in a topic's name at the most.")
+    group_name_length_max: int = Field(120, ge=1, le=255, description="Characters in a group's name at the most.")
+    topics_max: int = Field(10_000, ge=1, le=1_000_000, description="Topics of the cluster at the most.")
+    groups_max: int = Field(10_000, ge=1, le=1_000_000, description="Consumer groups of the cluster at the most.")
+    watcher_updates_max: int = Field(
+        1000, ge=1, le=100_000, description="Changes held for a slow watcher; past it he gets the whole state anew."
+    )
+    changes_waiting_max: int = Field(
+        10_000, ge=1, le=1_000_000, description="Changes that wait to be saved; past it they are refused."
+    )
