@@ -18,9 +18,11 @@ class LogOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least level that is logged.")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least level that is logged."
+    )
     format: Literal["auto", "console", "json"] = Field(
-        "auto", description="Lines for a person or JSON objects; auto is console on a terminal, else json."
+        default="auto", description="Lines for a person or JSON objects; auto is console on a terminal, else json."
     )
 
 

@@ -136,10 +136,12 @@ def _limits(rules: Sequence[Any], unit: str) -> str:
     words += [
         f"{phrase} {limits[name]}" for name, phrase in (("gt", "more than"), ("lt", "less than")) if name in limits
     ]
-    if "min_length" in limits:
+    if "min_length" in limits and "max_length" in limits:
+        words.append(f"of {limits['min_length']} to {limits['max_length']} {unit}")
+    elif "min_length" in limits:
         words.append(f"of at least {limits['min_length']} {unit}")
-    if "max_length" in limits:
+    elif "max_length" in limits:
         words.append(f"of at most {limits['max_length']} {unit}")
     if "pattern" in limits:
         words.append(f"of the form {limits['pattern']}")
-    return " " + ", ".join(words) if words else ""
+    return f" {', '.join(words)}" if words else ""

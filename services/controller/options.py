@@ -26,7 +26,9 @@ class TopicDefaults(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    queues: int = Field(8, ge=1, le=QUEUES_MAX, description="Queues of a topic that is made without saying how many.")
+    queues: int = Field(
+        default=8, ge=1, le=QUEUES_MAX, description="Queues of a topic that is made without saying how many."
+    )
 
 
 class GroupDefaults(BaseModel):
@@ -35,13 +37,13 @@ class GroupDefaults(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_attempts: int = Field(
-        17,
+        default=17,
         ge=1,
         le=ATTEMPTS_MAX,
         description="Deliveries of a message before it goes to the dead letter queue: 16 retries.",
     )
     backoff_ms: list[Annotated[int, Field(ge=0, le=BACKOFF_MS_MAX)]] = Field(
-        list(_RETRY_LADDER_MS),
+        default=list(_RETRY_LADDER_MS),
         min_length=1,
         max_length=BACKOFF_STEPS_MAX,
         description="How long a failed message waits after its 1st, 2nd ... attempt; the last holds for all further.",
@@ -54,7 +56,7 @@ class ControllerOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     cluster_name: str = Field(
-        "popwheel",
+        default="popwheel",
         pattern=r"^[A-Za-z0-9_-]{1,64}$",
         description="Name of the cluster, fixed when its state is first written; part of the revive topic's name.",
     )
@@ -62,11 +64,16 @@ class ControllerOptions(BaseModel):
     group: GroupDefaults = GroupDefaults()
     topic_name_length_max: int = Field(127, ge=1, le=255, description="Characters in a topic's name at the most.")
     group_name_length_max: int = Field(120, ge=1, le=255, description="Characters in a group's name at the most.")
-    topics_max: int = Field(10_000, ge=1, le=1_000_000, description="Topics of the cluster at the most.")
-    groups_max: int = Field(10_000, ge=1, le=1_000_000, description="Consumer groups of the cluster at the most.")
+    topics_max: int = Field(default=10_000, ge=1, le=1_000_000, description="Topics of the cluster at the most.")
+    groups_max: int = Field(
+        default=10_000, ge=1, le=1_000_000, description="Consumer groups of the cluster at the most."
+    )
     watcher_updates_max: int = Field(
-        1000, ge=1, le=100_000, description="Changes held for a slow watcher; past it he gets the whole state anew."
+        default=1000,
+        ge=1,
+        le=100_000,
+        description="Changes held for a slow watcher; past it he gets the whole state anew.",
     )
     changes_waiting_max: int = Field(
-        10_000, ge=1, le=1_000_000, description="Changes that wait to be saved; past it they are refused."
+        default=10_000, ge=1, le=1_000_000, description="Changes that wait to be saved; past it they are refused."
     )
