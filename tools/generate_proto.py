@@ -7,6 +7,7 @@ where the modules live, because a top-level package `apache` would clash with ot
 import re
 import shutil
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 from grpc_tools import protoc
@@ -14,30 +15,29 @@ from grpc_tools import protoc
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "proto"
 TARGET = ROOT / "services" / "common" / "pb"
-PACKAGE = "services.common.pb"
+
+_OWN_MODULE = re.compile(r"(?<![\w./])((?:apache|popwheel)\.(?:\w+\.)*v\d+)(?=\.\w+_pb2| import )")
+"""Our packages, where Python code names them: before a module, or in an import of one."""
 
 
-def main() -> int:
-    """Write the modules and their type stubs; the exit code is protoc's."""
-    shutil.rmtree(TARGET, ignore_errors=True)
-    TARGET.mkdir(parents=True)
-    protos = sorted(str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.proto"))
-    well_known = Path(protoc.__file__).parent / "_proto"
-    code: int = protoc.main(
-        ["protoc", f"-I{SOURCE}", f"-I{well_known}", f"--python_out={TARGET}", f"--mypy_out=quiet:{TARGET}", *protos]
-    )
-    if code != 0:
-        return code
-    for module in [*TARGET.rglob("*.py"), *TARGET.rglob("*.pyi")]:
-        text = module.read_text()
-        text = re.sub(r"^from (apache|popwheel)\.", rf"from {PACKAGE}.\1.", text, flags=re.MULTILINE)
-        text = re.sub(r"^import (apache|popwheel)\.", rf"import {PACKAGE}.\1.", text, flags=re.MULTILINE)
-        text = re.sub(r"(?<![\w.])(apache|popwheel)\.((?:\w+\.)+\w+_pb2)\b", rf"{PACKAGE}.\1.\2", text) if module.suffix == ".pyi" else text
-        module.write_text(text)
-    for folder in [TARGET, *(path for path in TARGET.rglob("*") if path.is_dir())]:
-        (folder / "__init__.py").touch()
-    return 0
+def generate(target: Path) -> int:
+    """Write modules, type stubs and package files into `target`, anew; the exit code is protoc's."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    arguments = [
+        f"--proto_path={SOURCE}",
+        f"--proto_path={files('grpc_tools') / '_proto'}",
+        f"--python_out={target}",
+        f"--mypy_out=quiet:{target}",
+        *sorted(str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.proto")),
+    ]
+    code: int = protoc.main(["protoc", *arguments])
+    for module in target.rglob("*.py*"):
+        module.write_text(_OWN_MODULE.sub(r"services.common.pb.\1", module.read_text()))
+        for folder in module.relative_to(target).parents:
+            (target / folder / "__init__.py").touch()
+    return code
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generate(TARGET))

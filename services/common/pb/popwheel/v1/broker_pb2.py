@@ -28,7 +28,7 @@ DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18popwheel/v1/br
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'popwheel.v1.broker_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'services.common.pb.popwheel.v1.broker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FILTERKIND']._serialized_start=2317
