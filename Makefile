@@ -1,0 +1,52 @@
+# Everything one does with this repository by hand. `make` alone explains.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+SHELL := /bin/bash
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint format demo proto docs bench clean
+
+help: ## Show this help
+	@echo "Popwheel. What make can do:"
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | while IFS=$$'\t' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+setup: $(INSTALLED) ## Make the virtual environment .venv with all that the rest needs
+
+# pip runs again only when pyproject.toml has changed.
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Popwheel needs Python 3.11 or newer, and '$(PYTHON)' is not: say which one to use, for example make $(firstword $(MAKECMDGOALS)) PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+		echo "could not make a virtual environment; on Debian: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+run: setup ## Start Popwheel on this machine: data in ./data, gRPC on 8081, HTTP on 8080
+	@exec $(BIN)/popwheel standalone --data-dir ./data --grpc-port 8081 --http-port 8080
+
+test: setup ## Run all default tests, folder by folder, and print how long each took
+	@$(BIN)/python tools/run_tests.py
+
+lint: setup ## Check format, style and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup ## Put all code into the common format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+demo: setup ## Ten messages through a server by the official Python client, one of them twice
+	@$(BIN)/python -m demo.run
+
+proto: setup ## Generate services/common/pb from proto/
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/generate_proto.py
+
+bench: setup ## Measure this machine: sends, receives, CPU, memory, start-up
+	$(BIN)/python -m bench
+
+clean: ## Remove what make has made, but not ./data
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -1,0 +1,77 @@
+"""Run each folder of tests in turn and say how long each took (run by `make test`).
+
+The last line is always `N passed, N failed, N skipped`; the exit code is 0 only if nothing failed.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+
+FOLDERS = ("unit", "sim", "integration", "interop", "e2e", "ui")
+"""From quick to slow, so that a plain mistake shows itself first."""
+
+BUDGET_S = 600
+"""What all of them together may take on two cores."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How many tests of a folder ended how, and how long all of it took."""
+
+    folder: str
+    passed: int
+    failed: int
+    skipped: int
+    seconds: float
+
+    def __str__(self) -> str:
+        counts = f"{self.passed:5} passed {self.failed:4} failed {self.skipped:4} skipped"
+        return f"{self.folder:<14}{counts} {self.seconds:8.1f} s"
+
+
+def main() -> int:
+    """Run what is there, and print a table."""
+    folders = [name for name in FOLDERS if any((ROOT / "tests" / name).rglob("test_*.py"))]
+    outcomes = [run(name, sys.argv[1:]) for name in folders]
+    total = Outcome(
+        "all",
+        sum(outcome.passed for outcome in outcomes),
+        sum(outcome.failed for outcome in outcomes),
+        sum(outcome.skipped for outcome in outcomes),
+        sum(outcome.seconds for outcome in outcomes),
+    )
+    print("", *outcomes, total, sep="\n")
+    if total.seconds > BUDGET_S:
+        print(f"took longer than the {BUDGET_S} s that all tests together should take")
+    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
+    return 1 if total.failed else 0
+
+
+def run(name: str, arguments: list[str]) -> Outcome:
+    """Run the tests of one folder with pytest. A run that broke off counts as one more failure."""
+    print(f"--- tests/{name}", flush=True)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}", f"tests/{name}", *arguments]
+        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
+        if report.exists():
+            for suite in ElementTree.parse(report).getroot().iter("testsuite"):
+                for key in counts:
+                    counts[key] += int(suite.get(key, 0))
+    failed = counts["failures"] + counts["errors"]
+    passed = max(0, counts["tests"] - failed - counts["skipped"])
+    if code not in (0, 5) and failed == 0:
+        failed = 1
+    return Outcome(f"tests/{name}", passed, failed, counts["skipped"], time.monotonic() - started)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
