@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -111,7 +110,7 @@ class StandaloneProcess:
                 raise ProcessFailedError(f"ended with code {code} at its start:\n{self._log_tail()}")
             if self._is_ready():
                 return
-            threading.Event().wait(_POLL_S)
+            time.sleep(_POLL_S)
         self.kill()
         raise ProcessFailedError(f"not ready after {START_TIMEOUT_S:.0f} s:\n{self._log_tail()}")
 
