@@ -77,3 +77,7 @@ class ControllerOptions(BaseModel):
     changes_waiting_max: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Changes that wait to be saved; past it they are refused."
     )
+    grpc_host: str = Field(default="127.0.0.1", description="Address the controller listens at when it runs by itself.")
+    grpc_port: int = Field(default=8083, ge=0, le=65535, description="Port of its service for brokers and proxies.")
+    http_host: str = Field(default="127.0.0.1", description="Address of the admin API, health and metrics.")
+    http_port: int = Field(default=8080, ge=0, le=65535, description="Port of the admin API, health and metrics.")

@@ -1,0 +1,179 @@
+"""The admin API: topics, groups and brokers over HTTP, `/api/v1/...`. What `popwheel admin` and the console call.
+
+Refusals travel as `{"code": "TOPIC_NOT_FOUND", "message": "..."}` (`services.common.http` makes them).
+"""
+
+from typing import Any
+
+from fastapi import APIRouter, Path, status
+from pydantic import BaseModel, ConfigDict, Field
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1 import controller_pb2 as pb
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
+from services.controller.cluster_state import ClusterState
+from services.controller.options import ControllerOptions
+from services.controller.state_keeper import StateKeeper
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class NewTopic(_Body):
+    """A topic to be made."""
+
+    name: str = Field(description="Letters, digits, %, _ or -.")
+    type: str = Field(default="NORMAL", description="NORMAL, FIFO, DELAY, TRANSACTION or MIXED.")
+    queues: int | None = Field(default=None, description="From 1 to 1024; the controller's default if left out.")
+
+
+class Topic(BaseModel):
+    """A topic."""
+
+    name: str
+    type: str
+    queues: int
+    id: int = Field(description="Tells it from an earlier topic of the same name.")
+
+
+class NewGroup(_Body):
+    """A consumer group to be made."""
+
+    name: str = Field(description="Letters, digits, %, _ or -.")
+    max_attempts: int | None = Field(
+        default=None, description="Deliveries before a message goes to the dead letter queue; default if left out."
+    )
+    fifo: bool = Field(default=False, description="Whether it consumes in order.")
+    backoff_ms: list[int] | None = Field(
+        default=None, description="Waits after the 1st, 2nd ... failed attempt; default if left out."
+    )
+
+
+class Group(BaseModel):
+    """A consumer group."""
+
+    name: str
+    max_attempts: int
+    fifo: bool
+    backoff_ms: list[int]
+    id: int = Field(description="Tells it from an earlier group of the same name.")
+
+
+class Broker(BaseModel):
+    """A broker that is registered now."""
+
+    name: str
+    address: str
+
+
+class Cluster(BaseModel):
+    """The cluster at a glance."""
+
+    name: str
+    version: int
+    topics: int
+    groups: int
+    brokers: list[Broker]
+
+
+class Refusal(BaseModel):
+    """Why a request was refused."""
+
+    code: str
+    message: str
+
+
+_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": Refusal, "description": "There is none of that name."}}
+_REFUSED: dict[int | str, dict[str, Any]] = {
+    400: {"model": Refusal, "description": "A value that cannot be."},
+    409: {"model": Refusal, "description": "It is there already."},
+    429: {"model": Refusal, "description": "The cluster holds as many as it may."},
+}
+
+
+def admin_router(options: ControllerOptions, keeper: StateKeeper) -> APIRouter:
+    """The routes of the admin API.
+
+    Args:
+        options: limits and defaults for what is made.
+        keeper: holds and changes the state.
+    """
+    router = APIRouter(prefix="/api/v1")
+
+    @router.get("/cluster", tags=["cluster"])
+    async def describe_cluster() -> Cluster:
+        state = keeper.state
+        return Cluster(
+            name=state.name,
+            version=state.version,
+            topics=len(state.topics),
+            groups=len(state.groups),
+            brokers=[Broker(name=broker.name, address=broker.address) for _, broker in sorted(state.brokers.items())],
+        )
+
+    @router.get("/topics", tags=["topics"])
+    async def list_topics() -> list[Topic]:
+        return [_topic(topic) for _, topic in sorted(keeper.state.topics.items())]
+
+    @router.post("/topics", tags=["topics"], status_code=status.HTTP_201_CREATED, responses=_REFUSED)
+    async def create_topic(new: NewTopic) -> Topic:
+        def decide(state: ClusterState) -> pb.ClusterUpdate:
+            return state.create_topic(options, new.name, _topic_type(new.type), new.queues)
+
+        update = await keeper.change(decide)
+        assert update is not None
+        return _topic(update.topics[0])
+
+    @router.get("/topics/{name}", tags=["topics"], responses=_NOT_FOUND)
+    async def describe_topic(name: str = Path()) -> Topic:
+        return _topic(keeper.state.topic(name))
+
+    @router.delete("/topics/{name}", tags=["topics"], status_code=status.HTTP_204_NO_CONTENT, responses=_NOT_FOUND)
+    async def delete_topic(name: str = Path()) -> None:
+        await keeper.change(lambda state: state.delete_topic(name))
+
+    @router.get("/groups", tags=["groups"])
+    async def list_groups() -> list[Group]:
+        return [_group(group) for _, group in sorted(keeper.state.groups.items())]
+
+    @router.post("/groups", tags=["groups"], status_code=status.HTTP_201_CREATED, responses=_REFUSED)
+    async def create_group(new: NewGroup) -> Group:
+        def decide(state: ClusterState) -> pb.ClusterUpdate:
+            return state.create_group(options, new.name, new.max_attempts, new.fifo, new.backoff_ms)
+
+        update = await keeper.change(decide)
+        assert update is not None
+        return _group(update.groups[0])
+
+    @router.get("/groups/{name}", tags=["groups"], responses=_NOT_FOUND)
+    async def describe_group(name: str = Path()) -> Group:
+        return _group(keeper.state.group(name))
+
+    @router.delete("/groups/{name}", tags=["groups"], status_code=status.HTTP_204_NO_CONTENT, responses=_NOT_FOUND)
+    async def delete_group(name: str = Path()) -> None:
+        await keeper.change(lambda state: state.delete_group(name))
+
+    return router
+
+
+def _topic_type(name: str) -> TopicType.ValueType:
+    if name not in TopicType.keys():  # noqa: SIM118 - an enum wrapper of protobuf, not a dict
+        known = ", ".join(kind for kind in TopicType.keys() if kind != "TOPIC_TYPE_UNSPECIFIED")  # noqa: SIM118
+        raise StatusError(Code.BAD_REQUEST, f"a topic's type must be one of {known}, not {name[:64]!r}")
+    return TopicType.Value(name)
+
+
+def _topic(topic: pb.Topic) -> Topic:
+    return Topic(name=topic.name, type=TopicType.Name(topic.type), queues=topic.queues, id=topic.id)
+
+
+def _group(group: pb.Group) -> Group:
+    return Group(
+        name=group.name,
+        max_attempts=group.max_attempts,
+        fifo=group.fifo,
+        backoff_ms=list(group.backoff_ms),
+        id=group.id,
+    )

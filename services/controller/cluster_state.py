@@ -1,0 +1,242 @@
+"""What the cluster holds, as one value, and which changes of it are allowed.
+
+A decision looks at the state and returns the change, or raises; it changes nothing itself. `after` gives the state
+that follows. Who saves, publishes and answers is `services.controller.state_keeper`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from services.common.errors import StatusError
+from services.common.names import is_legal, is_system_topic
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import (
+    BrokerInfo,
+    Cluster,
+    ClusterUpdate,
+    Group,
+    Topic,
+    TopicType,
+)
+from services.controller.options import (
+    ATTEMPTS_MAX,
+    BACKOFF_MS_MAX,
+    BACKOFF_STEPS_MAX,
+    QUEUES_MAX,
+    ControllerOptions,
+)
+
+_TOPIC_TYPES = frozenset(TopicType.values()) - {TopicType.TOPIC_TYPE_UNSPECIFIED}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Topics, groups and brokers at one version. Never changed; each change makes the next value.
+
+    Args:
+        name: the cluster's name.
+        receipt_key: key of the signature in receipt handles, 32 bytes.
+        version: counts every change, also those of brokers.
+        topics: by name; as durable as the store.
+        groups: by name; as durable as the store.
+        brokers: by name; only as long as their registrations live, never stored.
+    """
+
+    name: str
+    receipt_key: bytes = field(repr=False)
+    version: int = 0
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    brokers: Mapping[str, BrokerInfo] = field(default_factory=dict)
+
+    def snapshot(self) -> ClusterUpdate:
+        """The whole state, as a watcher gets it first."""
+        return ClusterUpdate(
+            version=self.version,
+            snapshot=True,
+            cluster=Cluster(name=self.name, receipt_key=self.receipt_key),
+            topics=self.topics.values(),
+            groups=self.groups.values(),
+            brokers=self.brokers.values(),
+        )
+
+    def after(self, update: ClusterUpdate) -> "ClusterState":
+        """The state that a change (one that a decision of this very state returned) leads to."""
+        assert update.version == self.version + 1, (update.version, self.version)
+        topics, groups, brokers = dict(self.topics), dict(self.groups), dict(self.brokers)
+        topics.update((topic.name, topic) for topic in update.topics)
+        groups.update((group.name, group) for group in update.groups)
+        brokers.update((broker.name, broker) for broker in update.brokers)
+        for name in update.deleted_topics:
+            del topics[name]
+        for name in update.deleted_groups:
+            del groups[name]
+        for name in update.departed_brokers:
+            del brokers[name]
+        return replace(self, version=update.version, topics=topics, groups=groups, brokers=brokers)
+
+    def create_topic(
+        self, options: ControllerOptions, name: str, topic_type: TopicType.ValueType, queues: int | None = None
+    ) -> ClusterUpdate:
+        """Make a topic.
+
+        Args:
+            options: limits and defaults.
+            name: a name clients may use.
+            topic_type: what kind of messages it takes.
+            queues: number of its queues; None for the default.
+
+        Raises:
+            StatusError: ILLEGAL_TOPIC for its name, BAD_REQUEST for its type or queues, PRECONDITION_FAILED if it is
+                there already, TOO_MANY_REQUESTS if the cluster holds as many as it may.
+        """
+        check_topic_name(options, name)
+        if topic_type not in _TOPIC_TYPES:
+            names = ", ".join(TopicType.Name(known) for known in sorted(_TOPIC_TYPES))
+            raise StatusError(Code.BAD_REQUEST, f"a topic's type must be one of {names}")
+        queues = options.topic.queues if queues is None else queues
+        if not 1 <= queues <= QUEUES_MAX:
+            raise StatusError(Code.BAD_REQUEST, f"a topic must have from 1 to {QUEUES_MAX} queues, not {queues}")
+        if name in self.topics:
+            raise StatusError(Code.PRECONDITION_FAILED, f"topic {name} is there already")
+        if len(self.topics) >= options.topics_max:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"the cluster holds {len(self.topics)} topics, as many as controller.topics_max allows; delete some",
+            )
+        version = self.version + 1
+        return ClusterUpdate(version=version, topics=[Topic(name=name, type=topic_type, queues=queues, id=version)])
+
+    def delete_topic(self, name: str) -> ClusterUpdate:
+        """Take a topic away.
+
+        Raises:
+            StatusError: TOPIC_NOT_FOUND.
+        """
+        self.topic(name)
+        return ClusterUpdate(version=self.version + 1, deleted_topics=[name])
+
+    def create_group(
+        self,
+        options: ControllerOptions,
+        name: str,
+        max_attempts: int | None = None,
+        fifo: bool = False,
+        backoff_ms: Sequence[int] | None = None,
+    ) -> ClusterUpdate:
+        """Make a consumer group.
+
+        Args:
+            options: limits and defaults.
+            name: a name clients may use.
+            max_attempts: deliveries of a message before it is dead; None for the default.
+            fifo: whether it consumes in order.
+            backoff_ms: waits after its 1st, 2nd ... failed attempt; None for the default.
+
+        Raises:
+            StatusError: ILLEGAL_CONSUMER_GROUP for its name, BAD_REQUEST for another value, PRECONDITION_FAILED if it
+                is there already, TOO_MANY_REQUESTS if the cluster holds as many as it may.
+        """
+        check_group_name(options, name)
+        attempts = options.group.max_attempts if max_attempts is None else max_attempts
+        backoff = options.group.backoff_ms if backoff_ms is None else backoff_ms
+        if not 1 <= attempts <= ATTEMPTS_MAX:
+            raise StatusError(Code.BAD_REQUEST, f"max_attempts must be from 1 to {ATTEMPTS_MAX}, not {attempts}")
+        if not 1 <= len(backoff) <= BACKOFF_STEPS_MAX or not all(0 <= wait <= BACKOFF_MS_MAX for wait in backoff):
+            raise StatusError(
+                Code.BAD_REQUEST,
+                f"backoff_ms must be from 1 to {BACKOFF_STEPS_MAX} waits, each from 0 to {BACKOFF_MS_MAX} ms",
+            )
+        if name in self.groups:
+            raise StatusError(Code.PRECONDITION_FAILED, f"group {name} is there already")
+        if len(self.groups) >= options.groups_max:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"the cluster holds {len(self.groups)} groups, as many as controller.groups_max allows; delete some",
+            )
+        version = self.version + 1
+        group = Group(name=name, max_attempts=attempts, fifo=fifo, backoff_ms=backoff, id=version)
+        return ClusterUpdate(version=version, groups=[group])
+
+    def delete_group(self, name: str) -> ClusterUpdate:
+        """Take a consumer group away.
+
+        Raises:
+            StatusError: CONSUMER_GROUP_NOT_FOUND.
+        """
+        self.group(name)
+        return ClusterUpdate(version=self.version + 1, deleted_groups=[name])
+
+    def register_broker(self, broker: BrokerInfo) -> ClusterUpdate:
+        """Take a broker into every route, or give it a new address.
+
+        Raises:
+            StatusError: BAD_REQUEST for a name or an address that cannot be.
+        """
+        if not is_legal(broker.name, _BROKER_NAME_LENGTH_MAX):
+            raise StatusError(
+                Code.BAD_REQUEST,
+                f"a broker's name must be 1 to {_BROKER_NAME_LENGTH_MAX} letters, digits, %, _ or -, "
+                f"not {broker.name[:_BROKER_NAME_LENGTH_MAX]!r}",
+            )
+        if not broker.address:
+            raise StatusError(Code.BAD_REQUEST, f"broker {broker.name} must say the host:port it serves on")
+        return ClusterUpdate(version=self.version + 1, brokers=[broker])
+
+    def dismiss_broker(self, name: str) -> ClusterUpdate | None:
+        """Take a broker out of every route; None if it is in none."""
+        if name not in self.brokers:
+            return None
+        return ClusterUpdate(version=self.version + 1, departed_brokers=[name])
+
+    def topic(self, name: str) -> Topic:
+        """The topic of that name.
+
+        Raises:
+            StatusError: TOPIC_NOT_FOUND.
+        """
+        topic = self.topics.get(name)
+        if topic is None:
+            raise StatusError(Code.TOPIC_NOT_FOUND, f"there is no topic {name}")
+        return topic
+
+    def group(self, name: str) -> Group:
+        """The consumer group of that name.
+
+        Raises:
+            StatusError: CONSUMER_GROUP_NOT_FOUND.
+        """
+        group = self.groups.get(name)
+        if group is None:
+            raise StatusError(Code.CONSUMER_GROUP_NOT_FOUND, f"there is no group {name}")
+        return group
+
+
+_BROKER_NAME_LENGTH_MAX = 120
+
+
+def check_topic_name(options: ControllerOptions, name: str) -> None:
+    """See that clients may use a topic of this name.
+
+    Raises:
+        StatusError: ILLEGAL_TOPIC.
+    """
+    if not is_legal(name, options.topic_name_length_max):
+        raise StatusError(Code.ILLEGAL_TOPIC, _illegal_name("topic", name, options.topic_name_length_max))
+    if is_system_topic(name):
+        raise StatusError(Code.ILLEGAL_TOPIC, f"{name} is a name of the system's own topics; choose another")
+
+
+def check_group_name(options: ControllerOptions, name: str) -> None:
+    """See that a consumer group may have this name.
+
+    Raises:
+        StatusError: ILLEGAL_CONSUMER_GROUP.
+    """
+    if not is_legal(name, options.group_name_length_max):
+        raise StatusError(Code.ILLEGAL_CONSUMER_GROUP, _illegal_name("group", name, options.group_name_length_max))
+
+
+def _illegal_name(kind: str, name: str, length_max: int) -> str:
+    shown = name if len(name) <= length_max else f"{name[:32]}... of {len(name)} characters"
+    return f"a {kind}'s name must be 1 to {length_max} letters, digits, %, _ or -, not {shown!r}"

@@ -1,0 +1,138 @@
+"""The controller as brokers and proxies call it: `popwheel.v1.Controller`."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import (
+    BrokerInfo,
+    BrokerRegistered,
+    BrokerRegistration,
+    ClusterUpdate,
+    EnsureGroupRequest,
+    EnsureGroupResponse,
+    EnsureTopicRequest,
+    EnsureTopicResponse,
+    WatchRequest,
+)
+from services.controller.cluster_state import ClusterState
+from services.controller.options import ControllerOptions
+from services.controller.state_keeper import StateKeeper
+from services.controller.watchers import Watcher, Watchers
+from services.rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, REGISTER_BROKER, WATCH
+from services.rpc.service import Call, Service, Stream, StreamClosedError
+
+_logger = structlog.get_logger()
+
+
+class ControllerServer:
+    """Binds the calls to the state.
+
+    Args:
+        options: limits and defaults.
+        keeper: holds and changes the state.
+        watchers: who gets its changes.
+        lagged: called whenever a watcher fell too far behind.
+    """
+
+    def __init__(
+        self, options: ControllerOptions, keeper: StateKeeper, watchers: Watchers, lagged: Callable[[], None]
+    ) -> None:
+        self._options = options
+        self._keeper = keeper
+        self._watchers = watchers
+        self._lagged = lagged
+        self._registrations: dict[str, object] = {}
+        self.service = Service()
+        self.service.stream(WATCH, self._watch)
+        self.service.unary(ENSURE_TOPIC, self._ensure_topic)
+        self.service.unary(ENSURE_GROUP, self._ensure_group)
+        self.service.stream(REGISTER_BROKER, self._register_broker)
+
+    async def _watch(self, call: Call, stream: Stream[WatchRequest, ClusterUpdate]) -> None:
+        request = await stream.receive()
+        if request is None:
+            raise StatusError(Code.BAD_REQUEST, "Watch begins with one WatchRequest")
+        arrived = asyncio.Event()
+        watcher = Watcher(self._options.watcher_updates_max, lambda: self._keeper.state.snapshot(), arrived.set)
+        self._watchers.add(watcher)
+        try:
+            lagged = 0
+            while True:
+                if watcher.lagged > lagged:
+                    lagged = watcher.lagged
+                    self._lagged()
+                    _logger.warning("watcher fell behind, whole state sent anew", process=request.process)
+                arrived.clear()
+                if updates := watcher.take():
+                    await stream.send(updates)
+                elif watcher.closed:
+                    return
+                else:
+                    await arrived.wait()
+        except StreamClosedError:
+            return
+        finally:
+            self._watchers.remove(watcher)
+
+    async def _ensure_topic(self, call: Call, request: EnsureTopicRequest) -> EnsureTopicResponse:
+        def decide(state: ClusterState) -> ClusterUpdate | None:
+            if request.name in state.topics:
+                return None
+            return state.create_topic(self._options, request.name, request.type)
+
+        topic = self._keeper.state.topics.get(request.name)
+        if topic is None:
+            update = await self._keeper.change(decide)
+            topic = update.topics[0] if update is not None else self._keeper.state.topic(request.name)
+        return EnsureTopicResponse(topic=topic)
+
+    async def _ensure_group(self, call: Call, request: EnsureGroupRequest) -> EnsureGroupResponse:
+        def decide(state: ClusterState) -> ClusterUpdate | None:
+            if request.name in state.groups:
+                return None
+            return state.create_group(self._options, request.name)
+
+        group = self._keeper.state.groups.get(request.name)
+        if group is None:
+            update = await self._keeper.change(decide)
+            group = update.groups[0] if update is not None else self._keeper.state.group(request.name)
+        return EnsureGroupResponse(group=group)
+
+    async def _register_broker(self, call: Call, stream: Stream[BrokerRegistration, BrokerRegistered]) -> None:
+        """Hold a broker in the routes while the stream lives. Of two streams for one name the newer holds it."""
+        registration = object()
+        broker: BrokerInfo | None = None
+        try:
+            while (message := await stream.receive()) is not None:
+                if broker is not None and message.broker.name != broker.name:
+                    raise StatusError(
+                        Code.BAD_REQUEST, f"this stream registers {broker.name}; open another for {message.broker.name}"
+                    )
+                broker = message.broker
+                await self._register(broker, registration)
+                await stream.send([BrokerRegistered(version=self._keeper.state.version)])
+        except StreamClosedError:
+            return
+        finally:
+            if broker is not None:
+                self._dismiss(broker.name, registration)
+
+    async def _register(self, broker: BrokerInfo, registration: object) -> None:
+        def decide(state: ClusterState) -> ClusterUpdate | None:
+            return None if state.brokers.get(broker.name) == broker else state.register_broker(broker)
+
+        decide(self._keeper.state)  # a refused one must not take the name from the stream that holds it
+        self._registrations[broker.name] = registration
+        await self._keeper.change_brokers(decide)
+        _logger.info("broker registered", broker=broker.name, address=broker.address)
+
+    def _dismiss(self, name: str, registration: object) -> None:
+        if self._registrations.get(name) is not registration:
+            return  # a newer stream of the same broker holds the name
+        del self._registrations[name]
+        self._keeper.change_brokers_soon(lambda state: state.dismiss_broker(name))
+        _logger.info("broker's registration ended", broker=name)

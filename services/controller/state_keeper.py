@@ -1,0 +1,154 @@
+"""The only place where the cluster's state changes: one change after the other, saved before anyone hears of it.
+
+Decisions that come while a save runs wait and are saved together by the next one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
+from services.controller.cluster_state import ClusterState
+
+Decision = Callable[[ClusterState], ClusterUpdate | None]
+"""What to change, given the state; None for nothing; or raises StatusError."""
+
+_logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    decision: Decision
+    durable: bool
+    outcome: asyncio.Future[ClusterUpdate | None]
+
+
+class StateKeeper:
+    """Holds the current state and carries out changes.
+
+    Args:
+        state: the state to begin with.
+        save: makes a state durable, or raises OSError.
+        publish: told of each change right after it has become the current state.
+        waiting_max: how many changes may wait.
+    """
+
+    def __init__(
+        self,
+        state: ClusterState,
+        save: Callable[[ClusterState], Awaitable[None]],
+        publish: Callable[[ClusterUpdate], None],
+        waiting_max: int,
+    ) -> None:
+        self.state = state
+        self._save = save
+        self._publish = publish
+        self._waiting_max = waiting_max
+        self._waiting: list[_Waiting] = []
+        self._arrived = asyncio.Event()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many changes wait to be decided."""
+        return len(self._waiting)
+
+    def start(self) -> None:
+        """Begin to carry out changes."""
+        self._task = asyncio.create_task(self._run(), name="controller-state")
+
+    async def stop(self) -> None:
+        """Carry out what waits, then refuse all further changes."""
+        self._stopping = True
+        self._arrived.set()
+        if self._task is not None:
+            await self._task
+
+    async def change(self, decision: Decision) -> ClusterUpdate | None:
+        """Change topics or groups; returns when the change is durable and published.
+
+        Raises:
+            StatusError: what the decision raised; TOO_MANY_REQUESTS if too many changes wait; INTERNAL_SERVER_ERROR
+                if it could not be saved, and then it has not happened.
+        """
+        return await self._enqueue(decision, durable=True)
+
+    async def change_brokers(self, decision: Decision) -> ClusterUpdate | None:
+        """Change the list of brokers, which is never saved; returns when the change is published.
+
+        Raises:
+            StatusError: what the decision raised, or TOO_MANY_REQUESTS if too many changes wait.
+        """
+        return await self._enqueue(decision, durable=False)
+
+    def change_brokers_soon(self, decision: Decision) -> None:
+        """The same, for one that is going away and cannot wait; never refused for the number that waits."""
+        if not self._stopping:
+            self._append(decision, durable=False)
+
+    def _enqueue(self, decision: Decision, durable: bool) -> "asyncio.Future[ClusterUpdate | None]":
+        if self._stopping:
+            raise StatusError(Code.INTERNAL_SERVER_ERROR, "the controller is stopping; ask again in a moment")
+        if len(self._waiting) >= self._waiting_max:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS, f"{len(self._waiting)} changes wait to be saved; ask again in a moment"
+            )
+        return self._append(decision, durable)
+
+    def _append(self, decision: Decision, durable: bool) -> "asyncio.Future[ClusterUpdate | None]":
+        outcome: asyncio.Future[ClusterUpdate | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(decision, durable, outcome))
+        self._arrived.set()
+        return outcome
+
+    async def _run(self) -> None:
+        while self._waiting or not self._stopping:
+            await self._arrived.wait()
+            self._arrived.clear()
+            batch, self._waiting = self._waiting, []
+            await self._carry_out(batch)
+
+    async def _carry_out(self, batch: Sequence[_Waiting]) -> None:
+        state, done = self._decide(batch)
+        if any(waiting.durable and update is not None for waiting, update in done):
+            try:
+                await self._save(state)
+            except OSError as error:
+                _logger.error("cluster state cannot be saved", error=str(error), version=self.state.version)
+                refused = StatusError(
+                    Code.INTERNAL_SERVER_ERROR, f"the change could not be saved and has not happened: {error}"
+                )
+                for waiting, _ in done:
+                    if waiting.durable:
+                        _fail(waiting.outcome, refused)
+                state, done = self._decide([waiting for waiting, _ in done if not waiting.durable])
+        self.state = state
+        for waiting, update in done:
+            if update is not None:
+                self._publish(update)
+            if not waiting.outcome.done():
+                waiting.outcome.set_result(update)
+
+    def _decide(self, batch: Sequence[_Waiting]) -> tuple[ClusterState, list[tuple[_Waiting, ClusterUpdate | None]]]:
+        state = self.state
+        done: list[tuple[_Waiting, ClusterUpdate | None]] = []
+        for waiting in batch:
+            try:
+                update = waiting.decision(state)
+            except Exception as error:  # noqa: BLE001 - for the asker alone; the others' changes go on
+                _fail(waiting.outcome, error)
+                continue
+            if update is not None:
+                state = state.after(update)
+            done.append((waiting, update))
+        return state, done
+
+
+def _fail(outcome: "asyncio.Future[ClusterUpdate | None]", error: Exception) -> None:
+    if not outcome.done():
+        outcome.set_exception(error)
