@@ -1,0 +1,209 @@
+"""Everything about a proxy that can be set, with its limits; defaults serve one machine."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+_KIB = 1024
+_MIB = 1024 * 1024
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class TlsOptions(_Section):
+    """The certificate shown to clients that begin with TLS."""
+
+    certificate_file: str = ""
+    """PEM file of the certificate chain; empty: a self-signed certificate is made at the start."""
+    key_file: str = ""
+    """PEM file of the private key that belongs to the certificate."""
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Self:
+        if bool(self.certificate_file) != bool(self.key_file):
+            raise ValueError("certificate_file and key_file belong together: give both or none")
+        return self
+
+
+class TransportLimits(_Section):
+    """What the listener takes on before any handler sees it."""
+
+    connections_max: Positive = 20_000
+    """Connections at one time; further ones are closed at once."""
+    streams_per_connection_max: Positive = 1_000
+    """Calls at one time on one connection (SETTINGS_MAX_CONCURRENT_STREAMS)."""
+    request_bytes_max: Annotated[int, Field(ge=64 * _KIB)] = 8 * _MIB
+    """Size of one request; well above `message.body_bytes_max`, so that a body that is too large gets a status."""
+    unsent_bytes_per_connection_max: Annotated[int, Field(ge=64 * _KIB)] = 16 * _MIB
+    """Bytes held for one connection whose client reads slowly."""
+
+
+class MessageLimits(_Section):
+    """What a message, and a request that carries messages, may look like."""
+
+    body_bytes_max: Annotated[int, Field(ge=1)] = 4 * _MIB
+    """Size of a body; also told to the clients as `max_body_size`."""
+    batch_messages_max: Positive = 128
+    """Messages in one SendMessage."""
+    user_properties_max: Annotated[int, Field(ge=0)] = 128
+    """Number of a message's user properties."""
+    user_properties_bytes_max: Annotated[int, Field(ge=0)] = 16 * _KIB
+    """Size of all names and values of a message's user properties."""
+    system_properties_bytes_max: Annotated[int, Field(ge=256)] = 16 * _KIB
+    """Size of the message's own properties: keys, tag, group, trace context ..."""
+    topic_length_max: Annotated[int, Field(ge=1, le=255)] = 127
+    """Characters of a topic's name."""
+    group_length_max: Annotated[int, Field(ge=1, le=255)] = 120
+    """Characters of a consumer group's name."""
+    id_length_max: Annotated[int, Field(ge=34)] = 255
+    """Characters of a message id."""
+
+
+class SendOptions(_Section):
+    """How messages travel to the brokers."""
+
+    put_messages_max: Positive = 512
+    """Messages that join one Put to a broker."""
+    put_bytes_max: Annotated[int, Field(ge=64 * _KIB)] = 4 * _MIB
+    """Bytes that join one Put (a single larger request still goes, alone)."""
+    put_timeout_ms: Annotated[int, Field(ge=100)] = 5_000
+    """How long one Put may take before its outcome counts as unknown."""
+    waiting_messages_max: Positive = 20_000
+    """Messages that wait for one broker; further ones get TOO_MANY_REQUESTS."""
+    waiting_bytes_max: Annotated[int, Field(ge=_MIB)] = 64 * _MIB
+    """Bytes that wait for one broker; further messages get TOO_MANY_REQUESTS."""
+
+
+class ReceiveOptions(_Section):
+    """How messages travel to the consumers."""
+
+    batch_messages_max: Positive = 32
+    """Messages in one answer; a client that asks for more gets this many."""
+    acknowledgements_max: Positive = 1_024
+    """Entries in one AckMessage."""
+    invisible_ms_min: Annotated[int, Field(ge=0)] = 10_000
+    """The shortest invisible duration a consumer may ask for."""
+    invisible_ms_max: Annotated[int, Field(ge=1)] = 12 * 3600 * 1000
+    """The longest invisible duration a consumer may ask for."""
+    answer_reserve_ms: Annotated[int, Field(ge=0)] = 300
+    """An empty poll is answered this long before the client's deadline."""
+    pop_timeout_ms: Annotated[int, Field(ge=100)] = 3_000
+    """How long one Pop, Ack or the like at a broker may take."""
+    polls_per_client_max: Positive = 1_024
+    """Polls of one client id at one time; further ones get TOO_MANY_REQUESTS."""
+    polls_per_connection_max: Positive = 2_048
+    """Polls of one connection at one time; further ones get TOO_MANY_REQUESTS."""
+    polls_max: Positive = 50_000
+    """Polls at one time; further ones get TOO_MANY_REQUESTS."""
+    interests_max: Positive = 50_000
+    """Different (topic, group, filter) that are polled for at one time; further ones get TOO_MANY_REQUESTS."""
+    interest_idle_ms: Annotated[int, Field(ge=0)] = 10_000
+    """How long brokers go on notifying for a (topic, group, filter) that no poll waits for."""
+    unsent_bytes_max: Annotated[int, Field(ge=_MIB)] = 256 * _MIB
+    """Bytes of answers that slow readers have not taken; further polls get TOO_MANY_REQUESTS until it falls."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.invisible_ms_min > self.invisible_ms_max:
+            raise ValueError("invisible_ms_min must not be above invisible_ms_max")
+        return self
+
+
+class RenewalOptions(_Section):
+    """Receives with auto_renew: the proxy keeps their messages invisible while the client lives."""
+
+    invisible_ms: Annotated[int, Field(ge=1_000)] = 60_000
+    """Invisible duration of such a receive and of every renewal; renewed when half of it has passed."""
+    longest_ms: Annotated[int, Field(ge=1_000)] = 3 * 3600 * 1000
+    """A message is not renewed for longer than this, counted from its receive."""
+    handles_max: Positive = 200_000
+    """Handles kept renewed at one time; further receives with auto_renew get TOO_MANY_REQUESTS."""
+    batch_max: Positive = 1_000
+    """Handles in one Renew to a broker."""
+
+
+class ClientOptions(_Section):
+    """What is kept of clients and what they are told in their settings."""
+
+    expiry_ms: Annotated[int, Field(ge=1_000)] = 60_000
+    """A client that has not been heard of for this long is gone (the Rust client beats every 30 s)."""
+    sessions_max: Positive = 50_000
+    """Client ids known at one time; further ones get TOO_MANY_REQUESTS."""
+    settings_repeat_ms: Annotated[int, Field(ge=0)] = 1_000
+    """Settings are sent a second time after this long: a Node client loses the first ones while it starts; 0: never."""
+    validate_message_type: bool = True
+    """Whether producers check a message's type against the topic's before they send."""
+    send_max_attempts: Positive = 3
+    """How often a producer tries a send."""
+    send_backoff_initial_ms: Positive = 10
+    """A producer's first pause between tries; doubles from then on."""
+    send_backoff_max_ms: Positive = 1_000
+    """A producer's longest pause between tries."""
+    group_max_attempts: Positive = 17
+    """Attempts told to consumers of a group that is not known yet."""
+    group_backoff_ms: tuple[Positive, ...] = (
+        *(1_000, 5_000, 10_000, 30_000),
+        *(minutes * 60_000 for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+    )
+    """Pauses between attempts told to consumers of a group that is not known yet."""
+
+
+class ProxyOptions(_Section):
+    """Options of one proxy."""
+
+    grpc_host: str = "127.0.0.1"
+    """Address on which clients are served."""
+    grpc_port: Annotated[int, Field(ge=0, le=65535)] = 8081
+    """Port on which clients are served, TLS and plain text alike; 0: any free one."""
+    http_host: str = "127.0.0.1"
+    """Address of /healthz, /readyz and /metrics."""
+    http_port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    """Port of /healthz, /readyz and /metrics; 0: any free one."""
+    controller: str = "127.0.0.1:8082"
+    """host:port of the controller."""
+    name: str = ""
+    """Name of this proxy in logs and status pages; empty: made of host and port."""
+    advertised_host: str = ""
+    """Host name or address under which clients reach the proxies; empty: the address they asked with."""
+    advertised_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port under which clients reach the proxies; 0: that of `grpc_port`."""
+    transport: Literal["popwheel", "grpcio"] = "popwheel"
+    """What carries the calls: our own HTTP/2 core, or grpcio's server."""
+    auto_create_topics: bool = False
+    """Whether a topic (of type MIXED) is made when a client asks for one that does not exist."""
+    auto_create_groups: bool = True
+    """Whether a consumer group is made when a client uses one that does not exist."""
+    grpc_client_consumer_min_long_polling_timeout_ms: Annotated[int, Field(ge=0)] = 5_000
+    """A poll that asks for less than this does not wait for messages."""
+    grpc_client_consumer_max_long_polling_timeout_ms: Annotated[int, Field(ge=1)] = 20_000
+    """No poll waits for longer than this."""
+    tls: TlsOptions = TlsOptions()
+    """Certificate for clients that use TLS."""
+    limits: TransportLimits = TransportLimits()
+    """Limits of connections and requests."""
+    message: MessageLimits = MessageLimits()
+    """Limits of messages and names."""
+    send: SendOptions = SendOptions()
+    """Sending to the brokers."""
+    receive: ReceiveOptions = ReceiveOptions()
+    """Receiving and acknowledging."""
+    renewal: RenewalOptions = RenewalOptions()
+    """Keeping messages invisible for clients that asked for it."""
+    client: ClientOptions = ClientOptions()
+    """What is kept of clients and told to them."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        shortest = self.grpc_client_consumer_min_long_polling_timeout_ms
+        if shortest > self.grpc_client_consumer_max_long_polling_timeout_ms:
+            raise ValueError(
+                "grpc_client_consumer_min_long_polling_timeout_ms must not be above "
+                "grpc_client_consumer_max_long_polling_timeout_ms"
+            )
+        if self.limits.request_bytes_max < self.message.body_bytes_max + 64 * _KIB:
+            raise ValueError("limits.request_bytes_max must leave 64 KiB of room above message.body_bytes_max")
+        return self

@@ -1,0 +1,132 @@
+"""Cuts the messages of a SendMessageRequest out of its bytes, without decoding or rewriting what the broker stores.
+
+DESIGN 4, "Payload": a message is stored as two runs of its own bytes, all fields but `system_properties`, and the
+inside of `system_properties`. Only the small parts are decoded, to be checked: names, user properties and system
+properties; so no message is stored that a consumer's protobuf library would later refuse to read.
+"""
+
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
+from services.proxy.wire import LENGTH_DELIMITED, garbled, read_varint, skip
+
+_SYSTEM_PROPERTIES = 3
+_BODY = 4
+
+
+@dataclass(slots=True)
+class ClientMessage:
+    """One message as a client sent it.
+
+    Args:
+        payload: all of its fields but `system_properties`, byte for byte.
+        system_properties: the inside of its `system_properties`, byte for byte (of several fields: one after another,
+            which protobuf reads as their merge).
+        head: the decoded message without body and system properties: its topic and user properties.
+        properties: the decoded system properties.
+        body_bytes: size of its body.
+        head_bytes: size of the encoded head, an upper bound for that of the user properties.
+    """
+
+    payload: bytes
+    system_properties: bytes
+    head: Message
+    properties: SystemProperties
+    body_bytes: int
+    head_bytes: int
+
+
+def messages_of(request: bytes) -> list[ClientMessage]:
+    """Cut a SendMessageRequest into its messages.
+
+    Raises:
+        StatusError: BAD_REQUEST, if it is not well-formed.
+    """
+    messages: list[ClientMessage] = []
+    position = 0
+    end = len(request)
+    while position < end:
+        tag, position = read_varint(request, position, end)
+        if tag == 1 << 3 | LENGTH_DELIMITED:
+            length, position = read_varint(request, position, end)
+            if position + length > end:
+                raise garbled()
+            messages.append(_message(request, position, position + length))
+            position += length
+        else:
+            _check_tag(tag)
+            position = skip(request, tag & 7, position, end)
+    return messages
+
+
+def _message(data: bytes, position: int, end: int) -> ClientMessage:
+    """Cut up the message whose fields lie from `position` to `end`."""
+    view = memoryview(data)  # so that a body is copied once, when the payload is put together
+    kept: list[memoryview] = []  # runs of fields that belong to the payload
+    head: list[bytes] = []  # the same without bodies
+    inside: list[bytes] = []
+    body_bytes = 0
+    run = position  # start of the payload run that is being read
+    head_run = position
+    while position < end:
+        start = position
+        tag = data[position]
+        if tag < 0x80:
+            position += 1
+        else:
+            tag, position = read_varint(data, position, end)
+        number = tag >> 3
+        if tag & 7 != LENGTH_DELIMITED:
+            _check_tag(tag)
+            position = skip(data, tag & 7, position, end)
+            continue
+        length = data[position] if position < end else 0x80
+        if length < 0x80:
+            position += 1
+        else:
+            length, position = read_varint(data, position, end)
+        value = position
+        position += length
+        if position > end:
+            raise garbled()
+        if number == _SYSTEM_PROPERTIES:
+            inside.append(data[value:position])
+            if start > run:
+                kept.append(view[run:start])
+            if start > head_run:
+                head.append(data[head_run:start])
+            run = head_run = position
+        elif number == _BODY:
+            body_bytes = length
+            if start > head_run:
+                head.append(data[head_run:start])
+            head_run = position
+        elif number == 0 or number >= 1 << 29:
+            raise garbled()
+    if end > run:
+        kept.append(view[run:end])
+    if end > head_run:
+        head.append(data[head_run:end])
+    head_data = head[0] if len(head) == 1 else b"".join(head)
+    system = inside[0] if len(inside) == 1 else b"".join(inside)
+    try:
+        decoded_head = Message.FromString(head_data)
+        properties = SystemProperties.FromString(system)
+    except DecodeError:
+        raise garbled() from None
+    return ClientMessage(
+        payload=b"".join(kept),
+        system_properties=system,
+        head=decoded_head,
+        properties=properties,
+        body_bytes=body_bytes,
+        head_bytes=len(head_data),
+    )
+
+
+def _check_tag(tag: int) -> None:
+    """Refuse field numbers that do not exist."""
+    if not 0 < tag >> 3 < 1 << 29:
+        raise garbled()
