@@ -2,14 +2,12 @@
 
 import hashlib
 import json
-import subprocess
-import sys
-from pathlib import Path
+
+import pytest
 
 from services.common.pb.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
+from tests.harness.programs import run_program
 from tests.unit.protocol.describe import describe
-
-ROOT = Path(__file__).resolve().parents[3]
 
 PACKAGE = "apache.rocketmq.v2."
 
@@ -55,11 +53,11 @@ def ours() -> dict[str, str]:
     return describe([definition_pb2.DESCRIPTOR, service_pb2.DESCRIPTOR, admin_pb2.DESCRIPTOR])
 
 
-def theirs() -> dict[str, str]:
-    dump = subprocess.run(
-        [sys.executable, "-m", "tests.unit.protocol.dump_descriptors"], cwd=ROOT, check=True, capture_output=True
-    )
-    facts: dict[str, str] = json.loads(dump.stdout)
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    outcome = run_program(["-m", "tests.unit.protocol.dump_descriptors"], tmp_path_factory.mktemp("client"))
+    assert outcome.exit_code == 0, outcome.explain()
+    facts: dict[str, str] = json.loads(outcome.output)
     return facts
 
 
@@ -68,15 +66,14 @@ def is_newer(name: str) -> bool:
     return any(".".join(words[:length]) in NEWER_THAN_THE_CLIENT for length in range(1, len(words) + 1))
 
 
-def test_all_that_the_official_client_has_is_here_and_the_same() -> None:
+def test_all_that_the_official_client_has_is_here_and_the_same(theirs: dict[str, str]) -> None:
     here = ours()
-    there = theirs()
-    assert len(there) > 400
-    assert {name: here.get(name) for name in there} == there
+    assert len(theirs) > 400
+    assert {name: here.get(name) for name in theirs} == theirs
 
 
-def test_what_is_more_here_is_in_the_newest_definition() -> None:
-    more = ours().keys() - theirs().keys()
+def test_what_is_more_here_is_in_the_newest_definition(theirs: dict[str, str]) -> None:
+    more = ours().keys() - theirs.keys()
     assert {name for name in more if not is_newer(name)} == set()
     top_names = {name.removeprefix(PACKAGE) for name in more}
     assert top_names >= NEWER_THAN_THE_CLIENT, "the client has caught up: shorten the list"

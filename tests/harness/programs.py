@@ -1,0 +1,74 @@
+"""Python programs run in processes of their own, such as those that use the official client."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.harness.standalone import ROOT
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a program ended and what it said.
+
+    Args:
+        exit_code: 0 if all went well.
+        output: its standard output.
+        errors: its standard error.
+        client_log: what the official client wrote into its log file, if it was used.
+    """
+
+    exit_code: int
+    output: str
+    errors: str
+    client_log: str
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Its standard output, read as one JSON object per line."""
+        return [json.loads(line) for line in self.output.splitlines()]
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        """Those of its events that bear this name."""
+        return [each for each in self.events if each["event"] == event]
+
+    def explain(self) -> str:
+        """All of it as text, for the message of a failed assertion."""
+        return (
+            f"exit code {self.exit_code}\n--- output\n{self.output}\n--- errors\n{self.errors}\n"
+            f"--- end of the client's log\n{self.client_log[-3000:]}"
+        )
+
+
+def run_program(arguments: Sequence[str], scratch: Path, *, timeout_s: float = 90.0) -> Outcome:
+    """Run `python <arguments>` at the top of the repository.
+
+    Args:
+        arguments: words after `python`, such as `["-m", "demo.client", "127.0.0.1:8081"]`.
+        scratch: a folder of its own, taken for its home, where the official client writes its log.
+        timeout_s: it is killed after so many seconds, which counts as exit code -9.
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    log = scratch / "logs" / "rocketmq_python" / "rocketmq_client.log"
+    with (scratch / "output").open("w+") as output, (scratch / "errors").open("w+") as errors:
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env={**os.environ, "HOME": str(scratch), "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+        )
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        output.seek(0)
+        errors.seek(0)
+        return Outcome(code, output.read(), errors.read(), log.read_text() if log.exists() else "")

@@ -1,0 +1,1 @@
+"""Clients that other people have written, unmodified, against a real process."""

@@ -1,0 +1,65 @@
+"""Servers, and scenarios run against them side by side: most of a scenario is waiting."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.harness.programs import Outcome, run_program
+from tests.harness.standalone import StandaloneProcess
+
+TRANSPORTS = ("popwheel", "grpcio")
+
+AT_ONCE = 4
+"""Scenarios at one time; each is a process that spends a second of CPU on its imports."""
+
+SCENARIOS = (
+    "dead_letters",
+    "redelivery",
+    "changed_invisible_duration",
+    "push",
+    "tags",
+    "send_receive_ack",
+    "big_bodies",
+    "four_topics",
+)
+"""Those of scenarios.py that share a server, the long ones first."""
+
+
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Outcome]]:
+    """How each scenario went, by its name."""
+    folder = tmp_path_factory.mktemp(f"interop-{request.param}")
+    transport = f"proxy.transport={request.param}"
+    quick = (
+        *("--set", transport),
+        *("--set", "proxy.receive.invisible_ms_min=1000"),
+        *("--set", "proxy.grpc_client_consumer_min_long_polling_timeout_ms=0"),
+    )
+    strict = ("--set", transport, "--set", "proxy.auto_create_topics=false")
+    with (
+        StandaloneProcess(folder / "data", quick) as server,
+        StandaloneProcess(folder / "strict-data", strict) as strict_server,
+        ThreadPoolExecutor(AT_ONCE) as pool,
+    ):
+        create_group(server, folder, "interop-dead-letters", "--max-attempts", "2")
+        running = {
+            name: pool.submit(run_scenario, folder, each_server, name)
+            for each_server, names in ((server, SCENARIOS), (strict_server, ("missing_topic",)))
+            for name in names
+        }
+        results = {name: future.result() for name, future in running.items()}
+        yield results
+
+
+def run_scenario(folder: Path, server: StandaloneProcess, name: str) -> Outcome:
+    """Run one scenario in a process of its own."""
+    return run_program(["-m", "tests.interop.scenarios", server.grpc_address, name], folder / name)
+
+
+def create_group(server: StandaloneProcess, folder: Path, name: str, *options: str) -> None:
+    """Make a consumer group by the command line."""
+    words = ["-m", "services.cli.main", "admin", "--server", server.http_url, "group", "create", name, *options]
+    outcome = run_program(words, folder / f"create-{name}")
+    assert outcome.exit_code == 0, outcome.explain()

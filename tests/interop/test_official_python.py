@@ -1,0 +1,102 @@
+"""The official Python client, unmodified, against both transports: what its scenarios saw is what must be."""
+
+import hashlib
+
+from tests.harness.programs import Outcome
+
+Outcomes = dict[str, Outcome]
+
+PUSH_FIRST_BACKOFF_S = 1.0
+
+
+def finished(outcomes: Outcomes, name: str) -> Outcome:
+    outcome = outcomes[name]
+    assert outcome.exit_code == 0, outcome.explain()
+    return outcome
+
+
+def test_what_is_sent_is_received_and_acked_once(outcomes: Outcomes) -> None:
+    story = finished(outcomes, "send_receive_ack")
+    sent = {event["id"]: event["body"] for event in story.of("sent")}
+    received = {event["id"]: event for event in story.of("received")}
+    assert len(sent) == len(story.of("received")) == 10, story.explain()
+    assert {identity: event["body"] for identity, event in received.items()} == sent
+    for event in received.values():
+        number = event["body"].removeprefix("body ")
+        assert event["topic"] == "InteropFirst"
+        assert (event["tag"], event["keys"], event["properties"]) == ("greeting", [f"key-{number}"], {"number": number})
+        assert (event["attempt"], event["corrupted"]) == (1, False)
+        assert event["born_host"]
+        assert event["born_timestamp"] > 1_700_000_000_000
+    assert {event["id"] for event in story.of("acked")} == set(sent)
+    assert story.of("left")[0]["count"] == 0
+
+
+def test_what_is_not_acked_comes_again_when_its_time_is_over(outcomes: Outcomes) -> None:
+    story = finished(outcomes, "redelivery")
+    first, second = story.of("received")
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+    assert first["id"] == second["id"] == story.of("sent")[0]["id"]
+    assert 1.9 <= second["at"] - first["at"] <= 8.0
+    assert story.of("left")[0]["count"] == 0
+
+
+def test_a_changed_invisible_duration_counts_and_voids_the_old_handle(outcomes: Outcomes) -> None:
+    story = finished(outcomes, "changed_invisible_duration")
+    assert [event["new_handle"] for event in story.of("changed")] == [True, True], story.explain()
+    refusal = story.of("old handle")[0]
+    assert (refusal["error"], refusal["code"]) == ("BadRequestException", 40013)
+    first, second = story.of("received")
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+    assert 1.9 <= second["at"] - story.of("changed")[0]["at"] <= 8.0
+    assert story.of("left")[0]["count"] == 0
+
+
+def test_tags_choose(outcomes: Outcomes) -> None:
+    story = finished(outcomes, "tags")
+    got = {event["expression"]: event for event in story.of("got")}
+    assert got["red"]["bodies"] == ["red 1", "red 2"]
+    assert got["red || green"]["bodies"] == ["green 1", "green 2", "red 1", "red 2"]
+    assert got["*"]["bodies"] == ["blue 1", "blue 2", "green 1", "green 2", "none", "red 1", "red 2"]
+    assert [event["left"] for event in story.of("got")] == [0, 0, 0]
+
+
+def test_what_fails_too_often_is_a_dead_letter(outcomes: Outcomes) -> None:
+    story = finished(outcomes, "dead_letters")
+    attempts = [event["attempt"] for event in story.of("received") if event["topic"] == "InteropDeadLetters"]
+    assert attempts[:2] == [1, 2], story.explain()
+    assert [event["body"] for event in story.of("dead")] == ["poison"]
+    assert story.of("dead")[0]["id"] == story.of("sent")[0]["id"]
+    assert story.of("left")[0]["count"] == 0
+
+
+def test_bodies_of_three_mebibytes(outcomes: Outcomes) -> None:
+    story = finished(outcomes, "big_bodies")
+    sent = sorted(event["digest"] for event in story.of("sent"))
+    assert sorted(event["body"] for event in story.of("received")) == sent
+    assert hashlib.sha256(hashlib.sha512(b"0").digest() * (3 * 1024 * 16)).hexdigest() in sent
+    assert not any(event["corrupted"] for event in story.of("received"))
+    assert story.of("too big")[0]["error"] is not None
+
+
+def test_one_client_of_four_topics(outcomes: Outcomes) -> None:
+    story = finished(outcomes, "four_topics")
+    assert sorted(event["body"] for event in story.of("received")) == [f"for InteropFour{each}" for each in range(4)]
+
+
+def test_a_push_consumer_gets_all_and_its_failure_once_more(outcomes: Outcomes) -> None:
+    story = finished(outcomes, "push")
+    assert story.of("finished")[0]["all"], story.explain()
+    attempts: dict[str, list[int]] = {}
+    for event in story.of("received"):
+        attempts.setdefault(event["body"], []).append(event["attempt"])
+    assert attempts == {f"push {number}": [1, 2] if number == 7 else [1] for number in range(20)}
+    first, second = (event["at"] for event in story.of("received") if event["body"] == "push 7")
+    assert second - first >= 0.9 * PUSH_FIRST_BACKOFF_S
+    assert story.of("left")[0]["count"] == 0
+
+
+def test_a_topic_that_does_not_exist(outcomes: Outcomes) -> None:
+    story = finished(outcomes, "missing_topic")
+    assert not story.of("sent"), story.explain()
+    assert [(event["error"], event["code"]) for event in story.of("refused")] == [("NotFoundException", 40402)]
