@@ -1,0 +1,1 @@
+"""Popwheel at work: `make demo`."""

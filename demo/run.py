@@ -1,0 +1,133 @@
+"""Start Popwheel, let the official Python client work with it, and show what happened (run by `make demo`).
+
+The exit code is 0 only if all went as it should.
+"""
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from demo import client
+from tests.harness.programs import Outcome, run_program
+from tests.harness.standalone import StandaloneProcess
+
+
+@dataclass
+class Life:
+    """What became of one message."""
+
+    key: str
+    id_sent: str
+    ids_received: list[str] = field(default_factory=list)
+    attempts: list[int] = field(default_factory=list)
+    received_at: list[float] = field(default_factory=list)
+    tag: str = ""
+    properties: dict[str, str] = field(default_factory=dict)
+    body: str = ""
+    acks: int = 0
+
+    @property
+    def came_again_after_s(self) -> float | None:
+        """Seconds between the first two times it was received."""
+        return self.received_at[1] - self.received_at[0] if len(self.received_at) > 1 else None
+
+    def faults(self) -> list[str]:
+        """What is not as it should be."""
+        number = self.key.removeprefix("order-")
+        again = self.key == client.LEFT_UNACKED
+        expected = {
+            "attempts": [1, 2] if again else [1],
+            "ids": [self.id_sent] * (2 if again else 1),
+            "tag": "paid",
+            "properties": {"amount": str(100 + int(number))},
+            "body": f"order {number} was paid",
+            "acks": 1,
+        }
+        seen = {
+            "attempts": self.attempts,
+            "ids": self.ids_received,
+            "tag": self.tag,
+            "properties": self.properties,
+            "body": self.body,
+            "acks": self.acks,
+        }
+        faults = [f"{name}: {seen[name]}, not {expected[name]}" for name in expected if seen[name] != expected[name]]
+        pause = self.came_again_after_s
+        if pause is not None and not client.INVISIBLE_S - 0.5 <= pause <= client.INVISIBLE_S + 5:
+            faults.append(f"came again after {pause:.1f} s, not {client.INVISIBLE_S} s")
+        return faults
+
+
+def main() -> int:
+    """Run the demonstration; the exit code."""
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="popwheel-demo-") as name:
+        folder = Path(name)
+        server = StandaloneProcess(folder / "data")
+        console.print(f"Popwheel starts: clients at {server.grpc_address}, HTTP at {server.http_url}")
+        with server:
+            console.print(
+                f"The official Python client sends {client.MESSAGES} messages, receives them, acks all but one, and "
+                f"waits {client.INVISIBLE_S} seconds for that one to come again ..."
+            )
+            outcome = run_program(["-m", "demo.client", server.grpc_address], folder / "client")
+    lives = read(outcome)
+    console.print(table(lives))
+    faults = [f"{life.key}: {fault}" for life in lives for fault in life.faults()]
+    if len(lives) != client.MESSAGES:
+        faults.append(f"{len(lives)} messages were sent, not {client.MESSAGES}")
+    if outcome.exit_code != 0:
+        faults.append(outcome.explain())
+    for fault in faults:
+        console.print(fault, style="red", markup=False)
+    if not faults:
+        console.print("All as it should be: every message was consumed, and the one left unacked came again.")
+    return 1 if faults else 0
+
+
+def read(outcome: Outcome) -> list[Life]:
+    """The lives of the messages, from what the client told."""
+    lives = {event["key"]: Life(event["key"], event["id"]) for event in outcome.of("sent")}
+    for event in outcome.of("received"):
+        take(lives[event["key"]], event)
+    for event in outcome.of("acked"):
+        lives[event["key"]].acks += 1
+    return list(lives.values())
+
+
+def take(life: Life, event: dict[str, Any]) -> None:
+    """Note one delivery."""
+    life.ids_received.append(event["id"])
+    life.attempts.append(event["attempt"])
+    life.received_at.append(event["at"])
+    life.tag, life.properties, life.body = event["tag"], event["properties"], event["body"]
+
+
+def table(lives: list[Life]) -> Table:
+    """One row per message."""
+    result = Table(title="What happened")
+    for heading in ("key", "tag", "properties", "body", "attempts", "came again after", "acked"):
+        result.add_column(heading)
+    for life in lives:
+        pause = life.came_again_after_s
+        result.add_row(
+            life.key,
+            life.tag,
+            json.dumps(life.properties),
+            life.body,
+            ", ".join(map(str, life.attempts)),
+            "" if pause is None else f"{pause:.1f} s",
+            "yes" if life.acks else "no",
+            style="bold" if len(life.attempts) > 1 else "",
+        )
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""What the README and `make demo` show is true."""
+
+import re
+from pathlib import Path
+
+from tests.harness.programs import run_program
+from tests.harness.standalone import ROOT, StandaloneProcess
+
+README_ADDRESS = "127.0.0.1:8081"
+
+
+def test_the_first_message_of_the_readme(tmp_path: Path) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert README_ADDRESS in program
+    with StandaloneProcess(tmp_path / "data") as server:
+        path = tmp_path / "first.py"
+        path.write_text(program.replace(README_ADDRESS, server.grpc_address))
+        outcome = run_program([str(path)], tmp_path / "client")
+    assert outcome.exit_code == 0, outcome.explain()
+    assert re.fullmatch(r"sent \w{34}\nreceived hello, world attempt 1\n", outcome.output), outcome.explain()
+
+
+def test_the_demonstration(tmp_path: Path) -> None:
+    outcome = run_program(["-m", "demo.run"], tmp_path)
+    assert outcome.exit_code == 0, outcome.explain()
+    assert "All as it should be" in outcome.output
