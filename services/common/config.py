@@ -5,6 +5,7 @@ What comes later wins: the model's defaults, a YAML file, the environment (`POPW
 refused with a `ConfigurationError` that names the key and says what is possible.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,11 @@ ENVIRONMENT_PREFIX = "POPWHEEL_"
 Options = TypeVar("Options", bound=BaseModel)
 
 _SHOWN_LENGTH_MAX = 80
+
+_FROM_KUBERNETES = re.compile(
+    rf"{ENVIRONMENT_PREFIX}(?:(?!\w*__)\w+_)?(?:SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)\w*)?)"
+)
+"""Kubernetes tells every pod of every service so; of a service `popwheel-proxy`, `POPWHEEL_PROXY_SERVICE_HOST`."""
 
 
 def load(
@@ -48,7 +54,11 @@ def load(
     if file is not None:
         _merge(model, settings, _read_file(file), f"in {file}")
     for variable, text in sorted((environment or {}).items()):
-        if variable.startswith(ENVIRONMENT_PREFIX):
+        if variable.startswith(ENVIRONMENT_PREFIX) and not _FROM_KUBERNETES.fullmatch(variable):
+            if "__" not in variable:
+                raise ConfigurationError(
+                    variable, "is not a setting's variable; two underscores stand for a dot: POPWHEEL_BROKER__FLUSH"
+                )
             key = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
             _merge(model, settings, _nest(key, _scalar(key, text)), f"in the environment ({variable})")
     for assignment in assignments:

@@ -1,0 +1,203 @@
+"""`popwheel admin ...`: topics and groups, through the controller's admin API."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+from urllib.parse import quote
+
+import click
+
+from services.cli.errors import CommandError, WrongUseError
+
+_TIMEOUT_S = 10.0
+_TOPIC_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+
+Format = Literal["table", "json"]
+Row = Mapping[str, Any]
+
+_output = click.option(
+    "-o", "output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form of the answer."
+)
+
+
+class AdminApi:
+    """The admin API of one controller.
+
+    Args:
+        server: its base address, `http://127.0.0.1:8080`.
+    """
+
+    def __init__(self, server: str) -> None:
+        self._server = server.rstrip("/")
+
+    def request(self, method: str, path: str, body: object = None) -> Any:
+        """Ask, and give what was answered; None where the answer is empty.
+
+        Args:
+            method: of HTTP.
+            path: below `/api/v1`, its parts already quoted.
+            body: what is sent as JSON.
+
+        Raises:
+            CommandError: it was refused, or nobody answered.
+        """
+        import httpx
+
+        try:
+            answer = httpx.request(
+                method, f"{self._server}/api/v1{path}", json=body, timeout=_TIMEOUT_S, trust_env=False
+            )
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            raise WrongUseError(f"--server must be like http://127.0.0.1:8080, not {self._server}") from error
+        except httpx.TimeoutException as error:
+            raise CommandError(f"the controller at {self._server} did not answer within {_TIMEOUT_S:.0f} s") from error
+        except httpx.HTTPError as error:
+            raise CommandError(
+                f"no controller answers at {self._server} ({error}); start one, or name another with --server"
+            ) from error
+        if answer.is_success:
+            return answer.json() if answer.content else None
+        raise CommandError(_reason(answer.content) or f"{self._server} answered with HTTP status {answer.status_code}")
+
+
+@click.group()
+@click.option("--server", default="http://127.0.0.1:8080", show_default=True, help="Where the controller answers.")
+@click.pass_context
+def admin(context: click.Context, server: str) -> None:
+    """Look after topics and consumer groups."""
+    context.obj = AdminApi(server)
+
+
+@admin.group()
+def topic() -> None:
+    """Topics."""
+
+
+@topic.command("create")
+@click.argument("name")
+@click.option("--type", "topic_type", type=click.Choice(_TOPIC_TYPES, case_sensitive=False), default="NORMAL")
+@click.option("--queues", type=int, help="Number of its queues.  [default: the controller's, 8]")
+@_output
+@click.pass_obj
+def create_topic(api: AdminApi, name: str, topic_type: str, queues: int | None, output: Format) -> None:
+    """Make a topic."""
+    _show(api.request("POST", "/topics", {"name": name, "type": topic_type, "queues": queues}), output)
+
+
+@topic.command("list")
+@_output
+@click.pass_obj
+def list_topics(api: AdminApi, output: Format) -> None:
+    """Show all topics but the system's own."""
+    _show_all(api.request("GET", "/topics"), output, ("name", "type", "queues", "id"))
+
+
+@topic.command("describe")
+@click.argument("name")
+@_output
+@click.pass_obj
+def describe_topic(api: AdminApi, name: str, output: Format) -> None:
+    """Show one topic."""
+    _show(api.request("GET", f"/topics/{quote(name, safe='')}"), output)
+
+
+@topic.command("delete")
+@click.argument("name")
+@_output
+@click.pass_obj
+def delete_topic(api: AdminApi, name: str, output: Format) -> None:
+    """Delete a topic and its messages."""
+    api.request("DELETE", f"/topics/{quote(name, safe='')}")
+    _show({"name": name, "deleted": True}, output)
+
+
+@admin.group()
+def group() -> None:
+    """Consumer groups."""
+
+
+@group.command("create")
+@click.argument("name")
+@click.option("--max-attempts", type=int, help="Deliveries before a message is dead.  [default: the controller's, 17]")
+@click.option("--fifo", is_flag=True, help="Consume in order.")
+@_output
+@click.pass_obj
+def create_group(api: AdminApi, name: str, max_attempts: int | None, fifo: bool, output: Format) -> None:
+    """Make a consumer group."""
+    _show(api.request("POST", "/groups", {"name": name, "max_attempts": max_attempts, "fifo": fifo}), output)
+
+
+@group.command("list")
+@_output
+@click.pass_obj
+def list_groups(api: AdminApi, output: Format) -> None:
+    """Show all consumer groups."""
+    _show_all(api.request("GET", "/groups"), output, ("name", "max_attempts", "fifo", "id"))
+
+
+@group.command("describe")
+@click.argument("name")
+@_output
+@click.pass_obj
+def describe_group(api: AdminApi, name: str, output: Format) -> None:
+    """Show one consumer group."""
+    _show(api.request("GET", f"/groups/{quote(name, safe='')}"), output)
+
+
+@group.command("delete")
+@click.argument("name")
+@_output
+@click.pass_obj
+def delete_group(api: AdminApi, name: str, output: Format) -> None:
+    """Delete a consumer group and what it has consumed so far."""
+    api.request("DELETE", f"/groups/{quote(name, safe='')}")
+    _show({"name": name, "deleted": True}, output)
+
+
+def _reason(content: bytes) -> str | None:
+    """The sentence of a refusal; None if it is not one of the admin API's."""
+    try:
+        refusal = json.loads(content)
+    except ValueError:
+        return None
+    if not isinstance(refusal, dict) or not isinstance(refusal.get("message"), str):
+        return None
+    return f"{refusal.get('code', 'REFUSED')}: {refusal['message']}"
+
+
+def _show(row: Row, output: Format) -> None:
+    if output == "json":
+        click.echo(json.dumps(row, indent=2))
+    else:
+        _table(("property", "value"), [(name, _cell(value)) for name, value in row.items()])
+
+
+def _show_all(rows: Sequence[Row], output: Format, columns: Sequence[str]) -> None:
+    if output == "json":
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        _table(columns, [[_cell(row[column]) for column in columns] for row in rows])
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_cell, value))
+    return str(value)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column.upper(), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    if not console.is_terminal:
+        console.width = 100_000  # whoever reads a pipe wants whole lines
+    console.print(table)

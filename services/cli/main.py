@@ -1,0 +1,165 @@
+"""The `popwheel` command. Each verb loads what it needs only when it is called."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from services.cli.admin import admin
+from services.cli.errors import WrongUseError
+from services.common.errors import ConfigurationError
+
+Function = TypeVar("Function", bound=Any)
+
+
+class _OneSentenceGroup(click.Group):
+    """Says what went wrong in one line, without the usage text around it."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = "popwheel",
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        try:
+            result = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.ctx.get_help() if error.ctx else error.format_message(), err=True)
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            sentence = " ".join(error.format_message().split())
+            click.echo(f"popwheel: {sentence}", err=True)
+            sys.exit(error.exit_code)
+        except click.Abort:
+            click.echo("popwheel: interrupted", err=True)
+            sys.exit(1)
+        sys.exit(result if isinstance(result, int) else 0)
+
+
+def _with_settings(function: Function) -> Function:
+    """Add the options that every process has."""
+    function = click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="One setting, such as broker.flush=async; may be repeated. All of them: docs/options.md.",
+    )(function)
+    return click.option(
+        "--config", "file", type=click.Path(path_type=Path), metavar="FILE", help="A YAML file of settings."
+    )(function)
+
+
+_data_dir = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("data"),
+    show_default=True,
+    help="Folder of all that must last.",
+)
+
+
+@click.group(cls=_OneSentenceGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="popwheel", message="%(version)s")
+def main() -> None:
+    """Popwheel: a message system that speaks RocketMQ 5's gRPC protocol."""
+
+
+@main.command()
+@_data_dir
+@click.option("--host", metavar="ADDRESS", help="Address to listen on, for both ports.  [default: 127.0.0.1]")
+@click.option("--grpc-port", type=int, metavar="PORT", help="Port for clients.  [default: 8081]")
+@click.option("--http-port", type=int, metavar="PORT", help="Port of the admin API and metrics.  [default: 8080]")
+@_with_settings
+def standalone(
+    data_dir: Path,
+    host: str | None,
+    grpc_port: int | None,
+    http_port: int | None,
+    file: Path | None,
+    assignments: Sequence[str],
+) -> int:
+    """Run everything in one process."""
+    from services.cli.options import StandaloneOptions
+    from services.cli.run import run
+
+    flags = {
+        "proxy.grpc_host": host,
+        "controller.http_host": host,
+        "proxy.grpc_port": grpc_port,
+        "controller.http_port": http_port,
+    }
+    options = _load(StandaloneOptions, file, assignments, flags)
+
+    from services.cli.standalone import Standalone
+
+    return run(lambda: Standalone(options, data_dir), options.log)
+
+
+@main.command()
+@_with_settings
+def proxy(file: Path | None, assignments: Sequence[str]) -> int:
+    """Run a proxy of a cluster."""
+    from services.cli.options import ClusterOptions
+    from services.cli.run import run
+
+    options = _load(ClusterOptions, file, assignments)
+
+    from services.cli.process import ProxyProcess
+
+    return run(lambda: ProxyProcess(options), options.log)
+
+
+@main.command()
+@_data_dir
+@_with_settings
+def broker(data_dir: Path, file: Path | None, assignments: Sequence[str]) -> int:
+    """Run a broker of a cluster."""
+    from services.cli.options import ClusterOptions
+    from services.cli.run import run
+
+    options = _load(ClusterOptions, file, assignments)
+
+    from services.cli.process import BrokerProcess
+
+    return run(lambda: BrokerProcess(options, data_dir), options.log)
+
+
+@main.command()
+@_data_dir
+@_with_settings
+def controller(data_dir: Path, file: Path | None, assignments: Sequence[str]) -> int:
+    """Run the controller of a cluster."""
+    from services.cli.options import ClusterOptions
+    from services.cli.run import run
+
+    options = _load(ClusterOptions, file, assignments)
+
+    from services.cli.process import ControllerProcess
+
+    return run(lambda: ControllerProcess(options, data_dir), options.log)
+
+
+main.add_command(admin)
+
+
+def _load(
+    model: type[Any], file: Path | None, assignments: Sequence[str], flags: Mapping[str, object] | None = None
+) -> Any:
+    from services.common.config import load
+
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    try:
+        return load(model, file=file, environment=os.environ, assignments=assignments, flags=given)
+    except ConfigurationError as error:
+        raise WrongUseError(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Follows the controller: keeps a process's view of the cluster up to date for as long as the process lives."""
+
+import asyncio
+import contextlib
+
+import structlog
+
+from services.common.clock import Clock
+from services.common.cluster import ClusterView
+from services.common.errors import StatusError
+from services.common.pb.popwheel.v1.controller_pb2 import WatchRequest
+from services.rpc.methods import WATCH
+from services.rpc.service import Channel, StreamClosedError
+from services.rpc.status import RpcError
+
+_RETRY_S_MIN = 0.1
+_RETRY_S_MAX = 2.0
+
+_logger = structlog.get_logger()
+
+
+class ControllerFollower:
+    """Applies what `Controller.Watch` streams to a view; connects again, for ever, when the stream ends.
+
+    While the controller is away the view stays as it was last heard of.
+
+    Args:
+        channel: to the controller.
+        view: what is kept up to date.
+        process: name of this process, shown at the controller.
+        clock: tells how long the controller has been away.
+    """
+
+    def __init__(self, channel: Channel, view: ClusterView, process: str, clock: Clock) -> None:
+        self.view = view
+        self.away_since: float | None = clock.monotonic()
+        """Since when the controller is away, in seconds of the monotonic clock; None while it is there."""
+        self._channel = channel
+        self._process = process
+        self._clock = clock
+        self._ready = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def away_s(self) -> float:
+        """For how many seconds the controller has been away; 0 while it is there."""
+        return 0.0 if self.away_since is None else max(0.0, self._clock.monotonic() - self.away_since)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._task = asyncio.create_task(self._run(), name="controller-follower")
+
+    async def stop(self) -> None:
+        """Stop following; the view stays as it is."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def wait_ready(self) -> None:
+        """Return when the view has taken in its first snapshot."""
+        await self._ready.wait()
+
+    async def _run(self) -> None:
+        retry_s = _RETRY_S_MIN
+        while True:
+            reason = await self._follow()
+            if self.away_since is None:
+                self.away_since = self._clock.monotonic()
+                retry_s = _RETRY_S_MIN
+                _logger.warning(
+                    "controller is away, going on with what is known of the cluster",
+                    reason=reason,
+                    version=self.view.version,
+                )
+            await asyncio.sleep(retry_s)
+            retry_s = min(_RETRY_S_MAX, retry_s * 2)
+
+    async def _follow(self) -> str:
+        """Apply the updates of one stream until it ends; why it ended."""
+        stream = self._channel.open(WATCH)
+        try:
+            await stream.send([WatchRequest(process=self._process)])
+            await stream.end()
+            while (update := await stream.receive()) is not None:
+                self.view.apply(update)
+                if self.away_since is not None:
+                    if self._ready.is_set():
+                        _logger.info("controller is back", away_s=round(self.away_s, 3), version=update.version)
+                    self.away_since = None
+                    self._ready.set()
+        except (StatusError, RpcError, StreamClosedError) as error:
+            return str(error) or "the stream was closed"
+        finally:
+            stream.cancel()
+        return "the controller ended the stream"
