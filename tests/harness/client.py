@@ -1,0 +1,274 @@
+"""A thin client of the protocol over grpcio, with our own generated code: it hides nothing and retries nothing."""
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message as ProtobufMessage
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+
+SERVICE = "apache.rocketmq.v2.MessagingService"
+REQUEST_TIMEOUT_S = 5.0
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+
+Answer = TypeVar("Answer", bound=ProtobufMessage)
+
+
+@dataclass(frozen=True)
+class Received:
+    """How a receive ended.
+
+    Args:
+        code: of its status.
+        text: of its status.
+        messages: in the order they came.
+    """
+
+    code: int
+    text: str
+    messages: list[definition.Message]
+
+
+class MessagingClient:
+    """One connection, one client id. Use as an async context manager.
+
+    Args:
+        address: `host:port`.
+        client_id: as other clients make them, if not given.
+        certificate: PEM of the server's certificate: then TLS is spoken, and the server is to call itself localhost.
+    """
+
+    def __init__(self, address: str, *, client_id: str = "", certificate: bytes | None = None) -> None:
+        self.client_id = client_id or f"test@{uuid.uuid4()}"
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        if certificate is None:
+            self._channel = grpc.aio.insecure_channel(address, options)
+        else:
+            self._channel = grpc.aio.secure_channel(
+                address,
+                grpc.ssl_channel_credentials(root_certificates=certificate),
+                [*options, ("grpc.ssl_target_name_override", "localhost")],
+            )
+        self.metadata = (
+            ("x-mq-client-id", self.client_id),
+            ("x-mq-client-version", "5.1.2"),
+            ("x-mq-language", "PYTHON"),
+            ("x-mq-protocol", "v2"),
+        )
+        self._queues: dict[str, definition.MessageQueue] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection at once."""
+        await self._channel.close()
+
+    async def call(
+        self, method: str, request: ProtobufMessage, answer: type[Answer], *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> Answer:
+        """Call a unary method.
+
+        Raises:
+            grpc.aio.AioRpcError: the call itself failed.
+        """
+        callable_ = self._channel.unary_unary(
+            f"/{SERVICE}/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=answer.FromString,
+        )
+        result: Answer = await callable_(request, timeout=timeout_s, metadata=self.metadata)
+        return result
+
+    async def route(self, topic: str) -> service.QueryRouteResponse:
+        """The queues of a topic."""
+        request = service.QueryRouteRequest(topic=definition.Resource(name=topic), endpoints=self._endpoints())
+        return await self.call("QueryRoute", request, service.QueryRouteResponse)
+
+    async def send(
+        self, topic: str, *bodies: bytes, tag: str = "", timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> service.SendMessageResponse:
+        """Send plain messages in one request."""
+        request = service.SendMessageRequest(messages=[make_message(topic, body, tag=tag) for body in bodies])
+        return await self.call("SendMessage", request, service.SendMessageResponse, timeout_s=timeout_s)
+
+    async def receive(
+        self,
+        group: str,
+        topic: str,
+        *,
+        count: int = 32,
+        invisible_s: float = 30.0,
+        poll_s: float = 0.0,
+        expression: str = "*",
+        auto_renew: bool = False,
+    ) -> Received:
+        """Receive once, over all queues of the topic's first broker."""
+        request = service.ReceiveMessageRequest(
+            group=definition.Resource(name=group),
+            message_queue=await self._queue(topic),
+            filter_expression=definition.FilterExpression(type=definition.TAG, expression=expression),
+            batch_size=count,
+            long_polling_timeout=duration(poll_s),
+            auto_renew=auto_renew,
+        )
+        if not auto_renew:
+            request.invisible_duration.CopyFrom(duration(invisible_s))
+        stream = self._channel.unary_stream(
+            f"/{SERVICE}/ReceiveMessage",
+            request_serializer=service.ReceiveMessageRequest.SerializeToString,
+            response_deserializer=service.ReceiveMessageResponse.FromString,
+        )(request, timeout=poll_s + REQUEST_TIMEOUT_S, metadata=self.metadata)
+        status = definition.Status()
+        messages: list[definition.Message] = []
+        async for part in stream:
+            match part.WhichOneof("content"):
+                case "status":
+                    status = part.status
+                case "message":
+                    messages.append(part.message)
+        return Received(status.code, status.message, messages)
+
+    async def receive_all(
+        self, group: str, topic: str, count: int, *, invisible_s: float = 30.0, patience_s: float = 15.0
+    ) -> list[definition.Message]:
+        """Receive until there are `count` messages, or patience ends; they are not acked."""
+        messages: list[definition.Message] = []
+        until = time.monotonic() + patience_s
+        while len(messages) < count and (left_s := until - time.monotonic()) > 0:
+            want = min(32, count - len(messages))
+            poll_s = min(5.0, left_s)
+            received = await self.receive(group, topic, count=want, invisible_s=invisible_s, poll_s=poll_s)
+            messages += received.messages
+        return messages
+
+    async def ack(
+        self, group: str, topic: str, messages: Iterable[definition.Message], *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> service.AckMessageResponse:
+        """Ack messages in one request."""
+        entries = [
+            service.AckMessageEntry(
+                message_id=message.system_properties.message_id,
+                receipt_handle=message.system_properties.receipt_handle,
+            )
+            for message in messages
+        ]
+        request = service.AckMessageRequest(
+            group=definition.Resource(name=group), topic=definition.Resource(name=topic), entries=entries
+        )
+        return await self.call("AckMessage", request, service.AckMessageResponse, timeout_s=timeout_s)
+
+    async def change_invisible(
+        self, group: str, topic: str, message: definition.Message, invisible_s: float
+    ) -> service.ChangeInvisibleDurationResponse:
+        """Change the invisible duration; on success the message bears the new receipt handle."""
+        request = service.ChangeInvisibleDurationRequest(
+            group=definition.Resource(name=group),
+            topic=definition.Resource(name=topic),
+            receipt_handle=message.system_properties.receipt_handle,
+            message_id=message.system_properties.message_id,
+            invisible_duration=duration(invisible_s),
+        )
+        answer = await self.call("ChangeInvisibleDuration", request, service.ChangeInvisibleDurationResponse)
+        if answer.status.code == Code.OK:
+            message.system_properties.receipt_handle = answer.receipt_handle
+        return answer
+
+    async def forward_to_dead_letters(self, group: str, topic: str, message: definition.Message) -> definition.Status:
+        """Ask for a message to be moved to the dead letter queue."""
+        request = service.ForwardMessageToDeadLetterQueueRequest(
+            group=definition.Resource(name=group),
+            topic=definition.Resource(name=topic),
+            receipt_handle=message.system_properties.receipt_handle,
+            message_id=message.system_properties.message_id,
+            delivery_attempt=message.system_properties.delivery_attempt,
+            max_delivery_attempts=16,
+        )
+        answer = await self.call(
+            "ForwardMessageToDeadLetterQueue", request, service.ForwardMessageToDeadLetterQueueResponse
+        )
+        return answer.status
+
+    async def update_offset(self, group: str, queue: definition.MessageQueue, offset: int) -> definition.Status:
+        """Save an offset for a queue."""
+        request = service.UpdateOffsetRequest(group=definition.Resource(name=group), message_queue=queue, offset=offset)
+        return (await self.call("UpdateOffset", request, service.UpdateOffsetResponse)).status
+
+    async def get_offset(self, group: str, queue: definition.MessageQueue) -> service.GetOffsetResponse:
+        """The saved offset of a queue."""
+        request = service.GetOffsetRequest(group=definition.Resource(name=group), message_queue=queue)
+        return await self.call("GetOffset", request, service.GetOffsetResponse)
+
+    async def heartbeat(self, group: str) -> definition.Status:
+        """Say that this client lives."""
+        request = service.HeartbeatRequest(group=definition.Resource(name=group), client_type=definition.PUSH_CONSUMER)
+        return (await self.call("Heartbeat", request, service.HeartbeatResponse)).status
+
+    async def agree_on_settings(self, settings: definition.Settings) -> definition.Settings:
+        """Open a Telemetry stream, say these settings, and give the server's; the stream is then closed."""
+        stream = self._channel.stream_stream(
+            f"/{SERVICE}/Telemetry",
+            request_serializer=service.TelemetryCommand.SerializeToString,
+            response_deserializer=service.TelemetryCommand.FromString,
+        )(metadata=self.metadata)
+        await stream.write(service.TelemetryCommand(settings=settings))
+        answer = await stream.read()
+        stream.cancel()
+        assert isinstance(answer, service.TelemetryCommand)
+        assert answer.status.code == Code.OK, answer.status
+        return answer.settings
+
+    async def _queue(self, topic: str) -> definition.MessageQueue:
+        if topic not in self._queues:
+            route = await self.route(topic)
+            assert route.status.code == Code.OK, route.status
+            self._queues[topic] = route.message_queues[0]
+        return self._queues[topic]
+
+    def _endpoints(self) -> definition.Endpoints:
+        return definition.Endpoints(scheme=definition.IPv4, addresses=[definition.Address(host="127.0.0.1", port=8081)])
+
+
+def make_message(topic: str, body: bytes, *, tag: str = "") -> definition.Message:
+    """A plain message with an id such as clients make."""
+    properties = definition.SystemProperties(
+        message_id=f"01{uuid.uuid4().hex}".upper(),
+        message_type=definition.NORMAL,
+        body_encoding=definition.IDENTITY,
+        born_host="test",
+        born_timestamp=Timestamp(seconds=int(time.time())),
+    )
+    if tag:
+        properties.tag = tag
+    return definition.Message(topic=definition.Resource(name=topic), system_properties=properties, body=body)
+
+
+def duration(seconds: float) -> Duration:
+    """Seconds as the protocol has them."""
+    result = Duration()
+    result.FromMilliseconds(round(seconds * 1000))
+    return result
+
+
+def bodies(messages: Sequence[definition.Message]) -> list[bytes]:
+    """The bodies of messages, in order of their bytes."""
+    return sorted(message.body for message in messages)

@@ -1,0 +1,1 @@
+"""The real process over real sockets: what is promised across stops, crashes and full disks."""

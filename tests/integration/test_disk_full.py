@@ -1,0 +1,70 @@
+"""A disk that is nearly full: sends are refused with a status of their own, receiving and acking go on (E1, S1)."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from tests.harness.client import MessagingClient, bodies
+from tests.harness.standalone import StandaloneProcess
+
+MEBIBYTE = 1024 * 1024
+DISK_MIB = 32
+BODY_BYTES = MEBIBYTE // 4
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 32 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(folder)], check=False, capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip("only root can mount a small disk; the test beside this one needs none")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+async def test_beyond_the_limit_sends_are_refused_and_the_rest_goes_on(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with StandaloneProcess(data) as server:
+        async with MessagingClient(server.grpc_address) as client:
+            assert (await client.send("Full", b"before")).status.code == Code.OK
+    with StandaloneProcess(data, ["--set", "broker.disk_full_share=0.000001"]) as server:
+        async with MessagingClient(server.grpc_address) as client:
+            refused = await client.send("Full", b"refused")
+            assert refused.status.code == Code.INTERNAL_ERROR
+            assert "disk" in refused.status.message
+            messages = await client.receive_all("full", "Full", 1)
+            assert bodies(messages) == [b"before"]
+            assert (await client.ack("full", "Full", messages)).status.code == Code.OK
+    with StandaloneProcess(data) as server:
+        async with MessagingClient(server.grpc_address) as client:
+            assert (await client.send("Full", b"after")).status.code == Code.OK
+            assert bodies(await client.receive_all("full", "Full", 1)) == [b"after"]
+
+
+async def test_a_disk_that_fills_up_loses_nothing(small_disk: Path) -> None:
+    settings = ["--set", f"broker.log.segment_bytes={MEBIBYTE}", "--set", "broker.retention.disk_used_share_max=1"]
+    with StandaloneProcess(small_disk / "data", settings, log_path=small_disk.parent / "server.log") as server:
+        async with MessagingClient(server.grpc_address) as client:
+            sent: list[bytes] = []
+            for number in range(2 * DISK_MIB * MEBIBYTE // BODY_BYTES):
+                body = b"%d" % number * (BODY_BYTES // len(b"%d" % number))
+                answer = await client.send("Filling", body)
+                if answer.status.code != Code.OK:
+                    break
+                sent.append(body)
+            assert answer.status.code == Code.INTERNAL_ERROR
+            assert "disk" in answer.status.message
+            assert len(sent) * BODY_BYTES > DISK_MIB * MEBIBYTE // 2
+            messages = await client.receive_all("filling", "Filling", len(sent))
+            assert bodies(messages) == sorted(sent)
+            assert (await client.ack("filling", "Filling", messages)).status.code == Code.OK
+        server.restart()
+        async with MessagingClient(server.grpc_address) as client:
+            assert (await client.receive("filling", "Filling")).code == Code.MESSAGE_NOT_FOUND
