@@ -30,9 +30,8 @@ class _ToStructlog(logging.Handler):
     """Hands records of the standard library on, so that there is one form of line."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        logger = structlog.get_logger(logger=record.name)
         fields: dict[str, Any] = {"exc_info": record.exc_info} if record.exc_info else {}
-        logger.log(record.levelno, record.getMessage(), **fields)
+        structlog.get_logger().log(record.levelno, record.getMessage(), logger=record.name, **fields)
 
 
 def set_up(options: LogOptions, stream: TextIO | None = None) -> None:

@@ -1,0 +1,83 @@
+"""Random changes of a cluster's state, for properties that must hold after any of them."""
+
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+
+from services.common.cluster import ClusterView
+from services.common.errors import StatusError
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, TopicType
+from services.controller.cluster_state import ClusterState
+from services.controller.options import ControllerOptions
+
+OPTIONS = ControllerOptions(topics_max=4, groups_max=4)
+KEY = bytes(range(32))
+
+Change = Callable[[ClusterState], ClusterUpdate | None]
+
+NAMES = st.sampled_from(["a", "b", "c-1", "D_2", "e", "%RETRY%a", "", "no blanks"])
+"""Few, so that the same is made, found and deleted again; some of them illegal."""
+
+
+def _create_topic(name: str, kind: TopicType.ValueType, queues: int | None) -> Change:
+    return lambda state: state.create_topic(OPTIONS, name, kind, queues)
+
+
+def _delete_topic(name: str) -> Change:
+    return lambda state: state.delete_topic(name)
+
+
+def _create_group(name: str, attempts: int | None, fifo: bool, backoff: list[int] | None) -> Change:
+    return lambda state: state.create_group(OPTIONS, name, attempts, fifo, backoff)
+
+
+def _delete_group(name: str) -> Change:
+    return lambda state: state.delete_group(name)
+
+
+def _register(name: str, address: str) -> Change:
+    return lambda state: state.register_broker(BrokerInfo(name=name, address=address))
+
+
+def _dismiss(name: str) -> Change:
+    return lambda state: state.dismiss_broker(name)
+
+
+CHANGES: st.SearchStrategy[Change] = st.one_of(
+    st.builds(
+        _create_topic,
+        NAMES,
+        st.sampled_from(TopicType.values()),
+        st.none() | st.integers(min_value=-1, max_value=1025),
+    ),
+    st.builds(_delete_topic, NAMES),
+    st.builds(
+        _create_group,
+        NAMES,
+        st.none() | st.integers(min_value=0, max_value=20),
+        st.booleans(),
+        st.none() | st.lists(st.integers(min_value=-1, max_value=10_000), max_size=4),
+    ),
+    st.builds(_delete_group, NAMES),
+    st.builds(_register, NAMES, st.sampled_from(["", "one:1", "two:2"])),
+    st.builds(_dismiss, NAMES),
+)
+
+
+def fresh_state() -> ClusterState:
+    """A cluster with nothing in it."""
+    return ClusterState("test", KEY)
+
+
+def try_change(state: ClusterState, change: Change) -> tuple[ClusterState, ClusterUpdate | None]:
+    """The state after a change and the change itself; the same state and None if it was refused or needless."""
+    try:
+        update = change(state)
+    except StatusError:
+        return state, None
+    return (state, None) if update is None else (state.after(update), update)
+
+
+def contents(holder: ClusterState | ClusterView) -> tuple[object, ...]:
+    """What a state or a view of it holds, to be compared; without the version."""
+    return dict(holder.topics), dict(holder.groups), dict(holder.brokers), holder.name, holder.receipt_key

@@ -1,0 +1,165 @@
+"""Which changes of the cluster are allowed, and that whoever applies them sees the same state."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.cluster import ClusterView
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, TopicType
+from services.controller.cluster_state import ClusterState
+from services.controller.options import ControllerOptions
+from tests.unit.controller.changes import CHANGES, OPTIONS, Change, contents, fresh_state, try_change
+
+
+def with_topic(name: str = "orders") -> ClusterState:
+    state = fresh_state()
+    return state.after(state.create_topic(OPTIONS, name, TopicType.NORMAL))
+
+
+def refusal(change: Change, state: ClusterState) -> tuple[Code.ValueType, str]:
+    with pytest.raises(StatusError) as caught:
+        change(state)
+    return caught.value.code, caught.value.message
+
+
+def test_a_topic_gets_the_default_queues_and_the_version_as_its_id() -> None:
+    topic = with_topic().topic("orders")
+    assert (topic.queues, topic.type, topic.id) == (8, TopicType.NORMAL, 1)
+
+
+def test_a_topic_made_again_has_another_id() -> None:
+    state = with_topic()
+    first = state.topic("orders").id
+    state = state.after(state.delete_topic("orders"))
+    state = state.after(state.create_topic(OPTIONS, "orders", TopicType.NORMAL))
+    assert state.topic("orders").id > first
+
+
+def test_a_group_gets_sixteen_retries_and_the_ladder_of_delays() -> None:
+    state = fresh_state()
+    group = state.after(state.create_group(OPTIONS, "g")).group("g")
+    assert group.max_attempts == 17
+    assert [wait // 1000 for wait in group.backoff_ms] == [
+        *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("", "letters"),
+        ("with blank", "letters"),
+        ("zürich", "letters"),
+        ("a" * 128, "128 characters"),
+        ("%RETRY%g_orders", "system"),
+        ("%DLQ%g", "system"),
+        ("rmq_sys_REVIVE_LOG_test", "system"),
+    ],
+)
+def test_names_that_a_topic_cannot_have(name: str, word: str) -> None:
+    code, sentence = refusal(lambda state: state.create_topic(OPTIONS, name, TopicType.NORMAL), fresh_state())
+    assert code == Code.ILLEGAL_TOPIC
+    assert word in sentence
+
+
+def test_the_longest_names() -> None:
+    state = fresh_state()
+    state = state.after(state.create_topic(OPTIONS, "a" * 127, TopicType.NORMAL))
+    state = state.after(state.create_group(OPTIONS, "a" * 120))
+    code, _ = refusal(lambda state: state.create_group(OPTIONS, "a" * 121), state)
+    assert code == Code.ILLEGAL_CONSUMER_GROUP
+
+
+def test_name_lengths_are_configurable() -> None:
+    options = ControllerOptions(topic_name_length_max=3, group_name_length_max=2)
+    state = fresh_state()
+    state.create_topic(options, "abc", TopicType.NORMAL)
+    assert refusal(lambda state: state.create_topic(options, "abcd", TopicType.NORMAL), state)[0] == Code.ILLEGAL_TOPIC
+    assert refusal(lambda state: state.create_group(options, "abc"), state)[0] == Code.ILLEGAL_CONSUMER_GROUP
+
+
+@pytest.mark.parametrize("queues", [0, -1, 1025])
+def test_numbers_of_queues_that_cannot_be(queues: int) -> None:
+    code, sentence = refusal(
+        lambda state: state.create_topic(OPTIONS, "orders", TopicType.NORMAL, queues), fresh_state()
+    )
+    assert code == Code.BAD_REQUEST
+    assert "1 to 1024" in sentence
+
+
+def test_a_topic_needs_a_type() -> None:
+    code, sentence = refusal(
+        lambda state: state.create_topic(OPTIONS, "orders", TopicType.TOPIC_TYPE_UNSPECIFIED), fresh_state()
+    )
+    assert code == Code.BAD_REQUEST
+    assert "NORMAL, FIFO, DELAY, TRANSACTION, MIXED" in sentence
+
+
+@pytest.mark.parametrize(("attempts", "backoff"), [(0, None), (1001, None), (1, []), (1, [-1]), (1, [0] * 65)])
+def test_values_that_a_group_cannot_have(attempts: int, backoff: list[int] | None) -> None:
+    code, _ = refusal(
+        lambda state: state.create_group(OPTIONS, "g", max_attempts=attempts, backoff_ms=backoff), fresh_state()
+    )
+    assert code == Code.BAD_REQUEST
+
+
+def test_what_is_there_is_not_made_again() -> None:
+    state = with_topic()
+    assert refusal(lambda state: state.create_topic(OPTIONS, "orders", TopicType.FIFO), state) == (
+        Code.PRECONDITION_FAILED,
+        "topic orders is there already",
+    )
+
+
+def test_the_cluster_holds_no_more_topics_and_groups_than_it_may() -> None:
+    state = fresh_state()
+    for name in "abcd":
+        state = state.after(state.create_topic(OPTIONS, name, TopicType.NORMAL))
+        state = state.after(state.create_group(OPTIONS, name))
+    code, sentence = refusal(lambda state: state.create_topic(OPTIONS, "e", TopicType.NORMAL), state)
+    assert (code, "controller.topics_max" in sentence) == (Code.TOO_MANY_REQUESTS, True)
+    code, sentence = refusal(lambda state: state.create_group(OPTIONS, "e"), state)
+    assert (code, "controller.groups_max" in sentence) == (Code.TOO_MANY_REQUESTS, True)
+
+
+def test_what_is_not_there_is_not_found() -> None:
+    assert refusal(lambda state: state.delete_topic("x"), fresh_state())[0] == Code.TOPIC_NOT_FOUND
+    assert refusal(lambda state: state.delete_group("x"), fresh_state())[0] == Code.CONSUMER_GROUP_NOT_FOUND
+
+
+def test_a_broker_says_who_and_where_it_is() -> None:
+    for broker in (BrokerInfo(name="", address="a:1"), BrokerInfo(name="b", address="")):
+        assert refusal(lambda state, broker=broker: state.register_broker(broker), fresh_state())[0] == Code.BAD_REQUEST
+
+
+@given(changes=st.lists(CHANGES, max_size=40), joins_at=st.integers(min_value=0, max_value=40))
+def test_a_view_that_applies_updates_equals_the_state(changes: list[Change], joins_at: int) -> None:
+    """Whenever a watcher joins, the snapshot and the changes after it lead to the state itself."""
+    state = fresh_state()
+    view: ClusterView | None = None
+    for step, change in enumerate([*changes, lambda _: None]):
+        if step >= joins_at and view is None:
+            view = ClusterView()
+            view.apply(state.snapshot())
+        state, update = try_change(state, change)
+        if view is not None:
+            if update is not None:
+                view.apply(update)
+                view.apply(update)  # one that comes twice changes nothing
+            assert (view.version, contents(view)) == (state.version, contents(state))
+
+
+@given(changes=st.lists(CHANGES, max_size=40))
+def test_ids_are_never_given_twice_and_decisions_change_nothing(changes: list[Change]) -> None:
+    state = fresh_state()
+    ids: list[int] = []
+    for change in changes:
+        before = (state.version, contents(state))
+        after, update = try_change(state, change)
+        assert (state.version, contents(state)) == before
+        if update is not None:
+            ids += [topic.id for topic in update.topics] + [group.id for group in update.groups]
+        state = after
+    assert ids == sorted(set(ids))
