@@ -130,6 +130,27 @@ class Service:
         self.stream_handlers[method.path] = (method, handler)
 
 
+Route = tuple[Method[Any, Any], Callable[[Call, Any], Awaitable[Any]], bool]
+"""A method, its handler, and whether that is a `StreamHandler`."""
+
+
+def routes_of(services: Service | Sequence[Service]) -> dict[str, Route]:
+    """Everything that one or several services answer, by method path.
+
+    Raises:
+        ValueError: a method has two handlers.
+    """
+    routes: dict[str, Route] = {}
+    for service in (services,) if isinstance(services, Service) else services:
+        found: list[tuple[str, Route]] = [(path, (*both, False)) for path, both in service.unary_handlers.items()]
+        found += [(path, (*both, True)) for path, both in service.stream_handlers.items()]
+        for path, route in found:
+            if path in routes:
+                raise ValueError(f"{path} has two handlers")
+            routes[path] = route
+    return routes
+
+
 class Channel(Protocol):
     """A way to call the methods of a service, wherever it runs. Messages handed over must not be changed afterwards."""
 

@@ -1,0 +1,670 @@
+"""One HTTP/2 connection without its socket (RFC 9113): bytes in, events out; what is to be sent is there to be taken.
+
+The same class is either side of it. It knows streams, windows, settings, pings and headers; what a stream carries is
+its owner's business (`services.rpc.grpc_messages`). It is told the time and never waits.
+"""
+
+from services.rpc import frames, hpack
+from services.rpc.events import (
+    ConnectionFailed,
+    DataReceived,
+    Event,
+    GoingAway,
+    PingAcknowledged,
+    RequestReceived,
+    RequestTooLarge,
+    ResponseReceived,
+    SettingsChanged,
+    StreamEnded,
+    StreamFlushed,
+    StreamReset,
+)
+from services.rpc.flow import ReceiveWindow
+from services.rpc.frames import ErrorCode, ProtocolError, StreamError
+from services.rpc.headers import MalformedHeadersError, RequestHead, check_trailers, read_request, read_response
+from services.rpc.limits import FloodCounter, Limits
+from services.rpc.outbox import Outbox
+from services.rpc.streams import ClosedStreams, Closing, Stream
+
+_GOING_AWAY_PING = b"goingawy"
+_HEADS_KEPT = 256
+_HEAD_BLOCK_BYTES_MAX = 1024
+_UNLIMITED = 2**31 - 1
+
+
+class Connection:
+    """Either side of a connection.
+
+    `receive` never raises: what the other side does wrong becomes `StreamReset` or `ConnectionFailed`. The methods
+    that send do nothing on a stream that is over.
+
+    Args:
+        limits: what the other side may do.
+        client: whether this side opens the streams.
+    """
+
+    def __init__(self, limits: Limits, *, client: bool) -> None:
+        self.outbox = Outbox()
+        self.streams: dict[int, Stream] = {}
+        self.lingering = 0
+        """Calls whose stream is over and whose handler is not; the owner counts them here against the streams."""
+        self.remote_streams_max = _UNLIMITED
+        self.going_away = False
+        self.failed = False
+        self._client = client
+        self._limits = limits
+        self._decoder = hpack.Decoder(limits.header_list_bytes_max)
+        self._window = ReceiveWindow(limits.connection_window_bytes, limits.receive_buffer_bytes_max)
+        self._closed = ClosedStreams()
+        self._last_stream_id = 0
+        self._goaway_last_id = frames.STREAM_ID_MAX
+        self._first_block = True
+        self._rest = b"" if client else None
+        self._preface = b""
+        self._settings_received = False
+        self._block: list[bytes] = []
+        self._block_stream = 0
+        self._block_ends_stream = False
+        self._self_dependent = False
+        self._heads: dict[bytes, RequestHead] = {}
+        self._heads_generation = 0
+        self._events: list[Event] = []
+        self._now = 0.0
+        window_s = limits.flood_window_s
+        self._resets = FloodCounter(limits.resets_max, window_s)
+        self._pings = FloodCounter(limits.pings_max, window_s)
+        self._settings = FloodCounter(limits.settings_max, window_s)
+        self._priorities = FloodCounter(limits.priorities_max, window_s)
+        self._window_updates = FloodCounter(limits.window_updates_max, window_s)
+        self._empty_frames = FloodCounter(limits.empty_frames_max, window_s)
+        self._handlers = (
+            self._on_data,
+            self._on_headers,
+            self._on_priority,
+            self._on_rst_stream,
+            self._on_settings,
+            self._on_push_promise,
+            self._on_ping,
+            self._on_goaway,
+            self._on_window_update,
+            self._on_continuation,
+        )
+
+    # Life of the connection
+
+    def start(self) -> None:
+        """Send the preface and our settings; before anything else."""
+        limits = self._limits
+        settings = {
+            frames.SETTING_INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
+            frames.SETTING_MAX_HEADER_LIST_SIZE: limits.header_list_bytes_max,
+        }
+        if self._client:
+            self.outbox.control(frames.PREFACE)
+            settings[frames.SETTING_ENABLE_PUSH] = 0
+        else:
+            settings[frames.SETTING_MAX_CONCURRENT_STREAMS] = limits.concurrent_streams_max
+        self.outbox.control(frames.settings(settings))
+        self.outbox.control(frames.window_update(0, limits.connection_window_bytes - frames.WINDOW_DEFAULT))
+
+    def ping(self, opaque: bytes) -> None:
+        """Ask the other side for a sign of life; `PingAcknowledged` brings it. Eight bytes, not `goingawy`."""
+        self.outbox.control(frames.ping(opaque, ack=False))
+
+    def go_away(self) -> None:
+        """Begin to end well: the other side is told to open no more streams; those under way to us are still taken.
+
+        When it has answered a ping, or `refuse_streams` is called, later ones are refused.
+        """
+        if not self.going_away and not self.failed:
+            self.going_away = True
+            self.outbox.control(frames.goaway(frames.STREAM_ID_MAX, ErrorCode.NO_ERROR, "shutting down"))
+            self.outbox.control(frames.ping(_GOING_AWAY_PING, ack=False))
+
+    def refuse_streams(self, debug: str = "shutting down") -> None:
+        """The second step of `go_away`: streams that are not open now will not be looked at."""
+        if self._goaway_last_id == frames.STREAM_ID_MAX and not self.failed:
+            self.going_away = True
+            self._goaway_last_id = self._last_stream_id
+            self.outbox.control(frames.goaway(self._last_stream_id, ErrorCode.NO_ERROR, debug))
+
+    @property
+    def refusing(self) -> bool:
+        """Whether both steps of `go_away` are done."""
+        return self._goaway_last_id != frames.STREAM_ID_MAX
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that came in and were not released yet."""
+        return self._window.held
+
+    # Sending
+
+    def open_stream(self, block: bytes, *, end: bool) -> int:
+        """Open a stream as a client.
+
+        Args:
+            block: request headers (`hpack.encode`).
+            end: whether no data follows.
+
+        Returns:
+            The stream's number.
+        """
+        stream_id = self._last_stream_id + 2 if self._last_stream_id else 1
+        self._last_stream_id = stream_id
+        stream = Stream(stream_id, self.outbox.initial_window, self._limits.stream_window_bytes)
+        self.streams[stream_id] = stream
+        self.outbox.headers(stream, self._first(block), end=end)
+        return stream_id
+
+    @property
+    def can_open_stream(self) -> bool:
+        """Whether the other side takes one more stream now."""
+        return (
+            not self.going_away
+            and not self.failed
+            and len(self.streams) < self.remote_streams_max
+            and self._last_stream_id < frames.STREAM_ID_MAX - 2
+        )
+
+    def respond(self, stream_id: int, headers: bytes, data: bytes, trailers: bytes) -> None:
+        """Send a whole answer with one message."""
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            return
+        self.outbox.headers(stream, self._first(headers), end=False)
+        if self.outbox.data(stream, data, trailers=trailers):
+            self._finish(stream)
+
+    def send_headers(self, stream_id: int, block: bytes, *, end: bool = False) -> None:
+        """Send headers, or trailers if nothing waits before them (else see `send_data`)."""
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            return
+        self.outbox.headers(stream, self._first(block), end=end)
+        if end:
+            self._finish(stream)
+
+    def send_data(self, stream_id: int, data: bytes, *, end: bool = False, trailers: bytes | None = None) -> bool:
+        """Send data, then the end or trailers if asked.
+
+        Returns:
+            Whether all of it is ready to leave; if not, `StreamFlushed` follows when it is.
+        """
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            return True
+        done = self.outbox.data(stream, data, end=end, trailers=trailers)
+        if done and stream.local_ended:
+            self._finish(stream)
+        return done
+
+    def is_blocked(self, stream_id: int) -> bool:
+        """Whether data of a stream waits for a window."""
+        stream = self.streams.get(stream_id)
+        return stream is not None and stream.queue is not None
+
+    def reset(self, stream_id: int, code: ErrorCode) -> None:
+        """End a stream before its time."""
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            self.outbox.control(frames.rst_stream(stream_id, code))
+            self._close(stream, Closing.RESET_HERE)
+
+    def collect(self, stream_id: int) -> None:
+        """Open a stream's window although what came is still held: its message is only of use when it is whole."""
+        stream = self.streams.get(stream_id)
+        if stream is not None and not stream.remote_ended:
+            stream.receiving.held = 0
+            self._open_window(stream)
+
+    def release(self, stream_id: int, count: int) -> None:
+        """The owner no longer holds `count` bytes of a stream (over or not): the windows may open."""
+        self._window.held -= count
+        self._open_connection_window()
+        stream = self.streams.get(stream_id)
+        if stream is not None and not stream.remote_ended:
+            stream.receiving.held = max(0, stream.receiving.held - count)
+            self._open_window(stream)
+
+    def _first(self, block: bytes) -> bytes:
+        if self._first_block:
+            self._first_block = False
+            return hpack.NO_TABLE + block
+        return block
+
+    def _open_connection_window(self) -> None:
+        increment = self._window.increment()
+        if increment:
+            self.outbox.control(frames.window_update(0, increment))
+
+    def _open_window(self, stream: Stream) -> None:
+        increment = stream.receiving.increment()
+        if increment:
+            self.outbox.control(frames.window_update(stream.stream_id, increment))
+
+    def _finish(self, stream: Stream) -> None:
+        """Our direction has ended; the stream is over if the other one has, or if nobody wants the rest of it."""
+        if stream.remote_ended:
+            self._close(stream, Closing.ENDED)
+        elif not self._client:
+            # The answer is complete and the request is not: the rest is of no use (RFC 9113, 8.1).
+            self.reset(stream.stream_id, ErrorCode.NO_ERROR)
+
+    def _close(self, stream: Stream, closing: Closing) -> None:
+        del self.streams[stream.stream_id]
+        self._closed.add(stream.stream_id, closing)
+        if stream.queue is not None:
+            self.outbox.forget(stream)
+
+    # Receiving
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """Take bytes in.
+
+        Args:
+            data: as they came from the socket.
+            now: seconds of the monotonic clock.
+        """
+        if self.failed:
+            return []
+        self._now = now
+        events = self._events = []
+        try:
+            rest = self._rest
+            if rest is None:
+                data = self._read_preface(data)
+            elif rest:
+                data = rest + data
+            if self._rest is not None:
+                self._rest = self._read_frames(data)
+        except ProtocolError as error:
+            self._fail(error)
+        return events
+
+    def _read_preface(self, data: bytes) -> bytes:
+        data = self._preface + data
+        known = len(frames.PREFACE)
+        if data[:known] != frames.PREFACE[: len(data)]:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "this is no HTTP/2 connection preface")
+        if len(data) < known:
+            self._preface = data
+            return b""
+        self._rest = b""
+        return data[known:]
+
+    def _read_frames(self, data: bytes) -> bytes:
+        at = 0
+        end = len(data)
+        unpack = frames.FRAME_HEADER.unpack_from
+        while end - at >= 9:
+            length, flags, stream_id = unpack(data, at)
+            kind = length & 0xFF
+            length >>= 8
+            if length > frames.FRAME_BYTES_DEFAULT:
+                raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+            stop = at + 9 + length
+            if stop > end:
+                break
+            payload = data[at + 9 : stop]
+            at = stop
+            self._read_frame(kind, flags, stream_id & frames.STREAM_ID_MAX, payload)
+        return data[at:] if at else data
+
+    def _read_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        if self._block_stream and (kind != frames.CONTINUATION or stream_id != self._block_stream):
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "another frame inside a header block")
+        if not self._settings_received and kind != frames.SETTINGS:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+        if kind >= len(self._handlers):
+            self._count(self._priorities, "priorities_max")
+            return
+        try:
+            self._handlers[kind](flags, stream_id, payload)
+        except StreamError as error:
+            self._fail_stream(error)
+
+    def _fail(self, error: ProtocolError) -> None:
+        self.failed = True
+        self._rest = b""
+        self.outbox.control(frames.goaway(0 if self._client else self._last_stream_id, error.code, error.message))
+        self._events.append(ConnectionFailed(error.code, error.message, error.limit))
+
+    def _fail_stream(self, error: StreamError) -> None:
+        self.outbox.control(frames.rst_stream(error.stream_id, error.code))
+        stream = self.streams.get(error.stream_id)
+        if stream is not None:
+            self._close(stream, Closing.RESET_HERE)
+            self._events.append(StreamReset(error.stream_id, error.code, error.message))
+        else:
+            self._closed.add(error.stream_id, Closing.RESET_HERE)
+        self._count(self._resets, "resets_max")
+
+    def _count(self, counter: FloodCounter, limit: str) -> None:
+        if counter.hit(self._now):
+            raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, f"too many frames ({limit})", limit)
+
+    def _is_idle(self, stream_id: int) -> bool:
+        return stream_id > self._last_stream_id or not stream_id & 1
+
+    def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
+        size = len(payload)
+        if not self._window.take(size):
+            raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window allows")
+        stream = self.streams.get(stream_id)
+        if stream is None or stream.remote_ended:
+            self._window.held -= size
+            self._open_connection_window()
+            self._on_late_data(stream_id, stream)
+            return
+        if flags & frames.PADDED:
+            payload = _without_padding(payload)
+            self._window.held -= size - len(payload)
+        within = stream.receiving.take(size)
+        if size != len(payload):
+            stream.receiving.held -= size - len(payload)
+        stream.received_bytes += len(payload)
+        ended = flags & frames.END_STREAM != 0
+        wanted = stream.content_length
+        fault = None
+        if not within:
+            fault = ErrorCode.FLOW_CONTROL_ERROR, "more data than the stream's window allows"
+        elif self._client and not stream.headers_received:
+            fault = ErrorCode.PROTOCOL_ERROR, "data before the headers of the answer"
+        elif wanted is not None and (stream.received_bytes > wanted or (ended and stream.received_bytes != wanted)):
+            fault = ErrorCode.PROTOCOL_ERROR, "the data is not as long as content-length says"
+        if fault:
+            self._window.held -= len(payload)
+            raise StreamError(stream_id, *fault)
+        if not payload and not ended:
+            self._count(self._empty_frames, "empty_frames_max")
+            return
+        self._events.append(DataReceived(stream_id, payload, ended))
+        if ended:
+            stream.remote_ended = True
+            self._remote_ended(stream)
+
+    def _on_late_data(self, stream_id: int, stream: Stream | None) -> None:
+        if stream is not None:
+            raise StreamError(stream_id, ErrorCode.STREAM_CLOSED, "data on a stream whose end was sent")
+        if self._is_idle(stream_id):
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "data on a stream that is not open")
+        closing = self._closed.get(stream_id)
+        if closing is Closing.ENDED:
+            raise ProtocolError(ErrorCode.STREAM_CLOSED, "data on a stream that has ended")
+        if closing is not Closing.RESET_HERE:
+            raise StreamError(stream_id, ErrorCode.STREAM_CLOSED, "data on a closed stream")
+
+    def _remote_ended(self, stream: Stream) -> None:
+        if stream.local_ended:
+            self._close(stream, Closing.ENDED)
+        elif self._client:
+            # The answer is complete: what we still had to say is of no use to anyone.
+            self.reset(stream.stream_id, ErrorCode.NO_ERROR)
+
+    def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if not stream_id:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "headers on stream 0")
+        if flags & frames.PADDED:
+            payload = _without_padding(payload)
+        if flags & frames.PRIORITY_FLAG:
+            if len(payload) < 5:
+                raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "a HEADERS frame too short for its priority")
+            self._self_dependent = int.from_bytes(payload[:4], "big") & frames.STREAM_ID_MAX == stream_id
+            payload = payload[5:]
+        ended = flags & frames.END_STREAM != 0
+        if flags & frames.END_HEADERS:
+            self._on_block(stream_id, payload, ended)
+        else:
+            self._block = [payload]
+            self._block_stream = stream_id
+            self._block_ends_stream = ended
+
+    def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if not self._block_stream:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS before it")
+        self._block.append(payload)
+        if len(self._block) - 1 > self._limits.continuations_max:
+            raise ProtocolError(
+                ErrorCode.ENHANCE_YOUR_CALM, "too many CONTINUATION frames in one header block", "continuations_max"
+            )
+        if sum(map(len, self._block)) > self._limits.header_list_bytes_max:
+            raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, "a header block beyond the limit", "header_list_bytes_max")
+        if flags & frames.END_HEADERS:
+            self._block_stream = 0
+            block = b"".join(self._block)
+            self._block = []
+            self._on_block(stream_id, block, self._block_ends_stream)
+
+    def _on_block(self, stream_id: int, block: bytes, ended: bool) -> None:
+        self_dependent = self._self_dependent
+        self._self_dependent = False
+        stream = self.streams.get(stream_id)
+        if stream is None and not self._client and stream_id & 1 and stream_id > self._last_stream_id:
+            self._last_stream_id = stream_id
+            if self_dependent:
+                self._decode(stream_id, block)
+                raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
+            self._on_request(stream_id, block, ended)
+            return
+        fields = self._decode(stream_id, block)
+        if stream is None:
+            self._on_late_headers(stream_id)
+        elif stream.remote_ended:
+            raise StreamError(stream_id, ErrorCode.STREAM_CLOSED, "headers on a stream whose end was sent")
+        elif self._client:
+            self._on_response(stream, fields, ended)
+        else:
+            self._on_request_trailers(stream, fields, ended)
+
+    def _decode(self, stream_id: int, block: bytes) -> list[hpack.Field]:
+        try:
+            return self._decoder.decode(block)
+        except hpack.HeaderListTooLargeError as error:
+            raise StreamError(stream_id, ErrorCode.ENHANCE_YOUR_CALM, str(error)) from None
+
+    def _on_late_headers(self, stream_id: int) -> None:
+        closing = None if self._is_idle(stream_id) else self._closed.get(stream_id)
+        if closing is None:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"headers on stream {stream_id}, which cannot be opened")
+        if closing is Closing.ENDED:
+            raise ProtocolError(ErrorCode.STREAM_CLOSED, "headers on a stream that has ended")
+        if closing is Closing.RESET_THERE:
+            raise StreamError(stream_id, ErrorCode.STREAM_CLOSED, "headers on a closed stream")
+
+    def _on_request(self, stream_id: int, block: bytes, ended: bool) -> None:
+        decoder = self._decoder
+        generation = decoder.generation
+        if self._heads_generation != generation:
+            self._heads.clear()
+            self._heads_generation = generation
+        head = self._heads.get(block)
+        too_large = False
+        if head is None:
+            try:
+                head = read_request(decoder.decode(block))
+            except hpack.HeaderListTooLargeError:
+                too_large = True
+            except MalformedHeadersError as error:
+                raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from None
+            else:
+                # Only a block that left the table alone can be known again by its bytes.
+                if decoder.generation == generation and len(block) <= _HEAD_BLOCK_BYTES_MAX:
+                    if len(self._heads) >= _HEADS_KEPT:
+                        self._heads.clear()
+                    self._heads[block] = head
+        if stream_id > self._goaway_last_id or (
+            len(self.streams) + self.lingering >= self._limits.concurrent_streams_max
+        ):
+            raise StreamError(stream_id, ErrorCode.REFUSED_STREAM, "no more streams are taken now")
+        stream = Stream(stream_id, self.outbox.initial_window, self._limits.stream_window_bytes)
+        stream.remote_ended = ended
+        self.streams[stream_id] = stream
+        if head is None or too_large:
+            self._events.append(RequestTooLarge(stream_id))
+            return
+        stream.content_length = head.content_length
+        if ended and head.content_length:
+            raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "content-length of a request without data")
+        self._events.append(RequestReceived(stream_id, head, ended))
+
+    def _on_request_trailers(self, stream: Stream, fields: list[hpack.Field], ended: bool) -> None:
+        if not ended:
+            raise StreamError(stream.stream_id, ErrorCode.PROTOCOL_ERROR, "trailers that do not end the stream")
+        try:
+            check_trailers(fields)
+        except MalformedHeadersError as error:
+            raise StreamError(stream.stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from None
+        if stream.content_length is not None and stream.received_bytes != stream.content_length:
+            raise StreamError(stream.stream_id, ErrorCode.PROTOCOL_ERROR, "less data than content-length says")
+        stream.remote_ended = True
+        self._events.append(StreamEnded(stream.stream_id))
+        self._remote_ended(stream)
+
+    def _on_response(self, stream: Stream, fields: list[hpack.Field], ended: bool) -> None:
+        trailers = stream.headers_received
+        try:
+            head = read_response(fields, trailers=trailers)
+        except MalformedHeadersError as error:
+            raise StreamError(stream.stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from None
+        if trailers and not ended:
+            raise StreamError(stream.stream_id, ErrorCode.PROTOCOL_ERROR, "trailers that do not end the stream")
+        if 100 <= head.status < 200:
+            if ended:
+                raise StreamError(stream.stream_id, ErrorCode.PROTOCOL_ERROR, "an interim answer ends the stream")
+            self._count(self._empty_frames, "empty_frames_max")
+            return
+        stream.headers_received = True
+        self._events.append(ResponseReceived(stream.stream_id, head, ended))
+        if ended:
+            stream.remote_ended = True
+            self._remote_ended(stream)
+
+    def _on_priority(self, flags: int, stream_id: int, payload: bytes) -> None:
+        self._count(self._priorities, "priorities_max")
+        if not stream_id:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a priority for stream 0")
+        if len(payload) != 5:
+            raise StreamError(stream_id, ErrorCode.FRAME_SIZE_ERROR, "a PRIORITY frame is five bytes")
+        if int.from_bytes(payload[:4], "big") & frames.STREAM_ID_MAX == stream_id:
+            raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
+
+    def _on_rst_stream(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "an RST_STREAM frame is four bytes")
+        if self._is_idle(stream_id):
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a reset of a stream that is not open")
+        self._count(self._resets, "resets_max")
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            code = _error_code(payload)
+            self._close(stream, Closing.RESET_THERE)
+            self._events.append(StreamReset(stream_id, code, f"reset by the other side ({code.name})"))
+
+    def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "settings on a stream")
+        if len(payload) % 6 or (flags & frames.ACK and payload):
+            raise ProtocolError(
+                ErrorCode.FRAME_SIZE_ERROR, "a SETTINGS frame is a multiple of six bytes, its ack empty"
+            )
+        self._count(self._settings, "settings_max")
+        if flags & frames.ACK:
+            return
+        for key, value in frames.read_settings(payload):
+            self._apply_setting(key, value)
+        self._settings_received = True
+        self.outbox.control(frames.SETTINGS_ACK)
+        self._events.append(SettingsChanged())
+
+    def _apply_setting(self, key: int, value: int) -> None:
+        if key == frames.SETTING_INITIAL_WINDOW_SIZE:
+            if value > frames.WINDOW_MAX:
+                raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "an initial window beyond 2^31 - 1")
+            change = value - self.outbox.initial_window
+            self.outbox.initial_window = value
+            for stream in list(self.streams.values()):
+                try:
+                    flushed = self.outbox.open_stream_window(stream, change)
+                except StreamError as error:
+                    raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, error.message) from None
+                if flushed:
+                    self._flushed(stream)
+        elif key == frames.SETTING_MAX_FRAME_SIZE:
+            if not frames.FRAME_BYTES_DEFAULT <= value <= frames.FRAME_BYTES_MAX:
+                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a frame size outside 2^14 to 2^24 - 1")
+            self.outbox.frame_bytes_max = min(value, 4 * frames.FRAME_BYTES_DEFAULT)
+        elif key == frames.SETTING_ENABLE_PUSH:
+            if value > 1 or (self._client and value):
+                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a forbidden value of ENABLE_PUSH")
+        elif key == frames.SETTING_MAX_CONCURRENT_STREAMS:
+            self.remote_streams_max = value
+
+    def _on_push_promise(self, flags: int, stream_id: int, payload: bytes) -> None:
+        raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "nobody may push here")
+
+    def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a ping on a stream")
+        if len(payload) != 8:
+            raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "a PING frame is eight bytes")
+        self._count(self._pings, "pings_max")
+        if not flags & frames.ACK:
+            self.outbox.control(frames.ping(payload, ack=True))
+        elif payload == _GOING_AWAY_PING and self.going_away:
+            self.refuse_streams()
+        else:
+            self._events.append(PingAcknowledged(payload))
+
+    def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "GOAWAY on a stream")
+        if len(payload) < 8:
+            raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "a GOAWAY frame is at least eight bytes")
+        self._count(self._settings, "settings_max")
+        if self._client:
+            self.going_away = True
+        last = int.from_bytes(payload[:4], "big") & frames.STREAM_ID_MAX
+        message = payload[8:264].decode("utf-8", "replace")
+        self._events.append(GoingAway(last, _error_code(payload[4:8]), message))
+
+    def _on_window_update(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "a WINDOW_UPDATE frame is four bytes")
+        self._count(self._window_updates, "window_updates_max")
+        increment = int.from_bytes(payload, "big") & frames.WINDOW_MAX
+        if not stream_id:
+            if not increment:
+                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "the connection's window is opened by 0")
+            for stream in self.outbox.open_connection_window(increment):
+                self._flushed(stream)
+            return
+        stream_or_none = self.streams.get(stream_id)
+        if stream_or_none is None:
+            if self._is_idle(stream_id):
+                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a window of a stream that is not open")
+            return
+        if not increment:
+            raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream's window is opened by 0")
+        if self.outbox.open_stream_window(stream_or_none, increment):
+            self._flushed(stream_or_none)
+
+    def _flushed(self, stream: Stream) -> None:
+        self._events.append(StreamFlushed(stream.stream_id))
+        if stream.local_ended:
+            self._finish(stream)
+
+
+def _without_padding(payload: bytes) -> bytes:
+    if not payload or payload[0] >= len(payload):
+        raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def _error_code(payload: bytes) -> ErrorCode:
+    number = int.from_bytes(payload, "big")
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        # An unknown code means nothing more than INTERNAL_ERROR (RFC 9113, 7).
+        return ErrorCode.INTERNAL_ERROR

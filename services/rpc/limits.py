@@ -1,0 +1,89 @@
+"""Every bound of the transport, and the counter that tells when someone does too much of a thing."""
+
+from dataclasses import dataclass
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one server or client allows the other side (invariant M1: all memory is bounded by configuration).
+
+    The name of each is also the name under which going past it is reported to `RpcObserver.limit_hit`.
+
+    Args:
+        connections_max: connections of one server; one more is closed at once.
+        concurrent_streams_max: calls of one connection that run at a time, also those whose caller has just cancelled.
+        message_bytes_max: one message, in either direction of a call.
+        receive_buffer_bytes_max: bytes of one connection that were received and not yet taken by handlers.
+        send_buffer_bytes_max: bytes of one connection that wait for a reader that is slow or gives no window.
+        header_list_bytes_max: the headers of one call, each with 32 bytes more than name and value.
+        continuations_max: CONTINUATION frames of one header block.
+        connection_window_bytes: what may be under way to us on one connection.
+        stream_window_bytes: what may be under way to us on one stream and wait for its handler.
+        flood_window_s: the time over which the counts below are taken.
+        resets_max: streams that the other side resets, or makes us reset, in that time (rapid reset).
+        pings_max: PING frames in that time.
+        settings_max: SETTINGS frames in that time.
+        priorities_max: PRIORITY frames in that time, and frames of unknown types.
+        window_updates_max: WINDOW_UPDATE frames in that time.
+        empty_frames_max: DATA frames without data in that time.
+        preface_timeout_s: until when a new connection must have sent its preface (and, with TLS, shaken hands).
+        stalled_timeout_s: how long bytes may wait for a reader that takes none at all.
+        idle_timeout_s: how long a connection may have no call before it is told to go; 0 = for ever.
+        keepalive_interval_s: after how long a silence the other side is pinged; 0 = never.
+        keepalive_timeout_s: how long its answer may take.
+        stream_messages_max: messages that wait in one direction of a stream of the same process.
+    """
+
+    connections_max: int = 10_000
+    concurrent_streams_max: int = 4096
+    message_bytes_max: int = 8 * MIB
+    receive_buffer_bytes_max: int = 64 * MIB
+    send_buffer_bytes_max: int = 64 * MIB
+    header_list_bytes_max: int = 65_536
+    continuations_max: int = 16
+    connection_window_bytes: int = 16 * MIB
+    stream_window_bytes: int = 1 * MIB
+    flood_window_s: float = 10.0
+    resets_max: int = 10_000
+    pings_max: int = 2_000
+    settings_max: int = 200
+    priorities_max: int = 2_000
+    window_updates_max: int = 200_000
+    empty_frames_max: int = 2_000
+    preface_timeout_s: float = 10.0
+    stalled_timeout_s: float = 60.0
+    idle_timeout_s: float = 0.0
+    keepalive_interval_s: float = 60.0
+    keepalive_timeout_s: float = 20.0
+    stream_messages_max: int = 16
+
+
+class FloodCounter:
+    """Counts one kind of event in windows of time that follow one another.
+
+    Args:
+        count_max: as many are allowed in one window.
+        window_s: its length.
+    """
+
+    __slots__ = ("_count", "_count_max", "_until", "_window_s")
+
+    def __init__(self, count_max: int, window_s: float) -> None:
+        self._count_max = count_max
+        self._window_s = window_s
+        self._count = 0
+        self._until = 0.0
+
+    def hit(self, now: float) -> bool:
+        """Count one; whether that is more than allowed.
+
+        Args:
+            now: seconds of the monotonic clock.
+        """
+        if now >= self._until:
+            self._until = now + self._window_s
+            self._count = 0
+        self._count += 1
+        return self._count > self._count_max

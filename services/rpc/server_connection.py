@@ -1,0 +1,358 @@
+"""One accepted socket: bytes to the HTTP/2 connection, its events to calls, its frames back to the socket."""
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING, cast
+
+import structlog
+
+from services.rpc import grpc_messages, hpack
+from services.rpc.connection import Connection
+from services.rpc.events import (
+    ConnectionFailed,
+    DataReceived,
+    Event,
+    PingAcknowledged,
+    RequestReceived,
+    RequestTooLarge,
+    StreamEnded,
+    StreamFlushed,
+    StreamReset,
+)
+from services.rpc.headers import RequestHead
+from services.rpc.server_call import ServerCall, StreamCall, UnaryCall
+from services.rpc.status import GrpcStatus, RpcError
+from services.rpc.tls import TlsSession
+
+if TYPE_CHECKING:
+    from services.rpc.server import Server
+
+log = structlog.get_logger()
+
+_TLS_HANDSHAKE = 0x16
+_WRITE_BUFFER_HIGH_BYTES = 256 * 1024
+_KEEPALIVE_PING = b"stillher"
+_CLOSING_TIMEOUT_S = 5.0
+
+
+class ServerConnection(asyncio.Protocol):
+    """A client's connection to a `Server`.
+
+    What comes in during one turn of the loop is answered by one write: handlers that do not wait have answered by
+    the end of `data_received`, all others join the write of the turn in which they end.
+
+    Args:
+        server: what it belongs to.
+    """
+
+    def __init__(self, server: "Server") -> None:
+        self.server = server
+        self.limits = server.limits
+        self.loop = asyncio.get_running_loop()
+        self.http2 = Connection(server.limits, client=False)
+        self.peer = ""
+        self.now = 0.0
+        self.paused = False
+        self._transport: asyncio.Transport | None = None
+        self._tls: TlsSession | None = None
+        self._detected = False
+        self._ready = False
+        self._calls: dict[int, ServerCall] = {}
+        self._lingering: set[ServerCall] = set()
+        self._flush_planned = False
+        self._receiving = False
+        self._opened_at = 0.0
+        self._closing_at: float | None = None
+        self._last_call_at = 0.0
+        self._heard_at = 0.0
+        self._pinged_at: float | None = None
+        self._sent_bytes = 0
+        self._taken_bytes = 0
+        self._taken_at = 0.0
+
+    # What the loop says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.now = self._opened_at = self._heard_at = self._last_call_at = self._taken_at = (
+            self.server.clock.monotonic()
+        )
+        if not self.server.admit(self):
+            self._transport.abort()
+            self._transport = None
+            return
+        address = transport.get_extra_info("peername")
+        if isinstance(address, tuple):
+            self.peer = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+        self._transport.set_write_buffer_limits(_WRITE_BUFFER_HIGH_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is None:
+            return
+        self._transport = None
+        for call in list(self._calls.values()):
+            call.abandon()
+        self.server.dismiss(self)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        for call in list(self._calls.values()):
+            call.resumed()
+
+    def data_received(self, data: bytes) -> None:
+        self.now = self._heard_at = self.server.clock.monotonic()
+        self._receiving = True
+        try:
+            if not self._detected:
+                self._detect(data[0])
+            if self._tls is not None:
+                data = self._tls.receive(data)
+            if data:
+                for event in self.http2.receive(data, self.now):
+                    self._dispatch(event)
+        except ssl.SSLError as error:
+            log.info("tls handshake failed", peer=self.peer, reason=error.reason)
+            self._close()
+        finally:
+            self._receiving = False
+        self._flush()
+        if not self._calls and self.http2.refusing:
+            self._close_if_idle()
+
+    def _detect(self, first_byte: int) -> None:
+        """The first byte of a connection tells TLS, which begins with a handshake record, from plain HTTP/2."""
+        self._detected = True
+        if first_byte == _TLS_HANDSHAKE:
+            self._tls = TlsSession(self.server.tls_context())
+        self.http2.start()
+
+    # What comes in
+
+    def _dispatch(self, event: Event) -> None:
+        kind = event.__class__
+        if kind is DataReceived:
+            data = cast(DataReceived, event)
+            call = self._calls.get(data.stream_id)
+            if call is not None:
+                call.data(data)
+            else:
+                self.http2.release(data.stream_id, len(data.data))
+        elif kind is RequestReceived:
+            self._on_request(cast(RequestReceived, event))
+        else:
+            self._dispatch_rare(event)
+
+    def _dispatch_rare(self, event: Event) -> None:
+        match event:
+            case StreamReset(stream_id):
+                call = self._calls.get(stream_id)
+                if call is not None:
+                    call.abandon()
+            case StreamFlushed(stream_id):
+                call = self._calls.get(stream_id)
+                if call is not None:
+                    call.flushed()
+            case StreamEnded(stream_id):
+                call = self._calls.get(stream_id)
+                if call is not None:
+                    call.ended()
+            case RequestTooLarge(stream_id):
+                self.server.observer.limit_hit("header_list_bytes_max")
+                self._refuse(
+                    stream_id,
+                    RpcError(
+                        GrpcStatus.RESOURCE_EXHAUSTED,
+                        f"the headers are longer than the {self.limits.header_list_bytes_max} bytes allowed",
+                    ),
+                )
+            case PingAcknowledged(opaque):
+                if opaque == _KEEPALIVE_PING:
+                    self._pinged_at = None
+            case ConnectionFailed(code, message, limit):
+                if limit is not None:
+                    self.server.observer.limit_hit(limit)
+                log.info("connection failed", peer=self.peer, code=code.name, reason=message)
+                self._close()
+            case _:
+                self._ready = True
+
+    def _on_request(self, event: RequestReceived) -> None:
+        head = event.head
+        if head.method != "POST" or not head.content_type.startswith(grpc_messages.CONTENT_TYPE):
+            self._refuse_http(event.stream_id, head)
+            return
+        route = self.server.routes.get(head.path)
+        if route is None:
+            self._refuse(
+                event.stream_id, RpcError(GrpcStatus.UNIMPLEMENTED, f"there is no method {head.path[:256]} here")
+            )
+            return
+        try:
+            timeout_s = grpc_messages.parse_timeout(head.timeout)
+        except RpcError as error:
+            self._refuse(event.stream_id, error)
+            return
+        deadline = None if timeout_s is None else self.now + timeout_s
+        method, handler, streaming = route
+        call_class = StreamCall if streaming else UnaryCall
+        call = call_class(self, event.stream_id, head, method, handler, deadline)
+        self._calls[event.stream_id] = call
+        if isinstance(call, StreamCall):
+            call.begin()
+        if event.ended:
+            call.ended()
+
+    def _refuse(self, stream_id: int, error: RpcError) -> None:
+        fields = [(b":status", b"200"), (b"content-type", grpc_messages.CONTENT_TYPE)]
+        self.http2.send_headers(stream_id, hpack.encode([*fields, *grpc_messages.trailers_of_error(error)]), end=True)
+
+    def _refuse_http(self, stream_id: int, head: RequestHead) -> None:
+        """What is no gRPC gets an answer that a browser or a probe can show."""
+        text = f"this port speaks gRPC: POST with content-type application/grpc, not {head.method[:16]}\n".encode()
+        fields = [
+            (b":status", b"415"),
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", b"%d" % len(text)),
+        ]
+        self.http2.send_headers(stream_id, hpack.encode(fields))
+        if head.method == "HEAD":
+            text = b""
+        self.http2.send_data(stream_id, text, end=True)
+
+    # What calls say
+
+    def call_ended(self, stream_id: int) -> None:
+        """A call is over as far as its caller is concerned."""
+        self._calls.pop(stream_id, None)
+        self._last_call_at = self.now
+        if not self._calls and self.http2.refusing:
+            self.loop.call_soon(self._close_if_idle)
+
+    def lingering_began(self, call: ServerCall) -> None:
+        """A call is over and its handler is not yet."""
+        self._lingering.add(call)
+        self.http2.lingering = len(self._lingering)
+
+    def lingering_ended(self, call: ServerCall) -> None:
+        """Now its handler has ended, too."""
+        self._lingering.discard(call)
+        self.http2.lingering = len(self._lingering)
+        self.server.handler_ended(self)
+
+    def flush_soon(self) -> None:
+        """Write what is to be sent at the end of this turn of the loop."""
+        if not self._flush_planned and not self._receiving:
+            self._flush_planned = True
+            self.loop.call_soon(self._planned_flush)
+
+    def _planned_flush(self) -> None:
+        self._flush_planned = False
+        self._flush()
+
+    def _flush(self) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        if self._tls is not None:
+            if self.http2.outbox:
+                self._tls.send(self.http2.outbox.take())
+            data = self._tls.take()
+        elif self.http2.outbox:
+            data = self.http2.outbox.take()
+        else:
+            return
+        if data:
+            self._sent_bytes += len(data)
+            transport.write(data)
+        if self.paused or self.http2.outbox.queued_bytes:
+            waiting = transport.get_write_buffer_size() + self.http2.outbox.queued_bytes
+            if waiting > self.limits.send_buffer_bytes_max:
+                self._abort("send_buffer_bytes_max")
+
+    # Its end
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is under way, or a handler still runs."""
+        return bool(self._calls or self._lingering)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the socket is closed."""
+        return self._transport is None
+
+    def go_away(self) -> None:
+        """Begin to close well (`Connection.go_away`); the socket closes after the last call."""
+        self.http2.go_away()
+        self._flush()
+
+    def refuse_streams(self) -> None:
+        """Take no call any more; the socket closes after the last one under way."""
+        self.http2.refuse_streams()
+        self._flush()
+        self._close_if_idle()
+
+    def end_calls(self, error: RpcError) -> None:
+        """End all calls with an error and close."""
+        for call in list(self._calls.values()):
+            call.refuse(error)
+        self.refuse_streams()
+        self._close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _close_if_idle(self) -> None:
+        if not self._calls and not self.http2.streams:
+            self._close()
+
+    def _close(self) -> None:
+        if self._transport is not None and self._closing_at is None:
+            self._flush()
+            self._closing_at = self.now
+            self._transport.close()
+
+    def _abort(self, limit: str) -> None:
+        self.server.observer.limit_hit(limit)
+        log.info("connection closed", peer=self.peer, limit=limit)
+        self.abort()
+
+    def check(self, now: float) -> None:
+        """Look for a client that is silent, half-open, idle or does not read; called every second or so."""
+        if self._transport is None:
+            return
+        limits = self.limits
+        if self._closing_at is not None:
+            if now - self._closing_at > _CLOSING_TIMEOUT_S:
+                self.abort()
+            return
+        if not self._ready:
+            if now - self._opened_at > limits.preface_timeout_s:
+                self._abort("preface_timeout_s")
+            return
+        unread = self._transport.get_write_buffer_size()
+        taken = self._sent_bytes - unread
+        if taken != self._taken_bytes or not (unread or self.http2.outbox.queued_bytes):
+            self._taken_bytes = taken
+            self._taken_at = now
+        elif now - self._taken_at > limits.stalled_timeout_s:
+            self._abort("stalled_timeout_s")
+            return
+        self._check_life(now)
+
+    def _check_life(self, now: float) -> None:
+        limits = self.limits
+        if self._pinged_at is not None:
+            if now - self._pinged_at > limits.keepalive_timeout_s:
+                self._abort("keepalive_timeout_s")
+        elif limits.keepalive_interval_s and now - self._heard_at > limits.keepalive_interval_s:
+            self._pinged_at = now
+            self.http2.ping(_KEEPALIVE_PING)
+            self._flush()
+        if limits.idle_timeout_s and not self.busy and now - self._last_call_at > limits.idle_timeout_s:
+            self.refuse_streams()
