@@ -85,8 +85,8 @@ class ControllerApp:
 
         return admin_router(self._options, self._keeper)
 
-    def not_ready_reason(self) -> str | None:
-        """Why it cannot serve now, in a sentence; None if it can."""
+    def health(self) -> str | None:
+        """None if all is well, else a sentence for `/readyz`."""
         return None if self._started else "the controller has not read its state yet"
 
     async def start(self) -> None:

@@ -9,12 +9,10 @@ from services.common.clock import Clock
 from services.common.cluster import ClusterView
 from services.common.errors import StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import WatchRequest
+from services.rpc.backoff import Backoff
 from services.rpc.methods import WATCH
 from services.rpc.service import Channel, StreamClosedError
 from services.rpc.status import RpcError
-
-_RETRY_S_MIN = 0.1
-_RETRY_S_MAX = 2.0
 
 _logger = structlog.get_logger()
 
@@ -46,8 +44,8 @@ class ControllerFollower:
         """For how many seconds the controller has been away; 0 while it is there."""
         return 0.0 if self.away_since is None else max(0.0, self._clock.monotonic() - self.away_since)
 
-    def start(self) -> None:
-        """Begin to follow."""
+    async def start(self) -> None:
+        """Begin to follow; returns at once (see `wait_ready`)."""
         self._task = asyncio.create_task(self._run(), name="controller-follower")
 
     async def stop(self) -> None:
@@ -63,19 +61,18 @@ class ControllerFollower:
         await self._ready.wait()
 
     async def _run(self) -> None:
-        retry_s = _RETRY_S_MIN
+        backoff = Backoff()
         while True:
             reason = await self._follow()
             if self.away_since is None:
                 self.away_since = self._clock.monotonic()
-                retry_s = _RETRY_S_MIN
+                backoff.reset()
                 _logger.warning(
                     "controller is away, going on with what is known of the cluster",
                     reason=reason,
                     version=self.view.version,
                 )
-            await asyncio.sleep(retry_s)
-            retry_s = min(_RETRY_S_MAX, retry_s * 2)
+            await asyncio.sleep(backoff.next_s())
 
     async def _follow(self) -> str:
         """Apply the updates of one stream until it ends; why it ended."""
