@@ -117,7 +117,7 @@ class RenewalOptions(_Section):
     """Receives with auto_renew: the proxy keeps their messages invisible while the client lives."""
 
     invisible_ms: Annotated[int, Field(ge=1_000)] = 60_000
-    """Invisible duration of such a receive and of every renewal; renewed when half of it has passed."""
+    """Invisible duration of such a receive and of every renewal; renewed whenever a third of it has passed."""
     longest_ms: Annotated[int, Field(ge=1_000)] = 3 * 3600 * 1000
     """A message is not renewed for longer than this, counted from its receive."""
     handles_max: Positive = 200_000

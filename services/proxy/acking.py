@@ -1,0 +1,178 @@
+"""AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue: any proxy serves any handle.
+
+The broker that gave a handle out is read from the handle; only that broker checks it.
+"""
+
+from collections.abc import Sequence
+
+from services.common import receipt
+from services.common.cluster import ClusterView
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
+from services.common.pb.apache.rocketmq.v2.service_pb2 import (
+    AckMessageRequest,
+    AckMessageResponse,
+    ChangeInvisibleDurationRequest,
+    ChangeInvisibleDurationResponse,
+    ForwardMessageToDeadLetterQueueRequest,
+    ForwardMessageToDeadLetterQueueResponse,
+)
+from services.common.pb.popwheel.v1.broker_pb2 import (
+    AckRequest,
+    ChangeInvisibleRequest,
+    DeadLetterRequest,
+    EntryResult,
+)
+from services.proxy.brokers import Brokers
+from services.proxy.options import ProxyOptions
+from services.proxy.renewal import RenewalBook
+from services.proxy.resources import full_name
+from services.proxy.statuses import OK, of_rpc_error, status
+from services.proxy.validation import check_changed_invisible, check_group_name, check_topic_name
+from services.rpc.methods import ACK, CHANGE_INVISIBLE, DEAD_LETTER
+from services.rpc.service import Call, Channel
+from services.rpc.status import RpcError
+
+
+class Acking:
+    """Takes consumers' word on their messages to the brokers.
+
+    Args:
+        view: for the key of the handles' signature.
+        brokers: the brokers there are.
+        renewals: handles that are kept renewed, and no more once they are done with.
+        options: limits.
+    """
+
+    def __init__(self, view: ClusterView, brokers: Brokers, renewals: RenewalBook, options: ProxyOptions) -> None:
+        self._view = view
+        self._brokers = brokers
+        self._renewals = renewals
+        self._options = options
+        self._timeout_s = options.receive.pop_timeout_ms / 1000
+
+    async def ack(self, call: Call, request: AckMessageRequest) -> AckMessageResponse:
+        """Acknowledge messages: a status for each, and theirs on top if they all have the same.
+
+        Raises:
+            StatusError: the request as a whole is refused.
+        """
+        group, topic = self._names(full_name(request.group), full_name(request.topic))
+        entries = request.entries
+        if not entries:
+            raise StatusError(Code.BAD_REQUEST, "the request names no receipt handle")
+        if len(entries) > self._options.receive.acknowledgements_max:
+            raise StatusError(
+                Code.PAYLOAD_TOO_LARGE,
+                f"the request has {len(entries)} entries, at most "
+                f"{self._options.receive.acknowledgements_max} are taken at once",
+            )
+        handles = [entry.receipt_handle for entry in entries]
+        self._renewals.drop(handles)
+        statuses = await self._ack_all(group, topic, handles)
+        response = AckMessageResponse(status=_overall(statuses))
+        answered = response.entries
+        for entry, given in zip(entries, statuses, strict=True):
+            answered.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=given)
+        return response
+
+    async def change_invisible(
+        self, call: Call, request: ChangeInvisibleDurationRequest
+    ) -> ChangeInvisibleDurationResponse:
+        """Give a message a new invisible duration, and its consumer a new handle.
+
+        Raises:
+            StatusError: why not.
+        """
+        group, topic = self._names(full_name(request.group), full_name(request.topic))
+        handle = request.receipt_handle
+        invisible_ms = check_changed_invisible(request.invisible_duration.ToMilliseconds(), self._options.receive)
+        broker, channel = self._way_to(group, topic, handle)
+        self._renewals.drop((handle,))
+        asked = ChangeInvisibleRequest(group=group, topic=topic, receipt_handle=handle, invisible_ms=invisible_ms)
+        try:
+            response = await channel.call(CHANGE_INVISIBLE, asked, timeout_s=self._timeout_s)
+        except RpcError as error:
+            raise of_rpc_error(error, f"the broker {broker}") from error
+        return ChangeInvisibleDurationResponse(status=OK, receipt_handle=response.receipt_handle)
+
+    async def forward_to_dead_letter_queue(
+        self, call: Call, request: ForwardMessageToDeadLetterQueueRequest
+    ) -> ForwardMessageToDeadLetterQueueResponse:
+        """Move a message to its group's dead letter queue.
+
+        Raises:
+            StatusError: why not.
+        """
+        group, topic = self._names(full_name(request.group), full_name(request.topic))
+        handle = request.receipt_handle
+        broker, channel = self._way_to(group, topic, handle)
+        self._renewals.drop((handle,))
+        asked = DeadLetterRequest(group=group, topic=topic, receipt_handle=handle)
+        try:
+            await channel.call(DEAD_LETTER, asked, timeout_s=self._timeout_s)
+        except RpcError as error:
+            raise of_rpc_error(error, f"the broker {broker}") from error
+        return ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+    async def _ack_all(self, group: str, topic: str, handles: Sequence[str]) -> list[Status]:
+        """One status per handle, in order; each broker is asked once."""
+        statuses: list[Status] = [OK] * len(handles)
+        by_broker: dict[str, list[int]] = {}
+        for index, handle in enumerate(handles):
+            try:
+                by_broker.setdefault(receipt.broker_name(handle), []).append(index)
+            except StatusError as error:
+                statuses[index] = status(error.code, error.message)
+        for broker, indexes in by_broker.items():
+            results = await self._ack_at(broker, group, topic, [handles[index] for index in indexes])
+            for index, result in zip(indexes, results, strict=True):
+                statuses[index] = status(result.code, result.error)
+        return statuses
+
+    async def _ack_at(self, broker: str, group: str, topic: str, handles: list[str]) -> Sequence[EntryResult]:
+        """Acknowledge at one broker; a failure is the result of each."""
+        if broker not in self._view.brokers:
+            return [self._why_away(broker, group, topic, handle) for handle in handles]
+        asked = AckRequest(group=group, topic=topic, receipt_handles=handles)
+        try:
+            return (await self._brokers.channel(broker).call(ACK, asked, timeout_s=self._timeout_s)).results
+        except StatusError as error:
+            refusal = error
+        except RpcError as error:
+            refusal = of_rpc_error(error, f"the broker {broker}")
+        return [EntryResult(code=refusal.code, error=refusal.message)] * len(handles)
+
+    def _why_away(self, broker: str, group: str, topic: str, handle: str) -> EntryResult:
+        """Why a handle of a broker that is not there cannot be acknowledged."""
+        try:
+            self._way_to(group, topic, handle)
+        except StatusError as error:
+            return EntryResult(code=error.code, error=error.message)
+        return EntryResult(code=Code.HA_NOT_AVAILABLE, error=f"the broker {broker} has just come; try again")
+
+    def _way_to(self, group: str, topic: str, handle: str) -> tuple[str, Channel]:
+        """The broker of a handle.
+
+        Raises:
+            StatusError: INVALID_RECEIPT_HANDLE, or HA_NOT_AVAILABLE if the handle is good but its broker is away:
+                clients try that again, and give up on the former.
+        """
+        broker = receipt.broker_name(handle)
+        if broker not in self._view.brokers and self._view.ready:
+            receipt.decode(self._view.receipt_key, group, topic, handle)
+        return broker, self._brokers.channel(broker)
+
+    def _names(self, group: str, topic: str) -> tuple[str, str]:
+        check_group_name(group, self._options.message)
+        if topic not in self._view.topics:
+            check_topic_name(topic, self._options.message)
+        return group, topic
+
+
+def _overall(statuses: Sequence[Status]) -> Status:
+    """The status on top: the entries' own if they agree, else MULTIPLE_RESULTS."""
+    first = statuses[0]
+    if all(other.code == first.code for other in statuses):
+        return first
+    return Status(code=Code.MULTIPLE_RESULTS, message="the entries have different results; see each")

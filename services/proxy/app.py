@@ -1,0 +1,164 @@
+"""The proxy put together, and its life: start, serve, drain, stop."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from services.common.clock import Clock
+from services.common.cluster import ClusterView
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from services.proxy.acking import Acking
+from services.proxy.admission import Admission
+from services.proxy.background import Background
+from services.proxy.brokers import Brokers
+from services.proxy.catalog import Catalog
+from services.proxy.clients import Clients
+from services.proxy.interests import InterestBook
+from services.proxy.metrics import ProxyMetrics
+from services.proxy.notifications import Notifications
+from services.proxy.offsets import Offsets
+from services.proxy.options import ProxyOptions
+from services.proxy.poll_shell import PollTools
+from services.proxy.receiving import Receiving
+from services.proxy.renewal import Renewal, RenewalBook
+from services.proxy.routing import Routing
+from services.proxy.sending import Sending
+from services.proxy.server import MessagingServer
+from services.proxy.telemetry import Telemetry
+from services.rpc.follow import ControllerFollower
+from services.rpc.service import Channel, Service
+
+_TICK_S = 0.1
+_TICKS_PER_ROUND = 10
+_STOP_S = 5.0
+
+_logger = structlog.get_logger()
+
+
+class ProxyApp:
+    """One proxy.
+
+    Args:
+        options: settings.
+        clock: time.
+        random_source: chance.
+        registry: where metrics are shown.
+        controller: the way to the controller.
+        broker_channels: makes a channel to a broker, not connected yet.
+    """
+
+    def __init__(
+        self,
+        options: ProxyOptions,
+        clock: Clock,
+        random_source: random.Random,
+        registry: CollectorRegistry,
+        controller: Channel,
+        broker_channels: Callable[[BrokerInfo], Channel],
+    ) -> None:
+        self.options = options
+        self.view = ClusterView()
+        self.metrics = ProxyMetrics(registry)
+        self._clock = clock
+        self._background = Background()
+        self._streams = Background()
+        self._follower = ControllerFollower(controller, self.view, options.name or "proxy", clock)
+        receive = options.receive
+        self._brokers = Brokers(self.view, broker_channels, self._background)
+        self._clients = Clients(options.client.sessions_max, options.client.expiry_ms / 1000)
+        self._book = InterestBook(receive.interests_max, receive.interest_idle_ms / 1000)
+        self._renewals = RenewalBook(options.renewal)
+        self._admission = Admission(receive, self.metrics)
+        self._notifications = Notifications(
+            self._book, self._brokers, clock, random_source, self._streams, self.metrics
+        )
+        tools = PollTools(
+            self._brokers,
+            self._book,
+            self._notifications,
+            self._background,
+            clock,
+            self.metrics,
+            receive.pop_timeout_ms / 1000,
+        )
+        catalog = Catalog(self.view, controller, options)
+        self._sending = Sending(catalog, self._brokers, options, clock, self._background, self.metrics)
+        self._receiving = Receiving(catalog, self._clients, tools, self._admission, self._renewals, options, clock)
+        self._renewal = Renewal(
+            self._renewals, self._clients, self._brokers, options.renewal, clock, self._background, self.metrics
+        )
+        self._telemetry = Telemetry(catalog, self._clients, options, clock, self._background)
+        self._server = MessagingServer(
+            Routing(catalog, self._brokers, options),
+            self._sending,
+            self._receiving,
+            Acking(self.view, self._brokers, self._renewals, options),
+            Offsets(catalog, self._brokers, options),
+            self._telemetry,
+            self._clients,
+            clock,
+            self.metrics,
+        )
+        self.metrics.read_from(
+            {
+                "polls": lambda: self._admission.polls,
+                "polls_waiting": lambda: self._book.waiting_polls,
+                "interests": lambda: len(self._book),
+                "unsent_bytes": lambda: self._admission.unsent_bytes,
+                "waiting_sends": lambda: self._sending.waiting_messages,
+                "clients": lambda: len(self._clients),
+                "telemetry_streams": lambda: self._telemetry.streams,
+                "renewed_handles": lambda: len(self._renewals),
+            }
+        )
+        self._ticks = 0
+        self._ticker: asyncio.TimerHandle | None = None
+
+    @property
+    def service(self) -> Service:
+        """apache.rocketmq.v2.MessagingService."""
+        return self._server.service
+
+    @property
+    def ready(self) -> bool:
+        """Whether the cluster is known and has a broker."""
+        return self.view.ready and bool(self._brokers.names)
+
+    async def start(self) -> None:
+        """Follow the controller and be of service; does not wait for the controller to answer."""
+        self._follower.start()
+        self._tick()
+        self.metrics.up.set(1)
+        _logger.info("proxy_started", name=self.options.name)
+
+    def drain(self) -> None:
+        """Answer the polls that wait, and let no other wait; sends and the like go on."""
+        self.metrics.up.set(0)
+        self._receiving.drain()
+
+    async def stop(self) -> None:
+        """Drain, finish what is in flight, and let go of the brokers; takes a few seconds at the most."""
+        self.drain()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        await self._background.finish(_STOP_S)
+        self._notifications.close()
+        await self._streams.finish(0)
+        await self._follower.stop()
+        await self._brokers.close()
+        _logger.info("proxy_stopped", name=self.options.name)
+
+    def _tick(self) -> None:
+        """What time alone brings about."""
+        self._ticker = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+        now = self._clock.monotonic()
+        for interest in self._book.time_passed(now):
+            self._notifications.cancel(interest)
+        self._ticks += 1
+        if self._ticks % _TICKS_PER_ROUND == 0:
+            self._clients.expire(now)
+            self._renewal.tick()
+            self._sending.tick()

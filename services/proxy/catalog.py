@@ -1,0 +1,127 @@
+"""Topics and groups as a call needs them: found, made on first use where that is allowed, or refused."""
+
+from services.common.cluster import ClusterView
+from services.common.errors import StatusError
+from services.common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import (
+    EnsureGroupRequest,
+    EnsureTopicRequest,
+    Group,
+    Topic,
+    TopicType,
+)
+from services.proxy.options import ProxyOptions
+from services.proxy.statuses import of_rpc_error
+from services.proxy.validation import check_group_name, check_topic_name
+from services.rpc.methods import ENSURE_GROUP, ENSURE_TOPIC
+from services.rpc.service import Channel
+from services.rpc.status import RpcError
+
+_CONTROLLER_TIMEOUT_S = 3.0
+
+
+class Catalog:
+    """The topics and groups of the cluster.
+
+    Args:
+        view: the cluster as the controller streams it.
+        controller: who makes topics and groups.
+        options: whether they are made on first use, and limits of names.
+    """
+
+    def __init__(self, view: ClusterView, controller: Channel, options: ProxyOptions) -> None:
+        self._view = view
+        self._controller = controller
+        self._options = options
+
+    def find_topic(self, name: str) -> Topic | None:
+        """A topic that is there; retry and dead letter topics are there when their group is, with one queue."""
+        topic = self._view.topics.get(name)
+        if topic is not None or not is_system_topic(name):
+            return topic
+        if name.startswith(DEAD_LETTER_PREFIX):
+            there = name.removeprefix(DEAD_LETTER_PREFIX) in self._view.groups
+        elif name.startswith(RETRY_PREFIX):
+            there = self._is_retry_topic(name.removeprefix(RETRY_PREFIX))
+        else:
+            there = False
+        return Topic(name=name, type=TopicType.NORMAL, queues=1) if there else None
+
+    def topic(self, name: str) -> Topic:
+        """A topic that must be there.
+
+        Raises:
+            StatusError: ILLEGAL_TOPIC, TOPIC_NOT_FOUND, or HA_NOT_AVAILABLE before anything is known of the cluster.
+        """
+        topic = self.find_topic(name)
+        if topic is not None:
+            return topic
+        check_topic_name(name, self._options.message)
+        self._check_ready()
+        raise StatusError(Code.TOPIC_NOT_FOUND, f"the topic {name} does not exist; create it first")
+
+    async def ensure_topic(self, name: str) -> Topic:
+        """A topic that is made, of type MIXED, if it is not there and may be made on first use.
+
+        Raises:
+            StatusError: as `topic` does.
+        """
+        topic = self.find_topic(name)
+        if topic is not None:
+            return topic
+        check_topic_name(name, self._options.message)
+        if not self._options.auto_create_topics or is_system_topic(name):
+            return self.topic(name)
+        try:
+            response = await self._controller.call(
+                ENSURE_TOPIC,
+                EnsureTopicRequest(name=name, type=TopicType.MIXED),
+                timeout_s=_CONTROLLER_TIMEOUT_S,
+            )
+        except RpcError as error:
+            raise of_rpc_error(error, f"the controller, which would make the topic {name},") from error
+        return response.topic
+
+    def find_group(self, name: str) -> Group | None:
+        """A consumer group that is there."""
+        return self._view.groups.get(name)
+
+    async def ensure_group(self, name: str) -> Group:
+        """A consumer group that is made if it is not there and may be made on first use.
+
+        Raises:
+            StatusError: ILLEGAL_CONSUMER_GROUP, CONSUMER_GROUP_NOT_FOUND, or HA_NOT_AVAILABLE before anything is known
+                of the cluster or while the controller is away.
+        """
+        group = self._view.groups.get(name)
+        if group is not None:
+            return group
+        check_group_name(name, self._options.message)
+        if not self._options.auto_create_groups:
+            self._check_ready()
+            raise StatusError(
+                Code.CONSUMER_GROUP_NOT_FOUND, f"the consumer group {name} does not exist; create it first"
+            )
+        try:
+            response = await self._controller.call(
+                ENSURE_GROUP, EnsureGroupRequest(name=name), timeout_s=_CONTROLLER_TIMEOUT_S
+            )
+        except RpcError as error:
+            raise of_rpc_error(error, f"the controller, which would make the group {name},") from error
+        return response.group
+
+    def _is_retry_topic(self, rest: str) -> bool:
+        """Whether `rest` is `{group}_{topic}` of a group that is there; both may hold underscores."""
+        position = rest.find("_")
+        while position > 0:
+            if rest[:position] in self._view.groups:
+                return True
+            position = rest.find("_", position + 1)
+        return False
+
+    def _check_ready(self) -> None:
+        if not self._view.ready:
+            raise StatusError(
+                Code.HA_NOT_AVAILABLE, "this proxy has not heard of the cluster's topics yet; try again in a moment"
+            )

@@ -1,0 +1,251 @@
+"""Who waits for what, and whom a notification wakes: no more polls than messages wait, and no wake-up is lost.
+
+All polls of the same (topic, group, filter) share one `Interest`. For each broker it keeps how many messages are known
+to wait there (from the broker's notifications and from the answers to pops) and how many pops are under way; as many
+polls are woken as the first exceeds the second. A poll that comes to wait while some are left over pops at once.
+
+The one race: a notification comes while a pop is under way whose answer was made before the message arrived. So the
+answer of a pop that began before the latest notification never lowers the number below what that notification said,
+less what the pop took.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import Filter
+
+FRUITLESS_MAX = 16
+"""Pops in a row that may find nothing although the broker says that something waits; then there is a pause."""
+FRUITLESS_PAUSE_S = 0.1
+FAILURE_PAUSE_S = 0.2
+
+Key = tuple[str, str, int, str]
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """What is known of one interest at one broker."""
+
+    broker: str
+    messages: int = 0
+    pops: int = 0
+    notifications: int = 0
+    fruitless: int = 0
+    not_before: float = 0.0
+
+    @property
+    def left_over(self) -> bool:
+        """Whether more messages wait than pops are under way for them."""
+        return self.messages > self.pops
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One pop under way, from the moment its poll is woken."""
+
+    interest: "Interest"
+    waiting: Waiting
+    notifications: int
+
+    @property
+    def broker(self) -> str:
+        """Where it pops."""
+        return self.waiting.broker
+
+
+Waiter = Callable[[Ticket], None]
+"""A poll that waits: called with the ticket of the pop that it is woken for."""
+
+
+@dataclass(slots=True, eq=False)
+class Interest:
+    """One (topic, group, filter) that is polled for."""
+
+    id: int
+    topic: str
+    group: str
+    filter: Filter
+    waiters: dict[Waiter, None] = field(default_factory=dict)
+    waiting: dict[str, Waiting] = field(default_factory=dict)
+    left_over: dict[str, Waiting] = field(default_factory=dict)
+    polls: int = 0
+    registered: bool = False
+
+    @property
+    def key(self) -> Key:
+        """What makes it the one it is."""
+        return (self.topic, self.group, self.filter.kind, self.filter.expression)
+
+
+class InterestBook:
+    """All interests of a proxy. Calls waiters, and nothing else.
+
+    Args:
+        interests_max: how many there may be.
+        idle_s: how long one stays registered at the brokers without a poll.
+    """
+
+    def __init__(self, interests_max: int, idle_s: float) -> None:
+        self._interests_max = interests_max
+        self._idle_s = idle_s
+        self._by_key: dict[Key, Interest] = {}
+        self._by_id: dict[int, Interest] = {}
+        self._idle_since: dict[Interest, float] = {}
+        self._held: dict[Waiting, Interest] = {}
+        self._last_id = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    @property
+    def waiting_polls(self) -> int:
+        """Polls that wait now."""
+        return sum(len(interest.waiters) for interest in self._by_id.values())
+
+    @property
+    def registered(self) -> list[Interest]:
+        """The interests that brokers are to notify for."""
+        return [interest for interest in self._by_id.values() if interest.registered]
+
+    def enter(self, topic: str, group: str, wanted: Filter) -> Interest:
+        """A poll begins; it must `leave` in the end.
+
+        Raises:
+            StatusError: TOO_MANY_REQUESTS, if it would be one interest too many.
+        """
+        key = (topic, group, wanted.kind, wanted.expression)
+        interest = self._by_key.get(key)
+        if interest is None:
+            if len(self._by_key) >= self._interests_max:
+                raise StatusError(Code.TOO_MANY_REQUESTS, "too many different topics, groups and filters are polled")
+            self._last_id += 1
+            interest = Interest(self._last_id, topic, group, wanted)
+            self._by_key[key] = self._by_id[interest.id] = interest
+        interest.polls += 1
+        self._idle_since.pop(interest, None)
+        return interest
+
+    def leave(self, interest: Interest, waiter: Waiter, now: float) -> None:
+        """A poll has ended."""
+        interest.waiters.pop(waiter, None)
+        interest.polls -= 1
+        if interest.polls == 0:
+            self._idle_since[interest] = now
+
+    def best_broker(self, interest: Interest, named: str) -> str:
+        """Where a new poll pops first: at the broker it names, unless only others are known to have messages."""
+        if named in interest.left_over or not interest.left_over:
+            return named
+        return next(iter(interest.left_over))
+
+    def begin(self, interest: Interest, broker: str) -> Ticket:
+        """A poll is about to pop, woken or not; `finish`, `fail` or `hand_back` must follow."""
+        waiting = interest.waiting.get(broker)
+        if waiting is None:
+            waiting = interest.waiting[broker] = Waiting(broker)
+        waiting.pops += 1
+        self._weigh(interest, waiting)
+        return Ticket(interest, waiting, waiting.notifications)
+
+    def finish(self, ticket: Ticket, taken: int, messages: int, now: float) -> None:
+        """A pop is answered: it took `taken` messages, and the broker knows of `messages` more."""
+        interest, waiting = ticket.interest, ticket.waiting
+        waiting.pops -= 1
+        if waiting.notifications != ticket.notifications:
+            messages = max(messages, waiting.messages - taken)
+        waiting.messages = messages
+        if taken or not messages:
+            waiting.fruitless = 0
+        else:
+            waiting.fruitless += 1
+            if waiting.fruitless >= FRUITLESS_MAX:
+                self._hold(interest, waiting, now + FRUITLESS_PAUSE_S)
+        self._wake(interest, waiting, now)
+
+    def fail(self, ticket: Ticket, now: float) -> None:
+        """A pop has failed; what waits there is left to others, after a pause."""
+        ticket.waiting.pops -= 1
+        self._hold(ticket.interest, ticket.waiting, now + FAILURE_PAUSE_S)
+        self._wake(ticket.interest, ticket.waiting, now)
+
+    def hand_back(self, ticket: Ticket, now: float) -> None:
+        """A poll that was woken does not pop; another may."""
+        ticket.waiting.pops -= 1
+        self._wake(ticket.interest, ticket.waiting, now)
+
+    def wait(self, interest: Interest, waiter: Waiter, now: float) -> Ticket | None:
+        """A poll waits; or gets the ticket of a pop at once, if messages are left over somewhere."""
+        for waiting in interest.left_over.values():
+            if waiting.not_before <= now:
+                return self.begin(interest, waiting.broker)
+        interest.waiters[waiter] = None
+        return None
+
+    def stop_waiting(self, interest: Interest, waiter: Waiter) -> None:
+        """A poll does not wait any more."""
+        interest.waiters.pop(waiter, None)
+
+    def notified(self, interest_id: int, broker: str, messages: int, now: float) -> None:
+        """A broker says how many messages wait for an interest."""
+        interest = self._by_id.get(interest_id)
+        if interest is None:
+            return  # ended a moment ago
+        waiting = interest.waiting.get(broker)
+        if waiting is None:
+            waiting = interest.waiting[broker] = Waiting(broker)
+        waiting.notifications += 1
+        waiting.messages = messages
+        self._wake(interest, waiting, now)
+
+    def forget_broker(self, broker: str) -> None:
+        """A broker has left: nothing waits there any more."""
+        for interest in self._by_id.values():
+            interest.left_over.pop(broker, None)
+            waiting = interest.waiting.pop(broker, None)
+            if waiting is not None:
+                waiting.messages = 0
+                self._held.pop(waiting, None)
+
+    def time_passed(self, now: float) -> list[Interest]:
+        """Wake polls whose pause is over.
+
+        Returns:
+            Interests that were registered and are over now; brokers are to be told.
+        """
+        for waiting, interest in [item for item in self._held.items() if item[0].not_before <= now]:
+            del self._held[waiting]
+            self._wake(interest, waiting, now)
+        ended = []
+        while self._idle_since:
+            interest, since = next(iter(self._idle_since.items()))
+            if since + self._idle_s > now:
+                break
+            if any(waiting.pops for waiting in interest.waiting.values()):
+                self._idle_since.pop(interest)
+                self._idle_since[interest] = now  # a pop for a client that has gone is still under way
+                continue
+            del self._idle_since[interest], self._by_id[interest.id], self._by_key[interest.key]
+            if interest.registered:
+                ended.append(interest)
+        return ended
+
+    def _hold(self, interest: Interest, waiting: Waiting, until: float) -> None:
+        waiting.not_before = until
+        self._held[waiting] = interest
+
+    def _wake(self, interest: Interest, waiting: Waiting, now: float) -> None:
+        """Wake as many polls as messages are left over."""
+        waiters = interest.waiters
+        while waiters and waiting.left_over and waiting.not_before <= now:
+            waiter = next(iter(waiters))
+            del waiters[waiter]
+            waiter(self.begin(interest, waiting.broker))
+        self._weigh(interest, waiting)
+
+    def _weigh(self, interest: Interest, waiting: Waiting) -> None:
+        if waiting.left_over and interest.waiting.get(waiting.broker) is waiting:
+            interest.left_over[waiting.broker] = waiting
+        else:
+            interest.left_over.pop(waiting.broker, None)

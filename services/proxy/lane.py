@@ -1,0 +1,157 @@
+"""The way of messages to one broker: what waits joins one Put while another Put is in flight."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import PutRequest, PutResult
+from services.proxy.background import Background
+from services.proxy.metrics import ProxyMetrics
+from services.proxy.options import SendOptions
+from services.proxy.payload import ClientMessage
+from services.rpc.methods import PUT
+from services.rpc.service import Channel
+from services.rpc.status import RpcError
+
+_MESSAGE_OVERHEAD_BYTES = 64
+
+
+@dataclass(slots=True, eq=False)
+class Shipment:
+    """The messages of one send, for one queue, on their way.
+
+    Args:
+        topic: full name of the topic.
+        queue_id: the queue they are for.
+        messages: the messages.
+        size: about how many bytes they have.
+        results: resolves to one result per message, or fails with a `StatusError` or `RpcError`.
+    """
+
+    topic: str
+    queue_id: int
+    messages: list[ClientMessage]
+    size: int
+    results: asyncio.Future[list[PutResult]]
+
+
+class Lane:
+    """Coalesces the sends to one broker; with no Put in flight, the sends of one loop turn join.
+
+    Args:
+        name: the broker's name.
+        channel: gives the way to the broker, or raises `StatusError` if it is not there.
+        options: how much may join and wait.
+        background: where Puts run.
+        metrics: what is counted.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        channel: Callable[[str], Channel],
+        options: SendOptions,
+        background: Background,
+        metrics: ProxyMetrics,
+    ) -> None:
+        self._name = name
+        self._channel = channel
+        self._options = options
+        self._background = background
+        self._metrics = metrics
+        self._waiting: deque[Shipment] = deque()
+        self._running = False
+        self.waiting_messages = 0
+        self.waiting_bytes = 0
+
+    def ship(self, topic: str, queue_id: int, messages: list[ClientMessage]) -> asyncio.Future[list[PutResult]]:
+        """Send messages with the next Put.
+
+        Returns:
+            A future of one result per message; it fails with a `StatusError` or `RpcError`.
+
+        Raises:
+            StatusError: TOO_MANY_REQUESTS, if too much waits already.
+        """
+        size = 0
+        for message in messages:
+            size += len(message.payload) + len(message.system_properties) + _MESSAGE_OVERHEAD_BYTES
+        if (
+            self.waiting_messages + len(messages) > self._options.waiting_messages_max
+            or self.waiting_bytes + size > self._options.waiting_bytes_max
+        ) and self.waiting_messages:
+            self._metrics.limit_hit("waiting_sends")
+            raise StatusError(Code.TOO_MANY_REQUESTS, "too many messages wait for the broker; send again later")
+        shipment = Shipment(topic, queue_id, messages, size, asyncio.get_running_loop().create_future())
+        self._waiting.append(shipment)
+        self.waiting_messages += len(messages)
+        self.waiting_bytes += size
+        if not self._running:
+            self._running = True
+            self._background.start(self._run())
+        return shipment.results
+
+    async def _run(self) -> None:
+        """Put what waits until nothing waits any more."""
+        try:
+            while self._waiting:
+                batch = self._next_batch()
+                if batch:
+                    await self._put(batch)
+        finally:
+            self._running = False
+
+    def _next_batch(self) -> list[Shipment]:
+        """Take what goes with the next Put: at least one shipment, in order, without those that were given up."""
+        batch: list[Shipment] = []
+        count = 0
+        size = 0
+        while self._waiting:
+            shipment = self._waiting[0]
+            if batch and (
+                count + len(shipment.messages) > self._options.put_messages_max
+                or size + shipment.size > self._options.put_bytes_max
+            ):
+                break
+            self._waiting.popleft()
+            self.waiting_messages -= len(shipment.messages)
+            self.waiting_bytes -= shipment.size
+            if shipment.results.done():
+                continue
+            batch.append(shipment)
+            count += len(shipment.messages)
+            size += shipment.size
+        return batch
+
+    async def _put(self, batch: list[Shipment]) -> None:
+        request = PutRequest()
+        messages = request.messages
+        for shipment in batch:
+            for message in shipment.messages:
+                put = messages.add()
+                put.topic = shipment.topic
+                put.queue_id = shipment.queue_id
+                put.payload = message.payload
+                put.system_properties = message.system_properties
+                put.tag = message.properties.tag
+        try:
+            response = await self._channel(self._name).call(PUT, request, timeout_s=self._options.put_timeout_ms / 1000)
+        except (StatusError, RpcError) as error:
+            for shipment in batch:
+                if not shipment.results.done():
+                    shipment.results.set_exception(error)
+            return
+        except BaseException:
+            for shipment in batch:
+                shipment.results.cancel()
+            raise
+        results = response.results
+        position = 0
+        for shipment in batch:
+            behind = position + len(shipment.messages)
+            if not shipment.results.done():
+                shipment.results.set_result(results[position:behind])
+            position = behind

@@ -1,0 +1,155 @@
+"""One long poll as a machine: a poll in, results of pops, notifications and the time in; what is to be done out.
+
+The article on stateless real-time consumption draws it as a long polling task: pop once; if nothing is there and time
+remains, wait to be notified; notifications queue up, and the task's only consumption run takes one of them, pops at
+its broker, and answers or goes on until the deadline. Where notifications come from is none of its business.
+
+    start ──> POPPING ──found──────────────────────────> DONE (answer the messages)
+                │  ^ └─ nothing, and it is a short poll: the next broker; none left ──> DONE (answer empty)
+        nothing │  │ notified
+                v  │
+              WAITING ──deadline or drain──────────────> DONE (answer empty)
+    in any state: the client has gone ─────────────────> DONE; what a pop under way still brings is released
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class State(Enum):
+    """Where a poll is."""
+
+    NEW = auto()
+    POPPING = auto()
+    WAITING = auto()
+    DONE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Pop:
+    """Pop at this broker, then say `popped` or `pop_failed`."""
+
+    broker: str
+
+
+class Do(Enum):
+    """What else is to be done."""
+
+    WAIT = auto()
+    """Be there for notifications until `wake_at`."""
+    ANSWER = auto()
+    """Answer with the messages that were just found."""
+    ANSWER_EMPTY = auto()
+    """Answer that there is no message."""
+    RELEASE = auto()
+    """Give back the messages that were just found: nobody waits for them any more."""
+
+
+Effect = Pop | Do | None
+
+
+class IllegalStepError(Exception):
+    """The shell has told the machine something that cannot have happened."""
+
+
+class LongPoll:
+    """One poll.
+
+    Args:
+        brokers: where to pop first, and for a short poll where next, in order; at least one.
+        waits: whether it may wait for messages; a short poll pops once at each broker and answers.
+        deadline: until when it may wait, in seconds of the monotonic clock.
+        grace_s: how long after the deadline a pop under way may still bring messages.
+    """
+
+    __slots__ = ("_brokers", "_draining", "_grace_s", "_notified", "_waits", "deadline", "state")
+
+    def __init__(self, brokers: Sequence[str], waits: bool, deadline: float, grace_s: float) -> None:
+        self._brokers = deque(brokers)
+        self._waits = waits
+        self._grace_s = grace_s
+        self._notified: deque[str] = deque()
+        self._draining = False
+        self.deadline = deadline
+        self.state = State.NEW
+
+    @property
+    def wake_at(self) -> float:
+        """When `time_passed` is to be called at the latest."""
+        return self.deadline if self.state is State.WAITING else self.deadline + self._grace_s
+
+    def start(self) -> Effect:
+        """The poll begins."""
+        if self.state is not State.NEW:
+            raise self._illegal("start")
+        return self._pop(self._brokers.popleft())
+
+    def popped(self, found: int, now: float) -> Effect:
+        """A pop has brought `found` messages."""
+        if self.state is State.DONE:
+            return Do.RELEASE if found else None
+        if self.state is not State.POPPING:
+            raise self._illegal("popped")
+        if found:
+            self.state = State.DONE
+            return Do.ANSWER
+        return self._go_on(now)
+
+    def pop_failed(self, now: float) -> Effect:
+        """A pop has failed; the poll goes on as if nothing was there."""
+        if self.state is State.DONE:
+            return None
+        if self.state is not State.POPPING:
+            raise self._illegal("pop_failed")
+        return self._go_on(now)
+
+    def refused(self) -> Effect:
+        """A broker will not pop for this client, now or later."""
+        return None if self.state is State.DONE else self._empty()
+
+    def notified(self, broker: str) -> Effect:
+        """A broker says that messages are there."""
+        if self.state is State.WAITING:
+            return self._pop(broker)
+        if self.state is State.POPPING and broker not in self._notified:
+            self._notified.append(broker)
+        return None
+
+    def time_passed(self, now: float) -> Effect:
+        """The time may have come to answer."""
+        if self.state is State.DONE or now < self.wake_at:
+            return None
+        return self._empty()
+
+    def drain(self) -> Effect:
+        """The proxy is about to stop: answer as soon as no pop is under way."""
+        self._draining = True
+        return self._empty() if self.state is State.WAITING else None
+
+    def gone(self) -> None:
+        """The client does not wait any more."""
+        self.state = State.DONE
+
+    def _go_on(self, now: float) -> Effect:
+        """Nothing was found: pop elsewhere, wait, or answer."""
+        if self._draining or (self._waits and now >= self.deadline):
+            return self._empty()
+        if self._waits:
+            if self._notified:
+                return self._pop(self._notified.popleft())
+            self.state = State.WAITING
+            return Do.WAIT
+        return self._pop(self._brokers.popleft()) if self._brokers else self._empty()
+
+    def _pop(self, broker: str) -> Effect:
+        self.state = State.POPPING
+        return Pop(broker)
+
+    def _empty(self) -> Effect:
+        self.state = State.DONE
+        return Do.ANSWER_EMPTY
+
+    def _illegal(self, step: str) -> IllegalStepError:
+        return IllegalStepError(f"{step} while {self.state.name}, {len(self._notified)} notifications queued")

@@ -1,0 +1,112 @@
+"""What the proxy counts. Names of RocketMQ 5 where it has one, `popwheel_proxy_...` otherwise."""
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from services.common.errors import code_name
+
+_BOUNDS_MS = (1, 3, 5, 10, 100, 1000, 3000)
+
+
+class LatencyTable(Collector):
+    """rocketmq_rpc_latency: how long calls took, by method and status; counted in plain numbers, as every call pays."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, int], list[float]] = {}
+
+    def observe(self, method: str, code: int, milliseconds: float) -> None:
+        """Count one call."""
+        row = self._rows.get((method, code))
+        if row is None:
+            row = self._rows[method, code] = [0.0] * (len(_BOUNDS_MS) + 2)
+        row[-1] += milliseconds
+        index = 0
+        for bound in _BOUNDS_MS:
+            if milliseconds <= bound:
+                break
+            index += 1
+        row[index] += 1
+
+    def collect(self) -> Iterable[Metric]:
+        """The table as Prometheus reads it."""
+        family = HistogramMetricFamily(
+            "rocketmq_rpc_latency",
+            "Milliseconds from a call's arrival to its answer",
+            labels=("node_type", "protocol_type", "request_code", "response_code"),
+        )
+        for (method, code), row in list(self._rows.items()):
+            total = 0.0
+            buckets = []
+            for bound, count in zip((*map(str, _BOUNDS_MS), "+Inf"), row, strict=False):
+                total += count
+                buckets.append((bound, total))
+            family.add_metric(("proxy", "grpc", method, code_name(code)), buckets, row[-1])
+        yield family
+
+
+class ProxyMetrics:
+    """The proxy's metrics.
+
+    Args:
+        registry: where they are shown.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.latency = LatencyTable()
+        registry.register(self.latency)
+        self.up = Gauge("rocketmq_proxy_up", "1 while the proxy serves", registry=registry)
+        self._limit_hits = Counter(
+            "popwheel_proxy_limit_hits",
+            "How often a limit was reached and a call refused for it",
+            ("limit",),
+            registry=registry,
+        )
+        by_poll = ("topic", "consumer_group")
+        self.long_polls = Counter("is_long_polling", "Polls that may wait for messages", by_poll, registry=registry)
+        self.short_polling_hits = Counter(
+            "is_short_polling_hit", "Polls whose first pop found messages", by_poll, registry=registry
+        )
+        self.wakes = Counter("popwheel_proxy_poll_wakes", "Polls woken by a notification", registry=registry)
+        self.empty_wakes = Counter(
+            "popwheel_proxy_poll_wakes_without_message", "Polls woken whose pop found nothing", registry=registry
+        )
+        self.pops = Counter("popwheel_proxy_pops", "Pop calls to brokers", registry=registry)
+        self.pop_failures = Counter("popwheel_proxy_pop_failures", "Pop calls that failed", registry=registry)
+        self.released = Counter(
+            "popwheel_proxy_messages_released", "Messages given back for clients that had gone", registry=registry
+        )
+        self.send_retries = Counter(
+            "popwheel_proxy_send_retries", "Sends tried again because a broker was not reached", registry=registry
+        )
+        self.renewals = Counter("popwheel_proxy_renewals", "Receipt handles renewed", registry=registry)
+        self.renewal_failures = Counter(
+            "popwheel_proxy_renewal_failures", "Renew calls to brokers that failed", registry=registry
+        )
+        self.notify_streams_broken = Counter(
+            "popwheel_proxy_notify_streams_broken", "Notify streams that ended and were opened anew", registry=registry
+        )
+        self._gauges = {
+            name: Gauge(f"popwheel_proxy_{name}", text, registry=registry)
+            for name, text in {
+                "polls": "Polls being served now",
+                "polls_waiting": "Polls that wait for messages now",
+                "interests": "Different topic, group and filter that are polled for now",
+                "unsent_bytes": "Bytes of answers that readers have not taken yet",
+                "waiting_sends": "Messages that wait for a Put to a broker",
+                "clients": "Clients known now",
+                "telemetry_streams": "Telemetry streams open now",
+                "renewed_handles": "Receipt handles kept renewed now",
+            }.items()
+        }
+
+    def limit_hit(self, limit: str) -> None:
+        """Count a call that was refused because of a limit."""
+        self._limit_hits.labels(limit).inc()
+
+    def read_from(self, sources: dict[str, Callable[[], float]]) -> None:
+        """Take the gauges' values from here whenever they are shown; names as in `popwheel_proxy_...`."""
+        for name, source in sources.items():
+            self._gauges[name].set_function(source)

@@ -1,0 +1,178 @@
+"""One Notify stream per broker: tells it which interests this proxy has, and takes in what it says of them.
+
+After a stream has broken, all interests are registered anew on the next one; a broker tells at once what waits already,
+so nothing that arrived in between is missed.
+"""
+
+import asyncio
+import random
+
+import structlog
+
+from services.common.clock import Clock
+from services.common.errors import StatusError
+from services.common.pb.popwheel.v1.broker_pb2 import NotifyEvents, NotifyInterest
+from services.proxy.background import Background
+from services.proxy.brokers import Brokers
+from services.proxy.interests import Interest, InterestBook
+from services.proxy.metrics import ProxyMetrics
+from services.rpc.methods import NOTIFY
+from services.rpc.service import Channel, ClientStream, StreamClosedError
+from services.rpc.status import RpcError
+
+_PAUSE_FIRST_S = 0.05
+_PAUSE_LONGEST_S = 1.0
+_INTERESTS_PER_SEND = 1_000
+
+_logger = structlog.get_logger()
+
+
+class Notifications:
+    """Keeps the brokers' word on what waits flowing into the book.
+
+    Args:
+        book: the interests.
+        brokers: the brokers there are.
+        clock: for the book.
+        random_source: spreads reconnects.
+        background: where the streams run.
+        metrics: what is counted.
+    """
+
+    def __init__(
+        self,
+        book: InterestBook,
+        brokers: Brokers,
+        clock: Clock,
+        random_source: random.Random,
+        background: Background,
+        metrics: ProxyMetrics,
+    ) -> None:
+        self._book = book
+        self._brokers = brokers
+        self._clock = clock
+        self._random = random_source
+        self._background = background
+        self._metrics = metrics
+        self._links: dict[str, _Link] = {}
+        brokers.subscribe(self.follow)
+
+    def follow(self) -> None:
+        """Open streams to brokers that have come and end those of brokers that have left or moved."""
+        names = self._brokers.names
+        for name, link in list(self._links.items()):
+            if name not in names or self._brokers.channel(name) is not link.channel:
+                link.close()
+                del self._links[name]
+                if name not in names:
+                    self._book.forget_broker(name)
+        for name in names:
+            if name not in self._links:
+                link = _Link(name, self._brokers.channel(name), self._book, self._clock, self._random, self._metrics)
+                self._links[name] = link
+                link.task = self._background.start(link.run())
+
+    def register(self, interest: Interest) -> None:
+        """Have all brokers notify for an interest."""
+        if not interest.registered:
+            interest.registered = True
+            told = _registration(interest)
+            for link in self._links.values():
+                link.tell(told)
+
+    def cancel(self, interest: Interest) -> None:
+        """Have no broker notify for an interest any more."""
+        interest.registered = False
+        told = NotifyInterest(id=interest.id, cancel=True)
+        for link in self._links.values():
+            link.tell(told)
+
+    def close(self) -> None:
+        """End all streams."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+
+class _Link:
+    """The stream to one broker, opened again whenever it ends."""
+
+    def __init__(
+        self,
+        name: str,
+        channel: Channel,
+        book: InterestBook,
+        clock: Clock,
+        random_source: random.Random,
+        metrics: ProxyMetrics,
+    ) -> None:
+        self.name = name
+        self.channel = channel
+        self.task: asyncio.Task[None] | None = None
+        self._book = book
+        self._clock = clock
+        self._random = random_source
+        self._metrics = metrics
+        self._outbox: list[NotifyInterest] = []
+        self._outbox_filled: asyncio.Future[None] | None = None
+
+    def tell(self, change: NotifyInterest) -> None:
+        """Send a change with the next write; while there is no stream it is not needed."""
+        self._outbox.append(change)
+        if self._outbox_filled is not None and not self._outbox_filled.done():
+            self._outbox_filled.set_result(None)
+
+    def close(self) -> None:
+        """End the stream for good."""
+        if self.task is not None:
+            self.task.cancel()
+
+    async def run(self) -> None:
+        """Hold a stream open until cancelled."""
+        pause_s = _PAUSE_FIRST_S
+        well = True
+        while True:
+            began = self._clock.monotonic()
+            reason = await self._run_one_stream()
+            self._metrics.notify_streams_broken.inc()
+            if self._clock.monotonic() - began > _PAUSE_LONGEST_S:
+                pause_s = _PAUSE_FIRST_S
+                well = True
+            if well:
+                _logger.warning("notify_stream_ended", broker=self.name, reason=reason)
+                well = False
+            await asyncio.sleep(pause_s * (0.5 + self._random.random()))
+            pause_s = min(pause_s * 2, _PAUSE_LONGEST_S)
+
+    async def _run_one_stream(self) -> str:
+        """Open a stream, register everything, and take in what comes; returns why it ended."""
+        self._outbox = [_registration(interest) for interest in self._book.registered]
+        stream = self.channel.open(NOTIFY)
+        sender = asyncio.get_running_loop().create_task(self._send(stream))
+        try:
+            while (events := await stream.receive()) is not None:
+                now = self._clock.monotonic()
+                for event in events.events:
+                    self._book.notified(event.id, self.name, event.waiting, now)
+            return "the broker ended it"
+        except (StatusError, RpcError, StreamClosedError) as error:
+            return str(error)
+        finally:
+            sender.cancel()
+            stream.cancel()
+
+    async def _send(self, stream: ClientStream[NotifyEvents, NotifyInterest]) -> None:
+        """Send the outbox whenever something is in it."""
+        try:
+            while True:
+                if not self._outbox:
+                    self._outbox_filled = asyncio.get_running_loop().create_future()
+                    await self._outbox_filled
+                now, self._outbox = self._outbox[:_INTERESTS_PER_SEND], self._outbox[_INTERESTS_PER_SEND:]
+                await stream.send(now)
+        except (StatusError, RpcError, StreamClosedError):
+            stream.cancel()  # the receiver sees it end too, and opens another
+
+
+def _registration(interest: Interest) -> NotifyInterest:
+    return NotifyInterest(id=interest.id, topic=interest.topic, group=interest.group, filter=interest.filter)

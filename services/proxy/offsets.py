@@ -1,0 +1,174 @@
+"""PullMessage, GetOffset, UpdateOffset, QueryOffset: reading one queue by offset, without a trace in the pop state."""
+
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageQueue, QueryOffsetPolicy
+from services.common.pb.popwheel.v1 import broker_pb2 as broker
+from services.common.pb.popwheel.v1.controller_pb2 import Topic
+from services.proxy.brokers import Brokers
+from services.proxy.catalog import Catalog
+from services.proxy.options import ProxyOptions
+from services.proxy.resources import full_name
+from services.proxy.statuses import OK, of_rpc_error
+from services.proxy.validation import filter_of
+from services.proxy.wire import field, varint
+from services.rpc.methods import GET_OFFSET, PULL, QUERY_OFFSET, UPDATE_OFFSET
+from services.rpc.service import Call, Channel, Stream
+from services.rpc.status import RpcError
+
+Answer = TypeVar("Answer")
+
+_OK_ANSWER = pb.PullMessageResponse(status=OK).SerializeToString()
+_POLICIES = {
+    QueryOffsetPolicy.BEGINNING: broker.OffsetPolicy.BEGINNING,
+    QueryOffsetPolicy.END: broker.OffsetPolicy.END,
+    QueryOffsetPolicy.TIMESTAMP: broker.OffsetPolicy.TIMESTAMP,
+}
+
+
+class Offsets:
+    """Serves consumers that keep their own offsets.
+
+    Args:
+        catalog: topics and groups.
+        brokers: the brokers there are.
+        options: limits.
+    """
+
+    def __init__(self, catalog: Catalog, brokers: Brokers, options: ProxyOptions) -> None:
+        self._catalog = catalog
+        self._brokers = brokers
+        self._options = options
+        self._timeout_s = options.receive.pop_timeout_ms / 1000
+
+    async def pull(self, call: Call, stream: Stream[pb.PullMessageRequest, bytes], now: float) -> None:
+        """Answer one PullMessage: the status, the messages, the next offset.
+
+        Args:
+            call: for its deadline.
+            stream: of the request and its answer.
+            now: seconds of the monotonic clock.
+
+        Raises:
+            StatusError: what the client is to be told instead of messages.
+        """
+        request = await stream.receive()
+        if request is None:
+            raise StatusError(Code.BAD_REQUEST, "PullMessage needs one request")
+        group = await self._catalog.ensure_group(full_name(request.group))
+        topic, channel = self._queue(request.message_queue)
+        if request.offset < 0:
+            raise StatusError(Code.ILLEGAL_OFFSET, f"{request.offset} is not an offset; the first is 0")
+        wait_ms = self._wait_ms(call, request, now)
+        asked = broker.PullRequest(
+            group=group.name,
+            topic=topic.name,
+            queue_id=request.message_queue.id,
+            offset=request.offset,
+            max_messages=min(max(1, request.batch_size), self._options.receive.batch_messages_max),
+            filter=filter_of(request.filter_expression),
+            wait_ms=wait_ms,
+        )
+        answer = await _reach(channel.call(PULL, asked, timeout_s=self._timeout_s + wait_ms / 1000))
+        next_offset = _next_offset(answer.next_offset)
+        if not answer.messages:
+            nothing = pb.PullMessageResponse()
+            nothing.status.code = Code.MESSAGE_NOT_FOUND
+            nothing.status.message = "no message came in time"
+            await stream.send((nothing.SerializeToString(), next_offset))
+            return
+        await stream.send((_OK_ANSWER, *(field(2, message) for message in answer.messages), next_offset))
+
+    async def get_offset(self, call: Call, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
+        """The offset that a group has committed for a queue.
+
+        Raises:
+            StatusError: OFFSET_NOT_FOUND, if it has none.
+        """
+        topic, channel = self._queue(request.message_queue)
+        asked = broker.GetOffsetRequest(
+            group=self._group(full_name(request.group)), topic=topic.name, queue_id=request.message_queue.id
+        )
+        answer = await _reach(channel.call(GET_OFFSET, asked, timeout_s=self._timeout_s))
+        if answer.offset < 0:
+            raise StatusError(Code.OFFSET_NOT_FOUND, "the group has no committed offset for this queue")
+        return pb.GetOffsetResponse(status=OK, offset=answer.offset)
+
+    async def update_offset(self, call: Call, request: pb.UpdateOffsetRequest) -> pb.UpdateOffsetResponse:
+        """Commit a group's offset for a queue.
+
+        Raises:
+            StatusError: why not.
+        """
+        group = await self._catalog.ensure_group(full_name(request.group))
+        topic, channel = self._queue(request.message_queue)
+        if request.offset < 0:
+            raise StatusError(Code.ILLEGAL_OFFSET, f"{request.offset} is not an offset; the first is 0")
+        asked = broker.UpdateOffsetRequest(
+            group=group.name, topic=topic.name, queue_id=request.message_queue.id, offset=request.offset
+        )
+        await _reach(channel.call(UPDATE_OFFSET, asked, timeout_s=self._timeout_s))
+        return pb.UpdateOffsetResponse(status=OK)
+
+    async def query_offset(self, call: Call, request: pb.QueryOffsetRequest) -> pb.QueryOffsetResponse:
+        """The first or last offset of a queue, or that of a point in time.
+
+        Raises:
+            StatusError: why not.
+        """
+        topic, channel = self._queue(request.message_queue)
+        policy = _POLICIES.get(request.query_offset_policy)
+        if policy is None:
+            raise StatusError(Code.BAD_REQUEST, f"there is no offset policy {request.query_offset_policy}")
+        if policy == broker.OffsetPolicy.TIMESTAMP and not request.HasField("timestamp"):
+            raise StatusError(Code.BAD_REQUEST, "the policy TIMESTAMP needs a timestamp")
+        asked = broker.QueryOffsetRequest(
+            topic=topic.name,
+            queue_id=request.message_queue.id,
+            policy=policy,
+            timestamp_ms=request.timestamp.ToMilliseconds() if request.HasField("timestamp") else 0,
+        )
+        answer = await _reach(channel.call(QUERY_OFFSET, asked, timeout_s=self._timeout_s))
+        return pb.QueryOffsetResponse(status=OK, offset=answer.offset)
+
+    def _group(self, name: str) -> str:
+        if self._catalog.find_group(name) is None:
+            raise StatusError(Code.CONSUMER_GROUP_NOT_FOUND, f"the consumer group {name} does not exist")
+        return name
+
+    def _queue(self, queue: MessageQueue) -> tuple[Topic, Channel]:
+        """The topic of a queue and the way to the broker that has it.
+
+        Raises:
+            StatusError: TOPIC_NOT_FOUND, BAD_REQUEST for a queue that the topic does not have, HA_NOT_AVAILABLE.
+        """
+        topic = self._catalog.topic(full_name(queue.topic))
+        if not 0 <= queue.id < topic.queues:
+            raise StatusError(Code.BAD_REQUEST, f"the topic {topic.name} has no queue {queue.id} of {topic.queues}")
+        return topic, self._brokers.channel(queue.broker.name)
+
+    def _wait_ms(self, call: Call, request: pb.PullMessageRequest, now: float) -> int:
+        """How long the broker may wait for a first message."""
+        options = self._options
+        wait_ms = min(
+            request.long_polling_timeout.ToMilliseconds(), options.grpc_client_consumer_max_long_polling_timeout_ms
+        )
+        if call.deadline is not None:
+            wait_ms = min(wait_ms, int((call.deadline - now) * 1000) - options.receive.answer_reserve_ms)
+        return max(0, wait_ms)
+
+
+def _next_offset(number: int) -> bytes:
+    """A PullMessageResponse that holds only the next offset; written even if it is 0, as it is part of a oneof."""
+    return b"\x18" + varint(number)
+
+
+async def _reach(answer: Awaitable[Answer]) -> Answer:
+    """A broker's answer, or a `StatusError` that says why there is none."""
+    try:
+        return await answer
+    except RpcError as error:
+        raise of_rpc_error(error, "the broker of this queue") from error

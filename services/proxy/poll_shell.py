@@ -1,0 +1,228 @@
+"""Drives one `LongPoll` machine: pops at brokers, waits in the book of interests, hands the outcome to the call."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from services.common.clock import Clock
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import PoppedMessage, PopRequest, PopResponse, ReleaseRequest
+from services.proxy.background import Background
+from services.proxy.brokers import Brokers
+from services.proxy.interests import Interest, InterestBook, Ticket
+from services.proxy.long_poll import Do, Effect, LongPoll, Pop
+from services.proxy.metrics import ProxyMetrics
+from services.proxy.notifications import Notifications
+from services.rpc.methods import POP, RELEASE
+from services.rpc.status import RpcError
+
+_RELEASE_TIMEOUT_S = 3.0
+_RELEASE_TRIES = 3
+_RELEASE_PAUSE_S = 0.1
+_PASSING = (
+    Code.TOPIC_NOT_FOUND,  # the broker has not heard yet of what was just made
+    Code.CONSUMER_GROUP_NOT_FOUND,
+    Code.TOO_MANY_REQUESTS,
+    Code.HA_NOT_AVAILABLE,
+    Code.INTERNAL_ERROR,
+    Code.INTERNAL_SERVER_ERROR,
+)
+"""Refusals of a pop that may be over in a moment: the poll goes on. With any other it ends, and the client is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a poll ended with: messages of one broker, or none."""
+
+    broker: str
+    messages: Sequence[PoppedMessage]
+
+
+NOTHING = Found("", ())
+
+
+@dataclass(frozen=True, slots=True)
+class PollTools:
+    """What all polls of a proxy share."""
+
+    brokers: Brokers
+    book: InterestBook
+    notifications: Notifications
+    background: Background
+    clock: Clock
+    metrics: ProxyMetrics
+    pop_timeout_s: float
+
+
+class Poll:
+    """One poll on its way.
+
+    Args:
+        tools: what polls share.
+        machine: decides.
+        interest: what is polled for; entered by the caller, left by `close`.
+        request: the pop, the same for every broker.
+    """
+
+    __slots__ = (
+        "_failure",
+        "_first",
+        "_interest",
+        "_machine",
+        "_outcome",
+        "_request",
+        "_ticket",
+        "_timer",
+        "_tools",
+        "_woken",
+        "found",
+    )
+
+    def __init__(self, tools: PollTools, machine: LongPoll, interest: Interest, request: PopRequest) -> None:
+        self._tools = tools
+        self._machine = machine
+        self._interest = interest
+        self._request = request
+        self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self._ticket: Ticket | None = None
+        self._first = True
+        self._woken = False
+        self._failure: StatusError | None = None
+        self.found = NOTHING
+
+    async def run(self) -> Found:
+        """Poll until messages are found or the time is over.
+
+        Raises:
+            StatusError: why no broker would pop.
+        """
+        self._perform(self._machine.start())
+        if not self._outcome.done():
+            self._arm()
+        await self._outcome
+        if not self.found.messages and self._failure is not None:
+            raise self._failure
+        return self.found
+
+    def close(self) -> None:
+        """The call is over, however it ended; what a pop under way still brings is given back."""
+        tools = self._tools
+        self._machine.gone()
+        if self._timer is not None:
+            self._timer.cancel()
+        tools.book.leave(self._interest, self.woken, tools.clock.monotonic())
+
+    def drain(self) -> None:
+        """The proxy is about to stop."""
+        self._perform(self._machine.drain())
+
+    def woken(self, ticket: Ticket) -> None:
+        """A notification has come for this poll."""
+        self._tools.metrics.wakes.inc()
+        self._woken = True
+        self._ticket = ticket
+        self._perform(self._machine.notified(ticket.broker))
+
+    def _perform(self, effect: Effect) -> None:
+        tools = self._tools
+        if isinstance(effect, Pop):
+            ticket, self._ticket = self._ticket, None
+            if ticket is None:
+                ticket = tools.book.begin(self._interest, effect.broker)
+            tools.background.start(self._pop(ticket))
+        elif effect is Do.WAIT:
+            tools.notifications.register(self._interest)
+            ticket = tools.book.wait(self._interest, self.woken, tools.clock.monotonic())
+            if ticket is not None:
+                self.woken(ticket)
+        elif effect in (Do.ANSWER, Do.ANSWER_EMPTY):
+            tools.book.stop_waiting(self._interest, self.woken)
+            if not self._outcome.done():
+                self._outcome.set_result(None)
+
+    async def _pop(self, ticket: Ticket) -> None:
+        """One pop; runs on when the call has been given up, so that what it brings can be released."""
+        tools = self._tools
+        tools.metrics.pops.inc()
+        try:
+            response = await tools.brokers.channel(ticket.broker).call(
+                POP, self._request, timeout_s=tools.pop_timeout_s
+            )
+        except (StatusError, RpcError) as error:
+            self._pop_failed(ticket, error)
+            return
+        except BaseException:
+            tools.book.fail(ticket, tools.clock.monotonic())
+            raise
+        self._popped(ticket, response)
+
+    def _popped(self, ticket: Ticket, response: PopResponse) -> None:
+        tools = self._tools
+        now = tools.clock.monotonic()
+        messages = response.messages
+        count = len(messages)
+        self._failure = None
+        if self._first:
+            self._first = False
+            if count:
+                tools.metrics.short_polling_hits.labels(self._interest.topic, self._interest.group).inc()
+        if self._woken and not count:
+            tools.metrics.empty_wakes.inc()
+        self._woken = False
+        tools.book.finish(ticket, count, response.waiting, now)
+        effect = self._machine.popped(count, now)
+        if effect is Do.ANSWER:
+            self.found = Found(ticket.broker, messages)
+        elif effect is Do.RELEASE:
+            release(tools, self._request, Found(ticket.broker, messages), attempted=False)
+        self._perform(effect)
+
+    def _pop_failed(self, ticket: Ticket, error: StatusError | RpcError) -> None:
+        tools = self._tools
+        now = tools.clock.monotonic()
+        tools.metrics.pop_failures.inc()
+        self._first = self._woken = False
+        tools.book.fail(ticket, now)
+        if isinstance(error, StatusError) and error.code not in _PASSING:
+            self._failure = error
+            self._perform(self._machine.refused())
+        else:
+            self._perform(self._machine.pop_failed(now))
+
+    def _arm(self) -> None:
+        delay = max(0.0, self._machine.wake_at - self._tools.clock.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(delay, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._perform(self._machine.time_passed(self._tools.clock.monotonic()))
+        if not self._outcome.done():
+            self._arm()
+
+
+def release(tools: PollTools, request: PopRequest, found: Found, *, attempted: bool) -> None:
+    """Make messages visible again at once, for a client that has gone.
+
+    Args:
+        tools: what polls share.
+        request: the pop that brought them.
+        found: the messages.
+        attempted: whether some of them may have reached the client.
+    """
+    handles = [message.receipt_handle for message in found.messages]
+    if handles:
+        asked = ReleaseRequest(group=request.group, topic=request.topic, receipt_handles=handles, attempted=attempted)
+        tools.background.start(_release(tools, found.broker, asked))
+
+
+async def _release(tools: PollTools, broker: str, request: ReleaseRequest) -> None:
+    """Release, with a few tries; in the worst case the messages come again after their invisible duration."""
+    for attempt in range(_RELEASE_TRIES):
+        try:
+            await tools.brokers.channel(broker).call(RELEASE, request, timeout_s=_RELEASE_TIMEOUT_S)
+        except (StatusError, RpcError):
+            await asyncio.sleep(_RELEASE_PAUSE_S * (attempt + 1))
+        else:
+            tools.metrics.released.inc(len(request.receipt_handles))
+            return

@@ -1,0 +1,220 @@
+"""ReceiveMessage: checks what is asked for, lets a poll run, and writes the answer in one go."""
+
+from collections.abc import Sequence
+
+from services.common.clock import Clock
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
+from services.common.pb.popwheel.v1.broker_pb2 import PoppedMessage, PopRequest
+from services.proxy.admission import Admission
+from services.proxy.catalog import Catalog
+from services.proxy.clients import Clients
+from services.proxy.long_poll import LongPoll
+from services.proxy.options import ProxyOptions
+from services.proxy.poll_shell import Found, Poll, PollTools, release
+from services.proxy.renewal import RenewalBook
+from services.proxy.resources import full_name
+from services.proxy.statuses import OK
+from services.proxy.validation import check_invisible, filter_of
+from services.proxy.wire import field, varint
+from services.rpc.service import Call, Stream, StreamClosedError
+
+_ANY_QUEUE = -1
+_GRACE_S = 0.2
+_MESSAGE_TAG = b"\x12"
+_OK_ANSWER = ReceiveMessageResponse(status=OK).SerializeToString()
+
+
+class Receiving:
+    """Takes messages from brokers to consumers.
+
+    Args:
+        catalog: topics and groups.
+        clients: a poll is a sign of life.
+        tools: what polls share.
+        admission: how many polls may run.
+        renewals: handles that are kept renewed.
+        options: limits and times.
+        clock: for deadlines.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        clients: Clients,
+        tools: PollTools,
+        admission: Admission,
+        renewals: RenewalBook,
+        options: ProxyOptions,
+        clock: Clock,
+    ) -> None:
+        self._catalog = catalog
+        self._clients = clients
+        self._tools = tools
+        self._admission = admission
+        self._renewals = renewals
+        self._options = options
+        self._clock = clock
+        self._polls: set[Poll] = set()
+        self._draining = False
+
+    async def receive(self, call: Call, client_id: str, stream: Stream[ReceiveMessageRequest, bytes]) -> None:
+        """Answer one ReceiveMessage.
+
+        Raises:
+            StatusError: what the client is to be told instead of messages.
+        """
+        request = await stream.receive()
+        if request is None:
+            raise StatusError(Code.BAD_REQUEST, "ReceiveMessage needs one request")
+        pop = await self._pop_request(client_id, request)
+        self._clients.seen(client_id, self._clock.monotonic())
+        self._admission.enter(client_id, call.peer)
+        try:
+            await self._poll(call, client_id, request, pop, stream)
+        finally:
+            self._admission.leave(client_id, call.peer)
+
+    def drain(self) -> None:
+        """Answer all polls, and from now on every poll after one pop."""
+        self._draining = True
+        for poll in list(self._polls):
+            poll.drain()
+
+    async def _pop_request(self, client_id: str, request: ReceiveMessageRequest) -> PopRequest:
+        """Check a request and say what is to be popped.
+
+        Raises:
+            StatusError: the first rule that is broken.
+        """
+        group = await self._catalog.ensure_group(full_name(request.group))
+        topic = self._catalog.topic(full_name(request.message_queue.topic))
+        wanted = filter_of(request.filter_expression)
+        count = min(max(1, request.batch_size), self._options.receive.batch_messages_max)
+        if request.auto_renew:
+            self._renewals.check_room(count)
+            invisible_ms = self._options.renewal.invisible_ms
+        else:
+            invisible_ms = check_invisible(request.invisible_duration.ToMilliseconds(), self._options.receive)
+        return PopRequest(
+            group=group.name,
+            topic=topic.name,
+            queue_id=request.message_queue.id if group.fifo and request.message_queue.id >= 0 else _ANY_QUEUE,
+            max_messages=count,
+            invisible_ms=invisible_ms,
+            filter=wanted,
+            client_id=client_id,
+            attempt_id=request.attempt_id,
+        )
+
+    async def _poll(
+        self,
+        call: Call,
+        client_id: str,
+        request: ReceiveMessageRequest,
+        pop: PopRequest,
+        stream: Stream[ReceiveMessageRequest, bytes],
+    ) -> None:
+        """Run the poll and send what it found."""
+        tools = self._tools
+        interest = tools.book.enter(pop.topic, pop.group, pop.filter)
+        poll = Poll(
+            tools, self._machine(call, request, tools.book.best_broker(interest, self._named(request))), interest, pop
+        )
+        self._polls.add(poll)
+        try:
+            found = await poll.run()
+        except BaseException:
+            release(tools, pop, poll.found, attempted=False)  # found as the client went away
+            raise
+        finally:
+            self._polls.discard(poll)
+            poll.close()
+        if not found.messages:
+            raise StatusError(Code.MESSAGE_NOT_FOUND, "no message came in time")
+        await self._answer(client_id, request, pop, found, stream)
+
+    async def _answer(
+        self,
+        client_id: str,
+        request: ReceiveMessageRequest,
+        pop: PopRequest,
+        found: Found,
+        stream: Stream[ReceiveMessageRequest, bytes],
+    ) -> None:
+        """Send the messages; if the client has gone they are given back, and each counts as one attempt."""
+        handles: list[str] = []
+        if request.auto_renew:
+            handles = [message.receipt_handle for message in found.messages]
+            now = self._clock.monotonic()
+            self._renewals.hold(client_id, found.broker, pop.group, pop.topic, handles, now)
+        parts = answer_parts(found.messages, self._clock.wall_ms())
+        size = sum(map(len, parts))
+        self._admission.unsent_bytes += size
+        sent = False
+        try:
+            await stream.send(parts)
+            sent = True
+        except StreamClosedError:
+            pass  # nobody is left to be told
+        finally:
+            self._admission.unsent_bytes -= size
+            if not sent:
+                self._renewals.drop(handles)
+                release(self._tools, pop, found, attempted=True)
+
+    def _machine(self, call: Call, request: ReceiveMessageRequest, first: str) -> LongPoll:
+        """The poll's machine: where it pops first, and for how long it may wait."""
+        names = self._tools.brokers.names
+        now = self._clock.monotonic()
+        wait_s = self._wait_s(call, request, now)
+        topic, group = full_name(request.message_queue.topic), full_name(request.group)
+        if wait_s > 0:
+            self._tools.metrics.long_polls.labels(topic, group).inc()
+        return LongPoll([first, *(name for name in names if name != first)], wait_s > 0, now + wait_s, _GRACE_S)
+
+    def _wait_s(self, call: Call, request: ReceiveMessageRequest, now: float) -> float:
+        """How long an empty poll is held, in seconds; 0 for a short poll.
+
+        As long as the client asks for, not longer than the maximum, and so that the answer reaches it before its
+        deadline. A client that does not say how long is held until then.
+        """
+        if self._draining:
+            return 0.0
+        options = self._options
+        longest_s = options.grpc_client_consumer_max_long_polling_timeout_ms / 1000
+        shortest_s = options.grpc_client_consumer_min_long_polling_timeout_ms / 1000
+        asked_s = longest_s
+        if request.HasField("long_polling_timeout"):
+            asked_s = request.long_polling_timeout.ToMilliseconds() / 1000
+            if asked_s < shortest_s or asked_s <= 0:
+                return 0.0
+        if call.deadline is None:
+            return min(asked_s, longest_s)
+        left_s = call.deadline - now - options.receive.answer_reserve_ms / 1000
+        return max(0.0, min(asked_s, longest_s, left_s))
+
+    def _named(self, request: ReceiveMessageRequest) -> str:
+        """The broker that the client names, or any if that one is not there."""
+        names = self._tools.brokers.names
+        if not names:
+            raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
+        named = request.message_queue.broker.name
+        return named if named in names else names[0]
+
+
+def answer_parts(messages: Sequence[PoppedMessage], now_ms: int) -> list[bytes]:
+    """The bytes of one ReceiveMessageResponse each: the status, the messages, the time of delivery.
+
+    Args:
+        messages: as the broker gave them.
+        now_ms: milliseconds since 1970.
+    """
+    parts = [_OK_ANSWER]
+    for popped in messages:
+        message = popped.message
+        parts.append(b"".join((_MESSAGE_TAG, varint(len(message)), message)))
+    seconds, milliseconds = divmod(now_ms, 1000)
+    parts.append(field(3, b"\x08" + varint(seconds) + b"\x10" + varint(milliseconds * 1_000_000)))
+    return parts

@@ -1,0 +1,149 @@
+"""Keeps messages invisible for push consumers that asked for auto_renew, for as long as they show signs of life.
+
+`RenewalBook` decides; `Renewal` makes the calls. A handle is renewed whenever a third of its invisible duration has
+passed, so that one failed try does no harm, until it is acknowledged or given back, its client is gone, or it was held
+for the longest time allowed.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from services.common.clock import Clock
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import RenewEntry, RenewRequest
+from services.proxy.background import Background
+from services.proxy.brokers import Brokers
+from services.proxy.clients import Clients
+from services.proxy.metrics import ProxyMetrics
+from services.proxy.options import RenewalOptions
+from services.rpc.methods import RENEW
+from services.rpc.status import RpcError
+
+_TIMEOUT_S = 3.0
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """One handle that is kept renewed.
+
+    Args:
+        client_id: for whom.
+        broker: who gave it out.
+        entry: group, topic and handle.
+        until: when renewing ends in any case, in seconds of the monotonic clock.
+        due: when it is next to be renewed.
+    """
+
+    client_id: str
+    broker: str
+    entry: RenewEntry
+    until: float
+    due: float
+
+
+class RenewalBook:
+    """The handles that are kept renewed. Told the time; does no I/O.
+
+    Args:
+        options: durations and limits.
+    """
+
+    def __init__(self, options: RenewalOptions) -> None:
+        self._options = options
+        self._interval_s = options.invisible_ms / 3000
+        self._held: dict[str, Held] = {}  # by handle; the one due first stands first
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def check_room(self, count: int) -> None:
+        """Refuse a receive whose handles could not be held.
+
+        Raises:
+            StatusError: TOO_MANY_REQUESTS.
+        """
+        if len(self._held) + count > self._options.handles_max:
+            raise StatusError(Code.TOO_MANY_REQUESTS, "too many messages are kept invisible; receive again later")
+
+    def hold(self, client_id: str, broker: str, group: str, topic: str, handles: Sequence[str], now: float) -> None:
+        """Keep handles renewed from now on."""
+        until = now + self._options.longest_ms / 1000
+        for handle in handles:
+            entry = RenewEntry(group=group, topic=topic, receipt_handle=handle)
+            self._held[handle] = Held(client_id, broker, entry, until, now + self._interval_s)
+
+    def drop(self, handles: Sequence[str]) -> None:
+        """Renew these no more: acknowledged, given back, or refused by the broker."""
+        for handle in handles:
+            self._held.pop(handle, None)
+
+    def due(self, now: float, is_alive: Callable[[str], bool]) -> dict[str, list[RenewEntry]]:
+        """What is to be renewed now, by broker; the handles of clients that are gone are dropped instead."""
+        batches: defaultdict[str, list[RenewEntry]] = defaultdict(list)
+        while self._held:
+            handle, held = next(iter(self._held.items()))
+            if held.due > now:
+                break
+            del self._held[handle]
+            if now < held.until and is_alive(held.client_id):
+                held.due = now + self._interval_s
+                self._held[handle] = held
+                batches[held.broker].append(held.entry)
+        return dict(batches)
+
+
+class Renewal:
+    """Makes the calls that the book asks for.
+
+    Args:
+        book: what is held.
+        clients: who is alive.
+        brokers: the way to the brokers.
+        options: durations and limits.
+        clock: for what is due.
+        background: where the calls run.
+        metrics: what is counted.
+    """
+
+    def __init__(
+        self,
+        book: RenewalBook,
+        clients: Clients,
+        brokers: Brokers,
+        options: RenewalOptions,
+        clock: Clock,
+        background: Background,
+        metrics: ProxyMetrics,
+    ) -> None:
+        self._book = book
+        self._clients = clients
+        self._brokers = brokers
+        self._options = options
+        self._clock = clock
+        self._background = background
+        self._metrics = metrics
+
+    def tick(self) -> None:
+        """Renew what is due; called about once a second."""
+        now = self._clock.monotonic()
+        for broker, entries in self._book.due(now, lambda client_id: self._clients.is_alive(client_id, now)).items():
+            for start in range(0, len(entries), self._options.batch_max):
+                self._background.start(self._renew(broker, entries[start : start + self._options.batch_max]))
+
+    async def _renew(self, broker: str, entries: list[RenewEntry]) -> None:
+        """Renew handles of one broker; those it does not know any more are dropped."""
+        request = RenewRequest(entries=entries, invisible_ms=self._options.invisible_ms)
+        try:
+            response = await self._brokers.channel(broker).call(RENEW, request, timeout_s=_TIMEOUT_S)
+        except (StatusError, RpcError):
+            self._metrics.renewal_failures.inc()  # it is tried again before the invisible duration ends
+            return
+        refused = [
+            entry.receipt_handle
+            for entry, result in zip(entries, response.results, strict=False)
+            if result.code == Code.INVALID_RECEIPT_HANDLE
+        ]
+        self._book.drop(refused)
+        self._metrics.renewals.inc(len(entries) - len(refused))

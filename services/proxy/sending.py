@@ -1,0 +1,224 @@
+"""SendMessage: checks the messages, picks broker and queue, and tries another broker while the client still waits."""
+
+import asyncio
+
+from services.common.clock import Clock
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
+from services.common.pb.popwheel.v1.broker_pb2 import PutResult
+from services.common.pb.popwheel.v1.controller_pb2 import Topic
+from services.proxy.background import Background
+from services.proxy.brokers import Brokers
+from services.proxy.catalog import Catalog
+from services.proxy.lane import Lane
+from services.proxy.metrics import ProxyMetrics
+from services.proxy.options import ProxyOptions
+from services.proxy.payload import ClientMessage, messages_of
+from services.proxy.resources import full_name
+from services.proxy.statuses import OK, of_rpc_error, status
+from services.proxy.validation import check_message, check_sendable
+from services.rpc.service import Call
+from services.rpc.status import GrpcStatus, RpcError
+
+_ANSWER_RESERVE_S = 0.3
+_PAUSE_FIRST_S = 0.02
+_PAUSE_LONGEST_S = 0.5
+_PATIENCE_S = 3.0
+_SUSPECT_S = 1.0
+
+
+class Sending:
+    """Takes messages from producers to brokers.
+
+    Args:
+        catalog: topics.
+        brokers: the brokers there are.
+        options: limits.
+        clock: for deadlines.
+        background: where Puts run.
+        metrics: what is counted.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        brokers: Brokers,
+        options: ProxyOptions,
+        clock: Clock,
+        background: Background,
+        metrics: ProxyMetrics,
+    ) -> None:
+        self._catalog = catalog
+        self._brokers = brokers
+        self._options = options
+        self._clock = clock
+        self._background = background
+        self._metrics = metrics
+        self._lanes: dict[str, Lane] = {}
+        self._turns: dict[str, int] = {}
+        self._suspect_until: dict[str, float] = {}
+        brokers.subscribe(self._forget_departed)
+
+    @property
+    def waiting_messages(self) -> int:
+        """Messages that wait for a Put."""
+        return sum(lane.waiting_messages for lane in self._lanes.values())
+
+    async def send(self, call: Call, request: bytes) -> SendMessageResponse:
+        """Store all messages of a SendMessageRequest; nothing is stored if one of them breaks a rule.
+
+        Raises:
+            StatusError: the first rule that is broken, or why the brokers could not store them.
+        """
+        messages = messages_of(request)
+        if len(messages) == 1:
+            message = messages[0]
+            topic = await self._check(message)
+            results = await self._store(call, topic, messages)
+        else:
+            self._check_count(len(messages))
+            by_topic: dict[str, tuple[Topic, list[int]]] = {}
+            for index, message in enumerate(messages):
+                topic = await self._check(message)
+                by_topic.setdefault(topic.name, (topic, []))[1].append(index)
+            results = [PutResult()] * len(messages)
+            for topic, indexes in by_topic.values():
+                stored = await self._store_or_say_why(call, topic, [messages[index] for index in indexes])
+                for index, result in zip(indexes, stored, strict=True):
+                    results[index] = result
+        return _answer(messages, results)
+
+    async def _check(self, message: ClientMessage) -> Topic:
+        """The topic of a message that may be sent to it."""
+        name = full_name(message.head.topic)
+        check_sendable(name)
+        topic = self._catalog.find_topic(name) or await self._catalog.ensure_topic(name)
+        check_message(message, topic, self._options.message)
+        return topic
+
+    def _check_count(self, count: int) -> None:
+        most = self._options.message.batch_messages_max
+        if count == 0:
+            raise StatusError(Code.BAD_REQUEST, "the request holds no message")
+        if count > most:
+            raise StatusError(
+                Code.PAYLOAD_TOO_LARGE, f"the request holds {count} messages, at most {most} are taken at once"
+            )
+
+    async def _store_or_say_why(self, call: Call, topic: Topic, messages: list[ClientMessage]) -> list[PutResult]:
+        """Like `_store`, with a refusal as the result of each message."""
+        try:
+            return await self._store(call, topic, messages)
+        except StatusError as error:
+            return [PutResult(code=error.code, error=error.message)] * len(messages)
+
+    async def _store(self, call: Call, topic: Topic, messages: list[ClientMessage]) -> list[PutResult]:
+        """Put messages into one queue; while a broker cannot be reached, another one is tried until the deadline.
+
+        Raises:
+            StatusError: why they could not be stored.
+        """
+        pause_s = _PAUSE_FIRST_S
+        failed: set[str] = set()
+        give_up: float | None = None
+        while True:
+            broker, queue = self._pick(topic, failed)
+            try:
+                results = await self._lane(broker).ship(topic.name, queue, messages)
+                if not self._is_news_to_broker(topic, results):
+                    return results
+                refusal = StatusError(Code.TOPIC_NOT_FOUND, results[0].error)
+            except RpcError as error:
+                refusal = of_rpc_error(error, f"the broker {broker}")
+                if error.status is not GrpcStatus.UNAVAILABLE:
+                    raise refusal from error
+                self._metrics.send_retries.inc()
+                failed.add(broker)
+                self._suspect_until[broker] = self._clock.monotonic() + _SUSPECT_S
+                if len(failed) < len(self._brokers.names):
+                    continue  # another one at once
+                failed.clear()
+            now = self._clock.monotonic()
+            if give_up is None:
+                give_up = now + _PATIENCE_S if call.deadline is None else call.deadline - _ANSWER_RESERVE_S
+                give_up = min(give_up, now + _PATIENCE_S)
+            if now + pause_s > give_up:
+                raise refusal
+            await _pause(pause_s)
+            pause_s = min(pause_s * 2, _PAUSE_LONGEST_S)
+
+    def _is_news_to_broker(self, topic: Topic, results: list[PutResult]) -> bool:
+        """Whether a broker has not heard yet of a topic that was just made."""
+        return (
+            bool(results)
+            and all(result.code == Code.TOPIC_NOT_FOUND for result in results)
+            and self._catalog.find_topic(topic.name) is not None
+        )
+
+    def _pick(self, topic: Topic, failed: set[str]) -> tuple[str, int]:
+        """The next broker and queue in turn, past brokers that failed a moment ago if there are others."""
+        names = self._brokers.names
+        if not names:
+            raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
+        turn = self._turns.get(topic.name, -1) + 1
+        self._turns[topic.name] = turn
+        if self._suspect_until:
+            now = self._clock.monotonic()
+            healthy = [name for name in names if name not in failed and self._suspect_until.get(name, 0.0) <= now]
+            names = tuple(healthy) or tuple(name for name in names if name not in failed) or names
+        return names[turn % len(names)], turn // len(names) % max(1, topic.queues)
+
+    def _lane(self, broker: str) -> Lane:
+        lane = self._lanes.get(broker)
+        if lane is None:
+            lane = Lane(broker, self._brokers.channel, self._options.send, self._background, self._metrics)
+            self._lanes[broker] = lane
+        return lane
+
+    def tick(self) -> None:
+        """Forget what no longer matters; called about once a second."""
+        now = self._clock.monotonic()
+        self._suspect_until = {name: until for name, until in self._suspect_until.items() if until > now}
+        self._turns = {name: turn for name, turn in self._turns.items() if self._catalog.find_topic(name) is not None}
+
+    def _forget_departed(self) -> None:
+        names = self._brokers.names
+        for name in [name for name, lane in self._lanes.items() if name not in names and not lane.waiting_messages]:
+            del self._lanes[name]
+
+
+def _answer(messages: list[ClientMessage], results: list[PutResult]) -> SendMessageResponse:
+    """One entry per message; the status on top is theirs if they all have the same."""
+    response = SendMessageResponse()
+    entries = response.entries
+    codes = set()
+    for message, result in zip(messages, results, strict=True):
+        code = result.code
+        codes.add(code)
+        if code == Code.OK:
+            entries.add(status=OK, message_id=message.properties.message_id, offset=result.queue_offset)
+        else:
+            entries.add(status=status(code, result.error), message_id=message.properties.message_id)
+    if len(codes) > 1:
+        response.status.code = Code.MULTIPLE_RESULTS
+        response.status.message = "some messages were stored and some were not; see the entries"
+    else:
+        response.status.CopyFrom(entries[0].status)
+    return response
+
+
+async def _pause(seconds: float) -> None:
+    """Wait without needing a task of one's own."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_later(seconds, _wake, future)
+    try:
+        await future
+    finally:
+        timer.cancel()
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

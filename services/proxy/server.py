@@ -1,0 +1,201 @@
+"""apache.rocketmq.v2.MessagingService: binds the calls to those who answer them, each answer with a status.
+
+Whatever goes wrong, a client is told so in the `Status` of its answer; no exception leaves a handler but those that end
+a call whose client has gone.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import structlog
+from google.protobuf.message import Message
+
+from services.common.clock import Clock
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
+from services.proxy import protocol
+from services.proxy.acking import Acking
+from services.proxy.clients import Clients
+from services.proxy.metrics import ProxyMetrics
+from services.proxy.offsets import Offsets
+from services.proxy.receiving import Receiving
+from services.proxy.routing import Routing
+from services.proxy.sending import Sending
+from services.proxy.statuses import OK, downgrade, for_client, is_old, of_rpc_error
+from services.proxy.telemetry import Telemetry
+from services.rpc.service import Call, Method, Service, Stream, StreamClosedError
+from services.rpc.status import RpcError
+
+Request = TypeVar("Request")
+Response = TypeVar("Response", bound=Message)
+
+_logger = structlog.get_logger()
+
+
+class MessagingServer:
+    """The client protocol's service.
+
+    Args:
+        routing, sending, receiving, acking, offsets, telemetry: who answers what.
+        clients: who is alive.
+        clock: for how long calls take.
+        metrics: what is counted.
+    """
+
+    def __init__(
+        self,
+        routing: Routing,
+        sending: Sending,
+        receiving: Receiving,
+        acking: Acking,
+        offsets: Offsets,
+        telemetry: Telemetry,
+        clients: Clients,
+        clock: Clock,
+        metrics: ProxyMetrics,
+    ) -> None:
+        self._receiving = receiving
+        self._offsets = offsets
+        self._telemetry = telemetry
+        self._clients = clients
+        self._clock = clock
+        self._metrics = metrics
+        self.service = Service()
+        self._bind(protocol.QUERY_ROUTE, routing.query_route, pb.QueryRouteResponse)
+        self._bind(protocol.QUERY_ASSIGNMENT, routing.query_assignment, pb.QueryAssignmentResponse)
+        self._bind(protocol.SEND_MESSAGE, sending.send, pb.SendMessageResponse)
+        self._bind(protocol.ACK_MESSAGE, acking.ack, pb.AckMessageResponse)
+        self._bind(protocol.CHANGE_INVISIBLE_DURATION, acking.change_invisible, pb.ChangeInvisibleDurationResponse)
+        self._bind(
+            protocol.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE,
+            acking.forward_to_dead_letter_queue,
+            pb.ForwardMessageToDeadLetterQueueResponse,
+        )
+        self._bind(protocol.GET_OFFSET, offsets.get_offset, pb.GetOffsetResponse)
+        self._bind(protocol.UPDATE_OFFSET, offsets.update_offset, pb.UpdateOffsetResponse)
+        self._bind(protocol.QUERY_OFFSET, offsets.query_offset, pb.QueryOffsetResponse)
+        self._bind(protocol.HEARTBEAT, self._heartbeat, pb.HeartbeatResponse)
+        self._bind(protocol.NOTIFY_CLIENT_TERMINATION, self._client_terminates, pb.NotifyClientTerminationResponse)
+        for method, response, what in (
+            (protocol.END_TRANSACTION, pb.EndTransactionResponse, "transactions are"),
+            (protocol.RECALL_MESSAGE, pb.RecallMessageResponse, "recalling delayed messages is"),
+            (protocol.SYNC_LITE_SUBSCRIPTION, pb.SyncLiteSubscriptionResponse, "lite topics are"),
+        ):
+            self._bind(method, _not_supported(f"{what} not supported yet; nothing was changed"), response)
+        self.service.stream(protocol.RECEIVE_MESSAGE, self._receive)
+        self.service.stream(protocol.PULL_MESSAGE, self._pull)
+        self.service.stream(protocol.TELEMETRY, self._open_telemetry)
+
+    def _bind(
+        self,
+        method: Method[Any, Any],
+        handler: Callable[[Call, Any], Awaitable[Response]],
+        response_type: type[Response],
+    ) -> None:
+        """Serve a unary method: time it, and turn what is raised into the status of an answer."""
+        name = method.name
+        monotonic = self._clock.monotonic
+        observe = self._metrics.latency.observe
+
+        async def answer(call: Call, request: Any) -> Response:
+            began = monotonic()
+            try:
+                client_id_of(call)
+                response = await handler(call, request)
+            except (StatusError, RpcError) as error:
+                response = response_type()
+                response.status.CopyFrom(_status_of(error))  # type: ignore[attr-defined]
+            except Exception:
+                _logger.exception("proxy_call_failed", method=name, peer=call.peer)
+                response = response_type()
+                response.status.CopyFrom(_UNEXPECTED)  # type: ignore[attr-defined]
+            code: int = response.status.code  # type: ignore[attr-defined]
+            if code != Code.OK and is_old(call.metadata):
+                downgrade(response)
+            observe(name, code, (monotonic() - began) * 1000)
+            return response
+
+        self.service.unary(method, answer)
+
+    async def _receive(self, call: Call, stream: Stream[pb.ReceiveMessageRequest, bytes]) -> None:
+        await self._stream_answer(
+            call, stream, "ReceiveMessage", lambda: self._receiving.receive(call, client_id_of(call), stream)
+        )
+
+    async def _pull(self, call: Call, stream: Stream[pb.PullMessageRequest, bytes]) -> None:
+        async def pull() -> None:
+            client_id_of(call)
+            await self._offsets.pull(call, stream, self._clock.monotonic())
+
+        await self._stream_answer(call, stream, "PullMessage", pull)
+
+    async def _stream_answer(
+        self, call: Call, stream: Stream[Any, bytes], name: str, work: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Serve a stream that is answered at the end; what is raised becomes its one message, a status."""
+        began = self._clock.monotonic()
+        given = OK
+        try:
+            try:
+                await work()
+            except (StatusError, RpcError) as error:
+                given = _status_of(error)
+            except StreamClosedError:
+                raise
+            except Exception:
+                _logger.exception("proxy_call_failed", method=name, peer=call.peer)
+                given = _UNEXPECTED
+            if given is not OK:
+                # Field 1 of both ReceiveMessageResponse and PullMessageResponse.
+                told = pb.ReceiveMessageResponse(status=for_client(call.metadata, given))
+                await stream.send((told.SerializeToString(),))
+        except StreamClosedError:
+            pass  # nobody is left to be told
+        self._metrics.latency.observe(name, given.code, (self._clock.monotonic() - began) * 1000)
+
+    async def _open_telemetry(self, call: Call, stream: Stream[pb.TelemetryCommand, pb.TelemetryCommand]) -> None:
+        try:
+            await self._telemetry.telemetry(call, client_id_of(call), stream)
+        except StatusError as error:
+            refusal = for_client(call.metadata, _status_of(error))
+            await stream.send((pb.TelemetryCommand(status=refusal),))
+
+    async def _heartbeat(self, call: Call, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
+        self._clients.seen(client_id_of(call), self._clock.monotonic())
+        return pb.HeartbeatResponse(status=OK)
+
+    async def _client_terminates(
+        self, call: Call, request: pb.NotifyClientTerminationRequest
+    ) -> pb.NotifyClientTerminationResponse:
+        self._clients.gone(client_id_of(call))
+        return pb.NotifyClientTerminationResponse(status=OK)
+
+
+_UNEXPECTED = Status(
+    code=Code.INTERNAL_SERVER_ERROR, message="the proxy failed unexpectedly; its log says why. Try again"
+)
+
+
+def client_id_of(call: Call) -> str:
+    """Who calls.
+
+    Raises:
+        StatusError: CLIENT_ID_REQUIRED.
+    """
+    client_id = call.metadata.get("x-mq-client-id", "")
+    if not client_id or len(client_id) > 1024:
+        raise StatusError(Code.CLIENT_ID_REQUIRED, "the call has no header x-mq-client-id, or one that is too long")
+    return client_id
+
+
+def _status_of(error: StatusError | RpcError) -> Status:
+    refused = error if isinstance(error, StatusError) else of_rpc_error(error, "another service")
+    return Status(code=refused.code, message=refused.message)
+
+
+def _not_supported(sentence: str) -> Callable[[Call, Any], Awaitable[Any]]:
+    async def refuse(call: Call, request: Any) -> Any:
+        raise StatusError(Code.UNSUPPORTED, sentence)
+
+    return refuse

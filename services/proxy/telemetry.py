@@ -1,0 +1,199 @@
+"""Telemetry: what a client says of itself, and the settings it gets in answer (PROTOCOL.md, "Telemetry stream").
+
+A healthy stream is never ended from here. Settings are answered at once and sent a second time a moment later, for
+clients that are not listening yet when the first ones come.
+"""
+
+import asyncio
+
+from services.common.clock import Clock
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
+    Code,
+    CustomizedBackoff,
+    ExponentialBackoff,
+    Metric,
+    RetryPolicy,
+    Settings,
+    Status,
+)
+from services.common.pb.apache.rocketmq.v2.service_pb2 import TelemetryCommand
+from services.proxy.background import Background
+from services.proxy.catalog import Catalog
+from services.proxy.clients import Clients
+from services.proxy.options import ProxyOptions
+from services.proxy.resources import full_name
+from services.proxy.statuses import OK, for_client
+from services.rpc.service import Call, Stream, StreamClosedError
+
+TelemetryStream = Stream[TelemetryCommand, TelemetryCommand]
+
+_RETRY_MULTIPLIER = 2.0
+_STREAMS_PER_CLIENT_MAX = 64
+
+
+class Session:
+    """One Telemetry stream of a client.
+
+    Args:
+        stream: the stream.
+    """
+
+    def __init__(self, stream: TelemetryStream) -> None:
+        self._stream = stream
+        self._writing = asyncio.Lock()
+        self.settings: Settings | None = None
+        self.repeat: asyncio.TimerHandle | None = None
+
+    async def send(self, command: TelemetryCommand) -> None:
+        """Send a command, after those before it.
+
+        Raises:
+            StreamClosedError: the client has gone.
+        """
+        async with self._writing:
+            await self._stream.send((command,))
+
+    async def open(self) -> None:
+        """Let the headers of the answer go out: the Rust client waits for them before it says anything."""
+        async with self._writing:
+            await self._stream.send(())
+
+
+class Telemetry:
+    """The Telemetry streams of this proxy.
+
+    Args:
+        catalog: groups, for their back-off.
+        clients: settings are a sign of life.
+        options: what clients are told.
+        clock: for signs of life.
+        background: where repeated settings are sent.
+    """
+
+    def __init__(
+        self, catalog: Catalog, clients: Clients, options: ProxyOptions, clock: Clock, background: Background
+    ) -> None:
+        self._catalog = catalog
+        self._clients = clients
+        self._options = options
+        self._clock = clock
+        self._background = background
+        self._sessions: dict[str, list[Session]] = {}
+
+    @property
+    def streams(self) -> int:
+        """Streams open now."""
+        return sum(map(len, self._sessions.values()))
+
+    async def telemetry(self, call: Call, client_id: str, stream: TelemetryStream) -> None:
+        """Serve one stream until the client ends it."""
+        session = Session(stream)
+        sessions = self._sessions.setdefault(client_id, [])
+        if len(sessions) >= _STREAMS_PER_CLIENT_MAX:
+            raise StatusError(Code.TOO_MANY_REQUESTS, "this client has too many Telemetry streams")
+        sessions.append(session)
+        try:
+            await session.open()
+            while (command := await stream.receive()) is not None:
+                if command.HasField("settings"):
+                    await self._take_settings(call, client_id, session, command.settings)
+        except StreamClosedError:
+            pass  # the ordinary end of a client
+        finally:
+            if session.repeat is not None:
+                session.repeat.cancel()
+            sessions.remove(session)
+            if not sessions:
+                self._sessions.pop(client_id, None)
+
+    async def _take_settings(self, call: Call, client_id: str, session: Session, settings: Settings) -> None:
+        """Answer a client's settings with what it is to go by."""
+        try:
+            self._clients.seen(client_id, self._clock.monotonic())
+            answer = await self.settings_for(settings)
+        except StatusError as error:
+            refusal = Status(code=error.code, message=error.message)
+            await session.send(TelemetryCommand(status=for_client(call.metadata, refusal)))
+            return
+        session.settings = settings
+        command = TelemetryCommand(status=OK, settings=answer)
+        await session.send(command)
+        repeat_ms = self._options.client.settings_repeat_ms
+        if repeat_ms:
+            if session.repeat is not None:
+                session.repeat.cancel()
+            session.repeat = asyncio.get_running_loop().call_later(
+                repeat_ms / 1000, lambda: self._background.start(_send_again(session, command))
+            )
+
+    async def settings_for(self, settings: Settings) -> Settings:
+        """The settings that a client with these settings is told.
+
+        Raises:
+            StatusError: INVALID_CLIENT_PROPERTIES, if it says neither what it publishes nor what it subscribes to.
+        """
+        answer = Settings()
+        answer.CopyFrom(settings)
+        answer.metric.CopyFrom(Metric(on=False))
+        kind = settings.WhichOneof("pub_sub")
+        if kind == "publishing":
+            answer.publishing.max_body_size = self._options.message.body_bytes_max
+            answer.publishing.validate_message_type = self._options.client.validate_message_type
+            answer.backoff_policy.CopyFrom(self._publishing_backoff())
+        elif kind == "subscription":
+            await self._tell_consumer(answer)
+        else:
+            raise StatusError(
+                Code.INVALID_CLIENT_PROPERTIES, "the settings hold neither `publishing` nor `subscription`"
+            )
+        return answer
+
+    async def _tell_consumer(self, answer: Settings) -> None:
+        """Fill in what consumers are told: their group's order and back-off, batch size and poll time."""
+        options = self._options
+        name = full_name(answer.subscription.group)
+        group = self._catalog.find_group(name)
+        if group is None and name:
+            try:
+                group = await self._catalog.ensure_group(name)
+            except StatusError as error:
+                if error.code != Code.HA_NOT_AVAILABLE:
+                    raise
+        subscription = answer.subscription
+        subscription.fifo = group is not None and group.fifo
+        subscription.receive_batch_size = options.receive.batch_messages_max
+        poll_ms = options.grpc_client_consumer_max_long_polling_timeout_ms
+        if subscription.HasField("long_polling_timeout"):
+            asked_ms = subscription.long_polling_timeout.ToMilliseconds()
+            shortest_ms = options.grpc_client_consumer_min_long_polling_timeout_ms
+            poll_ms = min(max(asked_ms, shortest_ms, 1), poll_ms)
+        subscription.long_polling_timeout.FromMilliseconds(poll_ms)
+        backoff_ms = tuple(group.backoff_ms) if group is not None else ()
+        answer.backoff_policy.CopyFrom(
+            RetryPolicy(
+                max_attempts=group.max_attempts if group is not None else options.client.group_max_attempts,
+                customized_backoff=_customized(backoff_ms or options.client.group_backoff_ms),
+            )
+        )
+
+    def _publishing_backoff(self) -> RetryPolicy:
+        client = self._options.client
+        backoff = ExponentialBackoff(multiplier=_RETRY_MULTIPLIER)
+        backoff.initial.FromMilliseconds(client.send_backoff_initial_ms)
+        backoff.max.FromMilliseconds(client.send_backoff_max_ms)
+        return RetryPolicy(max_attempts=client.send_max_attempts, exponential_backoff=backoff)
+
+
+def _customized(backoff_ms: tuple[int, ...]) -> CustomizedBackoff:
+    backoff = CustomizedBackoff()
+    for milliseconds in backoff_ms:
+        backoff.next.add().FromMilliseconds(milliseconds)
+    return backoff
+
+
+async def _send_again(session: Session, command: TelemetryCommand) -> None:
+    try:
+        await session.send(command)
+    except StreamClosedError:
+        return

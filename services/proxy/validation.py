@@ -1,0 +1,239 @@
+"""Every rule for what clients send, each with the code that the official clients expect. Nothing here knows of I/O."""
+
+import re
+
+from services.common.errors import StatusError
+from services.common.names import is_legal, is_system_topic
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
+    Code,
+    FilterExpression,
+    FilterType,
+    MessageType,
+    SystemProperties,
+)
+from services.common.pb.popwheel.v1 import broker_pb2 as broker
+from services.common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
+from services.proxy.options import MessageLimits, ReceiveOptions
+from services.proxy.payload import ClientMessage
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NOT_IN_TAGS = re.compile(r"[\x00-\x1f\x7f|]")
+_ALL = broker.Filter(kind=broker.FilterKind.ALL)
+_EXPRESSION_LENGTH_MAX = 8_192
+
+ACCEPTED_TYPES: dict[int, tuple[MessageType.ValueType, ...]] = {
+    TopicType.NORMAL: (MessageType.NORMAL,),
+    TopicType.FIFO: (MessageType.FIFO,),
+    TopicType.DELAY: (MessageType.DELAY,),
+    TopicType.TRANSACTION: (MessageType.TRANSACTION,),
+    TopicType.MIXED: (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION),
+}
+"""A topic's type -> the types of the messages it takes."""
+
+
+def check_topic_name(name: str, limits: MessageLimits) -> None:
+    """Refuse what cannot be a topic's name.
+
+    Raises:
+        StatusError: ILLEGAL_TOPIC.
+    """
+    if not is_legal(name, limits.topic_length_max):
+        raise StatusError(Code.ILLEGAL_TOPIC, _name_rule("topic", name, limits.topic_length_max))
+
+
+def check_sendable(name: str) -> None:
+    """Refuse sends to the system's own topics.
+
+    Raises:
+        StatusError: ILLEGAL_TOPIC.
+    """
+    if is_system_topic(name):
+        raise StatusError(Code.ILLEGAL_TOPIC, f"{_shown(name)} belongs to the system: it can be read, not sent to")
+
+
+def check_group_name(name: str, limits: MessageLimits) -> None:
+    """Refuse what cannot be a consumer group's name.
+
+    Raises:
+        StatusError: ILLEGAL_CONSUMER_GROUP.
+    """
+    if not is_legal(name, limits.group_length_max):
+        raise StatusError(Code.ILLEGAL_CONSUMER_GROUP, _name_rule("consumer group", name, limits.group_length_max))
+
+
+def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -> None:
+    """Check everything about one message of a send.
+
+    Raises:
+        StatusError: with the code of the first rule that it breaks.
+    """
+    if message.body_bytes > limits.body_bytes_max:
+        raise StatusError(
+            Code.MESSAGE_BODY_TOO_LARGE,
+            f"the body has {message.body_bytes} bytes, at most {limits.body_bytes_max} are taken",
+        )
+    if message.body_bytes == 0:
+        raise StatusError(Code.MESSAGE_BODY_EMPTY, "the body is empty; a message needs at least one byte")
+    properties = message.properties
+    _check_message_id(properties.message_id, limits)
+    if properties.HasField("tag"):
+        _check_tag(properties.tag)
+    for key in properties.keys:
+        if not key.strip() or _CONTROL.search(key):
+            raise StatusError(Code.ILLEGAL_MESSAGE_KEY, "a key is blank or holds control characters")
+    _check_properties(message, limits)
+    _check_type(properties, topic)
+
+
+def check_invisible(asked_ms: int, options: ReceiveOptions) -> int:
+    """The invisible duration of a receive, in milliseconds.
+
+    Raises:
+        StatusError: ILLEGAL_INVISIBLE_TIME, if it is too short or too long.
+    """
+    if not options.invisible_ms_min <= asked_ms <= options.invisible_ms_max:
+        raise StatusError(
+            Code.ILLEGAL_INVISIBLE_TIME,
+            f"an invisible duration of {asked_ms} ms was asked for; it must be between {options.invisible_ms_min} "
+            f"and {options.invisible_ms_max} ms",
+        )
+    return asked_ms
+
+
+def check_changed_invisible(asked_ms: int, options: ReceiveOptions) -> int:
+    """The invisible duration of a change; 0 makes the message visible at once, and there is no other lower limit.
+
+    Raises:
+        StatusError: ILLEGAL_INVISIBLE_TIME, if it is negative or too long.
+    """
+    if not 0 <= asked_ms <= options.invisible_ms_max:
+        raise StatusError(
+            Code.ILLEGAL_INVISIBLE_TIME,
+            f"an invisible duration of {asked_ms} ms was asked for; it must be between 0 and "
+            f"{options.invisible_ms_max} ms",
+        )
+    return asked_ms
+
+
+def filter_of(expression: FilterExpression) -> broker.Filter:
+    """What a broker is asked to filter by: everything, or tags as `a || b`.
+
+    Raises:
+        StatusError: ILLEGAL_FILTER_EXPRESSION.
+    """
+    text = expression.expression.strip()
+    if expression.type == FilterType.SQL:
+        raise StatusError(Code.ILLEGAL_FILTER_EXPRESSION, "SQL92 filters are not supported yet; filter by tag")
+    if not text or text == "*":
+        return _ALL
+    if len(text) > _EXPRESSION_LENGTH_MAX:
+        raise StatusError(
+            Code.ILLEGAL_FILTER_EXPRESSION, f"the filter has more than {_EXPRESSION_LENGTH_MAX} characters"
+        )
+    tags = [tag.strip() for tag in text.split("||")]
+    if any(not tag or _NOT_IN_TAGS.search(tag) for tag in tags):
+        raise StatusError(
+            Code.ILLEGAL_FILTER_EXPRESSION,
+            f"{_shown(text)} is not a tag filter; write '*', 'a' or 'a || b'",
+        )
+    if "*" in tags:
+        return _ALL
+    return broker.Filter(kind=broker.FilterKind.TAG, expression=" || ".join(dict.fromkeys(tags)))
+
+
+def message_type(properties: SystemProperties) -> MessageType.ValueType:
+    """The type of a message: as it says, or as its properties show where it does not say."""
+    if properties.message_type != MessageType.MESSAGE_TYPE_UNSPECIFIED:
+        return properties.message_type
+    for field, shown in _SHOWN_BY.items():
+        if properties.HasField(field):  # type: ignore[arg-type]
+            return shown
+    return MessageType.NORMAL
+
+
+_SHOWN_BY = {
+    "message_group": MessageType.FIFO,
+    "delivery_timestamp": MessageType.DELAY,
+    "lite_topic": MessageType.LITE,
+    "priority": MessageType.PRIORITY,
+}
+
+
+def _check_message_id(message_id: str, limits: MessageLimits) -> None:
+    if not message_id.strip() or len(message_id) > limits.id_length_max or _CONTROL.search(message_id):
+        raise StatusError(
+            Code.ILLEGAL_MESSAGE_ID,
+            f"the message id is blank, has control characters or more than {limits.id_length_max} characters",
+        )
+
+
+def _check_tag(tag: str) -> None:
+    if not tag.strip() or _NOT_IN_TAGS.search(tag):
+        raise StatusError(Code.ILLEGAL_MESSAGE_TAG, "the tag is blank or holds control characters or '|'")
+
+
+def _check_properties(message: ClientMessage, limits: MessageLimits) -> None:
+    properties = message.head.user_properties
+    count = len(properties)
+    if count > limits.user_properties_max:
+        raise StatusError(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"the message has {count} properties, at most {limits.user_properties_max} are taken",
+        )
+    if len(message.system_properties) > limits.system_properties_bytes_max:
+        raise StatusError(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"keys, tag and the like have {len(message.system_properties)} bytes, at most "
+            f"{limits.system_properties_bytes_max} are taken",
+        )
+    if not count:
+        return
+    for key in properties:
+        if not key.strip() or _CONTROL.search(key):
+            raise StatusError(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY, "a property's name is blank or holds control characters"
+            )
+    if message.head_bytes > limits.user_properties_bytes_max:  # only then is it worth counting exactly
+        size = sum(len(key.encode()) + len(value.encode()) for key, value in properties.items())
+        if size > limits.user_properties_bytes_max:
+            raise StatusError(
+                Code.MESSAGE_PROPERTIES_TOO_LARGE,
+                f"names and values of the properties have {size} bytes, at most "
+                f"{limits.user_properties_bytes_max} are taken",
+            )
+
+
+def _check_type(properties: SystemProperties, topic: Topic) -> None:
+    kind = message_type(properties)
+    accepted = ACCEPTED_TYPES.get(topic.type, ())
+    if kind not in accepted:
+        raise StatusError(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"the message is of type {_type_name(kind)}, the topic {topic.name} takes "
+            f"{' and '.join(_type_name(one) for one in accepted) or 'none'}",
+        )
+    if kind != MessageType.NORMAL:
+        raise StatusError(
+            Code.UNSUPPORTED, f"messages of type {_type_name(kind)} are not supported yet; nothing was stored"
+        )
+    for field, shown in _SHOWN_BY.items():
+        if properties.HasField(field):  # type: ignore[arg-type]
+            raise StatusError(
+                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                f"the message is of type NORMAL but has a {field}, as one of type {_type_name(shown)} has",
+            )
+
+
+def _type_name(kind: int) -> str:
+    return MessageType.Name(MessageType.ValueType(kind)) if kind in MessageType.values() else str(kind)
+
+
+def _name_rule(what: str, name: str, length_max: int) -> str:
+    return (
+        f"{_shown(name)} is not a name for a {what}: letters, digits, '%', '_' and '-', "
+        f"between 1 and {length_max} of them"
+    )
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 64 else text[:61] + "...")
