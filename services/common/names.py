@@ -11,8 +11,12 @@ _LEGAL = re.compile(r"[%A-Za-z0-9_-]+")
 
 
 def retry_topic(group: str, topic: str) -> str:
-    """Where messages of `topic` that `group` did not acknowledge in time come again."""
-    return f"{RETRY_PREFIX}{group}_{topic}"
+    """Where messages of `topic` that `group` did not acknowledge in time come again.
+
+    The separator is one that no name may hold: with the articles' `_`, group `a` on topic `b_c` and group `a_b` on
+    topic `c` would share a retry topic (decision 0005).
+    """
+    return f"{RETRY_PREFIX}{group}+{topic}"
 
 
 def dead_letter_topic(group: str) -> str:
@@ -26,7 +30,7 @@ def revive_topic(cluster: str) -> str:
 
 
 def is_legal(name: str, length_max: int) -> bool:
-    """Whether a name has only letters, digits, `%`, `_`, `-` and between 1 and `length_max` of them (RocketMQ's rule)."""
+    """Whether a name has 1 to `length_max` characters: letters, digits, `%`, `_` and `-`, as RocketMQ has it."""
     return 0 < len(name) <= length_max and _LEGAL.fullmatch(name) is not None
 
 

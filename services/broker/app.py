@@ -1,0 +1,253 @@
+"""A broker's life: recover, serve, save, end."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from services.broker import checkpoint as checkpoint_file
+from services.broker.checkpoint import Checkpoint
+from services.broker.core import BrokerCore
+from services.broker.flusher import Flusher
+from services.broker.metrics import BrokerCollector, BrokerStatistics
+from services.broker.options import BrokerOptions
+from services.broker.reviver import Reviver
+from services.broker.server import BrokerServer
+from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.message_store import StoreCheckpoint
+from services.common.clock import Clock
+from services.common.cluster import ClusterView
+from services.common.disk import Disk, SystemDisk, replace_file
+from services.common.errors import StatusError
+from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
+from services.rpc.follow import ControllerFollower
+from services.rpc.service import Channel, Service
+
+_log = structlog.get_logger()
+
+_CHECKPOINT_NAME = "checkpoint"
+_DISK_LOOK_INTERVAL_S = 0.5
+_LET_GO_INTERVAL_S = 1.0
+
+
+class BrokerApp:
+    """One broker.
+
+    Args:
+        options: settings.
+        data_dir: folder of its files.
+        clock: the time.
+        random_source: which queue a pop begins with.
+        registry: where its metrics go.
+        controller: the way to the controller.
+        disk: where the folder is; the machine's disk if not given.
+    """
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        data_dir: Path,
+        clock: Clock,
+        random_source: random.Random,
+        registry: CollectorRegistry,
+        controller: Channel,
+        disk: Disk | None = None,
+    ) -> None:
+        self._options = options
+        self._folder = data_dir
+        self._clock = clock
+        self._disk = SystemDisk() if disk is None else disk
+        self._disk_looked_at_s = -_DISK_LOOK_INTERVAL_S
+        self._disk_full = False
+        self.view = ClusterView()
+        self.follower = ControllerFollower(controller, self.view, options.name, clock)
+        self._disk.make_folder(data_dir)
+        self.statistics = BrokerStatistics()
+        self.core = BrokerCore(
+            options, self._disk, data_dir, clock, random_source, self.view, self._arrived, self._due_changed
+        )
+        self.flusher = Flusher(self.core.store, options.flush, options.flush_interval_ms, self._fail)
+        self.reviver = Reviver(self.core, clock, self.flusher.confirm_later)
+        self.server = BrokerServer(
+            self.core,
+            self.flusher,
+            options,
+            clock,
+            self.statistics,
+            self._disk_is_full,
+            self.reviver.due_changed,
+        )
+        BrokerCollector(
+            registry,
+            options,
+            self.core,
+            self.statistics,
+            clock,
+            lambda: self.reviver.redelivered,
+            lambda: self._disk.usage(self._folder),
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._saving = asyncio.Lock()
+        self._cluster_changed = asyncio.Event()
+        self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+    @property
+    def service(self) -> Service:
+        """popwheel.v1.Broker."""
+        return self.server.service
+
+    def health(self) -> str | None:
+        """None if all is well, else a sentence for `/readyz`."""
+        if self.failure.done():
+            return f"the broker has stopped: {self.failure.result()}"
+        if not self.view.ready:
+            return "the broker has not heard of the controller yet"
+        if self.core.popping.damaged:
+            return f"{len(self.core.popping.damaged)} queues stand still at a damaged record"
+        if self._disk_is_full():
+            return "the broker's disk is nearly full, sends are refused"
+        return None
+
+    async def start(self) -> None:
+        """Recover and begin to serve.
+
+        Raises:
+            CorruptDataError: acknowledged data is damaged; nothing was changed.
+            UnknownFormatError: the files are of a newer release; nothing was changed.
+        """
+        path = self._folder / _CHECKPOINT_NAME
+        began_s = self._clock.monotonic()
+        self.core.recover(self._load(path))
+        await self.flusher.sync()
+        await self._save()
+        _log.info(
+            "broker recovered",
+            name=self._options.name,
+            position=self.core.store.log.end_position,
+            open_check_points=len(self.core.state.table),
+            seconds=round(self._clock.monotonic() - began_s, 3),
+        )
+        self.view.subscribe(self._cluster_changes)
+        self.flusher.start()
+        self.follower.start()
+        self._tasks = [
+            asyncio.create_task(self._when_cluster_changes(), name="broker-cluster"),
+            asyncio.create_task(self._every(_LET_GO_INTERVAL_S, self._let_go), name="broker-let-go"),
+            asyncio.create_task(self._save_often(), name="broker-checkpoint"),
+            asyncio.create_task(
+                self._every(self._options.retention.interval_ms / 1000, self._delete_expired), name="broker-retention"
+            ),
+        ]
+
+    async def stop(self) -> None:
+        """Save everything and end. The caller has seen to it that no more calls come."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.reviver.stop()
+        await self.follower.stop()
+        if not self.failure.done():
+            with suppress(OSError):
+                await self.flusher.stop()
+                await self._save()
+        self.core.store.close()
+        if isinstance(self._disk, SystemDisk):
+            self._disk.close()
+
+    def _load(self, path: Path) -> Checkpoint:
+        if not self._disk.exists(path):
+            # The first checkpoint is written before the first message, so without one nothing may be cut off.
+            end = self.core.store.log.end_position
+            return Checkpoint(store=StoreCheckpoint(synced_position=end))
+        file = self._disk.open(path)
+        try:
+            return checkpoint_file.decode(file.read(0, file.size()))
+        finally:
+            file.close()
+
+    async def _save(self) -> None:
+        async with self._saving:
+            checkpoint, files = self.core.checkpoint()
+            try:
+                await self.flusher.sync()
+                for file in files:
+                    await file.sync()
+            finally:
+                for file in files:
+                    file.close()
+            data = checkpoint_file.encode(self.core.synced(checkpoint))
+            await replace_file(self._disk, self._folder / _CHECKPOINT_NAME, data)
+
+    async def _save_often(self) -> None:
+        saved_position = -1
+        while True:
+            await asyncio.sleep(self._options.checkpoint_interval_ms / 1000)
+            position = self.core.store.log.end_position
+            if position == saved_position:
+                continue
+            try:
+                self.core.rewrite_lagging()
+                await self._save()
+                saved_position = position
+            except (OSError, StatusError) as error:
+                if self.failure.done():
+                    return
+                _log.error("the broker's progress could not be saved, trying again", error=str(error))
+
+    def _let_go(self) -> None:
+        self.core.state.merge_buffer.let_go(self._clock.steady_ms())
+
+    def _delete_expired(self) -> None:
+        removed = self.core.delete_expired()
+        if removed:
+            _log.info("old segments deleted", segments=removed, log_begins_at=self.core.store.log.start_position)
+
+    async def _every(self, interval_s: float, action: Callable[[], object]) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                action()
+            except OSError as error:
+                _log.error("housekeeping failed, trying again", error=str(error))
+
+    async def _when_cluster_changes(self) -> None:
+        await self.follower.wait_ready()
+        self.reviver.start()
+        while True:
+            self._cluster_changed.clear()
+            try:
+                self.core.take_in_cluster_change()
+                self.flusher.confirm_later()
+            except StatusError as error:
+                _log.error("a change of topics or groups could not be taken in, trying again", error=str(error))
+                await asyncio.sleep(1)
+                continue
+            await self._cluster_changed.wait()
+
+    def _cluster_changes(self, update: ClusterUpdate) -> None:
+        self.core.deleted(update.deleted_topics, update.deleted_groups)
+        self._cluster_changed.set()
+
+    def _arrived(self, queue: ConsumeQueue) -> None:
+        self.server.arrived(queue)
+
+    def _due_changed(self) -> None:
+        self.reviver.due_changed()
+
+    def _disk_is_full(self) -> bool:
+        now_s = self._clock.monotonic()
+        if now_s - self._disk_looked_at_s >= _DISK_LOOK_INTERVAL_S:
+            self._disk_looked_at_s = now_s
+            full = self._disk.usage(self._folder).used_share > self._options.disk_full_share
+            if full != self._disk_full:
+                _log.warning("disk nearly full, sends are refused" if full else "disk has space again")
+            self._disk_full = full
+        return self._disk_full
+
+    def _fail(self, error: Exception) -> None:
+        if not self.failure.done():
+            self.failure.set_result(error)

@@ -1,0 +1,95 @@
+"""The checkpoint file: how far the broker's progress is saved, so that recovery reads only what came after.
+
+Magic `PWCP`, version 2 bytes, CRC-32C 4 bytes of the rest, then JSON.
+"""
+
+import json
+import struct
+from dataclasses import dataclass, field
+
+from google_crc32c import value
+
+from services.broker.pop.pop_state import PopSnapshot
+from services.broker.store.message_store import StoreCheckpoint
+from services.common.errors import CorruptDataError, UnknownFormatError
+
+_PREFIX = struct.Struct(">4sHI")
+_MAGIC = b"PWCP"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """All that a broker saves besides its log.
+
+    Args:
+        store: of the message store.
+        pop: of the pop state, at the same position of the log.
+        topic_ids: which topics the broker knew, to tell one that was deleted and made again meanwhile.
+        group_ids: likewise of groups.
+    """
+
+    store: StoreCheckpoint = field(default_factory=StoreCheckpoint)
+    pop: PopSnapshot = field(default_factory=PopSnapshot)
+    topic_ids: dict[str, int] = field(default_factory=dict)
+    group_ids: dict[str, int] = field(default_factory=dict)
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """The contents of the file."""
+    store, pop = checkpoint.store, checkpoint.pop
+    body = json.dumps(
+        {
+            "position": store.position,
+            "synced_position": store.synced_position,
+            "epoch": store.epoch,
+            "queues": store.queues or {},
+            "offsets": pop.offsets,
+            "revive_offsets": pop.revive_offsets,
+            "next_number": pop.next_number,
+            "topic_ids": checkpoint.topic_ids,
+            "group_ids": checkpoint.group_ids,
+        },
+        separators=(",", ":"),
+    ).encode()
+    return _PREFIX.pack(_MAGIC, _VERSION, value(body)) + body
+
+
+def decode(data: bytes) -> Checkpoint:
+    """Read the contents of the file.
+
+    Raises:
+        CorruptDataError: it is damaged.
+        UnknownFormatError: it was written by a release that this one does not know.
+    """
+    if len(data) < _PREFIX.size:
+        raise CorruptDataError("the checkpoint file is cut off; restore it from a replica or a backup")
+    magic, version, checksum = _PREFIX.unpack_from(data)
+    body = data[_PREFIX.size :]
+    if magic != _MAGIC or (version == _VERSION and value(body) != checksum):
+        raise CorruptDataError("the checkpoint file is damaged; restore it from a replica or a backup")
+    if version != _VERSION:
+        raise UnknownFormatError(f"the checkpoint file has format version {version}, this release knows {_VERSION}")
+    fields = json.loads(body)
+    return Checkpoint(
+        store=StoreCheckpoint(
+            position=fields["position"],
+            synced_position=fields["synced_position"],
+            epoch=fields["epoch"],
+            queues={topic: _by_queue(queues) for topic, queues in fields["queues"].items()},
+        ),
+        pop=PopSnapshot(
+            offsets={
+                group: {topic: _by_queue(queues) for topic, queues in topics.items()}
+                for group, topics in fields["offsets"].items()
+            },
+            revive_offsets=tuple(fields["revive_offsets"]),
+            next_number=fields["next_number"],
+        ),
+        topic_ids=fields["topic_ids"],
+        group_ids=fields["group_ids"],
+    )
+
+
+def _by_queue(queues: dict[str, list[int]]) -> dict[int, tuple[int, int]]:
+    return {int(queue_id): (first, second) for queue_id, (first, second) in queues.items()}

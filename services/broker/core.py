@@ -1,0 +1,225 @@
+"""A broker's core: store and pop state, changed only here, and the records that are neither messages nor pops."""
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from services.broker.checkpoint import Checkpoint
+from services.broker.notification import Interests
+from services.broker.options import BrokerOptions
+from services.broker.pop.acking import Acking
+from services.broker.pop.check_point import REVIVE_QUEUES, OffsetCommit, encode_ack
+from services.broker.pop.pop_state import PopState
+from services.broker.pop.popping import Popping
+from services.broker.store import retention
+from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.message_store import MessageStore
+from services.broker.store.record import Record, RecordKind
+from services.broker.store.retention import SegmentAge
+from services.common import names
+from services.common.clock import Clock
+from services.common.cluster import ClusterView
+from services.common.disk import Disk, File
+
+_REWRITES_AT_ONCE = 1000
+
+
+class BrokerCore:
+    """Everything a broker decides; `app` and `server` wait, sync and speak for it.
+
+    Args:
+        options: settings.
+        disk: where its files are.
+        folder: its own folder there.
+        clock: the time.
+        random_source: which queue a pop begins with.
+        view: topics, groups and keys as the controller has them.
+        on_arrival: told of each message that has become readable.
+        on_due_changed: told when something may come due earlier than before.
+    """
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        disk: Disk,
+        folder: Path,
+        clock: Clock,
+        random_source: random.Random,
+        view: ClusterView,
+        on_arrival: Callable[[ConsumeQueue], None],
+        on_due_changed: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._disk = disk
+        self._folder = folder
+        self._clock = clock
+        self._view = view
+        self._on_arrival = on_arrival
+        self._topic_ids: dict[str, int] = {}
+        self._group_ids: dict[str, int] = {}
+        self._deleted_topics: set[str] = set()
+        self._deleted_groups: set[str] = set()
+        self.interests = Interests(options.pop.notify_interests_max)
+        self.store = MessageStore(disk, folder, options.log, clock, self._arrived)
+        self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max)
+        self.popping = Popping(self.store, self.state, view, options.pop, clock, random_source, options.name)
+        self.acking = Acking(self.store, self.state, view, clock, options.name, on_due_changed)
+
+    def recover(self, checkpoint: Checkpoint) -> None:
+        """Bring store and pop state to where the log ends.
+
+        Raises:
+            CorruptDataError: acknowledged data is damaged; the broker must not start.
+        """
+        store, state = self.store, self.state
+        self._topic_ids = dict(checkpoint.topic_ids)
+        self._group_ids = dict(checkpoint.group_ids)
+        newer = list(store.recover(checkpoint.store))
+        state.restore(checkpoint.pop, store.ensure_queue)
+        for topic in {name for name, _ in store.queues if name.startswith(names.REVIVE_PREFIX)}:
+            for number, begin in enumerate(checkpoint.pop.revive_offsets):
+                self._replay_revive_queue(topic, number, begin, checkpoint.store.position)
+        for found in newer:
+            state.replay(found, store.ensure_queue)
+        state.table.restart_ids(checkpoint.pop.next_number)
+
+    def _replay_revive_queue(self, topic: str, number: int, begin: int, position: int) -> None:
+        queue = self.store.queue(topic, number)
+        if queue is None:
+            return
+        end = queue.first_at_or_after(position)
+        for start in range(max(begin, queue.min_offset), end, 1024):
+            for found in self.store.read_many(queue.read(start, min(1024, end - start))):
+                self.state.replay_revive_record(found)
+
+    def checkpoint(self) -> tuple[Checkpoint, list[File]]:
+        """What to save, once the log and the files given with it are synced."""
+        store, files = self.store.checkpoint()
+        topic = self.revive_topic
+        ends = tuple(self.store.next_offset(topic, number) for number in range(REVIVE_QUEUES))
+        checkpoint = Checkpoint(store, self.state.snapshot(ends), dict(self._topic_ids), dict(self._group_ids))
+        return checkpoint, files
+
+    def synced(self, checkpoint: Checkpoint) -> Checkpoint:
+        """A checkpoint with the position that the log is synced up to now."""
+        return replace(checkpoint, store=replace(checkpoint.store, synced_position=self.store.log.synced_position))
+
+    def deleted(self, topics: Iterable[str], groups: Iterable[str]) -> None:
+        """Topics and groups were deleted; `take_in_cluster_change` does the rest."""
+        self._deleted_topics.update(topics)
+        self._deleted_groups.update(groups)
+
+    def take_in_cluster_change(self) -> None:
+        """Drop what belongs to topics and groups that were deleted, also if they were made again since.
+
+        What the controller does not know at all is kept: a controller that lost its state must not cost messages.
+
+        Raises:
+            StatusError: the disk is full; it is to be tried again.
+        """
+        topics, groups = self._view.topics, self._view.groups
+        for name, known_id in list(self._topic_ids.items()):
+            if topics[name].id != known_id if name in topics else name in self._deleted_topics:
+                self.forget_topic(name)
+        for name, known_id in list(self._group_ids.items()):
+            if groups[name].id != known_id if name in groups else name in self._deleted_groups:
+                self.forget_group(name)
+        self._topic_ids.update((topic.name, topic.id) for topic in topics.values())
+        self._group_ids.update((group.name, group.id) for group in groups.values())
+        self._deleted_topics.clear()
+        self._deleted_groups.clear()
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: its messages are gone, and no group has any progress in it."""
+        self._topic_ids.pop(topic, None)
+        stored = [
+            name
+            for name in {name for name, _ in self.store.queues}
+            if name == topic or (name.startswith(names.RETRY_PREFIX) and name.endswith(f"+{topic}"))
+        ]
+        if stored:
+            self._forget(RecordKind.FORGET_TOPIC, stored)
+            for name in stored:
+                self.store.forget_topic(name)
+                self.state.forget_topic(name)
+
+    def forget_group(self, group: str) -> None:
+        """A group was deleted: its progress, its retry topics and its dead letters are gone."""
+        self._group_ids.pop(group, None)
+        stored = [
+            name
+            for name in {name for name, _ in self.store.queues}
+            if name == names.dead_letter_topic(group) or name.startswith(names.retry_topic(group, ""))
+        ]
+        topic = self.revive_topic
+        records = [Record(RecordKind.FORGET_GROUP, topic, 0, group.encode())]
+        records += [
+            Record(RecordKind.ACK, topic, each.revive_queue, encode_ack(each.id, each.open_bits))
+            for each in self.state.table
+            if each.group == group
+        ]
+        self.store.put(records)
+        self.state.forget_group(group)
+        if stored:
+            self._forget(RecordKind.FORGET_TOPIC, stored)
+            for name in stored:
+                self.store.forget_topic(name)
+
+    def _forget(self, kind: RecordKind, topics: Sequence[str]) -> None:
+        self.store.put([Record(kind, self.revive_topic, 0, topic.encode()) for topic in topics])
+
+    def commit_offset(self, commit: OffsetCommit) -> None:
+        """Set a group's committed offset by hand.
+
+        Raises:
+            StatusError: the disk is full; nothing has changed.
+        """
+        queue = self.store.ensure_queue((commit.topic, commit.queue_id))
+        self.store.put([Record(RecordKind.OFFSET, self.revive_topic, 0, commit.encode())])
+        self.state.merge_buffer.ensure(commit.group, queue).committed = commit.offset
+
+    def rewrite_lagging(self) -> None:
+        """Bring forward the open CKs that recovery would have to read from far back. Raises StatusError: disk full."""
+        topic = self.revive_topic
+        for number in range(REVIVE_QUEUES):
+            before = self.store.next_offset(topic, number) - self._options.pop.rewrite_after_records
+            self.acking.rewrite(self.state.table.lagging(number, before, _REWRITES_AT_ONCE))
+
+    def delete_expired(self) -> int:
+        """Delete the segments that are past their time; how many."""
+        segments = self.store.log.segments()
+        ages = [
+            SegmentAge(end, self.store.first_store_time_ms(following))
+            for (_, end), (following, following_end) in itertools.pairwise(segments)
+            if following_end > following
+        ]
+        position = retention.delete_before(
+            ages,
+            self._clock.wall_ms(),
+            self._options.retention.hours,
+            self._disk.usage(self._folder).used_share > self._options.retention.disk_used_share_max,
+            self._needed_from(),
+        )
+        return self.store.delete_before(position)
+
+    def _needed_from(self) -> int | None:
+        """The least position that an open CK needs: of its message, or of its own record."""
+        positions = [position] if (position := self.state.table.first_position()) is not None else []
+        topic = self.revive_topic
+        for number in range(REVIVE_QUEUES):
+            queue = self.store.queue(topic, number)
+            if queue is not None:
+                oldest = queue.read(self.state.table.oldest_offset(number, queue.max_offset), 1)
+                positions += [entry.position for entry in oldest]
+        return min(positions, default=None)
+
+    def _arrived(self, queue: ConsumeQueue, tag_hash: int) -> None:
+        self.interests.arrived(queue, tag_hash)
+        self._on_arrival(queue)
+
+    @property
+    def revive_topic(self) -> str:
+        """Where this cluster's CK and ACK records are."""
+        return names.revive_topic(self._view.name)

@@ -1,0 +1,201 @@
+"""What the broker counts, under RocketMQ 5's names where it has one.
+
+The hot path counts in plain numbers; they become metrics only when somebody asks.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from services.broker.core import BrokerCore
+from services.broker.options import BrokerOptions
+from services.broker.pop.check_point import REVIVE_QUEUES
+from services.broker.store.record import Record
+from services.common import names
+from services.common.clock import Clock
+from services.common.disk import DiskUsage
+from services.common.pb.popwheel.v1.broker_pb2 import PopResponse
+
+
+class BrokerStatistics:
+    """Plain counts of the hot path."""
+
+    def __init__(self) -> None:
+        self.messages_in: dict[str, int] = defaultdict(int)
+        self.bytes_in: dict[str, int] = defaultdict(int)
+        self.messages_out: dict[tuple[str, str], int] = defaultdict(int)
+        self.bytes_out: dict[tuple[str, str], int] = defaultdict(int)
+        self.refused_disk_full = 0
+
+    def put(self, records: Sequence[Record]) -> None:
+        """Messages were stored."""
+        for record in records:
+            self.messages_in[record.topic] += 1
+            self.bytes_in[record.topic] += len(record.payload)
+
+    def popped(self, group: str, topic: str, response: PopResponse) -> None:
+        """Messages were given out."""
+        self.messages_out[topic, group] += len(response.messages)
+        self.bytes_out[topic, group] += response.ByteSize()
+
+
+class BrokerCollector(Collector):
+    """Reads the broker's state when it is scraped.
+
+    Args:
+        registry: where it registers itself.
+        options: for limits.
+        core: whose state it is.
+        statistics: its counts.
+        clock: the time.
+        redelivered: how many messages were revived so far.
+        usage: how full the disk is.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        options: BrokerOptions,
+        core: BrokerCore,
+        statistics: BrokerStatistics,
+        clock: Clock,
+        redelivered: Callable[[], int],
+        usage: Callable[[], DiskUsage],
+    ) -> None:
+        self._options = options
+        self._core = core
+        self._statistics = statistics
+        self._clock = clock
+        self._redelivered = redelivered
+        self._usage = usage
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of the broker."""
+        yield from self._traffic()
+        yield from self._consumers()
+        yield from self._pop()
+        yield from self._storage()
+
+    def _traffic(self) -> Iterator[Metric]:
+        statistics = self._statistics
+        for name, text, by_topic in (
+            ("rocketmq_messages_in", "Messages stored.", statistics.messages_in),
+            ("rocketmq_throughput_in", "Bytes of messages stored.", statistics.bytes_in),
+        ):
+            family = CounterMetricFamily(name, text, labels=("topic",))
+            for topic, count in by_topic.items():
+                family.add_metric((topic,), count)
+            yield family
+        for name, text, by_topic_and_group in (
+            ("rocketmq_messages_out", "Messages given out.", statistics.messages_out),
+            ("rocketmq_throughput_out", "Bytes of messages given out.", statistics.bytes_out),
+        ):
+            family = CounterMetricFamily(name, text, labels=("topic", "consumer_group"))
+            for labels, count in by_topic_and_group.items():
+                family.add_metric(labels, count)
+            yield family
+        dead = CounterMetricFamily(
+            "rocketmq_send_to_dlq_messages", "Messages moved to dead letter queues.", labels=("consumer_group",)
+        )
+        for (topic, _), queue in self._core.store.queues.items():
+            if topic.startswith(names.DEAD_LETTER_PREFIX):
+                dead.add_metric((topic.removeprefix(names.DEAD_LETTER_PREFIX),), queue.max_offset)
+        yield dead
+        yield CounterMetricFamily(
+            "popwheel_broker_refused_disk_full",
+            "Sends refused because the disk is nearly full.",
+            value=statistics.refused_disk_full,
+        )
+
+    def _consumers(self) -> Iterator[Metric]:
+        ready: dict[tuple[str, str], int] = defaultdict(int)
+        lag: dict[tuple[str, str], int] = defaultdict(int)
+        inflight: dict[tuple[str, str], int] = defaultdict(int)
+        for progress in self._core.state.merge_buffer:
+            labels = (progress.group, progress.queue.topic)
+            ready[labels] += progress.available
+            lag[labels] += progress.available
+        for check_point in self._core.state.table:
+            count = check_point.open_bits.bit_count()
+            inflight[check_point.group, check_point.topic] += count
+            lag[check_point.group, check_point.topic] += count
+        for name, text, values in (
+            ("rocketmq_consumer_ready_messages", "Messages that wait to be given out.", ready),
+            ("rocketmq_consumer_inflight_messages", "Messages given out and not acknowledged yet.", inflight),
+            ("rocketmq_consumer_lag_messages", "Messages not acknowledged yet.", lag),
+        ):
+            family = GaugeMetricFamily(name, text, labels=("consumer_group", "topic"))
+            for labels, count in values.items():
+                family.add_metric(labels, count)
+            yield family
+
+    def _pop(self) -> Iterator[Metric]:
+        table = self._core.state.table
+        now_ms = self._clock.steady_ms()
+        due_ms = table.next_due_ms()
+        yield GaugeMetricFamily(
+            "rocketmq_pop_checkpoint_buffer_size",
+            "Check points that hold up a committed offset.",
+            value=len(self._core.state.merge_buffer),
+        )
+        yield GaugeMetricFamily("popwheel_pop_open_check_points", "Check points that are open.", value=len(table))
+        yield GaugeMetricFamily(
+            "popwheel_pop_open_messages",
+            "Messages given out, of broker.pop.open_messages_max.",
+            value=table.open_messages,
+        )
+        lag = GaugeMetricFamily(
+            "rocketmq_pop_revive_lag", "Records since the oldest open check point.", labels=("queue_id",)
+        )
+        topic = self._core.revive_topic
+        for number in range(REVIVE_QUEUES):
+            end = self._core.store.next_offset(topic, number)
+            lag.add_metric((str(number),), end - table.oldest_offset(number, end))
+        yield lag
+        yield GaugeMetricFamily(
+            "rocketmq_pop_revive_latency",
+            "Milliseconds by which the most overdue message is late.",
+            value=0 if due_ms is None else max(0, now_ms - due_ms),
+        )
+        yield CounterMetricFamily(
+            "rocketmq_pop_revive_retry_messages", "Messages that came due and were revived.", value=self._redelivered()
+        )
+        yield GaugeMetricFamily(
+            "popwheel_notify_interests", "Interests that proxies have registered.", value=len(self._core.interests)
+        )
+        yield GaugeMetricFamily(
+            "popwheel_damaged_queues",
+            "Queues that stand still at a damaged record.",
+            value=len(self._core.popping.damaged),
+        )
+
+    def _storage(self) -> Iterator[Metric]:
+        store = self._core.store
+        usage = self._usage()
+        yield GaugeMetricFamily(
+            "rocketmq_storage_size", "Bytes of the commit log.", value=store.log.end_position - store.log.start_position
+        )
+        yield GaugeMetricFamily(
+            "rocketmq_storage_flush_behind_bytes",
+            "Bytes not yet on the device.",
+            value=store.log.end_position - store.log.synced_position,
+        )
+        yield GaugeMetricFamily(
+            "rocketmq_storage_dispatch_behind_bytes",
+            "Bytes not yet readable, of broker.waiting_bytes_max.",
+            value=store.log.end_position - store.confirmed_position,
+        )
+        yield GaugeMetricFamily(
+            "popwheel_storage_queues", "Consume queues, of broker.log.queues_max.", value=len(store.queues)
+        )
+        yield GaugeMetricFamily(
+            "popwheel_storage_segments", "Segments of the commit log.", value=store.log.segment_count
+        )
+        yield GaugeMetricFamily("popwheel_disk_used_share", "Share of the disk in use.", value=usage.used_share)
+        yield GaugeMetricFamily(
+            "popwheel_disk_full_share", "Share at which sends are refused.", value=self._options.disk_full_share
+        )

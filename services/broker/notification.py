@@ -1,0 +1,114 @@
+"""Interests of proxies in arriving messages: one per (topic, group, filter), however many polls wait at a proxy."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from services.broker.store.consume_queue import ConsumeQueue
+from services.common import names
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+
+
+@dataclass(slots=True, eq=False)
+class Interest:
+    """One interest of one proxy.
+
+    Args:
+        id: the proxy's number for it.
+        subscriber: the proxy.
+        topic: what it waits for.
+        group: for whom.
+        wanted: tag hashes, None for all (messages of the retry topic are always wanted).
+    """
+
+    id: int
+    subscriber: "Subscriber"
+    topic: str
+    group: str
+    wanted: frozenset[int] | None
+
+
+@dataclass(slots=True, eq=False)
+class Subscriber:
+    """One proxy's stream.
+
+    Args:
+        wake: called when there is something to tell, once until it is taken.
+    """
+
+    wake: Callable[[], None]
+    interests: dict[int, Interest] = field(default_factory=dict)
+    _waiting: dict[int, int] = field(default_factory=dict)
+
+    def tell(self, interest_id: int, messages: int) -> None:
+        """Note that messages wait for an interest."""
+        first = not self._waiting
+        self._waiting[interest_id] = self._waiting.get(interest_id, 0) + messages
+        if first:
+            self.wake()
+
+    def take(self) -> list[tuple[int, int]]:
+        """Ids of interests with the number of messages that wait, since the last call."""
+        taken = [(interest_id, count) for interest_id, count in self._waiting.items() if interest_id in self.interests]
+        self._waiting.clear()
+        return taken
+
+
+class Interests:
+    """All interests, found by the topic that a message arrives in.
+
+    Args:
+        limit: how many there may be.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._by_topic: dict[str, list[Interest]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, interest: Interest) -> None:
+        """Register an interest; one of the same id of the same proxy is replaced.
+
+        Raises:
+            StatusError: TOO_MANY_REQUESTS, there are too many.
+        """
+        if self._count >= self._limit:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"{self._count} interests are registered, the limit (broker.pop.notify_interests_max); use fewer",
+            )
+        self.cancel(interest.subscriber, interest.id)
+        interest.subscriber.interests[interest.id] = interest
+        for topic in _topics(interest):
+            self._by_topic.setdefault(topic, []).append(interest)
+        self._count += 1
+
+    def cancel(self, subscriber: Subscriber, interest_id: int) -> None:
+        """End an interest, if there is one of that id."""
+        interest = subscriber.interests.pop(interest_id, None)
+        if interest is None:
+            return
+        for topic in _topics(interest):
+            interests = self._by_topic[topic]
+            interests.remove(interest)
+            if not interests:
+                del self._by_topic[topic]
+        self._count -= 1
+
+    def cancel_all(self, subscriber: Subscriber) -> None:
+        """End all interests of a proxy that has gone."""
+        for interest_id in list(subscriber.interests):
+            self.cancel(subscriber, interest_id)
+
+    def arrived(self, queue: ConsumeQueue, tag_hash: int) -> None:
+        """Tell those who wait for it that a message has become readable."""
+        for interest in self._by_topic.get(queue.topic, ()):
+            if interest.wanted is None or tag_hash in interest.wanted or queue.topic != interest.topic:
+                interest.subscriber.tell(interest.id, 1)
+
+
+def _topics(interest: Interest) -> tuple[str, str]:
+    return interest.topic, names.retry_topic(interest.group, interest.topic)

@@ -1,0 +1,122 @@
+"""The broker's settings (`broker.*`)."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_MEBIBYTE = 1024 * 1024
+
+
+class LogOptions(BaseModel):
+    """The commit log and its consume queues."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    segment_bytes: int = Field(
+        default=256 * _MEBIBYTE,
+        ge=4096,
+        le=4096 * _MEBIBYTE,
+        description="A segment file of the commit log takes no further record past this size.",
+    )
+    queue_entries_per_file: int = Field(
+        default=300_000, ge=16, le=10_000_000, description="Entries in one file of a consume queue."
+    )
+    queue_entries_in_memory: int = Field(
+        default=1024, ge=0, le=1_000_000, description="Saved entries of one consume queue that stay in memory."
+    )
+    queues_max: int = Field(
+        default=200_000, ge=1, le=10_000_000, description="Consume queues at the most; past it sends are refused."
+    )
+
+
+class RetentionOptions(BaseModel):
+    """How long messages are held. Whole segments are deleted, the oldest first, never one that is still needed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hours: float = Field(default=72.0, gt=0, le=24 * 3650, description="Messages older than this are deleted.")
+    disk_used_share_max: float = Field(
+        default=0.85, gt=0, le=1, description="Above this share of the disk, the oldest are deleted before their time."
+    )
+    interval_ms: int = Field(default=10_000, ge=10, le=3_600_000, description="How often this is looked at.")
+
+
+class PopOptions(BaseModel):
+    """Which message is hidden from whom until when."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stay_ms: int = Field(
+        default=10_000,
+        ge=0,
+        le=3_600_000,
+        description="How long an open check point holds up its group's committed offset.",
+    )
+    buffer_check_points_max: int = Field(
+        default=200_000, ge=1, le=10_000_000, description="Check points that may hold up committed offsets at once."
+    )
+    open_messages_max: int = Field(
+        default=2_000_000,
+        ge=1,
+        le=100_000_000,
+        description="Messages given out and not yet acknowledged; past it nothing more is given out.",
+    )
+    scan_entries_max: int = Field(
+        default=4096, ge=16, le=1_000_000, description="Entries one pop looks at before it answers, for a rare filter."
+    )
+    response_bytes_max: int = Field(
+        default=16 * _MEBIBYTE, ge=1024, le=1024 * _MEBIBYTE, description="Bytes of messages in one answer."
+    )
+    rewrite_after_records: int = Field(
+        default=200_000,
+        ge=16,
+        le=10_000_000,
+        description="An open check point with so many newer records in its revive queue is written again at its end.",
+    )
+    notify_interests_max: int = Field(
+        default=100_000, ge=1, le=10_000_000, description="Interests in arriving messages that proxies may register."
+    )
+
+
+class BrokerOptions(BaseModel):
+    """Settings of the service that stores messages and knows who holds which."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(
+        default="broker-0", pattern=r"^[A-Za-z0-9_-]{1,64}$", description="Name of the broker in routes and handles."
+    )
+    flush: Literal["sync", "async"] = Field(
+        default="sync",
+        description="sync: a send is answered when it is on the device. async: when it is in the page cache.",
+    )
+    flush_interval_ms: int = Field(
+        default=500,
+        ge=1,
+        le=60_000,
+        description="How often all else is synced: sends with flush async, acknowledgements always.",
+    )
+    checkpoint_interval_ms: int = Field(
+        default=5000, ge=10, le=600_000, description="How often progress is saved; bounds what a restart reads again."
+    )
+    disk_full_share: float = Field(
+        default=0.95, gt=0, le=1, description="Above this share of the disk, sends are refused; the rest goes on."
+    )
+    waiting_bytes_max: int = Field(
+        default=256 * _MEBIBYTE,
+        ge=_MEBIBYTE,
+        le=16 * 1024 * _MEBIBYTE,
+        description="Bytes of sends that wait for the device; past it sends are refused for the moment.",
+    )
+    log: LogOptions = LogOptions()
+    retention: RetentionOptions = RetentionOptions()
+    pop: PopOptions = PopOptions()
+    grpc_host: str = Field(default="127.0.0.1", description="Address the broker listens at when it runs by itself.")
+    grpc_port: int = Field(default=8082, ge=0, le=65535, description="Port of its service for proxies.")
+    http_port: int = Field(default=8090, ge=0, le=65535, description="Port of health and metrics.")
+    advertised_address: str = Field(
+        default="", description="host:port at which proxies reach it; empty: as it listens, grpc_host:grpc_port."
+    )
+    controller_address: str = Field(
+        default="127.0.0.1:8083", description="host:port of the controller, when the broker runs by itself."
+    )

@@ -1,0 +1,257 @@
+"""What a consumer says of messages it was given: done, later, still at it, never again; or it has gone away."""
+
+from collections.abc import Callable, Sequence
+
+from services.broker.pop import check_point as codec
+from services.broker.pop.check_point import CheckPoint, Origin
+from services.broker.pop.pop_state import PopState, stored_topic
+from services.broker.pop.redelivery import dead_letter, redelivered
+from services.broker.store.message_store import MessageStore
+from services.broker.store.record import Record, RecordKind, StoredRecord
+from services.common import names, receipt
+from services.common.clock import Clock
+from services.common.cluster import ClusterView
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+
+Held = tuple[CheckPoint, int]
+"""A message that is given out: its CK and its index there."""
+
+
+class Acking:
+    """Serves acks and all that ends or changes a delivery.
+
+    Each message that leaves its CK does so by one record that says both where it goes and what it came from, so a
+    crash between two writes can neither lose nor double it. The ACK record that follows spares recovery looking for it.
+
+    Args:
+        store: the messages.
+        state: who has what.
+        view: groups, and the key of receipt handles.
+        clock: for due times.
+        broker_name: goes into new receipt handles.
+        on_due_changed: called when something may come due earlier than before.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        state: PopState,
+        view: ClusterView,
+        clock: Clock,
+        broker_name: str,
+        on_due_changed: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._view = view
+        self._clock = clock
+        self._broker_name = broker_name
+        self._on_due_changed = on_due_changed
+
+    def ack(self, group: str, topic: str, handles: Sequence[str]) -> list[pb.EntryResult]:
+        """Mark messages as done with; one result for each handle, in their order."""
+        bits_of: dict[CheckPoint, int] = {}
+        results = [self._ack_one(group, topic, handle, bits_of) for handle in handles]
+        if bits_of:
+            self._store.put([self._ack_record(check_point, bits) for check_point, bits in bits_of.items()])
+            for check_point, bits in bits_of.items():
+                self._state.close(check_point.id, bits)
+        return results
+
+    def _ack_one(self, group: str, topic: str, handle: str, bits_of: dict[CheckPoint, int]) -> pb.EntryResult:
+        try:
+            check_point, index = self._held(group, topic, handle)
+        except StatusError as error:
+            return pb.EntryResult(code=error.code, error=error.message)
+        bit = 1 << index
+        bits = bits_of.get(check_point, 0)
+        if bits & bit:
+            return pb.EntryResult(
+                code=Code.INVALID_RECEIPT_HANDLE, error="this receipt handle stands twice in the call"
+            )
+        bits_of[check_point] = bits | bit
+        return pb.EntryResult(code=Code.OK)
+
+    def change_invisible(self, group: str, topic: str, handle: str, invisible_ms: int) -> str:
+        """Hide a message for `invisible_ms` from now; its new receipt handle, the only one that is good now (P7).
+
+        Raises:
+            StatusError: INVALID_RECEIPT_HANDLE, or the disk is full; nothing has changed.
+        """
+        old, index = self._held(group, topic, handle)
+        now_ms = self._clock.steady_ms()
+        offset = old.offsets[index]
+        new = CheckPoint(
+            id=self._state.table.make_id(old.revive_queue),
+            group=group,
+            topic=topic,
+            origin=old.origin,
+            queue_id=old.queue_id,
+            start_offset=offset,
+            next_offset=offset + 1,
+            pop_time_ms=now_ms,
+            invisible_ms=invisible_ms,
+            due_ms=now_ms + invisible_ms,
+            first_position=old.first_position,
+            offsets=(offset,),
+            replaces=Origin(old.id, index),
+        )
+        record = Record(RecordKind.CHECK_POINT, self._revive_topic(), new.revive_queue, new.encode())
+        new.revive_offset = self._store.put([record]).queue_offsets[0]
+        self._state.open(new)
+        self._on_due_changed()
+        return receipt.encode(
+            self._view.receipt_key,
+            group,
+            topic,
+            new.id,
+            now_ms,
+            invisible_ms,
+            new.revive_queue,
+            new.origin,
+            self._broker_name,
+            new.queue_id,
+            offset,
+        )
+
+    def renew(self, entries: Sequence[pb.RenewEntry], invisible_ms: int) -> list[pb.EntryResult]:
+        """Hide messages for `invisible_ms` from now; their receipt handles stay good."""
+        due_ms = self._clock.steady_ms() + invisible_ms
+        bits_of: dict[CheckPoint, int] = {}
+        results: list[pb.EntryResult] = []
+        for entry in entries:
+            try:
+                check_point, index = self._held(entry.group, entry.topic, entry.receipt_handle)
+            except StatusError as error:
+                results.append(pb.EntryResult(code=error.code, error=error.message))
+                continue
+            bits_of[check_point] = bits_of.get(check_point, 0) | 1 << index
+            results.append(pb.EntryResult(code=Code.OK))
+        if bits_of:
+            self._store.put(
+                [
+                    Record(
+                        RecordKind.RENEWAL,
+                        self._revive_topic(),
+                        check_point.revive_queue,
+                        codec.encode_renewal(check_point.id, bits, due_ms),
+                    )
+                    for check_point, bits in bits_of.items()
+                ]
+            )
+            for check_point, bits in bits_of.items():
+                self._state.renew(check_point.id, bits, due_ms)
+            self._on_due_changed()
+        return results
+
+    def release(self, group: str, topic: str, handles: Sequence[str], attempted: bool) -> list[pb.EntryResult]:
+        """Let messages come again at once, for a consumer that has gone."""
+        held: list[Held] = []
+        results: list[pb.EntryResult] = []
+        for handle in handles:
+            try:
+                each = self._held(group, topic, handle)
+            except StatusError as error:
+                results.append(pb.EntryResult(code=error.code, error=error.message))
+                continue
+            if each not in held:
+                held.append(each)
+            results.append(pb.EntryResult(code=Code.OK))
+        self.redeliver(held, attempted=attempted)
+        return results
+
+    def redeliver(self, held: Sequence[Held], *, attempted: bool) -> None:
+        """Move messages from their CKs to the retry topic or, past the group's limit, to its dead letter queue.
+
+        A message that is gone (retention, a deleted topic or group) just leaves its CK; no other takes its place (P4).
+
+        Raises:
+            StatusError: the disk is full; nothing has changed.
+            CorruptDataError: one of them is damaged; nothing has changed.
+        """
+        records: list[Record] = []
+        for check_point, index in held:
+            stored = self._message(check_point, index)
+            known_group = self._view.groups.get(check_point.group)
+            if stored is not None and known_group is not None:
+                records.append(
+                    redelivered(check_point, index, stored, attempted=attempted, attempts_max=known_group.max_attempts)
+                )
+        self._leave(held, records)
+
+    def dead_letter(self, group: str, topic: str, handle: str) -> None:
+        """Move a message to the group's dead letter queue.
+
+        Raises:
+            StatusError: INVALID_RECEIPT_HANDLE, or the disk is full; nothing has changed.
+        """
+        check_point, index = self._held(group, topic, handle)
+        stored = self._message(check_point, index)
+        self._leave([(check_point, index)], [] if stored is None else [dead_letter(check_point, index, stored)])
+
+    def rewrite(self, check_points: Sequence[CheckPoint]) -> None:
+        """Write open CKs again at the end of their revive queues, so that recovery need not read from far back.
+
+        Raises:
+            StatusError: the disk is full; nothing has changed.
+        """
+        if not check_points:
+            return
+        appended = self._store.put(
+            [
+                Record(RecordKind.CHECK_POINT, self._revive_topic(), each.revive_queue, each.encode())
+                for each in check_points
+            ]
+        )
+        for check_point, offset in zip(check_points, appended.queue_offsets, strict=True):
+            self._state.table.move(check_point, offset)
+
+    def _leave(self, held: Sequence[Held], records: list[Record]) -> None:
+        bits_of: dict[CheckPoint, int] = {}
+        for check_point, index in held:
+            bits_of[check_point] = bits_of.get(check_point, 0) | 1 << index
+        if not bits_of:
+            return
+        records += [self._ack_record(check_point, bits) for check_point, bits in bits_of.items()]
+        self._store.put(records)
+        for check_point, bits in bits_of.items():
+            self._state.close(check_point.id, bits)
+
+    def _held(self, group: str, topic: str, handle: str) -> Held:
+        """The message a receipt handle stands for.
+
+        Raises:
+            StatusError: INVALID_RECEIPT_HANDLE: it is forged or foreign, or its message is not hidden by it any more.
+        """
+        decoded = receipt.decode(self._view.receipt_key, group, topic, handle)
+        check_point = self._state.table.get(decoded.check_point_id)
+        index = -1 if check_point is None else check_point.index_of(decoded.queue_offset)
+        if check_point is None or index < 0 or not check_point.open_bits >> index & 1:
+            raise StatusError(
+                Code.INVALID_RECEIPT_HANDLE,
+                "this receipt handle is not good any more: its message was acknowledged, given a new handle, or its "
+                "invisible duration has passed; use the handle of its latest delivery",
+            )
+        return check_point, index
+
+    def _message(self, check_point: CheckPoint, index: int) -> StoredRecord | None:
+        """A message of a CK; None if it is gone."""
+        queue = self._store.queue(stored_topic(check_point), check_point.queue_id)
+        offset = check_point.offsets[index]
+        if queue is None or offset < queue.min_offset:
+            return None
+        entries = queue.read(offset, 1)
+        return self._store.read(entries[0]) if entries else None
+
+    def _ack_record(self, check_point: CheckPoint, bits: int) -> Record:
+        return Record(
+            RecordKind.ACK,
+            self._revive_topic(),
+            check_point.revive_queue,
+            codec.encode_ack(check_point.id, bits),
+        )
+
+    def _revive_topic(self) -> str:
+        return names.revive_topic(self._view.name)

@@ -1,0 +1,279 @@
+"""The check point (CK): the record of one pop, and the compact records that go with it in a revive queue.
+
+The articles store CK and ACK as JSON messages; here they are packed numbers, because every pop and every ack writes
+one. An id names a CK within its broker for good; its remainder by the number of revive queues is its revive queue.
+
+| record | body |
+| --- | --- |
+| CK | id, start offset, next offset, pop time, due time, invisible, first position (8 each), queue id, count (2 each),|
+|    | origin, flags, lengths of group and topic (1 each), group, topic; then, where flags say so: offsets (4 each, |
+|    | from the start offset), what it replaces (id 8, index 2), open bits, due times (8 each) |
+| ACK | id 8, bits |
+| renewal | id 8, due time 8, bits |
+| origin of a redelivered message | id 8, index 2 |
+| offset | offset 8, queue id 2, length of group 1, group, topic |
+"""
+
+import struct
+from dataclasses import dataclass, field
+
+REVIVE_QUEUES = 8
+
+_CHECK_POINT = struct.Struct(">QQQQQQQHHBBBB")
+_ORIGIN = struct.Struct(">QH")
+_ACK = struct.Struct(">Q")
+_RENEWAL = struct.Struct(">QQ")
+_OFFSET = struct.Struct(">QHB")
+
+_SPARSE = 1
+_REPLACES = 2
+_PARTLY_OPEN = 4
+_RENEWED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Names one message of one CK.
+
+    Args:
+        check_point_id: the CK.
+        index: of the message within it.
+    """
+
+    check_point_id: int
+    index: int
+
+    def encode(self) -> bytes:
+        """Its ten bytes."""
+        return _ORIGIN.pack(self.check_point_id, self.index)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Origin":
+        """Read what `encode` made."""
+        return cls(*_ORIGIN.unpack(data))
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommit:
+    """A group's offset in a queue, as a consumer that reads by offset has set it.
+
+    Args:
+        group: the group.
+        topic: the queue's topic.
+        queue_id: the queue.
+        offset: everything below it is done with.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+
+    def encode(self) -> bytes:
+        """The body of its record."""
+        group = self.group.encode()
+        return _OFFSET.pack(self.offset, self.queue_id, len(group)) + group + self.topic.encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "OffsetCommit":
+        """Read what `encode` made."""
+        offset, queue_id, group_length = _OFFSET.unpack_from(data)
+        topic_start = _OFFSET.size + group_length
+        return cls(data[_OFFSET.size : topic_start].decode(), data[topic_start:].decode(), queue_id, offset)
+
+
+@dataclass(slots=True, eq=False)
+class CheckPoint:
+    """Messages of one queue that were given to one consumer, until each is done with.
+
+    Args:
+        id: names it within the broker.
+        group: who they are hidden from.
+        topic: the topic the client asked for; the messages come from it or from its retry topic.
+        origin: `receipt.FROM_TOPIC` or `receipt.FROM_RETRY_TOPIC`.
+        queue_id: their queue.
+        start_offset: where the pop began to read.
+        next_offset: where the next pop goes on.
+        pop_time_ms: when they were popped, steady clock.
+        invisible_ms: for how long.
+        due_ms: when those that are still open come again.
+        first_position: of the first message in the commit log: retention stops before it.
+        offsets: of the messages in their queue, ascending.
+        replaces: the message of an older CK that this one takes the place of (changed invisible duration).
+        open_bits: bit i is set while message i is not done with.
+        renewed: due times of messages that were renewed, by index.
+        revive_offset: of its record in its revive queue.
+    """
+
+    id: int
+    group: str
+    topic: str
+    origin: int
+    queue_id: int
+    start_offset: int
+    next_offset: int
+    pop_time_ms: int
+    invisible_ms: int
+    due_ms: int
+    first_position: int
+    offsets: tuple[int, ...] | range
+    replaces: Origin | None = None
+    open_bits: int = -1
+    renewed: dict[int, int] = field(default_factory=dict)
+    revive_offset: int = -1
+
+    def __post_init__(self) -> None:
+        if self.open_bits < 0:
+            self.open_bits = (1 << len(self.offsets)) - 1
+
+    @property
+    def revive_queue(self) -> int:
+        """The queue that its records are in."""
+        return self.id % REVIVE_QUEUES
+
+    def index_of(self, queue_offset: int) -> int:
+        """Index of the message with this offset, -1 if it is none of its messages."""
+        try:
+            return self.offsets.index(queue_offset)
+        except ValueError:
+            return -1
+
+    def due_of(self, index: int) -> int:
+        """When message `index` comes again, in steady milliseconds."""
+        return self.renewed.get(index, self.due_ms)
+
+    def open_indexes(self) -> list[int]:
+        """Indexes of the messages that are not done with."""
+        return bit_indexes(self.open_bits)
+
+    def encode(self) -> bytes:
+        """The body of its record, as it is now."""
+        count = len(self.offsets)
+        group, topic = self.group.encode(), self.topic.encode()
+        flags = 0
+        extra: list[bytes] = []
+        if count and self.offsets[-1] - self.start_offset != count - 1:
+            flags |= _SPARSE
+            extra.append(struct.pack(f">{count}I", *(offset - self.start_offset for offset in self.offsets)))
+        if self.replaces is not None:
+            flags |= _REPLACES
+            extra.append(self.replaces.encode())
+        if self.open_bits != (1 << count) - 1:
+            flags |= _PARTLY_OPEN
+            extra.append(self.open_bits.to_bytes((count + 7) // 8, "big"))
+        if self.renewed:
+            flags |= _RENEWED
+            extra.append(struct.pack(f">{count}Q", *(self.due_of(index) for index in range(count))))
+        return b"".join(
+            (
+                _CHECK_POINT.pack(
+                    self.id,
+                    self.start_offset,
+                    self.next_offset,
+                    self.pop_time_ms,
+                    self.due_ms,
+                    self.invisible_ms,
+                    self.first_position,
+                    self.queue_id,
+                    count,
+                    self.origin,
+                    flags,
+                    len(group),
+                    len(topic),
+                ),
+                group,
+                topic,
+                *extra,
+            )
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, revive_offset: int) -> "CheckPoint":
+        """Read the body of a CK record that stands at `revive_offset` of its revive queue."""
+        (
+            identity,
+            start_offset,
+            next_offset,
+            pop_time_ms,
+            due_ms,
+            invisible_ms,
+            first_position,
+            queue_id,
+            count,
+            origin,
+            flags,
+            group_length,
+            topic_length,
+        ) = _CHECK_POINT.unpack_from(data)
+        at = _CHECK_POINT.size
+        group = data[at : at + group_length].decode()
+        at += group_length
+        topic = data[at : at + topic_length].decode()
+        at += topic_length
+        offsets: tuple[int, ...] | range = range(start_offset, start_offset + count)
+        if flags & _SPARSE:
+            offsets = tuple(start_offset + difference for difference in struct.unpack_from(f">{count}I", data, at))
+            at += 4 * count
+        replaces = None
+        if flags & _REPLACES:
+            replaces = Origin.decode(data[at : at + _ORIGIN.size])
+            at += _ORIGIN.size
+        open_bits = (1 << count) - 1
+        if flags & _PARTLY_OPEN:
+            length = (count + 7) // 8
+            open_bits = int.from_bytes(data[at : at + length], "big")
+            at += length
+        renewed: dict[int, int] = {}
+        if flags & _RENEWED:
+            dues = struct.unpack_from(f">{count}Q", data, at)
+            renewed = {index: due for index, due in enumerate(dues) if due != due_ms}
+        return cls(
+            id=identity,
+            group=group,
+            topic=topic,
+            origin=origin,
+            queue_id=queue_id,
+            start_offset=start_offset,
+            next_offset=next_offset,
+            pop_time_ms=pop_time_ms,
+            invisible_ms=invisible_ms,
+            due_ms=due_ms,
+            first_position=first_position,
+            offsets=offsets,
+            replaces=replaces,
+            open_bits=open_bits,
+            renewed=renewed,
+            revive_offset=revive_offset,
+        )
+
+
+def encode_ack(check_point_id: int, bits: int) -> bytes:
+    """The body of an ACK record: the messages of a CK that are done with."""
+    return _ACK.pack(check_point_id) + bits.to_bytes((bits.bit_length() + 7) // 8, "big")
+
+
+def decode_ack(data: bytes) -> tuple[int, int]:
+    """CK id and bits of an ACK record."""
+    (identity,) = _ACK.unpack_from(data)
+    return identity, int.from_bytes(data[_ACK.size :], "big")
+
+
+def encode_renewal(check_point_id: int, bits: int, due_ms: int) -> bytes:
+    """The body of a renewal record: the messages of a CK that are hidden until `due_ms`."""
+    return _RENEWAL.pack(check_point_id, due_ms) + bits.to_bytes((bits.bit_length() + 7) // 8, "big")
+
+
+def decode_renewal(data: bytes) -> tuple[int, int, int]:
+    """CK id, bits and due time of a renewal record."""
+    identity, due_ms = _RENEWAL.unpack_from(data)
+    return identity, int.from_bytes(data[_RENEWAL.size :], "big"), due_ms
+
+
+def bit_indexes(bits: int) -> list[int]:
+    """The indexes of the bits that are set, lowest first."""
+    indexes: list[int] = []
+    while bits:
+        lowest = bits & -bits
+        indexes.append(lowest.bit_length() - 1)
+        bits ^= lowest
+    return indexes

@@ -1,0 +1,72 @@
+"""A stored message as a consumer gets it: the sender's own bytes, and what the broker has to add.
+
+Inside one protobuf message the last value of a field wins, so the sender's system properties followed by a few fields
+of ours make one `system_properties` field, without anybody decoding either (DESIGN 4, Payload).
+"""
+
+from services.broker.pop.redelivery import varint
+from services.broker.store.record import StoredRecord
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
+
+_SYSTEM_PROPERTIES_TAG = b"\x1a"
+_RECEIPT_HANDLE_TAG = b"\x62"
+_QUEUE_ID_TAG = b"\x68"
+_QUEUE_OFFSET_TAG = b"\x70"
+_DELIVERY_ATTEMPT_TAG = b"\x80\x01"
+_STORE_TIMESTAMP_TAG = b"\x4a"
+_SECONDS_TAG = b"\x08"
+_NANOS_TAG = b"\x10"
+
+
+def common_properties(broker_name: str, invisible_ms: int | None) -> bytes:
+    """The additions that all messages of one answer share: store host and, for popped ones, the invisible duration."""
+    properties = SystemProperties(store_host=broker_name)
+    if invisible_ms is not None:
+        properties.invisible_duration.FromMilliseconds(invisible_ms)
+    return properties.SerializeToString()
+
+
+def popped_message(stored: StoredRecord, common: bytes, handle: str) -> bytes:
+    """A whole `apache.rocketmq.v2.Message` for a consumer that pops."""
+    encoded_handle = handle.encode()
+    return _join(
+        stored,
+        b"".join(
+            (
+                common,
+                _place(stored),
+                _DELIVERY_ATTEMPT_TAG,
+                varint(stored.attempts + 1),
+                _RECEIPT_HANDLE_TAG,
+                varint(len(encoded_handle)),
+                encoded_handle,
+            )
+        ),
+    )
+
+
+def pulled_message(stored: StoredRecord, common: bytes) -> bytes:
+    """A whole `apache.rocketmq.v2.Message` for a consumer that reads by offset."""
+    return _join(stored, common + _place(stored))
+
+
+def _place(stored: StoredRecord) -> bytes:
+    seconds, milliseconds = divmod(stored.store_time_ms, 1000)
+    timestamp = _SECONDS_TAG + varint(seconds) + _NANOS_TAG + varint(milliseconds * 1_000_000)
+    return b"".join(
+        (
+            _QUEUE_ID_TAG,
+            varint(stored.queue_id),
+            _QUEUE_OFFSET_TAG,
+            varint(stored.queue_offset),
+            _STORE_TIMESTAMP_TAG,
+            varint(len(timestamp)),
+            timestamp,
+        )
+    )
+
+
+def _join(stored: StoredRecord, added: bytes) -> bytes:
+    inside = stored.system_properties
+    length = varint(len(inside) + len(added))
+    return b"".join((stored.payload, _SYSTEM_PROPERTIES_TAG, length, inside, added))

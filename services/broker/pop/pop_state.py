@@ -1,0 +1,132 @@
+"""The pop state of a broker: how far each group is, and which messages are hidden from it.
+
+It is folded from the records of the log, by the running broker as it appends them and by recovery as it reads them
+again; a snapshot spares recovery all that came before (S6).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from services.broker.pop import check_point as codec
+from services.broker.pop.check_point import REVIVE_QUEUES, CheckPoint, Origin
+from services.broker.pop.merge_buffer import MergeBuffer
+from services.broker.pop.revive import ReviveTable
+from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.record import RecordKind, StoredRecord
+from services.common import names, receipt
+
+
+@dataclass(frozen=True, slots=True)
+class PopSnapshot:
+    """What a checkpoint saves of the pop state.
+
+    Args:
+        offsets: by group, topic and queue: committed and popped offset.
+        revive_offsets: of each revive queue: where its oldest open CK stands.
+        next_number: see `ReviveTable.next_number`.
+    """
+
+    offsets: dict[str, dict[str, dict[int, tuple[int, int]]]] = field(default_factory=dict)
+    revive_offsets: tuple[int, ...] = (0,) * REVIVE_QUEUES
+    next_number: int = 1
+
+
+class PopState:
+    """Merge buffer and revive table, changed together.
+
+    Args:
+        stay_ms: see `MergeBuffer`.
+        check_points_max: see `MergeBuffer`.
+    """
+
+    def __init__(self, stay_ms: int, check_points_max: int) -> None:
+        self.merge_buffer = MergeBuffer(stay_ms, check_points_max)
+        self.table = ReviveTable()
+
+    def open(self, check_point: CheckPoint) -> None:
+        """A CK record was appended."""
+        self._done(self.table.open(check_point))
+
+    def close(self, check_point_id: int, bits: int) -> None:
+        """Messages of a CK are done with: an ACK record, or what was made of them, was appended."""
+        self._done(self.table.close(check_point_id, bits))
+
+    def renew(self, check_point_id: int, bits: int, due_ms: int) -> None:
+        """A renewal record was appended."""
+        self.table.renew(check_point_id, bits, due_ms)
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted. Its open CKs lapse when they are due, as their messages are gone (P4)."""
+        groups = {progress.group for progress in self.merge_buffer}
+        self.merge_buffer.forget(topics=frozenset({topic, *(names.retry_topic(group, topic) for group in groups)}))
+
+    def forget_group(self, group: str) -> None:
+        """A group was deleted: nothing is hidden from it any more."""
+        self.merge_buffer.forget(group=group)
+        for check_point in [each for each in self.table if each.group == group]:
+            self.close(check_point.id, check_point.open_bits)
+
+    def replay_revive_record(self, found: StoredRecord) -> None:
+        """Fold in a record of a revive queue that is older than the snapshot: it has no say in offsets."""
+        if found.kind == RecordKind.CHECK_POINT:
+            self.open(CheckPoint.decode(found.payload, found.queue_offset))
+        elif found.kind == RecordKind.ACK:
+            self.close(*codec.decode_ack(found.payload))
+        elif found.kind == RecordKind.RENEWAL:
+            self.renew(*codec.decode_renewal(found.payload))
+
+    def replay(self, found: StoredRecord, ensure_queue: Callable[[tuple[str, int]], ConsumeQueue]) -> None:
+        """Fold in any record that is newer than the snapshot."""
+        if found.kind == RecordKind.MESSAGE:
+            if found.origin:
+                origin = Origin.decode(found.origin)
+                self.close(origin.check_point_id, 1 << origin.index)
+        elif found.kind == RecordKind.FORGET_TOPIC:
+            self.forget_topic(found.payload.decode())
+        elif found.kind == RecordKind.FORGET_GROUP:
+            self.forget_group(found.payload.decode())
+        elif found.kind == RecordKind.OFFSET:
+            commit = codec.OffsetCommit.decode(found.payload)
+            self.merge_buffer.ensure(
+                commit.group, ensure_queue((commit.topic, commit.queue_id))
+            ).committed = commit.offset
+        else:
+            self.replay_revive_record(found)
+            if found.kind == RecordKind.CHECK_POINT:
+                check_point = CheckPoint.decode(found.payload, found.queue_offset)
+                queue = ensure_queue((stored_topic(check_point), check_point.queue_id))
+                progress = self.merge_buffer.ensure(check_point.group, queue)
+                progress.popped = max(progress.popped, check_point.next_offset)
+                progress.committed = max(progress.committed, progress.popped)
+
+    def snapshot(self, revive_ends: tuple[int, ...]) -> PopSnapshot:
+        """What to save, given where each revive queue ends now."""
+        offsets: dict[str, dict[str, dict[int, tuple[int, int]]]] = {}
+        for progress in self.merge_buffer:
+            queue = progress.queue
+            of_topic = offsets.setdefault(progress.group, {}).setdefault(queue.topic, {})
+            of_topic[queue.queue_id] = (progress.committed, progress.popped)
+        return PopSnapshot(
+            offsets,
+            tuple(self.table.oldest_offset(number, end) for number, end in enumerate(revive_ends)),
+            self.table.next_number,
+        )
+
+    def restore(self, snapshot: PopSnapshot, ensure_queue: Callable[[tuple[str, int]], ConsumeQueue]) -> None:
+        """Take up the offsets of a snapshot; its open CKs are then read from the revive queues."""
+        for group, topics in snapshot.offsets.items():
+            for topic, queues in topics.items():
+                for queue_id, (committed, popped) in queues.items():
+                    progress = self.merge_buffer.ensure(group, ensure_queue((topic, queue_id)))
+                    progress.committed, progress.popped = committed, popped
+
+    def _done(self, check_point: CheckPoint | None) -> None:
+        if check_point is not None:
+            self.merge_buffer.done(check_point)
+
+
+def stored_topic(check_point: CheckPoint) -> str:
+    """The topic that a CK's messages are stored in: the client's, or its retry topic."""
+    if check_point.origin == receipt.FROM_RETRY_TOPIC:
+        return names.retry_topic(check_point.group, check_point.topic)
+    return check_point.topic

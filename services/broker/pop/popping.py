@@ -1,0 +1,254 @@
+"""The pop: takes messages for a group, writes down who has them until when, and hands them out."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from services.broker.filter.tag import wanted_hashes
+from services.broker.options import PopOptions
+from services.broker.pop import delivery
+from services.broker.pop.check_point import CheckPoint
+from services.broker.pop.merge_buffer import QueueProgress
+from services.broker.pop.pop_state import PopState
+from services.broker.store.consume_queue import ConsumeQueue, Entry
+from services.broker.store.message_store import MessageStore
+from services.broker.store.record import Record, RecordKind, StoredRecord
+from services.common import names, receipt
+from services.common.clock import Clock
+from services.common.cluster import ClusterView
+from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import PopRequest, PopResponse
+
+_RETRY_FIRST_ONE_IN = 5
+_SCAN_STEP = 256
+
+
+@dataclass(slots=True)
+class _Budget:
+    """What one pop may still take."""
+
+    messages: int
+    scan_entries: int
+    response_bytes: int
+
+    @property
+    def is_spent(self) -> bool:
+        return self.messages <= 0 or self.scan_entries <= 0 or self.response_bytes <= 0
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What was read from one queue and is to be given out."""
+
+    progress: QueueProgress
+    origin: int
+    entries: Sequence[Entry]
+    offsets: tuple[int, ...] | range
+    records: list[StoredRecord]
+    start_offset: int
+    next_offset: int
+
+
+class Popping:
+    """Serves pops.
+
+    Args:
+        store: the messages.
+        state: who has what.
+        view: topics and the key of receipt handles.
+        options: limits.
+        clock: for pop and due times.
+        random_source: which queue comes first.
+        broker_name: goes into receipt handles.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        state: PopState,
+        view: ClusterView,
+        options: PopOptions,
+        clock: Clock,
+        random_source: random.Random,
+        broker_name: str,
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._view = view
+        self._options = options
+        self._clock = clock
+        self._random = random_source
+        self._broker_name = broker_name
+        self.damaged: dict[ConsumeQueue, str] = {}
+
+    def pop(self, request: PopRequest) -> PopResponse:
+        """Give out up to `max_messages` messages and hide them from the group; never waits.
+
+        Raises:
+            StatusError: too much is given out already, the filter is of an unknown kind, or the disk is full;
+                nothing was given out.
+        """
+        if self._state.table.open_messages >= self._options.open_messages_max:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"{self._state.table.open_messages} messages of this broker are given out and not acknowledged, its "
+                "limit (broker.pop.open_messages_max); acknowledge some or wait until they come due",
+            )
+        wanted = wanted_hashes(request.filter)
+        budget = _Budget(request.max_messages, self._options.scan_entries_max, self._options.response_bytes_max)
+        retry, queues = self._sources(request.group, request.topic, request.queue_id)
+        taken: list[_Taken] = []
+        retry_first = retry is not None and self._random.randrange(_RETRY_FIRST_ONE_IN) == 0
+        if retry is not None and retry_first:
+            self._take(retry, receipt.FROM_RETRY_TOPIC, None, budget, taken)
+        for progress in queues:
+            if budget.is_spent:
+                break
+            self._take(progress, receipt.FROM_TOPIC, wanted, budget, taken)
+        if retry is not None and not retry_first and not budget.is_spent:
+            self._take(retry, receipt.FROM_RETRY_TOPIC, None, budget, taken)
+        response = PopResponse()
+        if taken:
+            self._give_out(request, taken, response)
+        response.waiting = self.waiting(request.group, request.topic, wanted)
+        return response
+
+    def waiting(self, group: str, topic: str, wanted: frozenset[int] | None) -> int:
+        """How many messages wait for a group; where a filter leaves that open, whether any may (0 or 1)."""
+        retry, queues = self._sources(group, topic, -1)
+        ahead = sum(progress.available for progress in queues if progress.queue not in self.damaged)
+        if wanted is not None:
+            ahead = min(ahead, 1)
+        return ahead + (retry.available if retry is not None else 0)
+
+    def _sources(self, group: str, topic: str, queue_id: int) -> tuple[QueueProgress | None, Sequence[QueueProgress]]:
+        """The group's retry queue, and the queues of the topic beginning with a random one."""
+        ensure = self._state.merge_buffer.ensure
+        store = self._store
+        known = self._view.topics.get(topic)
+        retry_queue = store.queue(names.retry_topic(group, topic), 0)
+        retry = None if retry_queue is None else ensure(group, retry_queue)
+        if queue_id >= 0:
+            numbers: Sequence[int] = (queue_id,)
+        else:
+            count = 1 if known is None else known.queues
+            first = self._random.randrange(count)
+            numbers = (*range(first, count), *range(first))
+        queues = [ensure(group, queue) for number in numbers if (queue := store.queue(topic, number)) is not None]
+        return retry, queues
+
+    def _take(
+        self,
+        progress: QueueProgress,
+        origin: int,
+        wanted: frozenset[int] | None,
+        budget: _Budget,
+        taken: list[_Taken],
+    ) -> None:
+        """Read the next messages of one queue that the filter wants."""
+        queue = progress.queue
+        start = progress.next_offset
+        if start >= queue.max_offset or queue in self.damaged:
+            return
+        if wanted is None:
+            entries = queue.read(start, min(budget.messages, budget.scan_entries))
+            offsets: tuple[int, ...] | range = range(start, start + len(entries))
+            next_offset = start + len(entries)
+        else:
+            entries, offsets, next_offset = self._scan(queue, start, wanted, budget)
+        budget.scan_entries -= next_offset - start
+        if not entries:
+            self._state.merge_buffer.skipped(progress, next_offset)
+            return
+        fitting = _fitting(entries, budget.response_bytes)
+        if fitting < len(entries):
+            entries, offsets = entries[:fitting], offsets[:fitting]
+            next_offset = offsets[-1] + 1
+        try:
+            records = self._store.read_many(entries)
+        except CorruptDataError as error:
+            # Never delivered, never skipped (S7): the queue stands still until an operator has dealt with it.
+            self.damaged[queue] = str(error)
+            return
+        budget.messages -= len(entries)
+        budget.response_bytes -= sum(entry.length for entry in entries)
+        taken.append(_Taken(progress, origin, entries, offsets, records, start, next_offset))
+
+    def _scan(
+        self, queue: ConsumeQueue, start: int, wanted: frozenset[int], budget: _Budget
+    ) -> tuple[list[Entry], tuple[int, ...], int]:
+        found: list[Entry] = []
+        offsets: list[int] = []
+        at = start
+        end = min(queue.max_offset, start + budget.scan_entries)
+        while at < end:
+            for entry in queue.read(at, min(_SCAN_STEP, end - at)):
+                if entry.tag_hash in wanted:
+                    found.append(entry)
+                    offsets.append(at)
+                at += 1
+                if len(found) == budget.messages:
+                    return found, tuple(offsets), at
+        return found, tuple(offsets), at
+
+    def _give_out(self, request: PopRequest, taken: list[_Taken], response: PopResponse) -> None:
+        now_ms = self._clock.steady_ms()
+        check_points = [self._check_point(request, each, now_ms) for each in taken]
+        revive_topic = names.revive_topic(self._view.name)
+        appended = self._store.put(
+            [
+                Record(RecordKind.CHECK_POINT, revive_topic, check_point.revive_queue, check_point.encode())
+                for check_point in check_points
+            ]
+        )
+        common = delivery.common_properties(self._broker_name, request.invisible_ms)
+        key = self._view.receipt_key
+        for each, check_point, revive_offset in zip(taken, check_points, appended.queue_offsets, strict=True):
+            check_point.revive_offset = revive_offset
+            self._state.open(check_point)
+            self._state.merge_buffer.popped(each.progress, check_point)
+            for stored in each.records:
+                handle = receipt.encode(
+                    key,
+                    request.group,
+                    request.topic,
+                    check_point.id,
+                    now_ms,
+                    request.invisible_ms,
+                    check_point.revive_queue,
+                    each.origin,
+                    self._broker_name,
+                    stored.queue_id,
+                    stored.queue_offset,
+                )
+                response.messages.add(
+                    message=delivery.popped_message(stored, common, handle),
+                    receipt_handle=handle,
+                )
+
+    def _check_point(self, request: PopRequest, taken: _Taken, now_ms: int) -> CheckPoint:
+        return CheckPoint(
+            id=self._state.table.make_id(),
+            group=request.group,
+            topic=request.topic,
+            origin=taken.origin,
+            queue_id=taken.progress.queue.queue_id,
+            start_offset=taken.start_offset,
+            next_offset=taken.next_offset,
+            pop_time_ms=now_ms,
+            invisible_ms=request.invisible_ms,
+            due_ms=now_ms + request.invisible_ms,
+            first_position=taken.entries[0].position,
+            offsets=taken.offsets,
+        )
+
+
+def _fitting(entries: Sequence[Entry], bytes_max: int) -> int:
+    """How many entries fit, at least one: a message larger than the limit must still be deliverable."""
+    total = 0
+    for count, entry in enumerate(entries):
+        total += entry.length
+        if total > bytes_max and count > 0:
+            return count
+    return len(entries)

@@ -1,0 +1,74 @@
+"""What becomes of a message that was not acknowledged: it comes again, or it goes to the dead letter queue (P4, P5)."""
+
+from google.protobuf.message import DecodeError
+
+from services.broker.pop.check_point import CheckPoint, Origin
+from services.broker.store.record import Record, RecordKind, StoredRecord
+from services.common import names
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import DeadLetterQueue, Message, SystemProperties
+
+_DEAD_LETTER_QUEUE_TAG = b"\xa2\x01"
+"""Field 20 of SystemProperties, length-delimited."""
+
+
+def redelivered(
+    check_point: CheckPoint, index: int, stored: StoredRecord, *, attempted: bool, attempts_max: int
+) -> Record:
+    """The record that takes the place of message `index` of a CK.
+
+    Args:
+        check_point: the CK that hid it.
+        index: which of its messages.
+        stored: that message, as it is stored.
+        attempted: whether the delivery that ends now counts as an attempt.
+        attempts_max: after so many attempts it is a dead letter.
+    """
+    attempts = stored.attempts + (1 if attempted else 0)
+    if attempts >= attempts_max:
+        return dead_letter(check_point, index, stored)
+    return Record(
+        kind=RecordKind.MESSAGE,
+        topic=names.retry_topic(check_point.group, check_point.topic),
+        queue_id=0,
+        payload=stored.payload,
+        system_properties=stored.system_properties,
+        tag_hash=stored.tag_hash,
+        attempts=attempts,
+        origin=Origin(check_point.id, index).encode(),
+    )
+
+
+def dead_letter(check_point: CheckPoint, index: int, stored: StoredRecord) -> Record:
+    """The record of message `index` of a CK in its group's dead letter queue, with a note of where it came from."""
+    topic = names.dead_letter_topic(check_point.group)
+    try:
+        message = Message.FromString(stored.payload)
+        message.topic.name = topic
+        payload = message.SerializeToString()
+    except DecodeError:
+        # No proxy of ours lets such a message in; one way or the other it must leave the revive queue (P4).
+        payload = stored.payload
+    note = DeadLetterQueue(
+        topic=check_point.topic, message_id=SystemProperties.FromString(stored.system_properties).message_id
+    ).SerializeToString()
+    return Record(
+        kind=RecordKind.MESSAGE,
+        topic=topic,
+        queue_id=0,
+        payload=payload,
+        system_properties=stored.system_properties + _DEAD_LETTER_QUEUE_TAG + varint(len(note)) + note,
+        tag_hash=stored.tag_hash,
+        origin=Origin(check_point.id, index).encode(),
+    )
+
+
+def varint(number: int) -> bytes:
+    """A number in protobuf's variable-length encoding."""
+    if number < 128:
+        return bytes((number,))
+    encoded = bytearray()
+    while number > 127:
+        encoded.append(number & 127 | 128)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)

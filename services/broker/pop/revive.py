@@ -1,0 +1,168 @@
+"""The open check points of a broker: what its revive queues say when they are read from their start.
+
+Every CK, ACK and renewal record that is appended is folded in here at once; recovery folds in the same records, so
+both give the same table (S6). It also knows which messages are due.
+"""
+
+import heapq
+from collections.abc import Iterator
+
+from services.broker.pop.check_point import REVIVE_QUEUES, CheckPoint, bit_indexes
+
+_IDS_SKIPPED_AT_START = 1_000_000
+_SCHEDULE_SLACK = 8192
+
+
+class ReviveTable:
+    """All open CKs, by revive queue and id."""
+
+    def __init__(self) -> None:
+        self._queues: list[dict[int, CheckPoint]] = [{} for _ in range(REVIVE_QUEUES)]
+        self._due: list[tuple[int, int]] = []
+        self._due_max = _SCHEDULE_SLACK
+        self._next_number = 1
+        self.open_messages = 0
+
+    def __len__(self) -> int:
+        """How many CKs are open."""
+        return sum(map(len, self._queues))
+
+    def __iter__(self) -> Iterator[CheckPoint]:
+        for queue in self._queues:
+            yield from queue.values()
+
+    @property
+    def next_number(self) -> int:
+        """The least number that no id was made with yet."""
+        return self._next_number
+
+    def restart_ids(self, next_number: int) -> None:
+        """Go on with ids well above those that an earlier process may have given out without a trace."""
+        self._next_number = max(self._next_number, next_number) + _IDS_SKIPPED_AT_START
+
+    def make_id(self, revive_queue: int | None = None) -> int:
+        """An id for a new CK, in a given revive queue or in the next one in turn."""
+        number = self._next_number
+        self._next_number += 1
+        return number * REVIVE_QUEUES + (number % REVIVE_QUEUES if revive_queue is None else revive_queue)
+
+    def get(self, check_point_id: int) -> CheckPoint | None:
+        """An open CK."""
+        return self._queues[check_point_id % REVIVE_QUEUES].get(check_point_id)
+
+    def open(self, check_point: CheckPoint) -> CheckPoint | None:
+        """Fold in a CK record; the CK that it closed, if it took the place of that one's last open message.
+
+        A record of an id that is open already is a copy, written to bring it forward in its queue.
+        """
+        queue = self._queues[check_point.revive_queue]
+        earlier = queue.pop(check_point.id, None)
+        if earlier is not None:
+            self.open_messages -= earlier.open_bits.bit_count()
+        self._next_number = max(self._next_number, check_point.id // REVIVE_QUEUES + 1)
+        if check_point.open_bits:
+            queue[check_point.id] = check_point
+            self.open_messages += check_point.open_bits.bit_count()
+            self._schedule(check_point)
+        if check_point.replaces is None:
+            return None
+        return self.close(check_point.replaces.check_point_id, 1 << check_point.replaces.index)
+
+    def close(self, check_point_id: int, bits: int) -> CheckPoint | None:
+        """Fold in that messages of a CK are done with; the CK, if none of its messages is open any more."""
+        queue = self._queues[check_point_id % REVIVE_QUEUES]
+        check_point = queue.get(check_point_id)
+        if check_point is None:
+            return None
+        self.open_messages -= (check_point.open_bits & bits).bit_count()
+        check_point.open_bits &= ~bits
+        if check_point.open_bits:
+            return None
+        del queue[check_point_id]
+        return check_point
+
+    def renew(self, check_point_id: int, bits: int, due_ms: int) -> None:
+        """Fold in that messages of a CK are hidden until `due_ms`."""
+        check_point = self.get(check_point_id)
+        if check_point is None:
+            return
+        if check_point.open_bits & ~bits:
+            check_point.renewed.update(dict.fromkeys(bit_indexes(bits), due_ms))
+        else:
+            check_point.due_ms = due_ms
+            check_point.renewed.clear()
+        self._schedule(check_point)
+
+    def next_due_ms(self) -> int | None:
+        """When the first message comes due, or somewhat earlier; None if none is open."""
+        while self._due and self.get(self._due[0][1]) is None:
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+    def take_due(self, now_ms: int, messages_max: int) -> list[tuple[CheckPoint, list[int]]]:
+        """CKs with the indexes of their messages that are due, the longest due first.
+
+        They stay open until `close` says otherwise; `postpone` brings them back if they could not be dealt with.
+        """
+        taken: list[tuple[CheckPoint, list[int]]] = []
+        seen: set[int] = set()
+        count = 0
+        while self._due and self._due[0][0] <= now_ms and count < messages_max:
+            _, identity = heapq.heappop(self._due)
+            check_point = self.get(identity)
+            if check_point is None or identity in seen:
+                continue
+            seen.add(identity)
+            indexes = [index for index in check_point.open_indexes() if check_point.due_of(index) <= now_ms]
+            if indexes:
+                taken.append((check_point, indexes))
+                count += len(indexes)
+            later = [due for index in check_point.open_indexes() if (due := check_point.due_of(index)) > now_ms]
+            if later:
+                heapq.heappush(self._due, (min(later), identity))
+        return taken
+
+    def postpone(self, check_point: CheckPoint, until_ms: int) -> None:
+        """Look at a CK again at a later time, though it is due."""
+        heapq.heappush(self._due, (until_ms, check_point.id))
+
+    def oldest_offset(self, revive_queue: int, end_offset: int) -> int:
+        """The offset committed for a revive queue: that of its oldest open CK, its end if none is open."""
+        oldest = next(iter(self._queues[revive_queue].values()), None)
+        return end_offset if oldest is None else oldest.revive_offset
+
+    def lagging(self, revive_queue: int, before_offset: int, limit: int) -> list[CheckPoint]:
+        """Open CKs whose records stand before an offset of their revive queue, to be written again at its end."""
+        found: list[CheckPoint] = []
+        for check_point in self._queues[revive_queue].values():
+            if check_point.revive_offset >= before_offset or len(found) >= limit:
+                break
+            found.append(check_point)
+        return found
+
+    def move(self, check_point: CheckPoint, revive_offset: int) -> None:
+        """A copy of an open CK was appended at `revive_offset` of its revive queue."""
+        queue = self._queues[check_point.revive_queue]
+        queue[check_point.id] = queue.pop(check_point.id)
+        check_point.revive_offset = revive_offset
+
+    def first_position(self) -> int | None:
+        """The least position of the commit log that an open CK needs; None if none is open."""
+        return min((each.first_position for each in self), default=None)
+
+    def _schedule(self, check_point: CheckPoint) -> None:
+        if len(self._due) >= self._due_max:
+            self._drop_closed_from_schedule()
+        heapq.heappush(self._due, (self._first_due(check_point), check_point.id))
+
+    def _drop_closed_from_schedule(self) -> None:
+        """A CK that was closed before it was due leaves its entry behind; they must not pile up."""
+        self._due = [(self._first_due(check_point), check_point.id) for check_point in self]
+        heapq.heapify(self._due)
+        self._due_max = 2 * len(self._due) + _SCHEDULE_SLACK
+
+    @staticmethod
+    def _first_due(check_point: CheckPoint) -> int:
+        if not check_point.renewed:
+            return check_point.due_ms
+        return min(check_point.due_of(index) for index in check_point.open_indexes())

@@ -1,0 +1,95 @@
+"""Brings messages back at the millisecond they are due: PopReviveService of the articles, without its tick."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from services.broker.core import BrokerCore
+from services.broker.pop.check_point import CheckPoint
+from services.common.clock import Clock
+from services.common.errors import CorruptDataError, StatusError
+
+_log = structlog.get_logger()
+
+_MESSAGES_AT_ONCE = 512
+_TRY_AGAIN_MS = 1000
+_NEVER_MS = 1 << 62
+
+
+class Reviver:
+    """Waits for the next due time and has what is due redelivered.
+
+    Args:
+        core: whose open CKs these are.
+        clock: the time.
+        confirm_later: makes what was appended readable.
+    """
+
+    def __init__(self, core: BrokerCore, clock: Clock, confirm_later: Callable[[], None]) -> None:
+        self._core = core
+        self._clock = clock
+        self._confirm_later = confirm_later
+        self._changed = asyncio.Event()
+        self._wake_at_ms = _NEVER_MS
+        self._task: asyncio.Task[None] | None = None
+        self.redelivered = 0
+        self.failing_since_ms: int | None = None
+
+    def start(self) -> None:
+        """Begin to revive."""
+        self._task = asyncio.create_task(self._run(), name="reviver")
+
+    async def stop(self) -> None:
+        """End."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def due_changed(self) -> None:
+        """Something may come due earlier than before."""
+        due_ms = self._core.state.table.next_due_ms()
+        if due_ms is not None and due_ms < self._wake_at_ms:
+            self._changed.set()
+
+    async def _run(self) -> None:
+        table = self._core.state.table
+        while True:
+            due = table.take_due(self._clock.steady_ms(), _MESSAGES_AT_ONCE)
+            for check_point, indexes in due:
+                self._redeliver(check_point, indexes)
+            if due:
+                self._confirm_later()
+                await asyncio.sleep(0)
+                continue
+            next_due_ms = table.next_due_ms()
+            self._changed.clear()
+            self._wake_at_ms = _NEVER_MS if next_due_ms is None else next_due_ms
+            wait_s = None if next_due_ms is None else max(0.0005, (next_due_ms - self._clock.steady_ms()) / 1000)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _redeliver(self, check_point: CheckPoint, indexes: list[int]) -> None:
+        for index in indexes:
+            try:
+                self._core.acking.redeliver([(check_point, index)], attempted=True)
+            except (StatusError, OSError, CorruptDataError) as error:
+                now_ms = self._clock.steady_ms()
+                if self.failing_since_ms is None:
+                    self.failing_since_ms = now_ms
+                    _log.error(
+                        "a message that is due can't be redelivered, trying again",
+                        group=check_point.group,
+                        topic=check_point.topic,
+                        queue=check_point.queue_id,
+                        offset=check_point.offsets[index],
+                        error=str(error),
+                    )
+                self._core.state.table.postpone(check_point, now_ms + _TRY_AGAIN_MS)
+            else:
+                self.redelivered += 1
+                self.failing_since_ms = None

@@ -1,0 +1,266 @@
+"""popwheel.v1.Broker: what proxies ask, answered by the core."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+
+from services.broker.core import BrokerCore
+from services.broker.filter.tag import wanted_hashes
+from services.broker.flusher import Flusher
+from services.broker.metrics import BrokerStatistics
+from services.broker.notification import Interest, Subscriber
+from services.broker.options import BrokerOptions
+from services.broker.pop import delivery
+from services.broker.pop.check_point import OffsetCommit
+from services.broker.store.consume_queue import ConsumeQueue, Entry
+from services.broker.store.message_store import disk_full
+from services.broker.store.record import Record, RecordKind, hash_tag
+from services.common.clock import Clock
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.rpc import methods
+from services.rpc.service import Call, Service, Stream
+
+_SCAN_ENTRIES = 4096
+_NO_INVISIBLE_DURATION = None
+
+
+class BrokerServer:
+    """Binds the methods.
+
+    Args:
+        core: decides.
+        flusher: makes durable.
+        options: limits.
+        clock: the time.
+        statistics: what is counted.
+        disk_is_full: whether sends are to be refused.
+        due_changed: told after each pop.
+    """
+
+    def __init__(
+        self,
+        core: BrokerCore,
+        flusher: Flusher,
+        options: BrokerOptions,
+        clock: Clock,
+        statistics: BrokerStatistics,
+        disk_is_full: Callable[[], bool],
+        due_changed: Callable[[], None],
+    ) -> None:
+        self._core = core
+        self._flusher = flusher
+        self._options = options
+        self._clock = clock
+        self._statistics = statistics
+        self._disk_is_full = disk_is_full
+        self._due_changed = due_changed
+        self._pulls_waiting: dict[tuple[str, int], list[asyncio.Event]] = defaultdict(list)
+        self.service = Service()
+        self.service.unary(methods.PUT, self.put)
+        self.service.unary(methods.POP, self.pop)
+        self.service.unary(methods.ACK, self.ack)
+        self.service.unary(methods.CHANGE_INVISIBLE, self.change_invisible)
+        self.service.unary(methods.RENEW, self.renew)
+        self.service.unary(methods.RELEASE, self.release)
+        self.service.unary(methods.DEAD_LETTER, self.dead_letter)
+        self.service.unary(methods.PULL, self.pull)
+        self.service.unary(methods.QUERY_OFFSET, self.query_offset)
+        self.service.unary(methods.GET_OFFSET, self.get_offset)
+        self.service.unary(methods.UPDATE_OFFSET, self.update_offset)
+        self.service.stream(methods.NOTIFY, self.notify)
+
+    def arrived(self, queue: ConsumeQueue) -> None:
+        """A message has become readable: wake the pulls that wait for it."""
+        for event in self._pulls_waiting.get((queue.topic, queue.queue_id), ()):
+            event.set()
+
+    async def put(self, call: Call, request: pb.PutRequest) -> pb.PutResponse:
+        """Append messages and wait until they are durable."""
+        if self._disk_is_full():
+            self._statistics.refused_disk_full += 1
+            raise disk_full()
+        store = self._core.store
+        if store.log.end_position - store.confirmed_position > self._options.waiting_bytes_max:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                "the device does not keep up, too much waits to be written (broker.waiting_bytes_max); try again later",
+            )
+        records = [
+            Record(
+                RecordKind.MESSAGE,
+                message.topic,
+                message.queue_id,
+                message.payload,
+                message.system_properties,
+                hash_tag(message.tag),
+            )
+            for message in request.messages
+        ]
+        appended = store.put(records)
+        await self._flusher.durable(appended.end_position)
+        self._statistics.put(records)
+        response = pb.PutResponse()
+        for offset in appended.queue_offsets:
+            response.results.add(code=Code.OK, queue_offset=offset, store_time_ms=appended.store_time_ms)
+        return response
+
+    async def pop(self, call: Call, request: pb.PopRequest) -> pb.PopResponse:
+        """Give messages out."""
+        response = self._core.popping.pop(request)
+        if response.messages:
+            self._due_changed()
+            self._statistics.popped(request.group, request.topic, response)
+        return response
+
+    async def ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
+        """Messages are done with. In the page cache when answered: a crash of the process does not undo it (P3)."""
+        results = self._core.acking.ack(request.group, request.topic, request.receipt_handles)
+        self._flusher_confirms_async()
+        return pb.AckResponse(results=results)
+
+    async def change_invisible(self, call: Call, request: pb.ChangeInvisibleRequest) -> pb.ChangeInvisibleResponse:
+        """A message comes at another time."""
+        handle = self._core.acking.change_invisible(
+            request.group, request.topic, request.receipt_handle, max(0, request.invisible_ms)
+        )
+        return pb.ChangeInvisibleResponse(receipt_handle=handle)
+
+    async def renew(self, call: Call, request: pb.RenewRequest) -> pb.RenewResponse:
+        """Messages stay hidden for longer."""
+        return pb.RenewResponse(results=self._core.acking.renew(request.entries, request.invisible_ms))
+
+    async def release(self, call: Call, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
+        """Messages come again at once."""
+        results = self._core.acking.release(request.group, request.topic, request.receipt_handles, request.attempted)
+        self._flusher.confirm_later()
+        return pb.ReleaseResponse(results=results)
+
+    async def dead_letter(self, call: Call, request: pb.DeadLetterRequest) -> pb.DeadLetterResponse:
+        """A message goes to the dead letter queue, durably."""
+        self._core.acking.dead_letter(request.group, request.topic, request.receipt_handle)
+        await self._flusher.durable(self._core.store.log.end_position)
+        return pb.DeadLetterResponse()
+
+    async def pull(self, call: Call, request: pb.PullRequest) -> pb.PullResponse:
+        """Read by offset, waiting for a first message if asked to."""
+        deadline = self._clock.monotonic() + request.wait_ms / 1000
+        wanted = wanted_hashes(request.filter)
+        offset = request.offset
+        while True:
+            response, found, offset = self._pull_once(request, offset, wanted)
+            remaining = deadline - self._clock.monotonic()
+            if found or remaining <= 0:
+                return response
+            await self._wait_for_arrival((request.topic, request.queue_id), remaining)
+
+    def _pull_once(
+        self, request: pb.PullRequest, offset: int, wanted: frozenset[int] | None
+    ) -> tuple[pb.PullResponse, bool, int]:
+        queue = self._core.store.queue(request.topic, request.queue_id)
+        max_offset = 0 if queue is None else queue.max_offset
+        if offset < 0 or offset > max_offset:
+            raise _illegal_offset(offset, max_offset)
+        if queue is None:
+            return pb.PullResponse(next_offset=offset), False, offset
+        at = max(offset, queue.min_offset)
+        entries: list[Entry] = []
+        size = 0
+        for entry in queue.read(at, request.max_messages if wanted is None else _SCAN_ENTRIES):
+            if wanted is None or entry.tag_hash in wanted:
+                size += entry.length
+                if entries and size > self._options.pop.response_bytes_max:
+                    break
+                entries.append(entry)
+            at += 1
+            if len(entries) == request.max_messages:
+                break
+        common = delivery.common_properties(self._options.name, _NO_INVISIBLE_DURATION)
+        messages = [delivery.pulled_message(stored, common) for stored in self._core.store.read_many(entries)]
+        return pb.PullResponse(messages=messages, next_offset=at), bool(messages), at
+
+    async def _wait_for_arrival(self, queue: tuple[str, int], timeout_s: float) -> None:
+        event = asyncio.Event()
+        waiting = self._pulls_waiting[queue]
+        waiting.append(event)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
+        except TimeoutError:
+            return
+        finally:
+            waiting.remove(event)
+            if not waiting:
+                self._pulls_waiting.pop(queue, None)
+
+    async def query_offset(self, call: Call, request: pb.QueryOffsetRequest) -> pb.QueryOffsetResponse:
+        """The offset of a queue's beginning, end or first message since a time."""
+        queue = self._core.store.queue(request.topic, request.queue_id)
+        if queue is None:
+            return pb.QueryOffsetResponse(offset=0)
+        if request.policy == pb.BEGINNING:
+            return pb.QueryOffsetResponse(offset=queue.min_offset)
+        if request.policy == pb.END:
+            return pb.QueryOffsetResponse(offset=queue.max_offset)
+        return pb.QueryOffsetResponse(offset=self._core.store.offset_at(queue, request.timestamp_ms))
+
+    async def get_offset(self, call: Call, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
+        """A group's committed offset, -1 for none."""
+        queue = self._core.store.queue(request.topic, request.queue_id)
+        progress = None if queue is None else self._core.state.merge_buffer.get(request.group, queue)
+        return pb.GetOffsetResponse(offset=-1 if progress is None else progress.committed)
+
+    async def update_offset(self, call: Call, request: pb.UpdateOffsetRequest) -> pb.UpdateOffsetResponse:
+        """Set a group's committed offset, durably."""
+        queue = self._core.store.queue(request.topic, request.queue_id)
+        max_offset = 0 if queue is None else queue.max_offset
+        if not 0 <= request.offset <= max_offset:
+            raise _illegal_offset(request.offset, max_offset)
+        self._core.commit_offset(OffsetCommit(request.group, request.topic, request.queue_id, request.offset))
+        await self._flusher.durable(self._core.store.log.end_position)
+        return pb.UpdateOffsetResponse()
+
+    async def notify(self, call: Call, stream: Stream[pb.NotifyInterest, pb.NotifyEvents]) -> None:
+        """Tell a proxy of the messages that wait for its interests, for as long as its stream lives."""
+        changed = asyncio.Event()
+        subscriber = Subscriber(changed.set)
+        teller = asyncio.create_task(self._tell(subscriber, changed, stream), name="notify")
+        try:
+            while (interest := await stream.receive()) is not None:
+                if interest.cancel:
+                    self._core.interests.cancel(subscriber, interest.id)
+                    continue
+                wanted = wanted_hashes(interest.filter)
+                self._core.interests.add(Interest(interest.id, subscriber, interest.topic, interest.group, wanted))
+                waiting = self._core.popping.waiting(interest.group, interest.topic, wanted)
+                if waiting:
+                    subscriber.tell(interest.id, waiting)
+        finally:
+            self._core.interests.cancel_all(subscriber)
+            teller.cancel()
+            await asyncio.gather(teller, return_exceptions=True)
+
+    async def _tell(
+        self, subscriber: Subscriber, changed: asyncio.Event, stream: Stream[pb.NotifyInterest, pb.NotifyEvents]
+    ) -> None:
+        while True:
+            await changed.wait()
+            changed.clear()
+            events = subscriber.take()
+            if events:
+                response = pb.NotifyEvents()
+                for interest_id, waiting in events:
+                    response.events.add(id=interest_id, waiting=waiting)
+                await stream.send([response])
+
+    def _flusher_confirms_async(self) -> None:
+        if self._options.flush == "async":
+            self._flusher.confirm_later()
+
+
+def _illegal_offset(offset: int, max_offset: int) -> StatusError:
+    return StatusError(
+        Code.ILLEGAL_OFFSET,
+        f"offset {offset} is not between 0 and the queue's end {max_offset}; query the offset first",
+    )

@@ -1,0 +1,255 @@
+"""The commit log: append-only segment files, each named by the position of its first byte.
+
+Positions run on from one segment to the next. No record spans two segments.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from services.broker.store import record
+from services.broker.store.record import StoredRecord
+from services.common.disk import Disk, File
+from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+
+_SCAN_BYTES = 4 * 1024 * 1024
+_SUFFIX = ".log"
+
+
+class CommitLog:
+    """Writes, reads and cuts the log's segments.
+
+    Args:
+        disk: where they are.
+        folder: their folder; it is made if need be.
+        segment_bytes: a segment takes no further record that would make it larger than this.
+    """
+
+    def __init__(self, disk: Disk, folder: Path, segment_bytes: int) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        disk.make_folder(folder)
+        self._starts: list[int] = []
+        self._files: list[File] = []
+        for name in disk.list(folder):
+            if name.endswith(_SUFFIX):
+                self._starts.append(int(name.removesuffix(_SUFFIX)))
+                self._files.append(disk.open(folder / name))
+        self._dirty: list[File] = []
+        self._new_segment = False
+        self.stopped: str | None = None
+        self.end_position = self._starts[-1] + self._files[-1].size() if self._files else 0
+        self.synced_position = self.start_position
+
+    @property
+    def start_position(self) -> int:
+        """Position of the oldest byte that is still held."""
+        return self._starts[0] if self._starts else 0
+
+    @property
+    def segment_count(self) -> int:
+        """How many segment files there are."""
+        return len(self._starts)
+
+    def segments(self) -> list[tuple[int, int]]:
+        """Start and end position of each segment, oldest first."""
+        ends = [*self._starts[1:], self.end_position]
+        return list(zip(self._starts, ends, strict=True))
+
+    def append(self, records: Sequence[Sequence[bytes]]) -> None:
+        """Write encoded records at the end, each as a run of buffers.
+
+        Raises:
+            OSError: nothing was appended; the bytes that were written were taken back.
+            WriterStoppedError: they could not be taken back, so nothing may be appended any more.
+        """
+        if self.stopped is not None:
+            raise WriterStoppedError(self.stopped)
+        position = self.end_position
+        try:
+            buffers: list[bytes] = []
+            start = position
+            for buffers_of_one in records:
+                length = sum(map(len, buffers_of_one))
+                if not self._files or position - self._starts[-1] + length > self._segment_bytes:
+                    self._write(start, buffers)
+                    buffers, start = [], position
+                    if not self._files or position != self._starts[-1]:
+                        self._add_segment(position)
+                buffers.extend(buffers_of_one)
+                position += length
+            self._write(start, buffers)
+        except OSError:
+            self._take_back()
+            raise
+        self.end_position = position
+
+    def stop_writing(self, reason: str) -> None:
+        """Refuse all further writes."""
+        self.stopped = reason
+
+    def _write(self, position: int, buffers: Sequence[bytes]) -> None:
+        if buffers:
+            file = self._files[-1]
+            if file not in self._dirty:
+                self._dirty.append(file)
+            file.write(position - self._starts[-1], buffers)
+
+    def _add_segment(self, position: int) -> None:
+        self._files.append(self._disk.open(self._folder / f"{position:020d}{_SUFFIX}"))
+        self._starts.append(position)
+        self._new_segment = True
+
+    def _take_back(self) -> None:
+        """Cut off what a failed append has left, lest recovery take it for records (S2: a failure stays failed)."""
+        try:
+            self.cut(self.end_position)
+        except OSError as error:
+            self.stop_writing(f"a failed write could not be taken back: {error}")
+            raise WriterStoppedError(f"a failed write could not be taken back: {error}") from error
+
+    def cut(self, position: int) -> None:
+        """Drop everything from `position` on."""
+        while len(self._starts) > 1 and self._starts[-1] >= position:
+            start, file = self._starts.pop(), self._files.pop()
+            if file in self._dirty:
+                self._dirty.remove(file)
+            file.close()
+            self._disk.remove(self._folder / f"{start:020d}{_SUFFIX}")
+        if self._files:
+            self._files[-1].truncate(max(0, position - self._starts[-1]))
+            if self._files[-1] not in self._dirty:
+                self._dirty.append(self._files[-1])
+        self.end_position = position
+        self.synced_position = min(self.synced_position, position)
+
+    async def sync(self) -> None:
+        """Bring everything written so far to the device; `synced_position` then tells how far it goes.
+
+        Raises:
+            OSError: the device refused. What was written since the last sync may be lost whatever a later sync says,
+                so nothing more may be written to this log (`stop_writing`).
+        """
+        target = self.end_position
+        dirty, self._dirty = self._dirty, []
+        new_segment, self._new_segment = self._new_segment, False
+        try:
+            for file in dirty:
+                await file.sync()
+            if new_segment:
+                await self._disk.sync_folder(self._folder)
+        except OSError as error:
+            self.stop_writing(f"the commit log could not be synced: {error}")
+            raise
+        self.synced_position = max(self.synced_position, target)
+
+    def read(self, position: int, length: int) -> bytes:
+        """Bytes from `position` on, up to `length` and up to the segment's end.
+
+        Raises:
+            ValueError: the position is not held (any more).
+        """
+        index = bisect_right(self._starts, position) - 1
+        if index < 0:
+            raise ValueError(f"position {position} is not in the commit log, which begins at {self.start_position}")
+        return self._files[index].read(position - self._starts[index], length)
+
+    def scan(self, position: int, synced_position: int) -> Iterator[StoredRecord]:
+        """Read record after record from `position` to the end, as recovery does.
+
+        A bad record at or after `synced_position` is a torn tail: the scan ends there and the log is cut off. When
+        the scan has ended, all that was read is waiting for the next `sync`.
+
+        Args:
+            position: where a record begins.
+            synced_position: up to here everything is known to have been on the device.
+
+        Raises:
+            CorruptDataError: a record before `synced_position` is damaged or missing; nothing is cut.
+            UnknownFormatError: a record was written by a newer release; nothing is cut.
+        """
+        self.synced_position = min(synced_position, self.end_position)
+        chunk = _SCAN_BYTES
+        while position < self.end_position:
+            segment_end = self._segment_end(position)
+            data = self.read(position, min(chunk, segment_end - position))
+            more = position + len(data) < segment_end
+            offset = 0
+            while offset < len(data) or not data:
+                length = record.length_at(data, offset)
+                if more and (length == 0 or length > len(data) - offset) and length <= record.RECORD_BYTES_MAX:
+                    chunk = max(_SCAN_BYTES, length)
+                    break
+                try:
+                    found = record.decode(data, offset, position + offset)
+                except CorruptDataError as error:
+                    if position + offset < synced_position:
+                        raise CorruptDataError(
+                            f"{error}, though the log was known to be good up to {synced_position}; nothing was "
+                            "changed: restore the segment file from a replica or a backup"
+                        ) from error
+                    self.cut(position + offset)
+                    break
+                yield found
+                offset += found.length
+            position += offset
+        if self.end_position < synced_position:
+            raise CorruptDataError(
+                f"the commit log ends at {self.end_position}, though it was known to be good up to {synced_position}; "
+                "restore its segment files from a replica or a backup"
+            )
+        self._dirty = [
+            file
+            for (_, end), file in zip(self.segments(), self._files, strict=True)
+            if end > self.synced_position or file in self._dirty
+        ]
+
+    def check_contiguous(self, synced_position: int) -> None:
+        """Find out whether a segment is missing or short below `synced_position`.
+
+        Raises:
+            CorruptDataError: one is.
+        """
+        for index in range(len(self._starts) - 1):
+            end = self._starts[index] + self._files[index].size()
+            if end < min(self._starts[index + 1], synced_position):
+                raise CorruptDataError(
+                    f"the commit log has a hole from {end} to {self._starts[index + 1]}; "
+                    "restore the missing segment files from a replica or a backup"
+                )
+
+    def _segment_end(self, position: int) -> int:
+        index = bisect_right(self._starts, position) - 1
+        if index + 1 == len(self._starts):
+            return self.end_position
+        return min(self._starts[index + 1], self._starts[index] + self._files[index].size())
+
+    def remove_before(self, position: int) -> int:
+        """Remove the segments that end at or before `position`, never the last one; how many went."""
+        removed = 0
+        while len(self._starts) > 1 and self._starts[1] <= position:
+            start, file = self._starts.pop(0), self._files.pop(0)
+            if file in self._dirty:
+                self._dirty.remove(file)
+            file.close()
+            self._disk.remove(self._folder / f"{start:020d}{_SUFFIX}")
+            removed += 1
+        return removed
+
+    def close(self) -> None:
+        """Close the files; nothing is synced."""
+        for file in self._files:
+            file.close()
+
+
+class WriterStoppedError(StatusError):
+    """The commit log takes no more writes, because what is on the device can't be told any more.
+
+    Args:
+        reason: what has happened.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(Code.INTERNAL_ERROR, f"{reason}; the broker stops, send again when it is back")

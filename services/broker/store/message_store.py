@@ -1,0 +1,287 @@
+"""The message store: one commit log, and the consume queues that lead into it.
+
+The single writer of both. A record is *appended* when `put` returns (it survives the end of the process) and
+*confirmed* when it is as durable as the flush mode promises; only then is it in its queue and can be read (S2: nobody
+gets a message that a power loss could take back). Making it durable is the caller's part: `services.broker.flusher`.
+"""
+
+import errno
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.broker.options import LogOptions
+from services.broker.store import record
+from services.broker.store.commit_log import CommitLog
+from services.broker.store.consume_queue import ConsumeQueue, Entry
+from services.broker.store.record import Record, RecordKind, StoredRecord
+from services.common.clock import Clock
+from services.common.disk import Disk, File
+from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+
+QueueName = tuple[str, int]
+_READ_GAP_SHARE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a batch of records went.
+
+    Args:
+        queue_offsets: one for each record.
+        end_position: of the log, after the batch.
+        store_time_ms: wall clock.
+    """
+
+    queue_offsets: Sequence[int]
+    end_position: int
+    store_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCheckpoint:
+    """How far the consume queues on the device go.
+
+    Args:
+        position: of the commit log; every record before it is in the queues' files.
+        synced_position: of the commit log; everything before it was on the device when this was taken.
+        epoch: of the records that are written.
+        queues: lowest and next offset of each queue.
+    """
+
+    position: int = 0
+    synced_position: int = 0
+    epoch: int = 1
+    queues: dict[str, dict[int, tuple[int, int]]] | None = None
+
+
+class MessageStore:
+    """Appends, confirms, reads and deletes records.
+
+    Args:
+        disk: where the files are.
+        folder: `commitlog` and `consumequeue` are folders in it.
+        options: sizes and limits.
+        clock: for store times.
+        on_arrival: told of each message that has become readable: its queue and its tag hash.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        options: LogOptions,
+        clock: Clock,
+        on_arrival: Callable[[ConsumeQueue, int], None],
+    ) -> None:
+        self._disk = disk
+        self._queue_folder = folder / "consumequeue"
+        self._options = options
+        self._clock = clock
+        self._on_arrival = on_arrival
+        self._unconfirmed: deque[tuple[int, ConsumeQueue, int, int, int]] = deque()
+        self._next_offsets: dict[ConsumeQueue, int] = {}
+        self.log = CommitLog(disk, folder / "commitlog", options.segment_bytes)
+        self.queues: dict[QueueName, ConsumeQueue] = {}
+        self.epoch = 1
+        self.confirmed_position = 0
+
+    def put(self, records: Sequence[Record]) -> Appended:
+        """Append records in their order, in one write.
+
+        Raises:
+            StatusError: the disk is full, the device refused, the limit of queues is reached, or the log takes no more
+                writes; nothing was appended.
+        """
+        now_ms = self._clock.wall_ms()
+        position = self.log.end_position
+        encoded: list[Sequence[bytes]] = []
+        offsets: list[int] = []
+        pending: list[tuple[int, ConsumeQueue, int, int, int]] = []
+        next_offsets: dict[ConsumeQueue, int] = {}
+        for each in records:
+            queue = self.ensure_queue((each.topic, each.queue_id))
+            offset = next_offsets.get(queue)
+            if offset is None:
+                offset = self._next_offsets.get(queue, queue.max_offset)
+            length = record.encoded_length(each)
+            encoded.append(record.encode(each, length, position, self.epoch, now_ms, offset))
+            next_offsets[queue] = offset + 1
+            offsets.append(offset)
+            pending.append((position + length, queue, position, length, each.tag_hash))
+            position += length
+        try:
+            self.log.append(encoded)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise disk_full() from error
+            raise StatusError(
+                Code.INTERNAL_ERROR, f"the broker's device refused a write ({error}), nothing was stored; try again"
+            ) from error
+        self._next_offsets.update(next_offsets)
+        self._unconfirmed.extend(pending)
+        return Appended(offsets, position, now_ms)
+
+    def confirm(self, position: int) -> None:
+        """Make the records before `position` readable, in their order."""
+        unconfirmed = self._unconfirmed
+        while unconfirmed and unconfirmed[0][0] <= position:
+            _, queue, at, length, tag_hash = unconfirmed.popleft()
+            queue.append(at, length, tag_hash)
+            self._on_arrival(queue, tag_hash)
+        self.confirmed_position = max(self.confirmed_position, position)
+        if not unconfirmed:
+            self._next_offsets.clear()
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue of that name; None if nothing was ever put into it."""
+        return self.queues.get((topic, queue_id))
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """The offset that the next record put into a queue will have."""
+        queue = self.queues.get((topic, queue_id))
+        return 0 if queue is None else self._next_offsets.get(queue, queue.max_offset)
+
+    def read(self, entry: Entry) -> StoredRecord:
+        """The record an entry leads to.
+
+        Raises:
+            CorruptDataError: it is damaged (S7).
+            ValueError: it is not held any more.
+        """
+        return record.decode(self.log.read(entry.position, entry.length), 0, entry.position)
+
+    def read_many(self, entries: Sequence[Entry]) -> list[StoredRecord]:
+        """The records that entries lead to, in one read where they stand close together. Raises as `read` does."""
+        if len(entries) > 1:
+            start = entries[0].position
+            span = entries[-1].position + entries[-1].length - start
+            if 0 < span <= _READ_GAP_SHARE * sum(entry.length for entry in entries):
+                data = self.log.read(start, span)
+                if len(data) == span:
+                    return [record.decode(data, entry.position - start, entry.position) for entry in entries]
+        return [self.read(entry) for entry in entries]
+
+    def offset_at(self, queue: ConsumeQueue, timestamp_ms: int) -> int:
+        """Offset of the first record that was stored at or after a time; the queue's end if there is none."""
+        low, high = queue.min_offset, queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if self.read(queue.read(middle, 1)[0]).store_time_ms < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def first_store_time_ms(self, position: int) -> int:
+        """When the record that begins at `position` was stored."""
+        header = self.log.read(position, record.HEADER_BYTES)
+        return record.store_time_ms(header)
+
+    def forget_topic(self, topic: str) -> None:
+        """Make what the topic's queues hold void, after a `FORGET_TOPIC` record said so. Offsets are not used again."""
+        for queue in self.queues.values():
+            if queue.topic == topic:
+                queue.forget_before(self._next_offsets.get(queue, queue.max_offset))
+
+    def delete_before(self, position: int) -> int:
+        """Delete the segments that end at or before `position`, and what leads into them; how many there were."""
+        removed = self.log.remove_before(position)
+        if removed:
+            start = self.log.start_position
+            for queue in self.queues.values():
+                queue.forget_before(queue.first_at_or_after(start))
+        return removed
+
+    def checkpoint(self) -> tuple[StoreCheckpoint, list[File]]:
+        """Write the queues' files as far as they are confirmed.
+
+        Returns:
+            What to save once the files are synced, and the files, to be synced and closed by the caller.
+        """
+        files: list[File] = []
+        queues: dict[str, dict[int, tuple[int, int]]] = {}
+        for (topic, queue_id), queue in self.queues.items():
+            files += queue.flush()
+            queues.setdefault(topic, {})[queue_id] = (queue.min_offset, queue.max_offset)
+        return StoreCheckpoint(self.confirmed_position, self.log.synced_position, self.epoch, queues), files
+
+    def recover(self, checkpoint: StoreCheckpoint) -> Iterator[StoredRecord]:
+        """Load what a checkpoint covers, then read on to the log's end; gives each record that is newer than it.
+
+        The records given are in their queues already. A torn tail is cut off. Used up to its end before all else.
+
+        Raises:
+            CorruptDataError: see `CommitLog.scan`; the store can't be used.
+        """
+        self.epoch = checkpoint.epoch
+        self.log.check_contiguous(checkpoint.synced_position)
+        begin = checkpoint.position
+        if begin < self.log.start_position:
+            begin = 0
+        for topic, queues in (checkpoint.queues or {}).items():
+            for queue_id, (min_offset, max_offset) in queues.items():
+                if not self.ensure_queue((topic, queue_id)).load(min_offset, max_offset):
+                    begin = 0
+        if begin < checkpoint.position:
+            for queue in self.queues.values():
+                queue.load(0, 0)
+        begin = max(begin, self.log.start_position)
+        for found in self.log.scan(begin, checkpoint.synced_position):
+            self._take_up(found)
+            if found.position >= checkpoint.position:
+                yield found
+        self.confirmed_position = self.log.end_position
+
+    def _take_up(self, found: StoredRecord) -> None:
+        queue = self.ensure_queue((found.topic, found.queue_id))
+        if queue.max_offset == 0 and found.queue_offset > 0:
+            queue.begin_at(found.queue_offset)
+        if found.queue_offset != queue.max_offset:
+            raise CorruptDataError(
+                f"the record at {found.position} has offset {found.queue_offset} of queue {found.topic}/"
+                f"{found.queue_id}, which goes on with {queue.max_offset}; restore the data from a replica or a backup"
+            )
+        queue.append(found.position, found.length, found.tag_hash)
+        if found.kind == RecordKind.FORGET_TOPIC:
+            self.forget_topic(found.payload.decode())
+
+    def ensure_queue(self, name: QueueName) -> ConsumeQueue:
+        """The queue of that name, made empty if there is none.
+
+        Raises:
+            StatusError: the limit of queues is reached.
+        """
+        queue = self.queues.get(name)
+        if queue is None:
+            if len(self.queues) >= self._options.queues_max:
+                raise StatusError(
+                    Code.TOO_MANY_REQUESTS,
+                    f"this broker holds {len(self.queues)} queues, its limit (broker.log.queues_max); delete topics",
+                )
+            topic, queue_id = name
+            queue = ConsumeQueue(
+                self._disk,
+                self._queue_folder / topic / str(queue_id),
+                topic,
+                queue_id,
+                self._options.queue_entries_per_file,
+                self._options.queue_entries_in_memory,
+            )
+            self.queues[name] = queue
+        return queue
+
+    def close(self) -> None:
+        """Close the files; nothing is written or synced."""
+        self.log.close()
+
+
+def disk_full() -> StatusError:
+    """The refusal of a send when the disk is full."""
+    return StatusError(
+        Code.INTERNAL_ERROR,
+        "the broker's disk is nearly full, so it takes no messages; free some space or shorten the retention "
+        "(broker.retention), receiving and acknowledging go on",
+    )

@@ -1,0 +1,248 @@
+"""What one record of the commit log is, and its bytes.
+
+A record: a header of 60 bytes, the topic, the origin, the system properties, the payload. All numbers are big-endian.
+
+| field | bytes | meaning |
+| --- | --- | --- |
+| length | 4 | of the whole record |
+| checksum | 4 | CRC-32C of all that follows it |
+| magic, version | 1 + 1 | 0xA7, 1 |
+| kind, flags | 1 + 1 | `RecordKind`; no flags yet |
+| position | 8 | where in the log it stands: a record in the wrong place is found out |
+| epoch | 4 | of the master that wrote it |
+| store time | 8 | milliseconds since 1970, wall clock |
+| queue id | 2 | of its topic |
+| queue offset | 8 | in that queue |
+| tag hash | 8 | of the message's tag, 0 for none |
+| attempts | 2 | how often it was delivered before |
+| topic, origin lengths | 1 + 1 | |
+| system length | 4 | |
+| reserved | 2 | 0 |
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from hashlib import blake2b
+from typing import NamedTuple
+
+from google_crc32c import extend, value
+
+from services.common.errors import CorruptDataError, UnknownFormatError
+
+_HEADER = struct.Struct(">IIBBBBQIQHQQHBBIH")
+_CHECKED = struct.Struct(">BBBBQIQHQQHBBIH")
+_LENGTH_AND_CHECKSUM = struct.Struct(">II")
+_MAGIC = 0xA7
+_VERSION = 1
+
+HEADER_BYTES = _HEADER.size
+RECORD_BYTES_MAX = 64 * 1024 * 1024
+TOPIC_BYTES_MAX = 255
+
+
+class RecordKind(IntEnum):
+    """What a record says."""
+
+    MESSAGE = 1
+    CHECK_POINT = 2
+    """A pop: which messages are hidden from which group until when (`services.broker.pop.check_point`)."""
+    ACK = 3
+    """Some messages of a CK are done with."""
+    RENEWAL = 4
+    """Some messages of a CK stay hidden for longer."""
+    FORGET_TOPIC = 5
+    """All that the topic's queues hold is void: it was deleted."""
+    FORGET_GROUP = 6
+    """The group has no progress and holds no messages: it was deleted."""
+    OFFSET = 7
+    """A group's offset in a queue was set by hand."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One record, before its place in the log is known.
+
+    Args:
+        kind: what it says.
+        topic: its topic's name.
+        queue_id: queue of that topic.
+        payload: a message without its system properties, or the body of another kind.
+        system_properties: inside of the message's system properties.
+        tag_hash: see `hash_tag`.
+        attempts: how often the message was delivered before.
+        origin: names the entry that this record takes the place of (`pop.check_point.Origin`), so that the log itself
+            tells that it was dealt with; empty for none.
+    """
+
+    kind: RecordKind
+    topic: str
+    queue_id: int
+    payload: bytes
+    system_properties: bytes = b""
+    tag_hash: int = 0
+    attempts: int = 0
+    origin: bytes = b""
+
+
+class StoredRecord(NamedTuple):
+    """One record as it was read from the log."""
+
+    kind: int
+    topic: str
+    queue_id: int
+    payload: bytes
+    system_properties: bytes
+    tag_hash: int
+    attempts: int
+    origin: bytes
+    position: int
+    length: int
+    epoch: int
+    store_time_ms: int
+    queue_offset: int
+
+
+@lru_cache(maxsize=4096)
+def hash_tag(tag: str) -> int:
+    """A tag's 64 bits in consume queues and filters; 0 stands for no tag."""
+    if not tag:
+        return 0
+    return int.from_bytes(blake2b(tag.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") or 1
+
+
+def encoded_length(record: Record) -> int:
+    """Bytes that a record takes in the log.
+
+    Raises:
+        ValueError: it is longer than the format can say.
+    """
+    length = (
+        HEADER_BYTES
+        + len(record.topic.encode())
+        + len(record.origin)
+        + len(record.system_properties)
+        + len(record.payload)
+    )
+    if length > RECORD_BYTES_MAX:
+        raise ValueError(f"a record of {length} bytes; the log takes {RECORD_BYTES_MAX} at the most")
+    return length
+
+
+def encode(
+    record: Record, length: int, position: int, epoch: int, store_time_ms: int, queue_offset: int
+) -> Sequence[bytes]:
+    """The record's bytes, as buffers to be written one after another; the payload is not copied.
+
+    Args:
+        length: as `encoded_length` tells.
+        position: where in the log it will stand.
+        epoch: the writing master's.
+        store_time_ms: wall clock.
+        queue_offset: its place in its queue.
+    """
+    topic = record.topic.encode()
+    checked = (
+        _CHECKED.pack(
+            _MAGIC,
+            _VERSION,
+            record.kind,
+            0,
+            position,
+            epoch,
+            store_time_ms,
+            record.queue_id,
+            queue_offset,
+            record.tag_hash,
+            record.attempts,
+            len(topic),
+            len(record.origin),
+            len(record.system_properties),
+            0,
+        )
+        + topic
+        + record.origin
+        + record.system_properties
+    )
+    checksum = extend(value(checked), record.payload)
+    return (_LENGTH_AND_CHECKSUM.pack(length, checksum) + checked, record.payload)
+
+
+def length_at(data: bytes, offset: int) -> int:
+    """The length that the record at `offset` says it has, 0 where there are too few bytes to tell."""
+    if len(data) - offset < HEADER_BYTES:
+        return 0
+    return int.from_bytes(data[offset : offset + 4], "big")
+
+
+def store_time_ms(header: bytes) -> int:
+    """The store time that a record's header says, unchecked."""
+    written: int = _HEADER.unpack_from(header)[8]
+    return written
+
+
+def decode(data: bytes, offset: int, position: int) -> StoredRecord:
+    """Read and check the record at `offset` of `data`, which is said to stand at `position` of the log.
+
+    Raises:
+        CorruptDataError: it is not whole, its checksum is wrong or it belongs elsewhere (S7).
+        UnknownFormatError: it is whole, but of a version that this release does not know.
+    """
+    if len(data) - offset < HEADER_BYTES:
+        raise CorruptDataError(f"the record at {position} ends within its header")
+    (
+        length,
+        checksum,
+        magic,
+        version,
+        kind,
+        _flags,
+        written_position,
+        epoch,
+        stored_ms,
+        queue_id,
+        queue_offset,
+        tag_hash,
+        attempts,
+        topic_length,
+        origin_length,
+        system_length,
+        _reserved,
+    ) = _HEADER.unpack_from(data, offset)
+    end = offset + length
+    if magic != _MAGIC or length < HEADER_BYTES or length > RECORD_BYTES_MAX or end > len(data):
+        raise CorruptDataError(f"there is no whole record at {position}")
+    if value(data[offset + 8 : end]) != checksum:
+        raise CorruptDataError(f"the record at {position} has a wrong checksum")
+    if written_position != position:
+        raise CorruptDataError(f"the record at {position} was written for position {written_position}")
+    if version != _VERSION:
+        raise UnknownFormatError(
+            f"the record at {position} has format version {version}, this release knows {_VERSION}"
+        )
+    topic_start = offset + HEADER_BYTES
+    origin_start = topic_start + topic_length
+    system_start = origin_start + origin_length
+    payload_start = system_start + system_length
+    return StoredRecord(
+        kind,
+        _topic_name(data[topic_start:origin_start]),
+        queue_id,
+        data[payload_start:end],
+        data[system_start:payload_start],
+        tag_hash,
+        attempts,
+        data[origin_start:system_start],
+        position,
+        length,
+        epoch,
+        stored_ms,
+        queue_offset,
+    )
+
+
+@lru_cache(maxsize=8192)
+def _topic_name(data: bytes) -> str:
+    return data.decode()

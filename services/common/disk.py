@@ -1,0 +1,196 @@
+"""Files, as they are handed to the stores (DESIGN 3): the simulator hands in a disk that tears and loses.
+
+Writing is a plain call: it copies into the page cache, which costs some 2 us, far less than the way to a thread and
+back (80 us). Syncing waits for the device, so it runs in a thread and is awaited.
+"""
+
+import asyncio
+import errno
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+_BUFFERS_PER_WRITE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """How full the file system is.
+
+    Args:
+        total_bytes: its size.
+        free_bytes: what this process may still write.
+    """
+
+    total_bytes: int
+    free_bytes: int
+
+    @property
+    def used_share(self) -> float:
+        """Between 0 (empty) and 1 (full)."""
+        return 1.0 - self.free_bytes / self.total_bytes if self.total_bytes else 1.0
+
+
+class File(Protocol):
+    """An open file, written and read at explicit offsets. All methods raise OSError as the system does."""
+
+    def size(self) -> int:
+        """Bytes in it."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`; fewer only at the file's end."""
+
+    def write(self, offset: int, buffers: Sequence[bytes]) -> None:
+        """Write the buffers one after another from `offset` on. After an error none, some or all of it is written."""
+
+    async def sync(self) -> None:
+        """Return when all that was written before the call is on the device."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file off at `size`."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class Disk(Protocol):
+    """A place for files."""
+
+    def open(self, path: Path) -> File:
+        """Open a file for reading and writing; it is made if it is not there (its folder must be)."""
+
+    def exists(self, path: Path) -> bool:
+        """Whether there is a file or folder of this name."""
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder and those above it, where they are not there."""
+
+    def list(self, path: Path) -> list[str]:
+        """Names in a folder, sorted; empty if there is no such folder."""
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename a file, in place of the target if there is one."""
+
+    async def sync_folder(self, path: Path) -> None:
+        """Return when the names in a folder are on the device."""
+
+    def usage(self, path: Path) -> DiskUsage:
+        """How full the file system is that holds `path`."""
+
+
+async def replace_file(disk: Disk, path: Path, data: bytes) -> None:
+    """Give a small file new contents so that a crash at any moment leaves the old or the new ones, whole."""
+    new = path.with_name(path.name + ".new")
+    file = disk.open(new)
+    try:
+        file.truncate(0)
+        file.write(0, [data])
+        await file.sync()
+    finally:
+        file.close()
+    disk.replace(new, path)
+    await disk.sync_folder(path.parent)
+
+
+class SystemFile:
+    """A file of the operating system."""
+
+    def __init__(self, path: Path, executor: ThreadPoolExecutor) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._executor = executor
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = os.pread(self._descriptor, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < length:
+            data = os.pread(self._descriptor, length - got, offset + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def write(self, offset: int, buffers: Sequence[bytes]) -> None:
+        for start in range(0, len(buffers), _BUFFERS_PER_WRITE):
+            part = buffers[start : start + _BUFFERS_PER_WRITE]
+            length = sum(map(len, part))
+            written = os.pwritev(self._descriptor, part, offset)
+            if written != length:
+                self._write_rest(offset + written, b"".join(part)[written:])
+            offset += length
+
+    def _write_rest(self, offset: int, data: bytes) -> None:
+        while data:
+            written = os.pwrite(self._descriptor, data, offset)
+            if written == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            data = data[written:]
+            offset += written
+
+    async def sync(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._executor, os.fdatasync, self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class SystemDisk:
+    """The disk of this machine."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="disk-sync")
+
+    def open(self, path: Path) -> File:
+        return SystemFile(path, self._executor)
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def list(self, path: Path) -> list[str]:
+        return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def replace(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    async def sync_folder(self, path: Path) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._executor, _sync_folder, path)
+
+    def usage(self, path: Path) -> DiskUsage:
+        status = os.statvfs(path)
+        return DiskUsage(
+            total_bytes=(status.f_blocks - status.f_bfree + status.f_bavail) * status.f_frsize,
+            free_bytes=status.f_bavail * status.f_frsize,
+        )
+
+    def close(self) -> None:
+        """End the threads; no file of this disk may be synced afterwards."""
+        self._executor.shutdown()
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
