@@ -129,7 +129,7 @@ class ProxyApp:
 
     async def start(self) -> None:
         """Follow the controller and be of service; does not wait for the controller to answer."""
-        self._follower.start()
+        await self._follower.start()
         self._tick()
         self.metrics.up.set(1)
         _logger.info("proxy_started", name=self.options.name)
