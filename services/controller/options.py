@@ -62,8 +62,12 @@ class ControllerOptions(BaseModel):
     )
     topic: TopicDefaults = TopicDefaults()
     group: GroupDefaults = GroupDefaults()
-    topic_name_length_max: int = Field(default=127, ge=1, le=255, description="Characters in a topic's name at the most.")
-    group_name_length_max: int = Field(default=120, ge=1, le=255, description="Characters in a group's name at the most.")
+    topic_name_length_max: int = Field(
+        default=127, ge=1, le=255, description="Characters in a topic's name at the most."
+    )
+    group_name_length_max: int = Field(
+        default=120, ge=1, le=255, description="Characters in a group's name at the most."
+    )
     topics_max: int = Field(default=10_000, ge=1, le=1_000_000, description="Topics of the cluster at the most.")
     groups_max: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Consumer groups of the cluster at the most."

@@ -76,7 +76,10 @@ class ControllerFollower:
 
     async def _follow(self) -> str:
         """Apply the updates of one stream until it ends; why it ended."""
-        stream = self._channel.open(WATCH)
+        try:
+            stream = self._channel.open(WATCH)
+        except RpcError as error:
+            return str(error)
         try:
             await stream.send([WatchRequest(process=self._process)])
             await stream.end()

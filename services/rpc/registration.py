@@ -57,7 +57,10 @@ class BrokerRegistrar:
 
     async def _register(self) -> str:
         """Hold one stream until it ends; why it ended."""
-        stream = self._channel.open(REGISTER_BROKER)
+        try:
+            stream = self._channel.open(REGISTER_BROKER)
+        except RpcError as error:
+            return str(error)
         try:
             await stream.send([BrokerRegistration(broker=self._broker)])
             while await stream.receive() is not None:
