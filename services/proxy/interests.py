@@ -1,12 +1,12 @@
 """Who waits for what, and whom a notification wakes: no more polls than messages wait, and no wake-up is lost.
 
 All polls of the same (topic, group, filter) share one `Interest`. For each broker it keeps how many messages are known
-to wait there (from the broker's notifications and from the answers to pops) and how many pops are under way; as many
-polls are woken as the first exceeds the second. A poll that comes to wait while some are left over pops at once.
+to wait there and how many pops are under way; as many polls are woken as the first exceeds the second. A notification
+adds to the number, the answer to a pop sets it anew. A poll that comes to wait while some are left over pops at once.
 
-The one race: a notification comes while a pop is under way whose answer was made before the message arrived. So the
-answer of a pop that began before the latest notification never lowers the number below what that notification said,
-less what the pop took.
+The one race: a notification comes while a pop is under way whose answer was made before the message arrived. So after
+the answer of a pop that began before the latest notification, at least one message counts as left; the pop that is made
+for it brings the truth.
 """
 
 from collections.abc import Callable
@@ -154,7 +154,7 @@ class InterestBook:
         interest, waiting = ticket.interest, ticket.waiting
         waiting.pops -= 1
         if waiting.notifications != ticket.notifications:
-            messages = max(messages, waiting.messages - taken)
+            messages = max(messages, 1)
         waiting.messages = messages
         if taken or not messages:
             waiting.fruitless = 0
@@ -188,7 +188,7 @@ class InterestBook:
         interest.waiters.pop(waiter, None)
 
     def notified(self, interest_id: int, broker: str, messages: int, now: float) -> None:
-        """A broker says how many messages wait for an interest."""
+        """A broker says how many messages wait for an interest that it has not told of before."""
         interest = self._by_id.get(interest_id)
         if interest is None:
             return  # ended a moment ago
@@ -196,7 +196,7 @@ class InterestBook:
         if waiting is None:
             waiting = interest.waiting[broker] = Waiting(broker)
         waiting.notifications += 1
-        waiting.messages = messages
+        waiting.messages += messages
         self._wake(interest, waiting, now)
 
     def forget_broker(self, broker: str) -> None:

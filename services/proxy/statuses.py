@@ -70,4 +70,6 @@ def of_rpc_error(error: RpcError, what: str) -> StatusError:
         return StatusError(Code.PROXY_TIMEOUT, f"{what} did not answer in time; what was asked may have been done")
     if error.status is GrpcStatus.RESOURCE_EXHAUSTED:
         return StatusError(Code.TOO_MANY_REQUESTS, f"{what} has too much to do; try again later")
+    if error.status is GrpcStatus.INVALID_ARGUMENT:
+        return StatusError(Code.BAD_REQUEST, error.message)
     return StatusError(Code.INTERNAL_SERVER_ERROR, f"the call to {what} failed: {error.message}")

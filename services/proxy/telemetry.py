@@ -54,11 +54,6 @@ class Session:
         async with self._writing:
             await self._stream.send((command,))
 
-    async def open(self) -> None:
-        """Let the headers of the answer go out: the Rust client waits for them before it says anything."""
-        async with self._writing:
-            await self._stream.send(())
-
 
 class Telemetry:
     """The Telemetry streams of this proxy.
@@ -94,7 +89,6 @@ class Telemetry:
             raise StatusError(Code.TOO_MANY_REQUESTS, "this client has too many Telemetry streams")
         sessions.append(session)
         try:
-            await session.open()
             while (command := await stream.receive()) is not None:
                 if command.HasField("settings"):
                     await self._take_settings(call, client_id, session, command.settings)
