@@ -133,7 +133,7 @@ class BrokerApp:
         )
         self.view.subscribe(self._cluster_changes)
         self.flusher.start()
-        self.follower.start()
+        await self.follower.start()
         self._tasks = [
             asyncio.create_task(self._when_cluster_changes(), name="broker-cluster"),
             asyncio.create_task(self._every(_LET_GO_INTERVAL_S, self._let_go), name="broker-let-go"),

@@ -5,6 +5,7 @@ Positions run on from one segment to the next. No record spans two segments.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from services.broker.store import record
@@ -55,8 +56,7 @@ class CommitLog:
 
     def segments(self) -> list[tuple[int, int]]:
         """Start and end position of each segment, oldest first."""
-        ends = [*self._starts[1:], self.end_position]
-        return list(zip(self._starts, ends, strict=True))
+        return list(pairwise([*self._starts, self.end_position]))
 
     def append(self, records: Sequence[Sequence[bytes]]) -> None:
         """Write encoded records at the end, each as a run of buffers.
