@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import structlog
 
 from services.common.clock import Clock, SystemClock
-from services.rpc.deadlines import Deadlines
+from services.rpc.deadlines import DeadlineTimer
 from services.rpc.limits import Limits
 from services.rpc.observer import RpcObserver, SilentObserver
-from services.rpc.server_call import ServerCall
 from services.rpc.server_connection import ServerConnection
 from services.rpc.service import Service, routes_of
 from services.rpc.status import GrpcStatus, RpcError
@@ -55,12 +54,11 @@ class Server:
         self.limits = limits or Limits()
         self.observer = observer or SilentObserver()
         self.clock = clock or SystemClock()
+        self.deadlines = DeadlineTimer(self.clock)
         self.port = 0
         self._tls = tls
         self._listener: asyncio.Server | None = None
         self._connections: set[ServerConnection] = set()
-        self._deadlines: Deadlines[ServerCall] = Deadlines()
-        self._deadline_timer: asyncio.TimerHandle | None = None
         self._check_timer: asyncio.TimerHandle | None = None
         self._quiet: asyncio.Future[None] | None = None
 
@@ -101,10 +99,10 @@ class Server:
         for connection in list(self._connections):
             connection.abort()
         await self._wait_until_quiet(1.0)
-        for timer in (self._check_timer, self._deadline_timer):
-            if timer is not None:
-                timer.cancel()
-        self._check_timer = self._deadline_timer = None
+        self.deadlines.close()
+        if self._check_timer is not None:
+            self._check_timer.cancel()
+            self._check_timer = None
 
     def _refuse_streams(self) -> None:
         for connection in list(self._connections):
@@ -153,34 +151,6 @@ class Server:
             self._tls = self_signed_context(datetime.datetime.now(datetime.UTC))
             log.info("made a self-signed certificate for localhost")
         return self._tls
-
-    def watch_deadline(self, deadline: float, call: ServerCall) -> int:
-        """Tell `call` when its deadline passes; gives what `forget_deadline` wants."""
-        step = self._deadlines.add(deadline, call)
-        timer = self._deadline_timer
-        delay_s = deadline - self.clock.monotonic()
-        if timer is None or timer.when() > asyncio.get_running_loop().time() + delay_s:
-            self._plan_deadlines()
-        return step
-
-    def forget_deadline(self, step: int, call: ServerCall) -> None:
-        """`call` has ended in time."""
-        self._deadlines.remove(step, call)
-
-    def _plan_deadlines(self) -> None:
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()
-            self._deadline_timer = None
-        at = self._deadlines.next()
-        if at is not None:
-            delay_s = max(0.0, at - self.clock.monotonic())
-            self._deadline_timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
-
-    def _expire(self) -> None:
-        self._deadline_timer = None
-        for call in self._deadlines.expired(self.clock.monotonic()):
-            call.expired()
-        self._plan_deadlines()
 
     def _check(self) -> None:
         now = self.clock.monotonic()

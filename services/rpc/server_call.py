@@ -101,7 +101,7 @@ class ServerCall:
         task = self._task = LightTask(connection.loop, self._handler(call, argument), self._done)
         task.start()
         if not task.ended and self.deadline is not None:
-            self._deadline_step = connection.server.watch_deadline(self.deadline, self)
+            self._deadline_step = connection.server.deadlines.watch(self.deadline, self)
 
     def _done(self, result: Any, error: BaseException | None) -> None:
         connection = self._connection
@@ -119,7 +119,7 @@ class ServerCall:
                 self._answer_error(error)
             self._end()
         server = connection.server
-        server.observer.call_ended(self._head.path, self._status, server.clock.monotonic() - self._started)
+        server.observer.call_ended(self._head.path, self._status, connection.clock.monotonic() - self._started)
 
     def _answer(self, result: Any) -> None:
         raise NotImplementedError
@@ -162,7 +162,7 @@ class ServerCall:
     def _end(self) -> None:
         self._over = True
         if self._deadline_step is not None:
-            self._connection.server.forget_deadline(self._deadline_step, self)
+            self._connection.server.deadlines.forget(self._deadline_step, self)
             self._deadline_step = None
         self._release()
         self._connection.call_ended(self.stream_id)

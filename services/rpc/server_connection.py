@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, cast
 import structlog
 
 from services.rpc import grpc_messages, hpack
-from services.rpc.connection import Connection
 from services.rpc.events import (
     ConnectionFailed,
     DataReceived,
@@ -23,6 +22,7 @@ from services.rpc.headers import RequestHead
 from services.rpc.server_call import ServerCall, StreamCall, UnaryCall
 from services.rpc.status import GrpcStatus, RpcError
 from services.rpc.tls import TlsSession
+from services.rpc.wire import Wire
 
 if TYPE_CHECKING:
     from services.rpc.server import Server
@@ -30,12 +30,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _TLS_HANDSHAKE = 0x16
-_WRITE_BUFFER_HIGH_BYTES = 256 * 1024
 _KEEPALIVE_PING = b"stillher"
 _CLOSING_TIMEOUT_S = 5.0
 
 
-class ServerConnection(asyncio.Protocol):
+class ServerConnection(Wire):
     """A client's connection to a `Server`.
 
     What comes in during one turn of the loop is answered by one write: handlers that do not wait have answered by
@@ -46,45 +45,24 @@ class ServerConnection(asyncio.Protocol):
     """
 
     def __init__(self, server: "Server") -> None:
+        super().__init__(server.limits, server.clock, client=False)
         self.server = server
-        self.limits = server.limits
-        self.loop = asyncio.get_running_loop()
-        self.http2 = Connection(server.limits, client=False)
-        self.peer = ""
-        self.now = 0.0
-        self.paused = False
-        self._transport: asyncio.Transport | None = None
-        self._tls: TlsSession | None = None
         self._detected = False
         self._ready = False
         self._calls: dict[int, ServerCall] = {}
         self._lingering: set[ServerCall] = set()
-        self._flush_planned = False
-        self._receiving = False
-        self._opened_at = 0.0
+        self._opened_at = self._heard_at = self._last_call_at = self._taken_at = self.now
         self._closing_at: float | None = None
-        self._last_call_at = 0.0
-        self._heard_at = 0.0
         self._pinged_at: float | None = None
-        self._sent_bytes = 0
         self._taken_bytes = 0
-        self._taken_at = 0.0
 
     # What the loop says
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self.now = self._opened_at = self._heard_at = self._last_call_at = self._taken_at = (
-            self.server.clock.monotonic()
-        )
+        super().connection_made(transport)
         if not self.server.admit(self):
-            self._transport.abort()
+            self.abort()
             self._transport = None
-            return
-        address = transport.get_extra_info("peername")
-        if isinstance(address, tuple):
-            self.peer = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
-        self._transport.set_write_buffer_limits(_WRITE_BUFFER_HIGH_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is None:
@@ -94,16 +72,13 @@ class ServerConnection(asyncio.Protocol):
             call.abandon()
         self.server.dismiss(self)
 
-    def pause_writing(self) -> None:
-        self.paused = True
-
     def resume_writing(self) -> None:
         self.paused = False
         for call in list(self._calls.values()):
             call.resumed()
 
     def data_received(self, data: bytes) -> None:
-        self.now = self._heard_at = self.server.clock.monotonic()
+        self.now = self._heard_at = self.clock.monotonic()
         self._receiving = True
         try:
             if not self._detected:
@@ -118,7 +93,7 @@ class ServerConnection(asyncio.Protocol):
             self._close()
         finally:
             self._receiving = False
-        self._flush()
+        self.flush()
         if not self._calls and self.http2.refusing:
             self._close_if_idle()
 
@@ -242,36 +217,6 @@ class ServerConnection(asyncio.Protocol):
         self.http2.lingering = len(self._lingering)
         self.server.handler_ended(self)
 
-    def flush_soon(self) -> None:
-        """Write what is to be sent at the end of this turn of the loop."""
-        if not self._flush_planned and not self._receiving:
-            self._flush_planned = True
-            self.loop.call_soon(self._planned_flush)
-
-    def _planned_flush(self) -> None:
-        self._flush_planned = False
-        self._flush()
-
-    def _flush(self) -> None:
-        transport = self._transport
-        if transport is None:
-            return
-        if self._tls is not None:
-            if self.http2.outbox:
-                self._tls.send(self.http2.outbox.take())
-            data = self._tls.take()
-        elif self.http2.outbox:
-            data = self.http2.outbox.take()
-        else:
-            return
-        if data:
-            self._sent_bytes += len(data)
-            transport.write(data)
-        if self.paused or self.http2.outbox.queued_bytes:
-            waiting = transport.get_write_buffer_size() + self.http2.outbox.queued_bytes
-            if waiting > self.limits.send_buffer_bytes_max:
-                self._abort("send_buffer_bytes_max")
-
     # Its end
 
     @property
@@ -279,20 +224,15 @@ class ServerConnection(asyncio.Protocol):
         """Whether a call is under way, or a handler still runs."""
         return bool(self._calls or self._lingering)
 
-    @property
-    def lost(self) -> bool:
-        """Whether the socket is closed."""
-        return self._transport is None
-
     def go_away(self) -> None:
         """Begin to close well (`Connection.go_away`); the socket closes after the last call."""
         self.http2.go_away()
-        self._flush()
+        self.flush()
 
     def refuse_streams(self) -> None:
         """Take no call any more; the socket closes after the last one under way."""
         self.http2.refuse_streams()
-        self._flush()
+        self.flush()
         self._close_if_idle()
 
     def end_calls(self, error: RpcError) -> None:
@@ -302,22 +242,18 @@ class ServerConnection(asyncio.Protocol):
         self.refuse_streams()
         self._close()
 
-    def abort(self) -> None:
-        """Close at once."""
-        if self._transport is not None:
-            self._transport.abort()
-
     def _close_if_idle(self) -> None:
         if not self._calls and not self.http2.streams:
             self._close()
 
     def _close(self) -> None:
         if self._transport is not None and self._closing_at is None:
-            self._flush()
+            self.flush()
             self._closing_at = self.now
             self._transport.close()
 
-    def _abort(self, limit: str) -> None:
+    def abort_for(self, limit: str) -> None:
+        """Close at once, because the client went past a limit."""
         self.server.observer.limit_hit(limit)
         log.info("connection closed", peer=self.peer, limit=limit)
         self.abort()
@@ -333,15 +269,15 @@ class ServerConnection(asyncio.Protocol):
             return
         if not self._ready:
             if now - self._opened_at > limits.preface_timeout_s:
-                self._abort("preface_timeout_s")
+                self.abort_for("preface_timeout_s")
             return
         unread = self._transport.get_write_buffer_size()
-        taken = self._sent_bytes - unread
+        taken = self.sent_bytes - unread
         if taken != self._taken_bytes or not (unread or self.http2.outbox.queued_bytes):
             self._taken_bytes = taken
             self._taken_at = now
         elif now - self._taken_at > limits.stalled_timeout_s:
-            self._abort("stalled_timeout_s")
+            self.abort_for("stalled_timeout_s")
             return
         self._check_life(now)
 
@@ -349,10 +285,10 @@ class ServerConnection(asyncio.Protocol):
         limits = self.limits
         if self._pinged_at is not None:
             if now - self._pinged_at > limits.keepalive_timeout_s:
-                self._abort("keepalive_timeout_s")
+                self.abort_for("keepalive_timeout_s")
         elif limits.keepalive_interval_s and now - self._heard_at > limits.keepalive_interval_s:
             self._pinged_at = now
             self.http2.ping(_KEEPALIVE_PING)
-            self._flush()
+            self.flush()
         if limits.idle_timeout_s and not self.busy and now - self._last_call_at > limits.idle_timeout_s:
             self.refuse_streams()
