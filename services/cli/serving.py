@@ -1,0 +1,133 @@
+"""The listeners of a process: gRPC at once, HTTP when gRPC serves; and what is said when a port is taken."""
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from prometheus_client import CollectorRegistry
+
+from services.cli.rpc_metrics import RpcMetrics
+from services.common.errors import ConfigurationError
+from services.proxy.options import ProxyOptions, TlsOptions
+from services.rpc.limits import MIB, Limits
+from services.rpc.service import Service
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from services.common.http import HttpServer, ReadinessChecks
+
+INTERNAL_LIMITS = Limits(message_bytes_max=64 * MIB)
+"""Between our own services, which bound what they send themselves."""
+
+
+class GrpcServer(Protocol):
+    """A listener of either transport."""
+
+    port: int
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen and serve."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more calls, and give those under way some seconds."""
+
+
+def client_limits(options: ProxyOptions) -> Limits:
+    """The transport's limits for clients of a proxy."""
+    return Limits(
+        connections_max=options.limits.connections_max,
+        concurrent_streams_max=options.limits.streams_per_connection_max,
+        message_bytes_max=options.limits.request_bytes_max,
+        send_buffer_bytes_max=options.limits.unsent_bytes_per_connection_max,
+    )
+
+
+def client_tls(options: TlsOptions) -> ssl.SSLContext | None:
+    """The certificate for clients of a proxy; None: one is made when a client wants it.
+
+    Raises:
+        ConfigurationError: the files hold none.
+    """
+    if not options.certificate_file:
+        return None
+    from services.rpc.tls import server_context
+
+    try:
+        return server_context(Path(options.certificate_file), Path(options.key_file))
+    except OSError as error:
+        raise ConfigurationError(
+            "proxy.tls.certificate_file",
+            f"{options.certificate_file} and {options.key_file} are not a certificate and its key: {error}",
+        ) from error
+
+
+def grpc_server(
+    service: Service, transport: str, limits: Limits, registry: CollectorRegistry, tls: ssl.SSLContext | None = None
+) -> GrpcServer:
+    """A server of one service on the chosen transport, not listening yet."""
+    if transport == "grpcio":
+        from services.rpc.grpcio_server import GrpcioServer
+
+        return GrpcioServer(service, limits)
+    from services.rpc.server import Server
+
+    return Server(service, limits, tls=tls, observer=RpcMetrics(registry))
+
+
+async def listen(server: "GrpcServer", host: str, port: int, key: str) -> None:
+    """Let a gRPC server listen.
+
+    Args:
+        server: not listening yet.
+        host: name or address.
+        port: 0 for any.
+        key: the setting of the port, for the sentence if it cannot be had.
+
+    Raises:
+        ConfigurationError: the port or the address cannot be had.
+    """
+    try:
+        await server.start(host, port)
+    except (OSError, OverflowError) as error:
+        raise _not_ours(key, host, port, error) from error
+
+
+async def serve_http(
+    registry: CollectorRegistry,
+    checks: "ReadinessChecks",
+    host: str,
+    port: int,
+    key: str,
+    routers: Mapping[str, "APIRouter"] | None = None,
+) -> "HttpServer":
+    """Serve health, metrics and further routes; call it when gRPC serves (see `load_http`).
+
+    Raises:
+        ConfigurationError: the port or the address cannot be had.
+    """
+    from importlib.metadata import version
+
+    from services.common.http import HttpServer, make_http_app
+
+    app = make_http_app("Popwheel", version("popwheel"), registry, checks, list((routers or {}).values()))
+    server = HttpServer(app, host, port)
+    try:
+        await server.start()
+    except OSError as error:
+        raise _not_ours(key, host, port, error) from error
+    return server
+
+
+async def load_http() -> None:
+    """Load what serves HTTP in a thread: it takes some 300 ms, and calls are answered meanwhile."""
+    from importlib import import_module
+
+    await asyncio.to_thread(import_module, "services.common.http")
+
+
+def _not_ours(key: str, host: str, port: int, error: Exception) -> ConfigurationError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return ConfigurationError(key, f"cannot listen on {host}:{port}: {reason}; choose another port or address")

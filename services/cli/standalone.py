@@ -1,0 +1,144 @@
+"""`popwheel standalone`: controller, broker and proxy in one loop, with no socket between them."""
+
+import random
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from services.broker.app import BrokerApp
+from services.cli.data_lock import DataLock
+from services.cli.options import StandaloneOptions
+from services.cli.serving import client_limits, client_tls, grpc_server, listen, load_http, serve_http
+from services.common.clock import SystemClock
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from services.controller.app import ControllerApp
+from services.proxy.app import ProxyApp
+from services.rpc.local import LocalChannel
+from services.rpc.registration import BrokerRegistrar
+
+if TYPE_CHECKING:
+    from services.common.http import HttpServer
+
+_GRACE_S = 3.0
+_LOCAL_ADDRESS = "local"
+
+_logger = structlog.get_logger()
+
+
+class Standalone:
+    """The whole cluster as one process.
+
+    Args:
+        options: settings of everything.
+        data_dir: folder of all that must last; nobody else may have it.
+    """
+
+    def __init__(self, options: StandaloneOptions, data_dir: Path) -> None:
+        clock, random_source, registry = SystemClock(), random.SystemRandom(), CollectorRegistry()
+        self._options = options
+        self._data_dir = data_dir
+        self._clock = clock
+        self._random_source = random_source
+        self._registry = registry
+        self._lock = DataLock(data_dir)
+        self._draining = False
+        self._stack = AsyncExitStack()
+        self._broker: BrokerApp | None = None
+        self._http: HttpServer | None = None
+
+    async def start(self) -> None:
+        """Recover, then serve gRPC, then HTTP.
+
+        Raises:
+            ConfigurationError: the data folder or a port cannot be had.
+            CorruptDataError, UnknownFormatError: what is in the data folder cannot be used.
+        """
+        options, stack = self._options, self._stack
+        self._lock.acquire()
+        stack.callback(self._lock.release)
+        # Pushed first, so it ends last: health and metrics can be seen while the rest drains.
+        stack.push_async_callback(self._stop_http)
+
+        controller = ControllerApp(
+            options.controller, self._data_dir / "controller", self._clock, self._random_source, self._registry
+        )
+        await controller.start()
+        stack.push_async_callback(controller.stop)
+        to_controller = LocalChannel(controller.service)
+        stack.push_async_callback(to_controller.close)
+
+        broker = BrokerApp(
+            options.broker,
+            self._data_dir / "broker",
+            self._clock,
+            random.Random(self._random_source.getrandbits(64)),
+            self._registry,
+            to_controller,
+        )
+        await broker.start()
+        stack.push_async_callback(broker.stop)
+        self._broker = broker
+        registrar = BrokerRegistrar(to_controller, BrokerInfo(name=options.broker.name, address=_LOCAL_ADDRESS))
+        await registrar.start()
+        stack.push_async_callback(registrar.stop)
+
+        proxy = ProxyApp(
+            options.proxy,
+            self._clock,
+            random.Random(self._random_source.getrandbits(64)),
+            self._registry,
+            to_controller,
+            lambda _: LocalChannel(broker.service),
+        )
+        await proxy.start()
+        stack.push_async_callback(proxy.stop)
+        server = grpc_server(
+            proxy.service,
+            options.proxy.transport,
+            client_limits(options.proxy),
+            self._registry,
+            client_tls(options.proxy.tls),
+        )
+        await listen(server, options.proxy.grpc_host, options.proxy.grpc_port, "proxy.grpc_port")
+        stack.push_async_callback(server.stop, _GRACE_S)
+        stack.callback(proxy.drain)
+
+        await load_http()
+        checks = {
+            "process": lambda: "the process is draining" if self._draining else None,
+            "controller": controller.health,
+            "broker": broker.health,
+            "registration": registrar.health,
+            "proxy": lambda: None if proxy.ready else "the proxy knows of no broker yet",
+        }
+        self._http = http = await serve_http(
+            self._registry,
+            checks,
+            options.controller.http_host,
+            options.controller.http_port,
+            "controller.http_port",
+            {"admin": controller.admin},
+        )
+        _logger.info(
+            "popwheel standalone serves",
+            grpc=f"{options.proxy.grpc_host}:{server.port}",
+            http=f"http://{http.host}:{http.port}",
+            data=str(self._data_dir),
+        )
+
+    async def stop(self) -> None:
+        """End long polls, finish what is in flight, save, end."""
+        self._draining = True
+        await self._stack.aclose()
+
+    async def failed(self) -> Exception:
+        """Wait until the broker cannot go on."""
+        assert self._broker is not None
+        return await self._broker.failure
+
+    async def _stop_http(self) -> None:
+        if self._http is not None:
+            await self._http.stop()
