@@ -24,6 +24,7 @@ from services.rpc.service import Call, Service, Stream
 
 _SCAN_ENTRIES = 4096
 _NO_INVISIBLE_DURATION = None
+_OK = Code.OK
 
 
 class BrokerServer:
@@ -103,7 +104,7 @@ class BrokerServer:
         self._statistics.put(records)
         response = pb.PutResponse()
         for offset in appended.queue_offsets:
-            response.results.add(code=Code.OK, queue_offset=offset, store_time_ms=appended.store_time_ms)
+            response.results.add(code=_OK, queue_offset=offset, store_time_ms=appended.store_time_ms)
         return response
 
     async def pop(self, call: Call, request: pb.PopRequest) -> pb.PopResponse:

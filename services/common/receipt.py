@@ -1,13 +1,15 @@
 """The receipt handle: what a consumer shows to acknowledge a message it was given.
 
 Eight fields as in the articles on pop consumption, separated by blanks, and a ninth that nobody else can make: a keyed
-BLAKE2b over the eight and over the group and topic it was given for. A proxy reads the broker's name from it to know
-where it belongs; only the broker checks it.
+BLAKE2b over all but the queue offset and over the group and topic it was given for. So it proves which pop gave it
+out, and all messages of one pop go to one consumer. A proxy reads the broker's name from it to know where it belongs;
+only the broker checks it.
 """
 
 import hmac
-from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
+from typing import NamedTuple
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -17,10 +19,10 @@ FROM_RETRY_TOPIC = 1
 
 _SIGNATURE_BYTES = 12
 _LENGTH_MAX = 512
+_FIELDS = 9
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiptHandle:
+class ReceiptHandle(NamedTuple):
     """One message of one pop.
 
     Args:
@@ -44,24 +46,38 @@ class ReceiptHandle:
     queue_offset: int
 
 
-def encode(
-    key: bytes,
-    group: str,
-    topic: str,
-    check_point_id: int,
-    pop_time_ms: int,
-    invisible_ms: int,
-    revive_queue: int,
-    origin: int,
-    broker_name: str,
-    queue_id: int,
-    queue_offset: int,
-) -> str:
-    """Make the text of a handle (fields as in `ReceiptHandle`), signed for `group` and the client's `topic`."""
-    text = (
-        f"{check_point_id} {pop_time_ms} {invisible_ms} {revive_queue} {origin} {broker_name} {queue_id} {queue_offset}"
-    )
-    return f"{text} {_sign(key, group, topic, text)}"
+class HandleMaker:
+    """Makes the handles of one pop from one queue: they differ in the queue offset only.
+
+    Args:
+        key: the cluster's, which signs.
+        group: for whom.
+        topic: the client's topic.
+        check_point_id: and the following as in `ReceiptHandle`.
+    """
+
+    __slots__ = ("_prefix", "_suffix")
+
+    def __init__(
+        self,
+        key: bytes,
+        group: str,
+        topic: str,
+        check_point_id: int,
+        pop_time_ms: int,
+        invisible_ms: int,
+        revive_queue: int,
+        origin: int,
+        broker_name: str,
+        queue_id: int,
+    ) -> None:
+        signed = f"{check_point_id} {pop_time_ms} {invisible_ms} {revive_queue} {origin} {broker_name} {queue_id}"
+        self._prefix = signed + " "
+        self._suffix = " " + _sign(key, group, topic, signed)
+
+    def handle(self, queue_offset: int) -> str:
+        """The handle of the message at this offset."""
+        return f"{self._prefix}{queue_offset}{self._suffix}"
 
 
 def broker_name(handle: str) -> str:
@@ -71,7 +87,7 @@ def broker_name(handle: str) -> str:
         StatusError: INVALID_RECEIPT_HANDLE, if it has not the shape of a handle.
     """
     fields = handle.split(" ")
-    if len(fields) != 9 or len(handle) > _LENGTH_MAX:
+    if len(fields) != _FIELDS or len(handle) > _LENGTH_MAX:
         raise _invalid()
     return fields[5]
 
@@ -82,12 +98,13 @@ def decode(key: bytes, group: str, topic: str, handle: str) -> ReceiptHandle:
     Raises:
         StatusError: INVALID_RECEIPT_HANDLE, if it was not made with this key for this group and topic.
     """
-    text, _, signature = handle.rpartition(" ")
-    if len(handle) > _LENGTH_MAX or not hmac.compare_digest(
-        _sign(key, group, topic, text).encode(), signature.encode()
-    ):
+    parts = handle.rsplit(" ", 2)
+    if len(handle) > _LENGTH_MAX or len(parts) != 3 or not _is_signed(key, group, topic, parts[0], parts[2]):
         raise _invalid()
-    check_point_id, pop_time, invisible, revive_queue, origin, name, queue_id, queue_offset = text.split(" ")
+    offset = parts[1]
+    if not (offset.isascii() and offset.isdigit()):
+        raise _invalid()
+    check_point_id, pop_time, invisible, revive_queue, origin, name, queue_id = parts[0].split(" ")
     return ReceiptHandle(
         int(check_point_id),
         int(pop_time),
@@ -96,13 +113,19 @@ def decode(key: bytes, group: str, topic: str, handle: str) -> ReceiptHandle:
         int(origin),
         name,
         int(queue_id),
-        int(queue_offset),
+        int(offset),
     )
 
 
-def _sign(key: bytes, group: str, topic: str, text: str) -> str:
-    signed = f"{group}\n{topic}\n{text}".encode("utf-8", "surrogatepass")
-    return blake2b(signed, key=key, digest_size=_SIGNATURE_BYTES).hexdigest()
+@lru_cache(maxsize=1024)
+def _is_signed(key: bytes, group: str, topic: str, signed: str, signature: str) -> bool:
+    """Whether a signature is right; asked once for the messages of one pop."""
+    return hmac.compare_digest(_sign(key, group, topic, signed).encode(), signature.encode("utf-8", "surrogatepass"))
+
+
+def _sign(key: bytes, group: str, topic: str, signed: str) -> str:
+    text = f"{group}\n{topic}\n{signed}".encode("utf-8", "surrogatepass")
+    return blake2b(text, key=key, digest_size=_SIGNATURE_BYTES).hexdigest()
 
 
 def _invalid() -> StatusError:

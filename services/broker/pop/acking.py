@@ -14,6 +14,9 @@ from services.common.cluster import ClusterView
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.receipt import HandleMaker
+
+_DONE = pb.EntryResult(code=Code.OK)
 
 Held = tuple[CheckPoint, int]
 """A message that is given out: its CK and its index there."""
@@ -72,7 +75,7 @@ class Acking:
                 code=Code.INVALID_RECEIPT_HANDLE, error="this receipt handle stands twice in the call"
             )
         bits_of[check_point] = bits | bit
-        return pb.EntryResult(code=Code.OK)
+        return _DONE
 
     def change_invisible(self, group: str, topic: str, handle: str, invisible_ms: int) -> str:
         """Hide a message for `invisible_ms` from now; its new receipt handle, the only one that is good now (P7).
@@ -102,7 +105,7 @@ class Acking:
         new.revive_offset = self._store.put([record]).queue_offsets[0]
         self._state.open(new)
         self._on_due_changed()
-        return receipt.encode(
+        return HandleMaker(
             self._view.receipt_key,
             group,
             topic,
@@ -113,8 +116,7 @@ class Acking:
             new.origin,
             self._broker_name,
             new.queue_id,
-            offset,
-        )
+        ).handle(offset)
 
     def renew(self, entries: Sequence[pb.RenewEntry], invisible_ms: int) -> list[pb.EntryResult]:
         """Hide messages for `invisible_ms` from now; their receipt handles stay good."""
@@ -128,7 +130,7 @@ class Acking:
                 results.append(pb.EntryResult(code=error.code, error=error.message))
                 continue
             bits_of[check_point] = bits_of.get(check_point, 0) | 1 << index
-            results.append(pb.EntryResult(code=Code.OK))
+            results.append(_DONE)
         if bits_of:
             self._store.put(
                 [
@@ -158,7 +160,7 @@ class Acking:
                 continue
             if each not in held:
                 held.append(each)
-            results.append(pb.EntryResult(code=Code.OK))
+            results.append(_DONE)
         self.redeliver(held, attempted=attempted)
         return results
 

@@ -19,6 +19,7 @@ from services.common.cluster import ClusterView
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import PopRequest, PopResponse
+from services.common.receipt import HandleMaker
 
 _RETRY_FIRST_ONE_IN = 5
 _SCAN_STEP = 256
@@ -208,24 +209,21 @@ class Popping:
             check_point.revive_offset = revive_offset
             self._state.open(check_point)
             self._state.merge_buffer.popped(each.progress, check_point)
+            maker = HandleMaker(
+                key,
+                request.group,
+                request.topic,
+                check_point.id,
+                now_ms,
+                request.invisible_ms,
+                check_point.revive_queue,
+                each.origin,
+                self._broker_name,
+                check_point.queue_id,
+            )
             for stored in each.records:
-                handle = receipt.encode(
-                    key,
-                    request.group,
-                    request.topic,
-                    check_point.id,
-                    now_ms,
-                    request.invisible_ms,
-                    check_point.revive_queue,
-                    each.origin,
-                    self._broker_name,
-                    stored.queue_id,
-                    stored.queue_offset,
-                )
-                response.messages.add(
-                    message=delivery.popped_message(stored, common, handle),
-                    receipt_handle=handle,
-                )
+                handle = maker.handle(stored.queue_offset)
+                response.messages.add(message=delivery.popped_message(stored, common, handle), receipt_handle=handle)
 
     def _check_point(self, request: PopRequest, taken: _Taken, now_ms: int) -> CheckPoint:
         return CheckPoint(

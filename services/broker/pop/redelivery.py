@@ -64,11 +64,20 @@ def dead_letter(check_point: CheckPoint, index: int, stored: StoredRecord) -> Re
 
 def varint(number: int) -> bytes:
     """A number in protobuf's variable-length encoding."""
-    if number < 128:
-        return bytes((number,))
+    if number < _SMALL:
+        return _VARINTS[number]
+    return _varint(number)
+
+
+def _varint(number: int) -> bytes:
     encoded = bytearray()
     while number > 127:
         encoded.append(number & 127 | 128)
         number >>= 7
     encoded.append(number)
     return bytes(encoded)
+
+
+_SMALL = 2048
+_VARINTS = [_varint(number) for number in range(_SMALL)]
+"""Made once: most numbers in a message are small."""

@@ -106,8 +106,8 @@ class MessageStore:
             offset = next_offsets.get(queue)
             if offset is None:
                 offset = self._next_offsets.get(queue, queue.max_offset)
-            length = record.encoded_length(each)
-            encoded.append(record.encode(each, length, position, self.epoch, now_ms, offset))
+            length, buffers = record.encode(each, position, self.epoch, now_ms, offset)
+            encoded.append(buffers)
             next_offsets[queue] = offset + 1
             offsets.append(offset)
             pending.append((position + length, queue, position, length, each.tag_hash))

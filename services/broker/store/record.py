@@ -113,61 +113,50 @@ def hash_tag(tag: str) -> int:
     return int.from_bytes(blake2b(tag.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") or 1
 
 
-def encoded_length(record: Record) -> int:
-    """Bytes that a record takes in the log.
-
-    Raises:
-        ValueError: it is longer than the format can say.
-    """
-    length = (
-        HEADER_BYTES
-        + len(record.topic.encode())
-        + len(record.origin)
-        + len(record.system_properties)
-        + len(record.payload)
-    )
-    if length > RECORD_BYTES_MAX:
-        raise ValueError(f"a record of {length} bytes; the log takes {RECORD_BYTES_MAX} at the most")
-    return length
-
-
 def encode(
-    record: Record, length: int, position: int, epoch: int, store_time_ms: int, queue_offset: int
-) -> Sequence[bytes]:
-    """The record's bytes, as buffers to be written one after another; the payload is not copied.
+    record: Record, position: int, epoch: int, store_time_ms: int, queue_offset: int
+) -> tuple[int, Sequence[bytes]]:
+    """The record's length and its bytes, as buffers to be written one after another; the payload is not copied.
 
     Args:
-        length: as `encoded_length` tells.
+        record: what is to be written.
         position: where in the log it will stand.
         epoch: the writing master's.
         store_time_ms: wall clock.
         queue_offset: its place in its queue.
+
+    Raises:
+        ValueError: it is longer than the format can say.
     """
-    topic = record.topic.encode()
-    checked = (
-        _CHECKED.pack(
-            _MAGIC,
-            _VERSION,
-            record.kind,
-            0,
-            position,
-            epoch,
-            store_time_ms,
-            record.queue_id,
-            queue_offset,
-            record.tag_hash,
-            record.attempts,
-            len(topic),
-            len(record.origin),
-            len(record.system_properties),
-            0,
-        )
-        + topic
-        + record.origin
-        + record.system_properties
+    topic, origin, system_properties, payload = (
+        record.topic.encode(),
+        record.origin,
+        record.system_properties,
+        record.payload,
     )
-    checksum = extend(value(checked), record.payload)
-    return (_LENGTH_AND_CHECKSUM.pack(length, checksum) + checked, record.payload)
+    length = HEADER_BYTES + len(topic) + len(origin) + len(system_properties) + len(payload)
+    if length > RECORD_BYTES_MAX:
+        raise ValueError(f"a record of {length} bytes; the log takes {RECORD_BYTES_MAX} at the most")
+    header = _CHECKED.pack(
+        _MAGIC,
+        _VERSION,
+        record.kind,
+        0,
+        position,
+        epoch,
+        store_time_ms,
+        record.queue_id,
+        queue_offset,
+        record.tag_hash,
+        record.attempts,
+        len(topic),
+        len(origin),
+        len(system_properties),
+        0,
+    )
+    checked = b"".join((header, topic, origin, system_properties))
+    checksum = extend(value(checked), payload)
+    return length, (_LENGTH_AND_CHECKSUM.pack(length, checksum) + checked, payload)
 
 
 def length_at(data: bytes, offset: int) -> int:
