@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -101,7 +101,7 @@ async def serve_http(
     host: str,
     port: int,
     key: str,
-    routers: Mapping[str, "APIRouter"] | None = None,
+    routers: Sequence["APIRouter"] = (),
 ) -> "HttpServer":
     """Serve health, metrics and further routes; call it when gRPC serves (see `load_http`).
 
@@ -112,7 +112,7 @@ async def serve_http(
 
     from services.common.http import HttpServer, make_http_app
 
-    app = make_http_app("Popwheel", version("popwheel"), registry, checks, list((routers or {}).values()))
+    app = make_http_app("Popwheel", version("popwheel"), registry, checks, routers)
     server = HttpServer(app, host, port)
     try:
         await server.start()
@@ -130,4 +130,11 @@ async def load_http() -> None:
 
 def _not_ours(key: str, host: str, port: int, error: Exception) -> ConfigurationError:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return ConfigurationError(key, f"cannot listen on {host}:{port}: {reason}; choose another port or address")
+    return ConfigurationError(
+        key, f"cannot listen on {host_in_address(host)}:{port}: {reason}; choose another port or address"
+    )
+
+
+def host_in_address(host: str) -> str:
+    """A host as it stands in `host:port`: IPv6 addresses in brackets."""
+    return f"[{host}]" if ":" in host else host

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from services.broker.app import BrokerApp
 from services.cli.data_lock import DataLock
 from services.cli.options import StandaloneOptions
-from services.cli.serving import client_limits, client_tls, grpc_server, listen, load_http, serve_http
+from services.cli.serving import client_limits, client_tls, grpc_server, host_in_address, listen, load_http, serve_http
 from services.common.clock import SystemClock
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
 from services.controller.app import ControllerApp
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from services.common.http import HttpServer
 
 _GRACE_S = 3.0
-_LOCAL_ADDRESS = "local"
+_LOCAL_ADDRESS = "in-process:0"
 
 _logger = structlog.get_logger()
 
@@ -120,12 +120,12 @@ class Standalone:
             options.controller.http_host,
             options.controller.http_port,
             "controller.http_port",
-            {"admin": controller.admin},
+            [controller.admin],
         )
         _logger.info(
             "popwheel standalone serves",
-            grpc=f"{options.proxy.grpc_host}:{server.port}",
-            http=f"http://{http.host}:{http.port}",
+            grpc=f"{host_in_address(options.proxy.grpc_host)}:{server.port}",
+            http=f"http://{host_in_address(http.host)}:{http.port}",
             data=str(self._data_dir),
         )
 

@@ -118,7 +118,7 @@ class ControllerApp:
     async def stop(self) -> None:
         """End the streams of those who watch, finish the changes that wait, take no more."""
         self._started = False
-        self._watchers.close()
+        self._server.close()
         await self._keeper.stop()
         if self._own_disk is not None:
             self._own_disk.close()

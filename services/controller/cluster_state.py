@@ -4,6 +4,7 @@ A decision looks at the state and returns the change, or raises; it changes noth
 that follows. Who saves, publishes and answers is `services.controller.state_keeper`.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +27,9 @@ from services.controller.options import (
     ControllerOptions,
 )
 
+_BROKER_NAME_LENGTH_MAX = 120
+_ADDRESS = re.compile(r"[^\s:]{1,253}:[0-9]{1,5}|\[[0-9A-Fa-f:.%a-z]{2,64}\]:[0-9]{1,5}")
+_ADDRESS_SHOWN = 80
 _TOPIC_TYPES = frozenset(TopicType.values()) - {TopicType.TOPIC_TYPE_UNSPECIFIED}
 
 
@@ -179,8 +183,11 @@ class ClusterState:
                 f"a broker's name must be 1 to {_BROKER_NAME_LENGTH_MAX} letters, digits, %, _ or -, "
                 f"not {broker.name[:_BROKER_NAME_LENGTH_MAX]!r}",
             )
-        if not broker.address:
-            raise StatusError(Code.BAD_REQUEST, f"broker {broker.name} must say the host:port it serves on")
+        if not _ADDRESS.fullmatch(broker.address):
+            raise StatusError(
+                Code.BAD_REQUEST,
+                f"broker {broker.name} must say the host:port it serves on, not {broker.address[:_ADDRESS_SHOWN]!r}",
+            )
         return ClusterUpdate(version=self.version + 1, brokers=[broker])
 
     def dismiss_broker(self, name: str) -> ClusterUpdate | None:
@@ -210,9 +217,6 @@ class ClusterState:
         if group is None:
             raise StatusError(Code.CONSUMER_GROUP_NOT_FOUND, f"there is no group {name}")
         return group
-
-
-_BROKER_NAME_LENGTH_MAX = 120
 
 
 def check_topic_name(options: ControllerOptions, name: str) -> None:

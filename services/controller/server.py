@@ -46,11 +46,18 @@ class ControllerServer:
         self._watchers = watchers
         self._lagged = lagged
         self._registrations: dict[str, object] = {}
+        self._registering: set[asyncio.Task[object]] = set()
         self.service = Service()
         self.service.stream(WATCH, self._watch)
         self.service.unary(ENSURE_TOPIC, self._ensure_topic)
         self.service.unary(ENSURE_GROUP, self._ensure_group)
         self.service.stream(REGISTER_BROKER, self._register_broker)
+
+    def close(self) -> None:
+        """End the streams of brokers and watchers, which by themselves would last for ever."""
+        self._watchers.close()
+        for handler in list(self._registering):
+            handler.cancel()
 
     async def _watch(self, call: Call, stream: Stream[WatchRequest, ClusterUpdate]) -> None:
         request = await stream.receive()
@@ -106,6 +113,9 @@ class ControllerServer:
         """Hold a broker in the routes while the stream lives. Of two streams for one name the newer holds it."""
         registration = object()
         broker: BrokerInfo | None = None
+        handler = asyncio.current_task()
+        assert handler is not None
+        self._registering.add(handler)
         try:
             while (message := await stream.receive()) is not None:
                 if broker is not None and message.broker.name != broker.name:
@@ -118,6 +128,7 @@ class ControllerServer:
         except StreamClosedError:
             return
         finally:
+            self._registering.discard(handler)
             if broker is not None:
                 self._dismiss(broker.name, registration)
 

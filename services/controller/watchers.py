@@ -55,6 +55,7 @@ class Watchers:
 
     def __init__(self) -> None:
         self._watchers: set[Watcher] = set()
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._watchers)
@@ -62,6 +63,8 @@ class Watchers:
     def add(self, watcher: Watcher) -> None:
         """Send it all changes from now on."""
         self._watchers.add(watcher)
+        if self._closed:
+            watcher.close()
 
     def remove(self, watcher: Watcher) -> None:
         """Forget it."""
@@ -73,6 +76,7 @@ class Watchers:
             watcher.offer(update)
 
     def close(self) -> None:
-        """End all their streams, after what waits has been sent."""
+        """End all their streams, after what waits has been sent; those that come later end after their snapshot."""
+        self._closed = True
         for watcher in self._watchers:
             watcher.close()

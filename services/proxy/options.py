@@ -161,9 +161,9 @@ class ProxyOptions(_Section):
     """Port on which clients are served, TLS and plain text alike; 0: any free one."""
     http_host: str = "127.0.0.1"
     """Address of /healthz, /readyz and /metrics."""
-    http_port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    http_port: Annotated[int, Field(ge=0, le=65535)] = 8091
     """Port of /healthz, /readyz and /metrics; 0: any free one."""
-    controller: str = "127.0.0.1:8082"
+    controller: str = "127.0.0.1:8083"
     """host:port of the controller."""
     name: str = ""
     """Name of this proxy in logs and status pages; empty: made of host and port."""

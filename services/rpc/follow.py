@@ -92,6 +92,9 @@ class ControllerFollower:
                     self._ready.set()
         except (StatusError, RpcError, StreamClosedError) as error:
             return str(error) or "the stream was closed"
+        except Exception as error:  # a listener of the view failed; the next snapshot sets it right
+            _logger.exception("a change of the cluster could not be taken in, asking for the whole state")
+            return repr(error)
         finally:
             stream.cancel()
         return "the controller ended the stream"

@@ -130,8 +130,12 @@ def test_what_is_not_there_is_not_found() -> None:
 
 
 def test_a_broker_says_who_and_where_it_is() -> None:
-    for broker in (BrokerInfo(name="", address="a:1"), BrokerInfo(name="b", address="")):
-        assert refusal(lambda state, broker=broker: state.register_broker(broker), fresh_state())[0] == Code.BAD_REQUEST
+    for name, address in [("", "a:1"), ("b", ""), ("b", "host"), ("b", "host:"), ("b", "::1:80"), ("b", "a b:80")]:
+        with pytest.raises(StatusError) as caught:
+            fresh_state().register_broker(BrokerInfo(name=name, address=address))
+        assert caught.value.code == Code.BAD_REQUEST
+    for address in ("broker-0.brokers:8082", "127.0.0.1:1", "[::1]:8082"):
+        assert fresh_state().register_broker(BrokerInfo(name="b", address=address)).brokers[0].address == address
 
 
 @given(changes=st.lists(CHANGES, max_size=40), joins_at=st.integers(min_value=0, max_value=40))

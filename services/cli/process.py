@@ -1,0 +1,231 @@
+"""The processes of a cluster that run one service each: controller, broker, proxy."""
+
+import asyncio
+import random
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from services.broker.app import BrokerApp
+from services.cli.data_lock import DataLock
+from services.cli.options import ClusterOptions
+from services.cli.serving import (
+    INTERNAL_LIMITS,
+    client_limits,
+    client_tls,
+    grpc_server,
+    host_in_address,
+    listen,
+    load_http,
+    serve_http,
+)
+from services.common.clock import SystemClock
+from services.common.errors import ConfigurationError
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from services.controller.app import ControllerApp
+from services.proxy.app import ProxyApp
+from services.rpc.client import connect
+from services.rpc.registration import BrokerRegistrar
+from services.rpc.service import Channel
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from services.common.http import HttpServer, ReadinessChecks
+
+_GRACE_S = 3.0
+_EVERYWHERE = ("0.0.0.0", "::", "")
+
+_logger = structlog.get_logger()
+
+
+class _ServiceProcess:
+    """What the three have in common: a clock, chance, metrics, an HTTP port, and an end in the right order.
+
+    Args:
+        options: settings of the cluster.
+    """
+
+    def __init__(self, options: ClusterOptions) -> None:
+        self._options = options
+        self._clock = SystemClock()
+        self._secrets = random.SystemRandom()
+        self._registry = CollectorRegistry()
+        self._stack = AsyncExitStack()
+        self._http: HttpServer | None = None
+        self._draining = False
+        # Pushed first, so it ends last: health and metrics can be seen while the rest drains.
+        self._stack.push_async_callback(self._stop_http)
+
+    async def stop(self) -> None:
+        """Finish what is in flight, save, end."""
+        self._draining = True
+        await self._stack.aclose()
+
+    async def failed(self) -> Exception:
+        """Never returns: there is nothing that such a process cannot outlast."""
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    def _random(self) -> random.Random:
+        return random.Random(self._secrets.getrandbits(64))
+
+    def _lock(self, data_dir: Path) -> None:
+        lock = DataLock(data_dir)
+        lock.acquire()
+        self._stack.callback(lock.release)
+
+    async def _serve_http(
+        self, checks: "ReadinessChecks", host: str, port: int, key: str, router: "APIRouter | None" = None
+    ) -> str:
+        """Serve health and metrics; the address of it."""
+        await load_http()
+        all_checks = {"process": lambda: "the process is draining" if self._draining else None, **checks}
+        self._http = await serve_http(self._registry, all_checks, host, port, key, [] if router is None else [router])
+        return f"http://{host_in_address(host)}:{self._http.port}"
+
+    async def _stop_http(self) -> None:
+        if self._http is not None:
+            await self._http.stop()
+
+
+class ControllerProcess(_ServiceProcess):
+    """`popwheel controller`.
+
+    Args:
+        options: settings of the cluster.
+        data_dir: folder of the controller's state.
+    """
+
+    def __init__(self, options: ClusterOptions, data_dir: Path) -> None:
+        super().__init__(options)
+        self._data_dir = data_dir
+
+    async def start(self) -> None:
+        """Read the state, then serve brokers and proxies, then the admin API."""
+        options = self._options.controller
+        self._lock(self._data_dir)
+        app = ControllerApp(options, self._data_dir / "controller", self._clock, self._secrets, self._registry)
+        await app.start()
+        server = grpc_server(app.service, "popwheel", INTERNAL_LIMITS, self._registry)
+        await listen(server, options.grpc_host, options.grpc_port, "controller.grpc_port")
+        self._stack.push_async_callback(server.stop, _GRACE_S)
+        self._stack.push_async_callback(app.stop)  # ends the streams of watchers, which the server would wait for
+        http = await self._serve_http(
+            {"controller": app.health}, options.http_host, options.http_port, "controller.http_port", app.admin
+        )
+        _logger.info(
+            "popwheel controller serves",
+            grpc=f"{host_in_address(options.grpc_host)}:{server.port}",
+            http=http,
+            data=str(self._data_dir),
+        )
+
+
+class BrokerProcess(_ServiceProcess):
+    """`popwheel broker`.
+
+    Args:
+        options: settings of the cluster.
+        data_dir: folder of the broker's files.
+    """
+
+    def __init__(self, options: ClusterOptions, data_dir: Path) -> None:
+        super().__init__(options)
+        self._data_dir = data_dir
+        self._app: BrokerApp | None = None
+
+    async def start(self) -> None:
+        """Recover, serve, and register at the controller."""
+        options, stack = self._options.broker, self._stack
+        if options.grpc_host in _EVERYWHERE and not options.advertised_address:
+            raise ConfigurationError(
+                "broker.advertised_address",
+                f"must say at which host:port proxies reach this broker, because it listens on {options.grpc_host}",
+            )
+        self._lock(self._data_dir)
+        controller = _to_controller(options.controller_address, "broker.controller_address")
+        stack.push_async_callback(controller.close)
+        app = BrokerApp(options, self._data_dir / "broker", self._clock, self._random(), self._registry, controller)
+        self._app = app
+        await app.start()
+        stack.push_async_callback(app.stop)
+        server = grpc_server(app.service, "popwheel", INTERNAL_LIMITS, self._registry)
+        await listen(server, options.grpc_host, options.grpc_port, "broker.grpc_port")
+        stack.push_async_callback(server.stop, _GRACE_S)
+        address = options.advertised_address or f"{host_in_address(options.grpc_host)}:{server.port}"
+        registrar = BrokerRegistrar(controller, BrokerInfo(name=options.name, address=address))
+        await registrar.start()
+        stack.push_async_callback(registrar.stop)  # first of all: proxies send elsewhere
+        http = await self._serve_http(
+            {"broker": app.health, "registration": registrar.health},
+            options.grpc_host,
+            options.http_port,
+            "broker.http_port",
+        )
+        _logger.info(
+            "popwheel broker serves",
+            name=options.name,
+            grpc=f"{host_in_address(options.grpc_host)}:{server.port}",
+            advertised=address,
+            http=http,
+            controller=options.controller_address,
+            data=str(self._data_dir),
+        )
+
+    async def failed(self) -> Exception:
+        """Wait until the broker cannot go on."""
+        assert self._app is not None
+        return await self._app.failure
+
+
+class ProxyProcess(_ServiceProcess):
+    """`popwheel proxy`.
+
+    Args:
+        options: settings of the cluster.
+    """
+
+    async def start(self) -> None:
+        """Follow the controller and serve clients."""
+        options, stack = self._options.proxy, self._stack
+        controller = _to_controller(options.controller, "proxy.controller")
+        stack.push_async_callback(controller.close)
+        app = ProxyApp(
+            options,
+            self._clock,
+            self._random(),
+            self._registry,
+            controller,
+            lambda broker: connect(broker.address, limits=INTERNAL_LIMITS),
+        )
+        await app.start()
+        stack.push_async_callback(app.stop)
+        server = grpc_server(
+            app.service, options.transport, client_limits(options), self._registry, client_tls(options.tls)
+        )
+        await listen(server, options.grpc_host, options.grpc_port, "proxy.grpc_port")
+        stack.push_async_callback(server.stop, _GRACE_S)
+        stack.callback(app.drain)
+        http = await self._serve_http(
+            {"proxy": lambda: None if app.ready else "the proxy knows of no broker yet"},
+            options.http_host,
+            options.http_port,
+            "proxy.http_port",
+        )
+        _logger.info(
+            "popwheel proxy serves",
+            grpc=f"{host_in_address(options.grpc_host)}:{server.port}",
+            http=http,
+            controller=options.controller,
+        )
+
+
+def _to_controller(address: str, key: str) -> Channel:
+    try:
+        return connect(address, limits=INTERNAL_LIMITS)
+    except ValueError as error:
+        raise ConfigurationError(key, f"must be host:port of the controller, not {address!r}") from error
