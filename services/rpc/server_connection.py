@@ -18,7 +18,7 @@ from services.rpc.events import (
     StreamFlushed,
     StreamReset,
 )
-from services.rpc.headers import RequestHead
+from services.rpc.not_grpc import NotGrpc
 from services.rpc.server_call import ServerCall, StreamCall, UnaryCall
 from services.rpc.status import GrpcStatus, RpcError
 from services.rpc.tls import TlsSession
@@ -49,7 +49,7 @@ class ServerConnection(Wire):
         self.server = server
         self._detected = False
         self._ready = False
-        self._calls: dict[int, ServerCall] = {}
+        self._calls: dict[int, ServerCall | NotGrpc] = {}
         self._lingering: set[ServerCall] = set()
         self._opened_at = self._heard_at = self._last_call_at = self._taken_at = self.now
         self._closing_at: float | None = None
@@ -157,7 +157,9 @@ class ServerConnection(Wire):
     def _on_request(self, event: RequestReceived) -> None:
         head = event.head
         if head.method != "POST" or not head.content_type.startswith(grpc_messages.CONTENT_TYPE):
-            self._refuse_http(event.stream_id, head)
+            call = self._calls[event.stream_id] = NotGrpc(self, event.stream_id, head)
+            if event.ended:
+                call.ended()
             return
         route = self.server.routes.get(head.path)
         if route is None:
@@ -172,30 +174,21 @@ class ServerConnection(Wire):
             return
         deadline = None if timeout_s is None else self.now + timeout_s
         method, handler, streaming = route
-        call_class = StreamCall if streaming else UnaryCall
-        call = call_class(self, event.stream_id, head, method, handler, deadline)
-        self._calls[event.stream_id] = call
-        if isinstance(call, StreamCall):
-            call.begin()
+        if streaming:
+            stream = StreamCall(self, event.stream_id, head, method, handler, deadline)
+            self._calls[event.stream_id] = stream
+            stream.begin()
+            if event.ended:
+                stream.ended()
+            return
+        unary = UnaryCall(self, event.stream_id, head, method, handler, deadline)
+        self._calls[event.stream_id] = unary
         if event.ended:
-            call.ended()
+            unary.ended()
 
     def _refuse(self, stream_id: int, error: RpcError) -> None:
         fields = [(b":status", b"200"), (b"content-type", grpc_messages.CONTENT_TYPE)]
         self.http2.send_headers(stream_id, hpack.encode([*fields, *grpc_messages.trailers_of_error(error)]), end=True)
-
-    def _refuse_http(self, stream_id: int, head: RequestHead) -> None:
-        """What is no gRPC gets an answer that a browser or a probe can show."""
-        text = f"this port speaks gRPC: POST with content-type application/grpc, not {head.method[:16]}\n".encode()
-        fields = [
-            (b":status", b"415"),
-            (b"content-type", b"text/plain; charset=utf-8"),
-            (b"content-length", b"%d" % len(text)),
-        ]
-        self.http2.send_headers(stream_id, hpack.encode(fields))
-        if head.method == "HEAD":
-            text = b""
-        self.http2.send_data(stream_id, text, end=True)
 
     # What calls say
 
