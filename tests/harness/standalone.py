@@ -16,6 +16,12 @@ from tests.harness.ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
+READY = "/readyz"
+"""Answers 200 when all is well."""
+
+ALIVE = "/healthz"
+"""Answers 200 as soon as anything is served."""
+
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 """How long the process may take to end after SIGTERM (issue 3, section 2)."""
@@ -29,7 +35,8 @@ class ProcessFailedError(Exception):
 
 
 class StandaloneProcess:
-    """One server process, on ports and in a folder of its own. Use as a context manager, or call start and stop.
+    """One server process, on ports and in a folder of its own. Use as a context manager (which starts it if it
+    does not run yet), or call start and stop.
 
     Args:
         data_dir: where it keeps its data; kept over `restart` and `kill`.
@@ -68,8 +75,11 @@ class StandaloneProcess:
         """Number of the running process."""
         return self._running().pid
 
-    def start(self, *, wait_until_ready: bool = True) -> None:
-        """Start the process, and wait until it answers `/readyz` with 200.
+    def start(self, *, until: str = READY) -> None:
+        """Start the process, and wait until it answers with 200.
+
+        Args:
+            until: `READY`, or `ALIVE` where it is expected not to get ready, or "" to wait for nothing.
 
         Raises:
             ProcessFailedError: it ended, or is not ready after 30 seconds.
@@ -92,15 +102,10 @@ class StandaloneProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        if wait_until_ready:
-            self.wait_until_ready()
+        if until:
+            self._wait_until(until)
 
-    def wait_until_ready(self) -> None:
-        """Wait until `/readyz` says 200.
-
-        Raises:
-            ProcessFailedError: the process ended first, or 30 seconds passed.
-        """
+    def _wait_until(self, path: str) -> None:
         process = self._running()
         until = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < until:
@@ -108,11 +113,11 @@ class StandaloneProcess:
             if code is not None:
                 self._process = None
                 raise ProcessFailedError(f"ended with code {code} at its start:\n{self._log_tail()}")
-            if self._is_ready():
+            if self._answers(path):
                 return
             time.sleep(_POLL_S)
         self.kill()
-        raise ProcessFailedError(f"not ready after {START_TIMEOUT_S:.0f} s:\n{self._log_tail()}")
+        raise ProcessFailedError(f"no 200 from {path} after {START_TIMEOUT_S:.0f} s:\n{self._log_tail()}")
 
     def stop(self) -> None:
         """Send SIGTERM and wait for the end.
@@ -156,17 +161,18 @@ class StandaloneProcess:
         self._process = None
         return code
 
-    def restart(self) -> None:
-        """Stop it and start it again on the same ports and data."""
+    def restart(self, *, until: str = READY) -> None:
+        """Stop it and start it again on the same ports and data; `until` as in `start`."""
         self.stop()
-        self.start()
+        self.start(until=until)
 
     def log_text(self) -> str:
         """All that it has written to its standard output and error so far, over all its lives."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def __enter__(self) -> Self:
-        self.start()
+        if self._process is None:
+            self.start()
         return self
 
     def __exit__(
@@ -185,9 +191,9 @@ class StandaloneProcess:
             raise ProcessFailedError(f"it does not run:\n{self._log_tail()}")
         return self._process
 
-    def _is_ready(self) -> bool:
+    def _answers(self, path: str) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.http_url}/readyz", timeout=2) as answer:
+            with urllib.request.urlopen(f"{self.http_url}{path}", timeout=2) as answer:
                 return bool(answer.status == 200)
         except urllib.error.HTTPError as error:
             error.close()

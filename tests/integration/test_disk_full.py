@@ -8,7 +8,7 @@ import pytest
 
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient, bodies
-from tests.harness.standalone import StandaloneProcess
+from tests.harness.standalone import ALIVE, StandaloneProcess
 
 MEBIBYTE = 1024 * 1024
 DISK_MIB = 32
@@ -34,7 +34,9 @@ async def test_beyond_the_limit_sends_are_refused_and_the_rest_goes_on(tmp_path:
     with StandaloneProcess(data) as server:
         async with MessagingClient(server.grpc_address) as client:
             assert (await client.send("Full", b"before")).status.code == Code.OK
-    with StandaloneProcess(data, ["--set", "broker.disk_full_share=0.000001"]) as server:
+    full = StandaloneProcess(data, ["--set", "broker.disk_full_share=0.000001"])
+    full.start(until=ALIVE)
+    with full as server:
         async with MessagingClient(server.grpc_address) as client:
             refused = await client.send("Full", b"refused")
             assert refused.status.code == Code.INTERNAL_ERROR
@@ -65,6 +67,6 @@ async def test_a_disk_that_fills_up_loses_nothing(small_disk: Path) -> None:
             messages = await client.receive_all("filling", "Filling", len(sent))
             assert bodies(messages) == sorted(sent)
             assert (await client.ack("filling", "Filling", messages)).status.code == Code.OK
-        server.restart()
+        server.restart(until=ALIVE)
         async with MessagingClient(server.grpc_address) as client:
             assert (await client.receive("filling", "Filling")).code == Code.MESSAGE_NOT_FOUND

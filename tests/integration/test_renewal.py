@@ -7,7 +7,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient
 from tests.harness.standalone import StandaloneProcess
 
-SETTINGS = ("--set", "proxy.renewal.invisible_ms=1000", "--set", "proxy.client.expiry_ms=2000")
+SETTINGS = ("--set", "proxy.renewal.invisible_ms=3000", "--set", "proxy.client.expiry_ms=2000")
 HEARTBEAT_S = 0.5
 
 

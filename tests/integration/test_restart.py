@@ -125,7 +125,11 @@ async def test_offsets_and_open_messages_survive_a_restart(tmp_path: Path) -> No
             acked = await client.receive_all("kept", "Kept", 10)
             assert (await client.ack("kept", "Kept", acked)).status.code == Code.OK
             (held,) = (await client.receive("kept", "Kept", count=1, invisible_s=60.0)).messages
-            queue = (await client.route("Kept")).message_queues[3]
+            (queue,) = (
+                each
+                for each in (await client.route("Kept")).message_queues
+                if each.id == held.system_properties.queue_id
+            )
             assert (await client.update_offset("puller", queue, 1)).code == Code.OK
         server.restart()
         async with MessagingClient(server.grpc_address) as client:

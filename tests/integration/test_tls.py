@@ -28,6 +28,5 @@ async def test_http_2_is_agreed_on_by_name(server: StandaloneProcess) -> None:
     context.set_alpn_protocols(["http/1.1", "h2"])
     _, writer = await asyncio.open_connection("127.0.0.1", server.grpc_port, ssl=context)
     agreed = writer.get_extra_info("ssl_object").selected_alpn_protocol()
-    writer.close()
-    await writer.wait_closed()
+    writer.transport.abort()
     assert agreed == "h2"
