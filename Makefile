@@ -45,6 +45,9 @@ demo: setup ## Ten messages through a server by the official Python client, one 
 proto: setup ## Generate services/common/pb from proto/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/generate_proto.py
 
+docs: setup ## Write docs/options.md from the options models
+	@$(BIN)/python -m tools.generate_options_doc
+
 bench: setup ## Measure this machine: sends, receives, CPU, memory, start-up
 	$(BIN)/python -m bench
 

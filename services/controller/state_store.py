@@ -84,8 +84,9 @@ def encode(state: ClusterState) -> bytes:
             for group in state.groups.values()
         ],
     }
-    document = {"magic": MAGIC, "format": FORMAT_VERSION, "crc32c": _checksum(stored), "state": stored}
-    return (json.dumps(document, indent=1) + "\n").encode()
+    canonical = _canonical(stored)
+    head = f'{{"magic": "{MAGIC}", "format": {FORMAT_VERSION}, "crc32c": "{_checksum(canonical)}",\n"state": '
+    return head.encode() + canonical + b"}\n"
 
 
 def decode(content: bytes, source: str) -> ClusterState:
@@ -113,7 +114,7 @@ def decode(content: bytes, source: str) -> ClusterState:
             "run the release that wrote it, or a newer one"
         )
     stored = document.get("state")
-    if not isinstance(stored, dict) or document.get("crc32c") != _checksum(stored):
+    if not isinstance(stored, dict) or document.get("crc32c") != _checksum(_canonical(stored)):
         raise CorruptDataError(f"{source} is damaged: its checksum does not match; restore it from a backup")
     try:
         return _state(stored)
@@ -145,6 +146,9 @@ def _state(stored: Mapping[str, Any]) -> ClusterState:
     )
 
 
-def _checksum(stored: Mapping[str, Any]) -> str:
-    canonical = json.dumps(stored, sort_keys=True, separators=(",", ":")).encode()
+def _canonical(stored: Mapping[str, Any]) -> bytes:
+    return json.dumps(stored, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _checksum(canonical: bytes) -> str:
     return f"{google_crc32c.value(canonical):08x}"

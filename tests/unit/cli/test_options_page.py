@@ -1,0 +1,23 @@
+"""The page of all options is up to date, and every option says what it is for."""
+
+from services.cli.options import ClusterOptions
+from services.common.option_fields import option_fields
+from tools.generate_options_doc import PAGE, options_page
+
+
+def test_the_committed_page_is_what_the_models_say() -> None:
+    committed = PAGE.read_text(encoding="utf-8")
+    assert committed == options_page(), "run `make docs`"
+
+
+def test_every_option_says_what_it_is_for() -> None:
+    assert [field.key for field in option_fields(ClusterOptions) if not field.description] == []
+
+
+def test_no_part_has_more_options_than_one_can_survey() -> None:
+    """STYLE 1.4, rule 8."""
+    counts: dict[str, int] = {}
+    for field in option_fields(ClusterOptions):
+        part = field.key.partition(".")[0]
+        counts[part] = counts.get(part, 0) + 1
+    assert max(counts.values()) <= 60, counts

@@ -1,0 +1,60 @@
+"""Write docs/options.md from the options models (run by `make docs`), so that it cannot say what is not so."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from services.cli.options import ClusterOptions, StandaloneOptions
+from services.common.option_fields import OptionField, option_fields
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "options.md"
+
+_HEAD = """\
+# Options
+
+Made by `make docs` from the options models of the services; do not edit.
+
+A setting is given, from the weakest to the strongest, in a YAML file (`--config FILE`, nested as the dots say), in the
+environment (`broker.flush` is `POPWHEEL_BROKER__FLUSH`, its value YAML), as `--set broker.flush=async`, or by a flag of
+its own. One file can serve every process of a cluster: each takes its own part. Unknown keys and impossible values are
+refused at the start.
+"""
+
+_SECTIONS = {
+    "proxy": "Serves clients.",
+    "broker": "Stores messages and knows who holds which.",
+    "controller": "Owns topics, groups and the list of brokers.",
+    "log": "Log lines of the process, on standard error.",
+}
+
+
+def options_page() -> str:
+    """The whole page, in Markdown."""
+    standalone = {field.key: field for field in option_fields(StandaloneOptions)}
+    return "\n".join([_HEAD, *_sections(list(option_fields(ClusterOptions)), standalone)])
+
+
+def _sections(fields: list[OptionField], standalone: dict[str, OptionField]) -> Iterator[str]:
+    for name, text in _SECTIONS.items():
+        yield f"## {name}\n\n{text}\n\n| key | value | default | meaning |\n| --- | --- | --- | --- |"
+        for field in fields:
+            if field.key.startswith(f"{name}."):
+                default = f"`{field.default}`"
+                other = standalone[field.key].default
+                if other != field.default:
+                    default += f" (standalone: `{other}`)"
+                yield f"| `{field.key}` | {_cell(field.possible)} | {default} | {_cell(field.description)} |"
+        yield ""
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(options_page(), encoding="utf-8")
+    print(f"wrote docs/{PAGE.name}")
+
+
+if __name__ == "__main__":
+    main()
