@@ -87,11 +87,16 @@ class GrpcioServer:
             self._server = None
 
     def _handler(self, grpc: Any, route: Route) -> Any:
+        # grpcio tells a coroutine from a plain handler by its kind of function, so a lambda would not do.
+        async def on_stream(_: Any, context: Any) -> None:
+            await self._run(route, context, _GrpcioStream(route, context))
+
+        async def on_message(data: bytes, context: Any) -> bytes | None:
+            return await self._run(route, context, data)
+
         if route[2]:
-            return grpc.stream_stream_rpc_method_handler(
-                lambda _, context: self._run(route, context, _GrpcioStream(route, context))
-            )
-        return grpc.unary_unary_rpc_method_handler(lambda data, context: self._run(route, context, data))
+            return grpc.stream_stream_rpc_method_handler(on_stream)
+        return grpc.unary_unary_rpc_method_handler(on_message)
 
     async def _run(self, route: Route, context: Any, argument: Any) -> bytes | None:
         """Run one handler and tell the caller what became of it."""
