@@ -9,7 +9,7 @@ from services.common.clock import Clock, SystemClock
 from services.rpc import grpc_messages, hpack
 from services.rpc.client_call import NotProcessedError, SocketStream, UnaryClientCall
 from services.rpc.client_connection import ClientConnection
-from services.rpc.deadlines import DeadlineTimer
+from services.rpc.deadline_timer import DeadlineTimer
 from services.rpc.limits import Limits
 from services.rpc.service import Channel, ClientStream, Method
 from services.rpc.status import GrpcStatus, RpcError

@@ -5,7 +5,7 @@ import ssl
 
 from services.common.clock import Clock
 from services.rpc.client_call import ClientCall, NotProcessedError, UnaryClientCall, error_of_reset
-from services.rpc.deadlines import DeadlineTimer
+from services.rpc.deadline_timer import DeadlineTimer
 from services.rpc.events import (
     ConnectionFailed,
     DataReceived,

@@ -17,18 +17,19 @@ from services.rpc.events import (
     SettingsChanged,
     StreamEnded,
     StreamFlushed,
+    StreamRefused,
     StreamReset,
 )
 from services.rpc.flow import ReceiveWindow
+from services.rpc.frame_reader import SELF_DEPENDENT, FrameReader, without_padding
 from services.rpc.frames import ErrorCode, ProtocolError, StreamError
-from services.rpc.headers import MalformedHeadersError, RequestHead, check_trailers, read_request, read_response
+from services.rpc.head_reader import HeadReader
+from services.rpc.headers import MalformedHeadersError, RequestHead, check_trailers, read_response
 from services.rpc.limits import FloodCounter, Limits
 from services.rpc.outbox import Outbox
 from services.rpc.streams import ClosedStreams, Closing, Stream
 
 _GOING_AWAY_PING = b"goingawy"
-_HEADS_KEPT = 256
-_HEAD_BLOCK_BYTES_MAX = 1024
 _UNLIMITED = 2**31 - 1
 
 
@@ -53,21 +54,13 @@ class Connection:
         self.failed = False
         self._client = client
         self._limits = limits
-        self._decoder = hpack.Decoder(limits.header_list_bytes_max)
+        self._reader = FrameReader(limits, self._on_frame, preface=not client)
+        self._heads = HeadReader(limits.header_list_bytes_max)
         self._window = ReceiveWindow(limits.connection_window_bytes, limits.receive_buffer_bytes_max)
         self._closed = ClosedStreams()
         self._last_stream_id = 0
         self._goaway_last_id = frames.STREAM_ID_MAX
         self._first_block = True
-        self._rest = b"" if client else None
-        self._preface = b""
-        self._settings_received = False
-        self._block: list[bytes] = []
-        self._block_stream = 0
-        self._block_ends_stream = False
-        self._self_dependent = False
-        self._heads: dict[bytes, RequestHead] = {}
-        self._heads_generation = 0
         self._events: list[Event] = []
         self._now = 0.0
         window_s = limits.flood_window_s
@@ -79,7 +72,7 @@ class Connection:
         self._empty_frames = FloodCounter(limits.empty_frames_max, window_s)
         self._handlers = (
             self._on_data,
-            self._on_headers,
+            self._on_block,
             self._on_priority,
             self._on_rst_stream,
             self._on_settings,
@@ -87,7 +80,6 @@ class Connection:
             self._on_ping,
             self._on_goaway,
             self._on_window_update,
-            self._on_continuation,
         )
 
     # Life of the connection
@@ -271,51 +263,12 @@ class Connection:
         self._now = now
         events = self._events = []
         try:
-            rest = self._rest
-            if rest is None:
-                data = self._read_preface(data)
-            elif rest:
-                data = rest + data
-            if self._rest is not None:
-                self._rest = self._read_frames(data)
+            self._reader.receive(data)
         except ProtocolError as error:
             self._fail(error)
         return events
 
-    def _read_preface(self, data: bytes) -> bytes:
-        data = self._preface + data
-        known = len(frames.PREFACE)
-        if data[:known] != frames.PREFACE[: len(data)]:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "this is no HTTP/2 connection preface")
-        if len(data) < known:
-            self._preface = data
-            return b""
-        self._rest = b""
-        return data[known:]
-
-    def _read_frames(self, data: bytes) -> bytes:
-        at = 0
-        end = len(data)
-        unpack = frames.FRAME_HEADER.unpack_from
-        while end - at >= 9:
-            length, flags, stream_id = unpack(data, at)
-            kind = length & 0xFF
-            length >>= 8
-            if length > frames.FRAME_BYTES_DEFAULT:
-                raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
-            stop = at + 9 + length
-            if stop > end:
-                break
-            payload = data[at + 9 : stop]
-            at = stop
-            self._read_frame(kind, flags, stream_id & frames.STREAM_ID_MAX, payload)
-        return data[at:] if at else data
-
-    def _read_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        if self._block_stream and (kind != frames.CONTINUATION or stream_id != self._block_stream):
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "another frame inside a header block")
-        if not self._settings_received and kind != frames.SETTINGS:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+    def _on_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if kind >= len(self._handlers):
             self._count(self._priorities, "priorities_max")
             return
@@ -326,7 +279,6 @@ class Connection:
 
     def _fail(self, error: ProtocolError) -> None:
         self.failed = True
-        self._rest = b""
         self.outbox.control(frames.goaway(0 if self._client else self._last_stream_id, error.code, error.message))
         self._events.append(ConnectionFailed(error.code, error.message, error.limit))
 
@@ -358,7 +310,7 @@ class Connection:
             self._on_late_data(stream_id, stream)
             return
         if flags & frames.PADDED:
-            payload = _without_padding(payload)
+            payload = without_padding(payload)
             self._window.held -= size - len(payload)
         within = stream.receiving.take(size)
         if size != len(payload):
@@ -402,52 +354,17 @@ class Connection:
             # The answer is complete: what we still had to say is of no use to anyone.
             self.reset(stream.stream_id, ErrorCode.NO_ERROR)
 
-    def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if not stream_id:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "headers on stream 0")
-        if flags & frames.PADDED:
-            payload = _without_padding(payload)
-        if flags & frames.PRIORITY_FLAG:
-            if len(payload) < 5:
-                raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "a HEADERS frame too short for its priority")
-            self._self_dependent = int.from_bytes(payload[:4], "big") & frames.STREAM_ID_MAX == stream_id
-            payload = payload[5:]
+    def _on_block(self, flags: int, stream_id: int, block: bytes) -> None:
         ended = flags & frames.END_STREAM != 0
-        if flags & frames.END_HEADERS:
-            self._on_block(stream_id, payload, ended)
-        else:
-            self._block = [payload]
-            self._block_stream = stream_id
-            self._block_ends_stream = ended
-
-    def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if not self._block_stream:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS before it")
-        self._block.append(payload)
-        if len(self._block) - 1 > self._limits.continuations_max:
-            raise ProtocolError(
-                ErrorCode.ENHANCE_YOUR_CALM, "too many CONTINUATION frames in one header block", "continuations_max"
-            )
-        if sum(map(len, self._block)) > self._limits.header_list_bytes_max:
-            raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, "a header block beyond the limit", "header_list_bytes_max")
-        if flags & frames.END_HEADERS:
-            self._block_stream = 0
-            block = b"".join(self._block)
-            self._block = []
-            self._on_block(stream_id, block, self._block_ends_stream)
-
-    def _on_block(self, stream_id: int, block: bytes, ended: bool) -> None:
-        self_dependent = self._self_dependent
-        self._self_dependent = False
         stream = self.streams.get(stream_id)
         if stream is None and not self._client and stream_id & 1 and stream_id > self._last_stream_id:
             self._last_stream_id = stream_id
-            if self_dependent:
-                self._decode(stream_id, block)
-                raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
-            self._on_request(stream_id, block, ended)
+            self._on_request(stream_id, block, ended=ended, self_dependent=flags & SELF_DEPENDENT != 0)
             return
-        fields = self._decode(stream_id, block)
+        try:
+            fields = self._heads.fields(block)
+        except hpack.HeaderListTooLargeError as error:
+            raise StreamError(stream_id, ErrorCode.ENHANCE_YOUR_CALM, str(error)) from None
         if stream is None:
             self._on_late_headers(stream_id)
         elif stream.remote_ended:
@@ -456,12 +373,6 @@ class Connection:
             self._on_response(stream, fields, ended)
         else:
             self._on_request_trailers(stream, fields, ended)
-
-    def _decode(self, stream_id: int, block: bytes) -> list[hpack.Field]:
-        try:
-            return self._decoder.decode(block)
-        except hpack.HeaderListTooLargeError as error:
-            raise StreamError(stream_id, ErrorCode.ENHANCE_YOUR_CALM, str(error)) from None
 
     def _on_late_headers(self, stream_id: int) -> None:
         closing = None if self._is_idle(stream_id) else self._closed.get(stream_id)
@@ -472,41 +383,31 @@ class Connection:
         if closing is Closing.RESET_THERE:
             raise StreamError(stream_id, ErrorCode.STREAM_CLOSED, "headers on a closed stream")
 
-    def _on_request(self, stream_id: int, block: bytes, ended: bool) -> None:
-        decoder = self._decoder
-        generation = decoder.generation
-        if self._heads_generation != generation:
-            self._heads.clear()
-            self._heads_generation = generation
-        head = self._heads.get(block)
-        too_large = False
-        if head is None:
-            try:
-                head = read_request(decoder.decode(block))
-            except hpack.HeaderListTooLargeError:
-                too_large = True
-            except MalformedHeadersError as error:
-                raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from None
-            else:
-                # Only a block that left the table alone can be known again by its bytes.
-                if decoder.generation == generation and len(block) <= _HEAD_BLOCK_BYTES_MAX:
-                    if len(self._heads) >= _HEADS_KEPT:
-                        self._heads.clear()
-                    self._heads[block] = head
-        if stream_id > self._goaway_last_id or (
-            len(self.streams) + self.lingering >= self._limits.concurrent_streams_max
-        ):
-            raise StreamError(stream_id, ErrorCode.REFUSED_STREAM, "no more streams are taken now")
+    def _on_request(self, stream_id: int, block: bytes, *, ended: bool, self_dependent: bool) -> None:
+        head: RequestHead | None = None
+        try:
+            head = self._heads.request(block)
+        except hpack.HeaderListTooLargeError:
+            pass  # the owner answers that, if the stream can be opened
+        except MalformedHeadersError as error:
+            raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from None
+        if self_dependent:
+            raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
+        if stream_id > self._goaway_last_id:
+            raise StreamError(stream_id, ErrorCode.REFUSED_STREAM, "this connection takes no more streams")
+        if len(self.streams) + self.lingering >= self._limits.concurrent_streams_max:
+            self._events.append(StreamRefused("concurrent_streams_max"))
+            raise StreamError(stream_id, ErrorCode.REFUSED_STREAM, "too many streams at a time")
+        if head is not None and ended and head.content_length:
+            raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "content-length of a request without data")
         stream = Stream(stream_id, self.outbox.initial_window, self._limits.stream_window_bytes)
         stream.remote_ended = ended
         self.streams[stream_id] = stream
-        if head is None or too_large:
+        if head is None:
             self._events.append(RequestTooLarge(stream_id))
-            return
-        stream.content_length = head.content_length
-        if ended and head.content_length:
-            raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "content-length of a request without data")
-        self._events.append(RequestReceived(stream_id, head, ended))
+        else:
+            stream.content_length = head.content_length
+            self._events.append(RequestReceived(stream_id, head, ended))
 
     def _on_request_trailers(self, stream: Stream, fields: list[hpack.Field], ended: bool) -> None:
         if not ended:
@@ -573,7 +474,6 @@ class Connection:
             return
         for key, value in frames.read_settings(payload):
             self._apply_setting(key, value)
-        self._settings_received = True
         self.outbox.control(frames.SETTINGS_ACK)
         self._events.append(SettingsChanged())
 
@@ -653,12 +553,6 @@ class Connection:
         self._events.append(StreamFlushed(stream.stream_id))
         if stream.local_ended:
             self._finish(stream)
-
-
-def _without_padding(payload: bytes) -> bytes:
-    if not payload or payload[0] >= len(payload):
-        raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
-    return payload[1 : len(payload) - payload[0]]
 
 
 def _error_code(payload: bytes) -> ErrorCode:

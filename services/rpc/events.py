@@ -75,6 +75,13 @@ class StreamReset:
 
 
 @dataclass(slots=True)
+class StreamRefused:
+    """A stream was not opened, and its client told to try again later, because of a limit of ours."""
+
+    limit: str
+
+
+@dataclass(slots=True)
 class StreamFlushed:
     """All that waited for this stream's window has been written out."""
 
@@ -124,6 +131,7 @@ Event = (
     | DataReceived
     | StreamEnded
     | StreamReset
+    | StreamRefused
     | StreamFlushed
     | GoingAway
     | SettingsChanged

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import structlog
 
 from services.common.clock import Clock, SystemClock
-from services.rpc.deadlines import DeadlineTimer
+from services.rpc.deadline_timer import DeadlineTimer
 from services.rpc.limits import Limits
 from services.rpc.observer import RpcObserver, SilentObserver
 from services.rpc.server_connection import ServerConnection
@@ -148,7 +148,7 @@ class Server:
     def tls_context(self) -> ssl.SSLContext:
         """The context for a client that speaks TLS."""
         if self._tls is None:
-            self._tls = self_signed_context(datetime.datetime.now(datetime.UTC))
+            self._tls = self_signed_context(datetime.datetime.fromtimestamp(self.clock.wall_ms() / 1000, datetime.UTC))
             log.info("made a self-signed certificate for localhost")
         return self._tls
 

@@ -16,6 +16,7 @@ from services.rpc.events import (
     RequestTooLarge,
     StreamEnded,
     StreamFlushed,
+    StreamRefused,
     StreamReset,
 )
 from services.rpc.not_grpc import NotGrpc
@@ -143,6 +144,8 @@ class ServerConnection(Wire):
                         f"the headers are longer than the {self.limits.header_list_bytes_max} bytes allowed",
                     ),
                 )
+            case StreamRefused(limit):
+                self.server.observer.limit_hit(limit)
             case PingAcknowledged(opaque):
                 if opaque == _KEEPALIVE_PING:
                     self._pinged_at = None

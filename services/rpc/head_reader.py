@@ -1,0 +1,53 @@
+"""From header blocks to what they say, quickly for a client that says the same again and again."""
+
+from services.rpc import hpack
+from services.rpc.headers import RequestHead, read_request
+
+_HEADS_KEPT = 256
+_BLOCK_BYTES_MAX = 1024
+
+
+class HeadReader:
+    """The header blocks that one side of a connection sends.
+
+    A block that leaves HPACK's table alone means the same until the table changes: it is known again by its bytes,
+    and then costs one look into a dictionary.
+
+    Args:
+        list_bytes_max: the longest header list.
+    """
+
+    def __init__(self, list_bytes_max: int) -> None:
+        self._decoder = hpack.Decoder(list_bytes_max)
+        self._known: dict[bytes, RequestHead] = {}
+        self._generation = 0
+
+    def fields(self, block: bytes) -> list[hpack.Field]:
+        """Any block.
+
+        Raises:
+            ProtocolError: it is none.
+            HeaderListTooLargeError: it is too long; the connection can go on.
+        """
+        return self._decoder.decode(block)
+
+    def request(self, block: bytes) -> RequestHead:
+        """The block of a request; the result is shared, never change it.
+
+        Raises:
+            ProtocolError: it is no header block.
+            HeaderListTooLargeError: it is too long; the connection can go on.
+            MalformedHeadersError: it is no request; the connection can go on.
+        """
+        generation = self._decoder.generation
+        if generation != self._generation:
+            self._known.clear()
+            self._generation = generation
+        head = self._known.get(block)
+        if head is None:
+            head = read_request(self._decoder.decode(block))
+            if self._decoder.generation == generation and len(block) <= _BLOCK_BYTES_MAX:
+                if len(self._known) >= _HEADS_KEPT:
+                    self._known.clear()
+                self._known[block] = head
+        return head
