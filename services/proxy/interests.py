@@ -237,6 +237,8 @@ class InterestBook:
 
     def _wake(self, interest: Interest, waiting: Waiting, now: float) -> None:
         """Wake as many polls as messages are left over."""
+        if interest.waiting.get(waiting.broker) is not waiting:
+            return  # the broker has left, and may even be back
         waiters = interest.waiters
         while waiters and waiting.left_over and waiting.not_before <= now:
             waiter = next(iter(waiters))
@@ -245,7 +247,7 @@ class InterestBook:
         self._weigh(interest, waiting)
 
     def _weigh(self, interest: Interest, waiting: Waiting) -> None:
-        if waiting.left_over and interest.waiting.get(waiting.broker) is waiting:
+        if waiting.left_over:
             interest.left_over[waiting.broker] = waiting
         else:
             interest.left_over.pop(waiting.broker, None)

@@ -109,6 +109,7 @@ class _Link:
         self.name = name
         self.channel = channel
         self.task: asyncio.Task[None] | None = None
+        self.stream: ClientStream[NotifyEvents, NotifyInterest] | None = None
         self._book = book
         self._clock = clock
         self._random = random_source
@@ -147,7 +148,7 @@ class _Link:
     async def _run_one_stream(self) -> str:
         """Open a stream, register everything, and take in what comes; returns why it ended."""
         self._outbox = [_registration(interest) for interest in self._book.registered]
-        stream = self.channel.open(NOTIFY)
+        stream = self.stream = self.channel.open(NOTIFY)
         sender = asyncio.get_running_loop().create_task(self._send(stream))
         try:
             while (events := await stream.receive()) is not None:

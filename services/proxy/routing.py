@@ -48,7 +48,7 @@ class Routing:
         self._options = options
 
     async def query_route(self, call: Call, request: QueryRouteRequest) -> QueryRouteResponse:
-        """All queues of a topic; one that may be made on first use is made here, as clients ask this before they send."""
+        """All queues of a topic; one that may be made on first use is made here: clients ask this before they send."""
         topic = await self._catalog.ensure_topic(full_name(request.topic))
         endpoints = advertised_endpoints(self._options, request.endpoints)
         response = QueryRouteResponse(status=OK)

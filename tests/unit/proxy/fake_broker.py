@@ -1,0 +1,209 @@
+"""A broker in memory: one list of messages per topic, handed out once per group, with notifications."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from services.common import receipt
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, SystemProperties
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.proxy.wire import field as wire_field
+from services.rpc import methods
+from services.rpc.service import Call, Service, Stream
+from services.rpc.status import RpcError
+from tests.unit.proxy.fake_controller import KEY
+
+
+@dataclass(slots=True, eq=False)
+class Watcher:
+    """One Notify stream."""
+
+    stream: Stream[pb.NotifyInterest, pb.NotifyEvents]
+    interests: dict[int, pb.NotifyInterest] = field(default_factory=dict)
+
+
+class FakeBroker:
+    """Serves popwheel.v1.Broker; what it was asked is kept in `calls`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.topics: dict[str, list[pb.PutMessage]] = {}
+        self.ready: dict[tuple[str, str], list[int]] = {}
+        self.open: dict[str, tuple[str, str, int]] = {}
+        self.acked: list[str] = []
+        self.calls: list[tuple[str, object]] = []
+        self.watchers: list[Watcher] = []
+        self.put_error: StatusError | RpcError | None = None
+        self.put_results: list[pb.PutResult] = []
+        self.pop_error: StatusError | RpcError | None = None
+        self.put_gate = asyncio.Event()
+        self.put_gate.set()
+        self.pop_gate = asyncio.Event()
+        self.pop_gate.set()
+        self._handles = 0
+        service = self.service = Service()
+        service.unary(methods.PUT, self._put)
+        service.unary(methods.POP, self._pop)
+        service.unary(methods.ACK, self._ack)
+        service.unary(methods.CHANGE_INVISIBLE, self._change)
+        service.unary(methods.RENEW, self._renew)
+        service.unary(methods.RELEASE, self._release)
+        service.unary(methods.DEAD_LETTER, self._dead_letter)
+        service.unary(methods.PULL, self._pull)
+        service.unary(methods.GET_OFFSET, self._get_offset)
+        service.unary(methods.UPDATE_OFFSET, self._update_offset)
+        service.unary(methods.QUERY_OFFSET, self._query_offset)
+        service.stream(methods.NOTIFY, self._notify)
+        self.offsets: dict[tuple[str, str, int], int] = {}
+
+    def asked(self, method: str) -> list[object]:
+        """The requests of one method, in order."""
+        return [request for name, request in self.calls if name == method]
+
+    @property
+    def interests(self) -> list[pb.NotifyInterest]:
+        """What is registered now."""
+        return [interest for watcher in self.watchers for interest in watcher.interests.values()]
+
+    def waiting(self, group: str, topic: str) -> int:
+        """Messages that a group has not been given."""
+        return len(self._ready(group, topic))
+
+    async def _put(self, call: Call, request: pb.PutRequest) -> pb.PutResponse:
+        self.calls.append(("Put", request))
+        await self.put_gate.wait()
+        if self.put_error is not None:
+            raise self.put_error
+        if self.put_results:
+            results, self.put_results = self.put_results, []
+            return pb.PutResponse(results=results)
+        response = pb.PutResponse()
+        for message in request.messages:
+            log = self.topics.setdefault(message.topic, [])
+            for (_, topic), ready in self.ready.items():
+                if topic == message.topic:
+                    ready.append(len(log))
+            response.results.add(code=Code.OK, queue_offset=len(log))
+            log.append(message)
+        for topic in {message.topic for message in request.messages}:
+            await self.arrived(topic, sum(message.topic == topic for message in request.messages))
+        return response
+
+    async def arrived(self, topic: str, count: int) -> None:
+        """Notify of messages that have newly arrived."""
+        for watcher in self.watchers:
+            events = [
+                pb.NotifyEvent(id=number, waiting=count)
+                for number, interest in watcher.interests.items()
+                if interest.topic == topic
+            ]
+            if events:
+                await watcher.stream.send((pb.NotifyEvents(events=events),))
+
+    async def _pop(self, call: Call, request: pb.PopRequest) -> pb.PopResponse:
+        self.calls.append(("Pop", request))
+        await self.pop_gate.wait()
+        if self.pop_error is not None:
+            raise self.pop_error
+        ready = self._ready(request.group, request.topic)
+        response = pb.PopResponse()
+        for index in ready[: request.max_messages]:
+            stored = self.topics[request.topic][index]
+            self._handles += 1
+            maker = receipt.HandleMaker(
+                *(KEY, request.group, request.topic, self._handles, 1, request.invisible_ms, 0, receipt.FROM_TOPIC),
+                self.name,
+                stored.queue_id,
+            )
+            handle = maker.handle(index)
+            self.open[handle] = (request.group, request.topic, index)
+            inside = stored.system_properties + SystemProperties(receipt_handle=handle).SerializeToString()
+            response.messages.add(message=stored.payload + wire_field(3, inside), receipt_handle=handle)
+        del ready[: request.max_messages]
+        response.waiting = len(ready)
+        return response
+
+    async def _ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
+        self.calls.append(("Ack", request))
+        response = pb.AckResponse()
+        for handle in request.receipt_handles:
+            if self.open.pop(handle, None) is None:
+                response.results.add(code=Code.INVALID_RECEIPT_HANDLE, error="no such handle")
+            else:
+                self.acked.append(handle)
+                response.results.add(code=Code.OK)
+        return response
+
+    async def _change(self, call: Call, request: pb.ChangeInvisibleRequest) -> pb.ChangeInvisibleResponse:
+        self.calls.append(("ChangeInvisible", request))
+        entry = self.open.pop(request.receipt_handle, None)
+        if entry is None:
+            raise StatusError(Code.INVALID_RECEIPT_HANDLE, "no such handle")
+        handle = request.receipt_handle + "+"
+        self.open[handle] = entry
+        return pb.ChangeInvisibleResponse(receipt_handle=handle)
+
+    async def _renew(self, call: Call, request: pb.RenewRequest) -> pb.RenewResponse:
+        self.calls.append(("Renew", request))
+        response = pb.RenewResponse()
+        for entry in request.entries:
+            known = entry.receipt_handle in self.open
+            response.results.add(code=Code.OK if known else Code.INVALID_RECEIPT_HANDLE)
+        return response
+
+    async def _release(self, call: Call, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
+        self.calls.append(("Release", request))
+        response = pb.ReleaseResponse()
+        for handle in request.receipt_handles:
+            _, topic, index = self.open.pop(handle)
+            self._ready(request.group, topic).append(index)
+            response.results.add(code=Code.OK)
+        await self.arrived(request.topic, len(request.receipt_handles))
+        return response
+
+    async def _dead_letter(self, call: Call, request: pb.DeadLetterRequest) -> pb.DeadLetterResponse:
+        self.calls.append(("DeadLetter", request))
+        if self.open.pop(request.receipt_handle, None) is None:
+            raise StatusError(Code.INVALID_RECEIPT_HANDLE, "no such handle")
+        return pb.DeadLetterResponse()
+
+    async def _pull(self, call: Call, request: pb.PullRequest) -> pb.PullResponse:
+        self.calls.append(("Pull", request))
+        log = self.topics.get(request.topic, [])[request.offset : request.offset + request.max_messages]
+        messages = [stored.payload + wire_field(3, stored.system_properties) for stored in log]
+        return pb.PullResponse(messages=messages, next_offset=request.offset + len(messages))
+
+    async def _get_offset(self, call: Call, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
+        return pb.GetOffsetResponse(offset=self.offsets.get((request.group, request.topic, request.queue_id), -1))
+
+    async def _update_offset(self, call: Call, request: pb.UpdateOffsetRequest) -> pb.UpdateOffsetResponse:
+        self.offsets[request.group, request.topic, request.queue_id] = request.offset
+        return pb.UpdateOffsetResponse()
+
+    async def _query_offset(self, call: Call, request: pb.QueryOffsetRequest) -> pb.QueryOffsetResponse:
+        self.calls.append(("QueryOffset", request))
+        return pb.QueryOffsetResponse(offset=len(self.topics.get(request.topic, [])))
+
+    async def _notify(self, call: Call, stream: Stream[pb.NotifyInterest, pb.NotifyEvents]) -> None:
+        watcher = Watcher(stream)
+        self.watchers.append(watcher)
+        try:
+            while (interest := await stream.receive()) is not None:
+                if interest.cancel:
+                    watcher.interests.pop(interest.id, None)
+                    continue
+                watcher.interests[interest.id] = interest
+                waiting = self.waiting(interest.group, interest.topic)
+                if waiting:
+                    event = pb.NotifyEvent(id=interest.id, waiting=waiting)
+                    await stream.send((pb.NotifyEvents(events=[event]),))
+        finally:
+            self.watchers.remove(watcher)
+
+    def _ready(self, group: str, topic: str) -> list[int]:
+        return self.ready.setdefault((group, topic), list(range(len(self.topics.get(topic, [])))))
+
+
+def decoded(stored: pb.PutMessage) -> Message:
+    """A stored message as a consumer would read it."""
+    return Message.FromString(stored.payload + wire_field(3, stored.system_properties))

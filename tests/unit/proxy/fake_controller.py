@@ -1,0 +1,83 @@
+"""A controller in memory: hands out topics, groups and brokers, and makes them when asked."""
+
+import asyncio
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1 import controller_pb2 as pb
+from services.rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, WATCH
+from services.rpc.service import Call, Service, Stream
+
+KEY = b"key of the tests"
+
+
+class FakeController:
+    """Serves Watch, EnsureTopic and EnsureGroup."""
+
+    def __init__(self, *brokers: str) -> None:
+        self.version = 1
+        self.topics: dict[str, pb.Topic] = {}
+        self.groups: dict[str, pb.Group] = {}
+        self.brokers = {name: pb.BrokerInfo(name=name, address=f"{name}:1") for name in brokers}
+        self.away = False
+        self._watchers: list[asyncio.Queue[pb.ClusterUpdate]] = []
+        self.service = Service()
+        self.service.stream(WATCH, self._watch)
+        self.service.unary(ENSURE_TOPIC, self._ensure_topic)
+        self.service.unary(ENSURE_GROUP, self._ensure_group)
+
+    def add_topic(self, name: str, kind: pb.TopicType.ValueType = pb.TopicType.NORMAL, queues: int = 4) -> pb.Topic:
+        """Make a topic."""
+        topic = self.topics[name] = pb.Topic(name=name, type=kind, queues=queues)
+        self._publish(pb.ClusterUpdate(topics=[topic]))
+        return topic
+
+    def add_group(self, name: str, *, fifo: bool = False) -> pb.Group:
+        """Make a group."""
+        group = self.groups[name] = pb.Group(name=name, max_attempts=5, fifo=fifo, backoff_ms=[1000, 5000])
+        self._publish(pb.ClusterUpdate(groups=[group]))
+        return group
+
+    def add_broker(self, name: str) -> None:
+        """A broker comes."""
+        self.brokers[name] = pb.BrokerInfo(name=name, address=f"{name}:1")
+        self._publish(pb.ClusterUpdate(brokers=[self.brokers[name]]))
+
+    def remove_broker(self, name: str) -> None:
+        """A broker leaves."""
+        del self.brokers[name]
+        self._publish(pb.ClusterUpdate(departed_brokers=[name]))
+
+    def _publish(self, update: pb.ClusterUpdate) -> None:
+        self.version += 1
+        update.version = self.version
+        for watcher in self._watchers:
+            watcher.put_nowait(update)
+
+    async def _watch(self, call: Call, stream: Stream[pb.WatchRequest, pb.ClusterUpdate]) -> None:
+        await stream.receive()
+        snapshot = pb.ClusterUpdate(
+            version=self.version,
+            snapshot=True,
+            cluster=pb.Cluster(name="test", receipt_key=KEY),
+            topics=self.topics.values(),
+            groups=self.groups.values(),
+            brokers=self.brokers.values(),
+        )
+        updates: asyncio.Queue[pb.ClusterUpdate] = asyncio.Queue()
+        self._watchers.append(updates)
+        await stream.send((snapshot,))
+        while True:
+            await stream.send((await updates.get(),))
+
+    async def _ensure_topic(self, call: Call, request: pb.EnsureTopicRequest) -> pb.EnsureTopicResponse:
+        self._check_there()
+        return pb.EnsureTopicResponse(topic=self.topics.get(request.name) or self.add_topic(request.name, request.type))
+
+    async def _ensure_group(self, call: Call, request: pb.EnsureGroupRequest) -> pb.EnsureGroupResponse:
+        self._check_there()
+        return pb.EnsureGroupResponse(group=self.groups.get(request.name) or self.add_group(request.name))
+
+    def _check_there(self) -> None:
+        if self.away:
+            raise StatusError(Code.HA_NOT_AVAILABLE, "the controller is away")

@@ -1,0 +1,127 @@
+"""Cutting messages: what is stored reads as what was sent, and garbage is refused with a status."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
+from services.proxy.payload import ClientMessage, messages_of
+from services.proxy.wire import field, varint
+
+texts = st.text(max_size=20)
+system_properties = st.builds(
+    d.SystemProperties,
+    tag=st.none() | texts,
+    keys=st.lists(texts, max_size=3),
+    message_id=texts,
+    born_host=texts,
+    queue_id=st.integers(0, 100),
+    message_group=st.none() | texts,
+    body_digest=st.none() | st.builds(d.Digest, checksum=texts),
+)
+heads = st.builds(
+    d.Message,
+    topic=st.builds(d.Resource, name=texts, resource_namespace=texts),
+    user_properties=st.dictionaries(texts, texts, max_size=4),
+)
+unknown_fields = st.one_of(
+    st.tuples(st.integers(5, 3000), st.integers(0, 2**64 - 1)).map(lambda at: varint(at[0] << 3) + varint(at[1])),
+    st.tuples(st.integers(5, 3000), st.binary(max_size=20)).map(
+        lambda at: varint(at[0] << 3 | 2) + varint(len(at[1])) + at[1]
+    ),
+    st.tuples(st.integers(5, 3000), st.binary(min_size=8, max_size=8)).map(lambda at: varint(at[0] << 3 | 1) + at[1]),
+    st.tuples(st.integers(5, 3000), st.binary(min_size=4, max_size=4)).map(lambda at: varint(at[0] << 3 | 5) + at[1]),
+    st.sampled_from([3, 4]).map(lambda number: varint(number << 3) + b"\x07"),  # of another wire type: unknown too
+)
+
+
+@st.composite
+def encoded_messages(draw: st.DrawFn) -> bytes:
+    """A message's fields in any order, its system properties and bodies any number of times, unknown fields between."""
+    head = draw(heads)
+    parts = [d.Message(topic=head.topic).SerializeToString()]
+    parts += [
+        d.Message(user_properties={name: value}).SerializeToString() for name, value in head.user_properties.items()
+    ]
+    parts += [field(3, one.SerializeToString()) for one in draw(st.lists(system_properties, max_size=3))]
+    parts += [field(4, body) for body in draw(st.lists(st.binary(max_size=300), max_size=2))]
+    parts += draw(st.lists(unknown_fields, max_size=3))
+    random.Random(draw(st.integers(0, 1000))).shuffle(parts)
+    return b"".join(parts)
+
+
+def stored(message: ClientMessage) -> bytes:
+    return message.payload + field(3, message.system_properties)
+
+
+@given(st.lists(encoded_messages(), max_size=3))
+def test_what_is_stored_reads_as_what_was_sent(messages: list[bytes]) -> None:
+    cut = messages_of(b"".join(field(1, message) for message in messages))
+    assert len(cut) == len(messages)
+    for one, sent in zip(cut, messages, strict=True):
+        meant = d.Message.FromString(sent)
+        meant.system_properties.SetInParent()
+        assert d.Message.FromString(stored(one)) == meant
+        assert one.properties == meant.system_properties
+        assert one.head.topic == meant.topic
+        assert one.head.user_properties == meant.user_properties
+        assert one.body_bytes == len(meant.body)
+        assert one.head_bytes >= sum(
+            len(name.encode()) + len(value.encode()) for name, value in meant.user_properties.items()
+        )
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_refused_with_a_status(data: bytes) -> None:
+    for request in (data, field(1, data), field(1, field(3, data))):
+        try:
+            for message in messages_of(request):
+                d.Message.FromString(stored(message))
+        except StatusError as error:
+            assert error.code == Code.BAD_REQUEST
+
+
+@given(encoded_messages(), st.data())
+def test_a_message_that_is_cut_off_or_changed_is_refused_or_still_readable(message: bytes, data: st.DataObject) -> None:
+    request = bytearray(field(1, message))
+    for _ in range(data.draw(st.integers(0, 3))):
+        request[data.draw(st.integers(0, len(request) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(request[: data.draw(st.integers(0, len(request)))])
+    try:
+        found = messages_of(cut)
+    except StatusError as error:
+        assert error.code == Code.BAD_REQUEST
+    else:
+        for one in found:
+            d.Message.FromString(stored(one))  # a consumer can read all that is stored
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        b"\x0a",  # no length
+        b"\x22\x05abc",  # cut off
+        b"\x0b\x0c",  # a group
+        b"\x00\x00",  # field 0
+        b"\xff" * 11,  # a number of more than 64 bits
+        field(1, b"\x12\x02\xff\xfe"),  # a topic that is not UTF-8
+        field(2, b"\x0a\x02\xff\xfe"),  # a property's name that is not UTF-8
+        field(3, b"\x1a\x02\xff\xfe"),  # a message id that is not UTF-8
+    ],
+)
+def test_each_kind_of_damage(inside: bytes) -> None:
+    with pytest.raises(StatusError) as refused:
+        messages_of(field(1, inside))
+    assert refused.value.code == Code.BAD_REQUEST
+
+
+def test_a_body_is_not_decoded() -> None:
+    request = SendMessageRequest(messages=[d.Message(body=b"\xff" * 1000)]).SerializeToString()
+    (message,) = messages_of(request)
+    assert message.body_bytes == 1000
+    assert message.head == d.Message()
