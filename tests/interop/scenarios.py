@@ -274,8 +274,8 @@ def missing_topic(client: Client) -> None:
             report("started")
             producer.send(make("InteropNoSuchTopic", b"nowhere"))
             report("sent")
-    except ClientException as error:
-        report("refused", error=type(error).__name__, code=error.code, text=str(error))
+    except Exception as error:  # noqa: BLE001 - the client raises no type of its own here
+        report("refused", text=str(error))
 
 
 SCENARIOS: dict[str, Callable[[Client], None]] = {

@@ -99,4 +99,5 @@ def test_a_push_consumer_gets_all_and_its_failure_once_more(outcomes: Outcomes) 
 def test_a_topic_that_does_not_exist(outcomes: Outcomes) -> None:
     story = finished(outcomes, "missing_topic")
     assert not story.of("sent"), story.explain()
-    assert [(event["error"], event["code"]) for event in story.of("refused")] == [("NotFoundException", 40402)]
+    assert [event["text"] for event in story.of("refused")] == ["failed to fetch topic:InteropNoSuchTopic route."]
+    assert "40402, the topic InteropNoSuchTopic does not exist" in story.client_log
