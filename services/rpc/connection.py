@@ -226,9 +226,10 @@ class Connection:
         return block
 
     def _open_connection_window(self) -> None:
-        increment = self._window.increment()
-        if increment:
-            self.outbox.control(frames.window_update(0, increment))
+        if self._window.is_low:
+            increment = self._window.increment()
+            if increment:
+                self.outbox.control(frames.window_update(0, increment))
 
     def _open_window(self, stream: Stream) -> None:
         increment = stream.receiving.increment()
@@ -331,6 +332,8 @@ class Connection:
         if not payload and not ended:
             self._count(self._empty_frames, "empty_frames_max")
             return
+        # At once, whoever holds it: one slow stream must not hold up the others (within receive_buffer_bytes_max).
+        self._open_connection_window()
         self._events.append(DataReceived(stream_id, payload, ended))
         if ended:
             stream.remote_ended = True

@@ -23,6 +23,11 @@ class ReceiveWindow:
         self.held += count
         return self.available >= 0
 
+    @property
+    def is_low(self) -> bool:
+        """Whether it is worth asking for an increment."""
+        return self.available * 2 <= self._size
+
     def increment(self) -> int:
         """By how much to open the window now; 0 as long as that is less than half of it."""
         room = self._held_max - self.held

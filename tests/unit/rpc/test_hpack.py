@@ -1,5 +1,7 @@
 """RFC 7541: the examples of its appendix C, byte by byte, and what a decoder must refuse."""
 
+import contextlib
+
 import hpack as hyper
 import pytest
 from hypothesis import given
@@ -79,19 +81,19 @@ def test_requests_of_one_connection(blocks: tuple[str, ...]) -> None:
     [
         # C.5: literals as they are, a table of 256 bytes
         (
-            "4803333032580770726976617465611d4d6f6e2c203231204f637420323031332032303a31333a323120474d546e1768747470733a"
-            "2f2f7777772e6578616d706c652e636f6d",
+            ("4803333032580770726976617465611d4d6f6e2c203231204f637420323031332032303a31333a323120474d546e1768747470733a"
+            "2f2f7777772e6578616d706c652e636f6d"),
             "4803333037c1c0bf",
-            "88c1611d4d6f6e2c203231204f637420323031332032303a31333a323220474d54c05a04677a69707738666f6f3d4153444a4b4851"
-            "4b425a584f5157454f50495541585157454f49553b206d61782d6167653d333630303b2076657273696f6e3d31",
+            ("88c1611d4d6f6e2c203231204f637420323031332032303a31333a323220474d54c05a04677a69707738666f6f3d4153444a4b4851"
+            "4b425a584f5157454f50495541585157454f49553b206d61782d6167653d333630303b2076657273696f6e3d31"),
         ),
         # C.6: Huffman, a table of 256 bytes
         (
-            "488264025885aec3771a4b6196d07abe941054d444a8200595040b8166e082a62d1bff6e919d29ad171863c78f0b97c8e9ae82ae43"
-            "d3",
+            ("488264025885aec3771a4b6196d07abe941054d444a8200595040b8166e082a62d1bff6e919d29ad171863c78f0b97c8e9ae82ae43"
+            "d3"),
             "4883640effc1c0bf",
-            "88c16196d07abe941054d444a8200595040b8166e084a62d1bffc05a839bd9ab77ad94e7821dd7f2e6c7b335dfdfcd5b3960d5af27"
-            "087f3672c1ab270fb5291f9587316065c003ed4ee5b1063d5007",
+            ("88c16196d07abe941054d444a8200595040b8166e084a62d1bffc05a839bd9ab77ad94e7821dd7f2e6c7b335dfdfcd5b3960d5af27"
+            "087f3672c1ab270fb5291f9587316065c003ed4ee5b1063d5007"),
         ),
     ],
 )
@@ -149,7 +151,8 @@ def test_the_generation_tells_whether_the_table_changed() -> None:
 
 FIELDS = st.lists(
     st.tuples(
-        st.sampled_from([b":path", b"te", b"x-mq-client-id", b"authorization", b"accept", b"a"]) | st.binary(max_size=40),
+        st.sampled_from([b":path", b"te", b"x-mq-client-id", b"authorization", b"accept", b"a"])
+        | st.binary(max_size=40),
         st.sampled_from([b"", b"/", b"trailers", b"gzip, deflate"]) | st.binary(max_size=300),
     ),
     max_size=12,
@@ -177,10 +180,8 @@ def test_hyper_reads_what_we_write(blocks: list[list[hpack.Field]]) -> None:
 
 @given(st.binary(max_size=200))
 def test_garbage_never_raises_anything_else(block: bytes) -> None:
-    try:
+    with contextlib.suppress(ProtocolError, hpack.HeaderListTooLargeError):
         decoder().decode(block)
-    except (ProtocolError, hpack.HeaderListTooLargeError):
-        pass
 
 
 def test_the_huffman_code_is_that_of_the_rfc() -> None:
