@@ -1,0 +1,338 @@
+"""The controller as brokers, proxies and operators meet it: its calls, its admin API, its restarts."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.common.clock import SystemClock
+from services.common.cluster import ClusterView
+from services.common.errors import ConfigurationError, CorruptDataError, StatusError
+from services.common.http import make_http_app
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import (
+    BrokerInfo,
+    BrokerRegistration,
+    ClusterUpdate,
+    EnsureGroupRequest,
+    EnsureTopicRequest,
+    TopicType,
+    WatchRequest,
+)
+from services.controller.app import ControllerApp
+from services.controller.options import ControllerOptions
+from services.rpc.follow import ControllerFollower
+from services.rpc.local import LocalChannel
+from services.rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, REGISTER_BROKER, WATCH
+from services.rpc.registration import BrokerRegistrar
+from services.rpc.service import ClientStream
+from tests.unit.controller.changes import contents
+
+
+def make_app(folder: Path, **options: Any) -> ControllerApp:
+    return ControllerApp(
+        ControllerOptions(**options), folder / "controller", SystemClock(), random.Random(7), CollectorRegistry()
+    )
+
+
+@pytest.fixture
+async def app(tmp_path: Path) -> AsyncIterator[ControllerApp]:
+    app = make_app(tmp_path, watcher_updates_max=3)
+    await app.start()
+    yield app
+    await app.stop()
+
+
+@pytest.fixture
+async def channel(app: ControllerApp) -> AsyncIterator[LocalChannel]:
+    channel = LocalChannel(app.service)
+    yield channel
+    await channel.close()
+
+
+@pytest.fixture
+async def http(app: ControllerApp) -> AsyncIterator[httpx.AsyncClient]:
+    api = make_http_app("test", "0", CollectorRegistry(), {}, [app.admin])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://controller") as client:
+        yield client
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def watch(channel: LocalChannel) -> ClientStream[ClusterUpdate, WatchRequest]:
+    stream = channel.open(WATCH)
+    await stream.send([WatchRequest(process="test")])
+    await stream.end()
+    return stream
+
+
+async def make_topic(channel: LocalChannel, name: str) -> int:
+    response = await channel.call(ENSURE_TOPIC, EnsureTopicRequest(name=name, type=TopicType.MIXED))
+    return response.topic.id
+
+
+async def test_watching_begins_with_the_whole_state_and_goes_on_with_changes(channel: LocalChannel) -> None:
+    await make_topic(channel, "before")
+    stream = await watch(channel)
+    first = await stream.receive()
+    assert first is not None
+    assert first.snapshot
+    assert ([topic.name for topic in first.topics], len(first.cluster.receipt_key)) == (["before"], 32)
+    await make_topic(channel, "after")
+    second = await stream.receive()
+    assert second is not None
+    assert (second.snapshot, second.version, [topic.name for topic in second.topics]) == (False, 2, ["after"])
+
+
+async def test_watching_needs_a_request(channel: LocalChannel) -> None:
+    stream = channel.open(WATCH)
+    await stream.end()
+    with pytest.raises(StatusError, match="WatchRequest"):
+        await stream.receive()
+
+
+async def test_a_watcher_that_lags_gets_the_whole_state_anew(app: ControllerApp, channel: LocalChannel) -> None:
+    stream = await watch(channel)
+    assert await stream.receive() is not None
+    for number in range(60):  # more than the stream and the watcher hold together
+        await make_topic(channel, f"t-{number}")
+    view = ClusterView()
+    snapshots = 0
+    while view.version < app.state.version:
+        update = await stream.receive()
+        assert update is not None
+        snapshots += update.snapshot
+        view.apply(update)
+    assert snapshots == 1
+    assert contents(view) == contents(app.state)
+
+
+async def test_what_is_ensured_is_made_once(app: ControllerApp, channel: LocalChannel) -> None:
+    ids = await asyncio.gather(*(make_topic(channel, "a") for _ in range(5)))
+    assert set(ids) == {1}
+    assert await make_topic(channel, "a") == 1
+    groups = await asyncio.gather(*(channel.call(ENSURE_GROUP, EnsureGroupRequest(name="g")) for _ in range(3)))
+    assert {(response.group.id, response.group.max_attempts) for response in groups} == {(2, 17)}
+    assert app.state.version == 2
+
+
+async def test_bad_names_are_refused(channel: LocalChannel) -> None:
+    with pytest.raises(StatusError) as caught:
+        await make_topic(channel, "%RETRY%g_t")
+    assert caught.value.code == Code.ILLEGAL_TOPIC
+    with pytest.raises(StatusError) as caught:
+        await channel.call(ENSURE_GROUP, EnsureGroupRequest(name="no good"))
+    assert caught.value.code == Code.ILLEGAL_CONSUMER_GROUP
+
+
+async def test_a_broker_is_there_as_long_as_its_stream(app: ControllerApp, channel: LocalChannel) -> None:
+    stream = channel.open(REGISTER_BROKER)
+    await stream.send([BrokerRegistration(broker=BrokerInfo(name="b-0", address="one:1"))])
+    answer = await stream.receive()
+    assert answer is not None
+    assert answer.version == 1
+    assert app.state.brokers["b-0"].address == "one:1"
+    stream.cancel()
+    await until(lambda: not app.state.brokers)
+
+
+async def test_of_two_streams_for_one_broker_the_newer_holds_it(app: ControllerApp, channel: LocalChannel) -> None:
+    streams = []
+    for address in ("one:1", "two:2"):
+        stream = channel.open(REGISTER_BROKER)
+        await stream.send([BrokerRegistration(broker=BrokerInfo(name="b-0", address=address))])
+        assert await stream.receive() is not None
+        streams.append(stream)
+    streams[0].cancel()
+    await make_topic(channel, "passes-the-end-of-the-first")
+    assert app.state.brokers["b-0"].address == "two:2"
+    refused = channel.open(REGISTER_BROKER)
+    await refused.send([BrokerRegistration(broker=BrokerInfo(name="b-0", address="nonsense"))])
+    with pytest.raises(StatusError):
+        await refused.receive()
+    assert app.state.brokers["b-0"].address == "two:2"
+    streams[1].cancel()
+    await until(lambda: not app.state.brokers)
+
+
+async def test_a_stream_registers_one_broker(channel: LocalChannel) -> None:
+    stream = channel.open(REGISTER_BROKER)
+    for name in ("b-0", "b-1"):
+        await stream.send([BrokerRegistration(broker=BrokerInfo(name=name, address="one:1"))])
+    assert await stream.receive() is not None
+    with pytest.raises(StatusError, match="this stream registers b-0"):
+        await stream.receive()
+
+
+async def test_followers_and_brokers_come_back_after_a_restart(tmp_path: Path) -> None:
+    """The view stays as it was while the controller is away, and equals the new one's state when it is back."""
+    first = make_app(tmp_path)
+    await first.start()
+    channel = SwitchedChannel(first)
+    view = ClusterView()
+    follower = ControllerFollower(channel, view, "test", SystemClock())
+    registrar = BrokerRegistrar(channel, BrokerInfo(name="b-0", address="one:1"))
+    assert follower.away_since is not None
+    await follower.start()
+    await registrar.start()
+    await follower.wait_ready()
+    await make_topic(channel.now, "a")
+    await until(lambda: registrar.registered and "a" in view.topics and "b-0" in view.brokers)
+    assert (follower.away_since, follower.away_s, registrar.health()) == (None, 0.0, None)
+
+    await first.stop()
+    await channel.now.close()
+    await until(lambda: follower.away_since is not None and not registrar.registered)
+    assert list(view.topics) == ["a"]
+    assert "not registered" in (registrar.health() or "")
+
+    second = make_app(tmp_path)
+    await second.start()
+    channel.now = LocalChannel(second.service)
+    await until(lambda: follower.away_since is None and registrar.registered and "b-0" in second.state.brokers)
+    await until(lambda: view.version == second.state.version)
+    assert contents(view) == contents(second.state)
+    await registrar.stop()
+    await follower.stop()
+    await channel.now.close()
+    await second.stop()
+
+
+class SwitchedChannel:
+    """A channel whose other end the test replaces, as a restart does."""
+
+    def __init__(self, app: ControllerApp) -> None:
+        self.now = LocalChannel(app.service)
+
+    async def call(self, *args: Any, **options: Any) -> Any:
+        return await self.now.call(*args, **options)
+
+    def open(self, *args: Any, **options: Any) -> Any:
+        return self.now.open(*args, **options)
+
+    async def close(self) -> None:
+        await self.now.close()
+
+
+async def test_a_listener_that_fails_does_not_end_the_following(app: ControllerApp, channel: LocalChannel) -> None:
+    view = ClusterView()
+    failures = [ValueError("first time")]
+
+    def listen(_: ClusterUpdate) -> None:
+        if failures:
+            raise failures.pop()
+
+    view.subscribe(listen)
+    follower = ControllerFollower(channel, view, "test", SystemClock())
+    await follower.start()
+    await follower.wait_ready()
+    assert failures == []
+    await follower.stop()
+
+
+async def test_topics_groups_and_the_key_outlast_the_process(tmp_path: Path) -> None:
+    first = make_app(tmp_path)
+    await first.start()
+    channel = LocalChannel(first.service)
+    await make_topic(channel, "a")
+    await channel.call(ENSURE_GROUP, EnsureGroupRequest(name="g"))
+    await channel.close()
+    await first.stop()
+    second = make_app(tmp_path)
+    assert "not read" in (second.health() or "")
+    await second.start()
+    assert contents(second.state) == contents(first.state)
+    assert second.health() is None
+    await second.stop()
+
+
+async def test_the_clusters_name_stays(tmp_path: Path) -> None:
+    app = make_app(tmp_path, cluster_name="one")
+    await app.start()
+    await app.stop()
+    with pytest.raises(ConfigurationError, match="holds the cluster one"):
+        await make_app(tmp_path, cluster_name="two").start()
+
+
+async def test_a_damaged_state_is_not_begun_with(tmp_path: Path) -> None:
+    app = make_app(tmp_path)
+    await app.start()
+    await app.stop()
+    file = tmp_path / "controller" / "cluster.json"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CorruptDataError, match="restore it from a backup"):
+        await make_app(tmp_path).start()
+    assert file.read_bytes() == content
+
+
+async def test_topics_over_http(http: httpx.AsyncClient) -> None:
+    created = await http.post("/api/v1/topics", json={"name": "orders", "type": "FIFO", "queues": 3})
+    topic = {"name": "orders", "type": "FIFO", "queues": 3, "id": 1}
+    assert (created.status_code, created.json()) == (201, topic)
+    assert (await http.get("/api/v1/topics")).json() == [topic]
+    assert (await http.get("/api/v1/topics/orders")).json() == topic
+    assert (await http.get("/api/v1/cluster")).json() == {
+        "name": "popwheel",
+        "version": 1,
+        "topics": 1,
+        "groups": 0,
+        "brokers": [],
+    }
+    assert (await http.delete("/api/v1/topics/orders")).status_code == 204
+    assert (await http.get("/api/v1/topics")).json() == []
+
+
+async def test_groups_over_http(http: httpx.AsyncClient) -> None:
+    body = {"name": "%g", "max_attempts": 3, "fifo": True, "backoff_ms": [1, 2]}
+    created = await http.post("/api/v1/groups", json=body)
+    assert (created.status_code, created.json()) == (201, {**body, "id": 1})
+    assert (await http.get("/api/v1/groups")).json() == [{**body, "id": 1}]
+    assert (await http.get("/api/v1/groups/%25g")).json() == {**body, "id": 1}
+    assert (await http.delete("/api/v1/groups/%25g")).status_code == 204
+    assert (await http.get("/api/v1/groups")).json() == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code", "words"),
+    [
+        ("GET", "/topics/x", None, 404, "TOPIC_NOT_FOUND", "there is no topic x"),
+        ("DELETE", "/topics/x", None, 404, "TOPIC_NOT_FOUND", "there is no topic x"),
+        ("GET", "/groups/x", None, 404, "CONSUMER_GROUP_NOT_FOUND", "there is no group x"),
+        ("POST", "/topics", {"name": "there"}, 409, "PRECONDITION_FAILED", "is there already"),
+        ("POST", "/topics", {"name": "no good"}, 400, "ILLEGAL_TOPIC", "letters, digits"),
+        ("POST", "/topics", {"name": "x", "type": "FOO"}, 400, "BAD_REQUEST", "NORMAL, FIFO"),
+        ("POST", "/topics", {"name": "x", "type": "TOPIC_TYPE_UNSPECIFIED"}, 400, "BAD_REQUEST", "NORMAL, FIFO"),
+        ("POST", "/topics", {"name": "x", "queues": 1025}, 400, "BAD_REQUEST", "1 to 1024"),
+        ("POST", "/topics", {"name": "x", "queues": "8"}, 400, "BAD_REQUEST", "queues: "),
+        ("POST", "/topics", {"name": "x", "colour": 1}, 400, "BAD_REQUEST", "colour: "),
+        ("POST", "/topics", [], 400, "BAD_REQUEST", "the request: "),
+        ("POST", "/groups", {"name": "g", "max_attempts": 0}, 400, "BAD_REQUEST", "max_attempts"),
+        ("POST", "/groups", {"name": "g", "max_attempts": 2**40}, 400, "BAD_REQUEST", "max_attempts"),
+        ("GET", "/nothing", None, 404, "NOT_FOUND", "GET /api/v1/nothing"),
+        ("PUT", "/topics", {}, 405, "BAD_REQUEST", "PUT /api/v1/topics"),
+    ],
+)
+async def test_refusals_over_http(
+    http: httpx.AsyncClient, method: str, path: str, body: object, status: int, code: str, words: str
+) -> None:
+    await http.post("/api/v1/topics", json={"name": "there"})
+    answer = await http.request(method, f"/api/v1{path}", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert words in answer.json()["message"]
+    assert (await http.get("/api/v1/cluster")).json()["version"] == 1  # nothing has changed (E1)
+
+
+async def test_the_api_describes_itself(http: httpx.AsyncClient) -> None:
+    paths = (await http.get("/openapi.json")).json()["paths"]
+    assert {"/api/v1/topics", "/api/v1/topics/{name}", "/api/v1/groups", "/healthz", "/readyz"} <= paths.keys()
+    assert (await http.get("/docs")).status_code == 200

@@ -1,0 +1,182 @@
+"""A change is saved before anyone hears of it; what cannot be saved has not happened."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.cluster import ClusterView
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, TopicType
+from services.controller.cluster_state import ClusterState
+from services.controller.state_keeper import StateKeeper
+from tests.unit.controller.changes import CHANGES, OPTIONS, Change, contents, fresh_state
+
+
+class Bench:
+    """A keeper whose saves the test lets through or makes fail."""
+
+    def __init__(self, waiting_max: int = 1000) -> None:
+        self.saved: list[ClusterState] = []
+        self.published: list[ClusterUpdate] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.error: OSError | None = None
+        self.keeper = StateKeeper(fresh_state(), self._save, self.published.append, waiting_max)
+        self.keeper.start()
+
+    async def _save(self, state: ClusterState) -> None:
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        self.saved.append(state)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.gate.set()
+    await bench.keeper.stop()
+
+
+def topic(name: str) -> Change:
+    return lambda state: state.create_topic(OPTIONS, name, TopicType.NORMAL)
+
+
+def broker(name: str) -> Change:
+    return lambda state: state.register_broker(BrokerInfo(name=name, address="host:1"))
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_nobody_hears_of_a_change_before_it_is_saved(bench: Bench) -> None:
+    bench.gate.clear()
+    change = asyncio.ensure_future(bench.keeper.change(topic("a")))
+    await turns()
+    assert (change.done(), bench.published, bench.keeper.state.version) == (False, [], 0)
+    bench.gate.set()
+    update = await change
+    assert update is not None
+    assert [saved.version for saved in bench.saved] == [1]
+    assert (bench.published, list(bench.keeper.state.topics)) == ([update], ["a"])
+
+
+async def test_changes_that_wait_share_the_next_save(bench: Bench) -> None:
+    bench.gate.clear()
+    changes = [asyncio.ensure_future(bench.keeper.change(topic(name))) for name in "a"]
+    await turns()
+    changes += [asyncio.ensure_future(bench.keeper.change(topic(name))) for name in "bcd"]
+    await turns()
+    assert bench.keeper.waiting == 3
+    bench.gate.set()
+    await asyncio.gather(*changes)
+    assert [saved.version for saved in bench.saved] == [1, 4]
+    assert [update.version for update in bench.published] == [1, 2, 3, 4]
+
+
+async def test_a_refused_change_does_not_hold_up_the_others(bench: Bench) -> None:
+    results = await asyncio.gather(
+        *(bench.keeper.change(topic(name)) for name in ("a", "a", "no good", "b")), return_exceptions=True
+    )
+    assert [getattr(result, "code", None) for result in results] == [
+        None,
+        Code.PRECONDITION_FAILED,
+        Code.ILLEGAL_TOPIC,
+        None,
+    ]
+    assert sorted(bench.keeper.state.topics) == ["a", "b"]
+
+
+async def test_what_cannot_be_saved_has_not_happened(bench: Bench) -> None:
+    bench.error = OSError(28, "No space left on device")
+    results = await asyncio.gather(
+        bench.keeper.change(topic("a")), bench.keeper.change_brokers(broker("b-0")), return_exceptions=True
+    )
+    assert isinstance(results[0], StatusError)
+    assert results[0].code == Code.INTERNAL_SERVER_ERROR
+    assert "No space left" in results[0].message
+    assert (list(bench.keeper.state.topics), list(bench.keeper.state.brokers)) == ([], ["b-0"])
+    assert [(update.version, bool(update.brokers)) for update in bench.published] == [(1, True)]
+    bench.error = None
+    await bench.keeper.change(topic("a"))
+    assert list(bench.keeper.state.topics) == ["a"]
+
+
+async def test_a_decision_that_breaks_is_told_to_its_asker_alone(bench: Bench) -> None:
+    def broken(state: ClusterState) -> ClusterUpdate:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await bench.keeper.change(broken)
+    await bench.keeper.change(topic("a"))
+
+
+async def test_brokers_are_not_saved_and_need_no_save(bench: Bench) -> None:
+    await bench.keeper.change_brokers(broker("b-0"))
+    assert (bench.saved, list(bench.keeper.state.brokers)) == ([], ["b-0"])
+
+
+async def test_no_more_changes_wait_than_may() -> None:
+    bench = Bench(waiting_max=2)
+    bench.gate.clear()
+    changes = [asyncio.ensure_future(bench.keeper.change(topic("a")))]
+    await turns()
+    changes += [asyncio.ensure_future(bench.keeper.change(topic(name))) for name in "bc"]
+    await turns()
+    with pytest.raises(StatusError) as caught:
+        await bench.keeper.change(topic("d"))
+    assert caught.value.code == Code.TOO_MANY_REQUESTS
+    bench.gate.set()
+    await asyncio.gather(*changes)
+    await bench.keeper.stop()
+
+
+async def test_an_asker_that_goes_away_does_not_stop_the_change(bench: Bench) -> None:
+    bench.gate.clear()
+    change = asyncio.ensure_future(bench.keeper.change(topic("a")))
+    await turns()
+    change.cancel()
+    await turns()
+    bench.gate.set()
+    await bench.keeper.change(topic("b"))
+    assert sorted(bench.keeper.state.topics) == ["a", "b"]
+
+
+async def test_stopping_finishes_what_waits_and_refuses_the_rest() -> None:
+    bench = Bench()
+    bench.gate.clear()
+    changes = [asyncio.ensure_future(bench.keeper.change(topic(name))) for name in "ab"]
+    await turns()
+    stopping = asyncio.ensure_future(bench.keeper.stop())
+    await turns()
+    with pytest.raises(StatusError, match="stopping"):
+        await bench.keeper.change(topic("c"))
+    bench.keeper.change_brokers_soon(broker("b-0"))
+    bench.gate.set()
+    await stopping
+    assert [change.done() for change in changes] == [True, True]
+    assert sorted(bench.saved[-1].topics) == ["a", "b"]
+
+
+@given(batches=st.lists(st.tuples(st.lists(CHANGES, max_size=6), st.booleans()), max_size=8))
+async def test_what_is_published_is_the_state_whatever_fails(batches: list[tuple[list[Change], bool]]) -> None:
+    bench = Bench()
+    view = ClusterView()
+    view.apply(bench.keeper.state.snapshot())
+    for changes, fails in batches:
+        bench.error = OSError(5, "Input/output error") if fails else None
+        await asyncio.gather(*(bench.keeper.change(change) for change in changes), return_exceptions=True)
+        for update in bench.published:
+            view.apply(update)
+        bench.published.clear()
+        assert (view.version, contents(view)) == (bench.keeper.state.version, contents(bench.keeper.state))
+        durable = bench.saved[-1] if bench.saved else fresh_state()
+        assert (durable.topics, durable.groups) == (bench.keeper.state.topics, bench.keeper.state.groups)
+    await bench.keeper.stop()
