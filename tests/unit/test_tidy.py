@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,63 @@ ENTRY_POINTS = {"services.cli.main"}
 
 CLOCK = "services.common.clock"
 
-EDGES = {
-    CLOCK: "is the clock",
+WAITING = {
+    "services.broker.app": "wires the broker and runs what time brings about",
+    "services.broker.flusher": "waits for the device and wakes who waits for it",
+    "services.broker.reviver": "sleeps until the next message is due",
+    "services.broker.server": "answers calls",
+    "services.cli.process": "wires one service",
+    "services.cli.run": "runs a process from its start to its signal",
+    "services.cli.serving": "loads heavy modules beside the loop",
+    "services.common.disk": "hands writes to a thread",
+    "services.common.http": "runs the HTTP server",
+    "services.controller.server": "answers calls",
+    "services.controller.state_keeper": "waits until a change is saved",
+    "services.proxy.app": "wires the proxy and runs what time brings about",
+    "services.proxy.background": "holds the tasks that nobody waits for",
+    "services.proxy.lane": "lets senders wait for the Put that carries them",
+    "services.proxy.notifications": "holds the streams of notifications open",
+    "services.proxy.poll_shell": "lets a poll wait, and tells its machine the time",
+    "services.proxy.sending": "lets senders wait for their answer",
+    "services.proxy.telemetry": "holds the streams of clients open",
+    "services.rpc.client": "connects",
+    "services.rpc.client_call": "lets callers wait for their answer",
+    "services.rpc.client_connection": "is the asyncio protocol of a connection",
+    "services.rpc.deadline_timer": "sleeps until the next deadline",
+    "services.rpc.follow": "keeps a stream open and opens it anew",
+    "services.rpc.grpcio_server": "serves on grpcio",
+    "services.rpc.light_task": "steps a handler without a task of its own",
+    "services.rpc.local": "calls a service of the same process",
+    "services.rpc.registration": "keeps a stream open and opens it anew",
+    "services.rpc.server": "listens",
+    "services.rpc.server_call": "lets a handler wait for its messages",
+    "services.rpc.server_connection": "is the asyncio protocol of a connection",
+    "services.rpc.wire": "is the asyncio protocol of a connection",
 }
-"""Module -> why it may do I/O. All others decide: they are told what they need and return what is to be done."""
+"""Module -> why it may use asyncio. All others decide: they are told what they need and return what is to be done."""
+
+TOUCHING = {
+    CLOCK: "is the clock",
+    "services.cli.admin": "calls the admin API",
+    "services.cli.data_lock": "holds the data folder for this process",
+    "services.cli.main": "reads the environment",
+    "services.cli.process": "draws the seed of the random source",
+    "services.cli.run": "takes signals",
+    "services.cli.serving": "takes the certificate to the listener",
+    "services.cli.standalone": "draws the seed of the random source",
+    "services.common.config": "reads the file of settings",
+    "services.common.disk": "is the disk",
+    "services.common.http": "is an HTTP server",
+    "services.controller.admin": "declares routes of an HTTP API",
+    "services.controller.private_disk": "makes files that nobody else may read",
+    "services.rpc.client": "speaks TLS",
+    "services.rpc.client_connection": "speaks TLS",
+    "services.rpc.grpcio_server": "is grpcio's server",
+    "services.rpc.server": "speaks TLS",
+    "services.rpc.server_connection": "speaks TLS",
+    "services.rpc.tls": "makes and reads certificates",
+}
+"""Module -> why it may touch files, sockets, the machine's clock or its randomness."""
 
 CLOCK_READS = re.compile(
     r"time\.(time|monotonic|perf_counter|process_time|thread_time)(_ns)?"
@@ -30,13 +84,13 @@ CLOCK_READS = re.compile(
 )
 RANDOMNESS = re.compile(r"random\.(?!Random$)\w+|secrets\.\w+|os\.(urandom|getrandom)|uuid\.uuid[14]")
 WORLD = re.compile(
-    r"(asyncio|socket|ssl|select|selectors|threading|subprocess|signal|mmap|shutil|tempfile|concurrent"
+    r"(socket|ssl|select|selectors|threading|subprocess|signal|mmap|shutil|tempfile|concurrent"
     r"|grpc|httpx|fastapi|uvicorn|starlette)(\..*)?"
     r"|open|input|print|breakpoint|os\.(?!fspath|PathLike|sep|linesep)\w+|pathlib\.Path\.(cwd|home)"
 )
 FILE_METHODS = {
     *("read_text", "read_bytes", "write_text", "write_bytes", "mkdir", "rmdir", "unlink", "touch", "iterdir", "rglob"),
-    *("fsync", "fdatasync", "run_in_executor"),
+    *("fsync", "fdatasync"),
 }
 
 
@@ -44,7 +98,7 @@ def of_services() -> list[Source]:
     return sources("services")
 
 
-def touches_of_the_world(source: Source) -> list[str]:
+def touches(source: Source) -> list[str]:
     """Where a module reads a clock, rolls dice, or does I/O."""
     found = {
         f"{source.name}:{line}: {name}"
@@ -52,6 +106,12 @@ def touches_of_the_world(source: Source) -> list[str]:
         if CLOCK_READS.fullmatch(name) or RANDOMNESS.fullmatch(name) or WORLD.fullmatch(name)
     }
     found |= {f"{source.name}:{line}: .{name}()" for line, name in source.method_names() if name in FILE_METHODS}
+    return sorted(found)
+
+
+def waits(source: Source) -> list[str]:
+    """Where a module uses asyncio."""
+    found = {f"{source.name}:{line}: {name}" for line, name in source.uses() if name.startswith("asyncio.")}
     return sorted(found)
 
 
@@ -87,15 +147,21 @@ def test_only_the_clock_reads_clocks() -> None:
 
 
 def test_what_decides_touches_nothing() -> None:
-    cores = [source for source in of_services() if source.module not in EDGES]
-    assert [touch for source in cores for touch in touches_of_the_world(source)] == []
+    others = [source for source in of_services() if source.module not in TOUCHING]
+    assert [touch for source in others for touch in touches(source)] == []
 
 
-def test_the_list_of_edges_is_true() -> None:
+def test_what_decides_waits_for_nothing() -> None:
+    others = [source for source in of_services() if source.module not in WAITING]
+    assert [wait for source in others for wait in waits(source)] == []
+
+
+@pytest.mark.parametrize(("edges", "look"), [(TOUCHING, touches), (WAITING, waits)], ids=["touching", "waiting"])
+def test_the_lists_of_edges_are_true(edges: dict[str, str], look: Callable[[Source], list[str]]) -> None:
     by_module = {source.module: source for source in of_services()}
-    assert EDGES.keys() - by_module.keys() == set(), "these are gone: take them from the list"
-    needless = {module for module in EDGES if not touches_of_the_world(by_module[module])}
-    assert needless == set(), "these touch nothing: take them from the list"
+    assert edges.keys() - by_module.keys() == set(), "these are gone: take them from the list"
+    needless = {module for module in edges if not look(by_module[module])}
+    assert needless == set(), "these do not need it: take them from the list"
 
 
 def test_nobody_writes_modules_that_nobody_uses() -> None:
@@ -143,7 +209,7 @@ def test_the_eyes_see(code: str, seen: str, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("tests.unit.source.ROOT", tmp_path)
     file = tmp_path / "example.py"
     file.write_text(code)
-    assert [touch.split(": ")[1] for touch in touches_of_the_world(Source(file))] == [seen]
+    assert [line.split(": ")[1] for line in [*touches(Source(file)), *waits(Source(file))]] == [seen]
 
 
 def test_the_eyes_see_no_ghosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +218,7 @@ def test_the_eyes_see_no_ghosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     file.write_text(
         "import random\ndef roll(dice: random.Random, time: int) -> float:\n    return dice.random() + time"
     )
-    assert touches_of_the_world(Source(file)) == []
+    assert [*touches(Source(file)), *waits(Source(file))] == []
 
 
 def test_the_readme_names_no_place_that_is_not_there() -> None:
