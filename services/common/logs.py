@@ -38,6 +38,7 @@ def set_up(options: LogOptions, stream: TextIO | None = None) -> None:
     """Send all log lines of this process to `stream` (stderr if None) in the form the options ask for."""
     stream = stream or sys.stderr
     level = _LEVELS[options.level]
+    # Tracebacks are plain text: the richer forms show local variables, and with them keys and people's messages.
     console = options.format == "console" or (options.format == "auto" and stream.isatty())
     processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -45,9 +46,12 @@ def set_up(options: LogOptions, stream: TextIO | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=not console),
     ]
     if console:
-        processors.append(structlog.dev.ConsoleRenderer(colors=stream.isatty()))
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
+        processors.append(renderer)
     else:
-        processors += [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(ensure_ascii=False)]
+        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(level),

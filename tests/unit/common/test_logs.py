@@ -4,6 +4,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 import structlog
@@ -77,4 +78,20 @@ def test_libraries_come_out_in_the_same_lines_from_warnings_on() -> None:
         logging.getLogger("asyncio").exception("Task %s failed", "x")
     (line,) = lines(stream)
     assert (line["event"], line["level"], line["logger"]) == ("Task x failed", "error", "asyncio")
-    assert "why" in json.dumps(line["exception"])
+    assert "ValueError: why" in str(line["exception"])
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_tracebacks_tell_no_values(form: Literal["console", "json"]) -> None:
+    stream = io.StringIO()
+    logs.set_up(LogOptions(format=form), stream)
+
+    def open_with(key: str) -> None:
+        raise ValueError("the key does not fit")
+
+    try:
+        open_with("".join(["sec", "ret"]))
+    except ValueError:
+        structlog.get_logger().exception("handler failed")
+    assert "the key does not fit" in stream.getvalue()
+    assert "secret" not in stream.getvalue()
