@@ -1,0 +1,413 @@
+"""A disk in memory that tears, loses, fills up and breaks as its random source says.
+
+What it tells apart, for each file, is what a program has *written* (it reads that back) and what has been *synced*
+(power loss can't take it away). Between the two stands a list of changes that the device may have carried out or not.
+Names are told apart likewise: a file that was made, renamed or removed is so for certain only once its folder is
+synced; syncing the file itself does not count, as POSIX has it. Folders last from the moment they are made.
+
+What each fault does:
+
+- `crash("process")`: all that was written is there, still unsynced; open files of the dead process are void.
+- `crash("power")`: all that was synced is there. Of each later change to bytes and names, in their order: all, none,
+  the first few, or some here and there. A write that survives may be torn into its 512-byte sectors, and one that does
+  not may leave zeros where it made the file longer.
+- `fill`: writes past the limit end with ENOSPC, part of them written; `usage` shows it.
+- `fail_writes`: EIO, after any part of the bytes was written.
+- `fail_syncs`: EIO. Each unsynced change has reached the device or never will, whatever later syncs say, and the file
+  may show what is on the device or what was written.
+- `flip_bit`: one bit is another, on the device and in what is read.
+
+The simulator and the unit tests share it, so it knows nothing of brokers. One random source makes one history.
+"""
+
+import asyncio
+import errno
+import itertools
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from services.common.disk import DiskUsage
+
+SECTOR_BYTES = 512
+
+CrashKind = Literal["process", "power"]
+
+Change = TypeVar("Change")
+
+
+class DeadFileError(Exception):
+    """A file was used that a process had open which has crashed since."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """Bytes that were written at an offset."""
+
+    offset: int
+    data: bytes
+
+    def carry_out(self, contents: bytearray) -> None:
+        _lengthen(contents, self.offset)
+        contents[self.offset : self.offset + len(self.data)] = self.data
+
+    def carry_out_torn(self, contents: bytearray, random_source: random.Random) -> None:
+        """Carry out only some of the sectors, in no order; the first few more often than others."""
+        sectors = list(self._sectors())
+        if random_source.random() < 0.5:
+            kept = sectors[: random_source.randrange(len(sectors) + 1)]
+        else:
+            kept = [sector for sector in sectors if random_source.random() < 0.5]
+        for start, end in kept:
+            _Write(start, self.data[start - self.offset : end - self.offset]).carry_out(contents)
+
+    def _sectors(self) -> list[tuple[int, int]]:
+        """Where the parts of it begin and end that lie in different sectors of the file."""
+        end = self.offset + len(self.data)
+        cuts = [self.offset, *range(self.offset - self.offset % SECTOR_BYTES + SECTOR_BYTES, end, SECTOR_BYTES), end]
+        return list(itertools.pairwise(cuts))
+
+    def lose(self, contents: bytearray, random_source: random.Random) -> None:
+        """Not carried out; but the file may have become as long as if it had been."""
+        if random_source.random() < 0.25:
+            _lengthen(contents, self.offset + len(self.data))
+
+
+@dataclass(frozen=True, slots=True)
+class _Truncate:
+    """A file was cut off, or made longer with zeros."""
+
+    size: int
+
+    def carry_out(self, contents: bytearray) -> None:
+        _lengthen(contents, self.size)
+        del contents[self.size :]
+
+    def carry_out_torn(self, contents: bytearray, random_source: random.Random) -> None:
+        self.carry_out(contents)
+
+    def lose(self, contents: bytearray, random_source: random.Random) -> None:
+        """Not carried out."""
+
+
+def _lengthen(contents: bytearray, size: int) -> None:
+    if size > len(contents):
+        contents.extend(bytes(size - len(contents)))
+
+
+@dataclass(eq=False, slots=True)
+class _Inode:
+    """The bytes of a file, whatever its name.
+
+    Args:
+        written: as the program sees them.
+        synced: as the device has them for certain.
+        unsynced: what makes the second into the first.
+        changes_settled: how many changes there were before those.
+    """
+
+    written: bytearray = field(default_factory=bytearray)
+    synced: bytearray = field(default_factory=bytearray)
+    unsynced: list[_Write | _Truncate] = field(default_factory=list)
+    changes_settled: int = 0
+
+    @property
+    def changes(self) -> int:
+        """How many changes there were so far."""
+        return self.changes_settled + len(self.unsynced)
+
+    def change(self, change: _Write | _Truncate) -> None:
+        change.carry_out(self.written)
+        self.unsynced.append(change)
+
+    def sync(self, changes: int) -> None:
+        """The first `changes` changes of all are on the device."""
+        count = max(0, changes - self.changes_settled)
+        for change in self.unsynced[:count]:
+            change.carry_out(self.synced)
+        del self.unsynced[:count]
+        self.changes_settled = max(self.changes_settled, changes)
+
+    def settle(self, random_source: random.Random) -> None:
+        """Each unsynced change reaches the device, or it never will."""
+        kept = _survivors(self.unsynced, random_source)
+        for change, fate in zip(self.unsynced, kept, strict=True):
+            if fate == "kept":
+                change.carry_out(self.synced)
+            elif fate == "torn":
+                change.carry_out_torn(self.synced, random_source)
+            else:
+                change.lose(self.synced, random_source)
+        self.changes_settled = self.changes
+        self.unsynced.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _NameChange:
+    """A file was made under a name, renamed to it or removed."""
+
+    made: Path | None
+    removed: Path | None
+    inode: _Inode
+
+    def carry_out(self, names: dict[Path, _Inode]) -> None:
+        if self.removed is not None and names.get(self.removed) is self.inode:
+            del names[self.removed]
+        if self.made is not None:
+            names[self.made] = self.inode
+
+    def concerns(self, folder: Path) -> bool:
+        return any(path is not None and path.parent == folder for path in (self.made, self.removed))
+
+
+Fate = Literal["kept", "torn", "lost"]
+
+
+def _survivors(changes: Sequence[object], random_source: random.Random) -> list[Fate]:
+    """What becomes of changes at a power loss: all kept, none, the first few, or each as it comes."""
+    count = len(changes)
+    shape = random_source.randrange(4)
+    if shape == 0:
+        return ["kept"] * count
+    if shape == 1:
+        return ["lost"] * count
+    if shape == 2:
+        kept = random_source.randrange(count + 1)
+        fates: list[Fate] = [*["kept"] * kept, *["lost"] * (count - kept)]  # type: ignore[list-item]
+        if kept < count and random_source.random() < 0.5:
+            fates[kept] = "torn"
+        return fates
+    return [random_source.choice(("kept", "kept", "torn", "lost", "lost")) for _ in range(count)]
+
+
+class MemoryDisk:
+    """A `services.common.disk.Disk` with faults.
+
+    Args:
+        random_source: decides what survives a crash and how much a failed write wrote.
+        capacity_bytes: how much it holds.
+    """
+
+    def __init__(self, random_source: random.Random, capacity_bytes: int = 1 << 40) -> None:
+        self._random = random_source
+        self._capacity_bytes = capacity_bytes
+        self._names: dict[Path, _Inode] = {}
+        self._synced_names: dict[Path, _Inode] = {}
+        self._name_changes: list[_NameChange] = []
+        self._folders: set[Path] = set()
+        self._life = 0
+        self._failing_writes = 0
+        self._failing_syncs = 0
+        self._sync_fails_for: Callable[[Path], bool] = _any_path
+        self._syncs_go_on = asyncio.Event()
+        self._syncs_go_on.set()
+        self.syncs_begun = 0
+        """How often a file was synced or was to be; folders do not count."""
+        self.syncs_done = 0
+
+    def open(self, path: Path) -> "MemoryFile":
+        if path.parent not in self._folders:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        inode = self._names.get(path)
+        if inode is None:
+            inode = _Inode()
+            self._change_names(_NameChange(path, None, inode))
+        return MemoryFile(self, path, inode)
+
+    def exists(self, path: Path) -> bool:
+        return path in self._names or path in self._folders
+
+    def make_folder(self, path: Path) -> None:
+        self._folders.update((path, *path.parents))
+
+    def list(self, path: Path) -> list[str]:
+        names = [*self._names, *self._folders]
+        return sorted(each.name for each in names if each.parent == path and each != path)
+
+    def remove(self, path: Path) -> None:
+        inode = self._names.get(path)
+        if inode is not None:
+            self._change_names(_NameChange(None, path, inode))
+
+    def replace(self, source: Path, target: Path) -> None:
+        inode = self._names.get(source)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
+        self._change_names(_NameChange(target, source, inode))
+
+    async def sync_folder(self, path: Path) -> None:
+        life, count = self._life, len(self._name_changes)
+        await self._syncs_go_on.wait()
+        self.check_life(life)
+        left = []
+        for change in self._name_changes[:count]:
+            if change.concerns(path):
+                change.carry_out(self._synced_names)
+            else:
+                left.append(change)
+        self._name_changes[:count] = left
+
+    def usage(self, path: Path) -> DiskUsage:
+        return DiskUsage(self._capacity_bytes, max(0, self._capacity_bytes - self.used_bytes))
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all files that have a name."""
+        return sum(len(inode.written) for inode in self._names.values())
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Bytes that were written and that a power loss may take away."""
+        return sum(
+            len(change.data)
+            for inode in self._names.values()
+            for change in inode.unsynced
+            if isinstance(change, _Write)
+        )
+
+    def files(self) -> dict[Path, bytes]:
+        """What is in each file, as a program would read it; for comparing."""
+        return {path: bytes(inode.written) for path, inode in sorted(self._names.items())}
+
+    def crash(self, kind: CrashKind) -> None:
+        """End the process that has files open; with `power` the machine too."""
+        self._life += 1
+        self._failing_writes = self._failing_syncs = 0
+        self._syncs_go_on = asyncio.Event()
+        self._syncs_go_on.set()
+        if kind == "process":
+            return
+        fates = _survivors(self._name_changes, self._random)
+        for change, fate in zip(self._name_changes, fates, strict=True):
+            if fate == "kept":
+                change.carry_out(self._synced_names)
+        self._name_changes.clear()
+        self._names = dict(self._synced_names)
+        for _, inode in sorted(self._names.items(), key=lambda item: item[0]):
+            inode.settle(self._random)
+            inode.written = bytearray(inode.synced)
+
+    def fill(self, free_bytes: int) -> None:
+        """Leave so much space, by giving the disk another size."""
+        self._capacity_bytes = self.used_bytes + free_bytes
+
+    def fail_writes(self, count: int) -> None:
+        """Let the next `count` writes fail with EIO."""
+        self._failing_writes = count
+
+    def fail_syncs(self, count: int, of: Callable[[Path], bool] | None = None) -> None:
+        """Let the next `count` syncs of files fail with EIO; of those files only whose path `of` says yes to."""
+        self._failing_syncs = count
+        self._sync_fails_for = of or _any_path
+
+    def flip_bit(self, path: Path, bit: int) -> None:
+        """Let one bit of a file rot; `bit` counts from the beginning of the file."""
+        inode = self._names[path]
+        for contents in (inode.written, inode.synced):
+            if bit // 8 < len(contents):
+                contents[bit // 8] ^= 1 << bit % 8
+
+    def hold_syncs(self) -> None:
+        """Let every sync that begins from now on wait for `release_syncs`."""
+        self._syncs_go_on = asyncio.Event()
+
+    def release_syncs(self) -> None:
+        """Let the syncs that wait go on."""
+        self._syncs_go_on.set()
+
+    def check_life(self, life: int) -> None:
+        """Raises DeadFileError if there was a crash since `life`."""
+        if life != self._life:
+            raise DeadFileError("the process that had this open has crashed")
+
+    @property
+    def life(self) -> int:
+        """Number of crashes so far."""
+        return self._life
+
+    def _change_names(self, change: _NameChange) -> None:
+        change.carry_out(self._names)
+        self._name_changes.append(change)
+
+    def take_space(self, inode: _Inode, offset: int, data: bytes) -> tuple[bytes, OSError | None]:
+        """How much of a write is carried out, and the error it ends with."""
+        if self._failing_writes > 0:
+            self._failing_writes -= 1
+            return data[: self._random.randrange(len(data) + 1)], OSError(errno.EIO, os.strerror(errno.EIO))
+        free = self._capacity_bytes - self.used_bytes
+        room = max(0, len(inode.written) - offset) + free
+        if len(data) > room:
+            # As far as it goes, or less: what the system wrote before it noticed.
+            return data[: self._random.randint(0, max(0, room))], OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return data, None
+
+    async def sync_inode(self, path: Path, inode: _Inode, life: int) -> None:
+        """What `MemoryFile.sync` does."""
+        self.syncs_begun += 1
+        changes = inode.changes
+        await self._syncs_go_on.wait()
+        self.check_life(life)
+        if self._failing_syncs > 0 and self._sync_fails_for(path):
+            self._failing_syncs -= 1
+            inode.settle(self._random)
+            if self._random.random() < 0.5:
+                inode.written = bytearray(inode.synced)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        inode.sync(changes)
+        self.syncs_done += 1
+
+
+class MemoryFile:
+    """An open file of a `MemoryDisk`.
+
+    Args:
+        disk: where it is.
+        path: the name it was opened by.
+        inode: its bytes.
+    """
+
+    def __init__(self, disk: MemoryDisk, path: Path, inode: _Inode) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self._life = disk.life
+        self._closed = False
+
+    def size(self) -> int:
+        self._check()
+        return len(self._inode.written)
+
+    def read(self, offset: int, length: int) -> bytes:
+        self._check()
+        return bytes(self._inode.written[offset : offset + length])
+
+    def write(self, offset: int, buffers: Sequence[bytes]) -> None:
+        self._check()
+        data, error = self._disk.take_space(self._inode, offset, b"".join(buffers))
+        if data:
+            self._inode.change(_Write(offset, data))
+        if error is not None:
+            raise error
+
+    async def sync(self) -> None:
+        self._check()
+        await self._disk.sync_inode(self._path, self._inode, self._life)
+
+    def truncate(self, size: int) -> None:
+        self._check()
+        self._inode.change(_Truncate(size))
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _check(self) -> None:
+        self._disk.check_life(self._life)
+        if self._closed:
+            raise ValueError(f"{self._path} is closed")
+
+
+def _any_path(path: Path) -> bool:
+    return True
