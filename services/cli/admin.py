@@ -10,7 +10,6 @@ import click
 from services.cli.errors import CommandError, WrongUseError
 
 _TIMEOUT_S = 10.0
-_TOPIC_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 
 Format = Literal["table", "json"]
 Row = Mapping[str, Any]
@@ -75,13 +74,20 @@ def topic() -> None:
 
 @topic.command("create")
 @click.argument("name")
-@click.option("--type", "topic_type", type=click.Choice(_TOPIC_TYPES, case_sensitive=False), default="NORMAL")
+@click.option(
+    "--type",
+    "topic_type",
+    metavar="[NORMAL|FIFO|DELAY|TRANSACTION|MIXED]",
+    default="NORMAL",
+    show_default=True,
+    help="Which messages it takes; MIXED takes all.",
+)
 @click.option("--queues", type=int, help="Number of its queues.  [default: the controller's, 8]")
 @_output
 @click.pass_obj
 def create_topic(api: AdminApi, name: str, topic_type: str, queues: int | None, output: Format) -> None:
     """Make a topic."""
-    _show(api.request("POST", "/topics", {"name": name, "type": topic_type, "queues": queues}), output)
+    _show(api.request("POST", "/topics", {"name": name, "type": topic_type.upper(), "queues": queues}), output)
 
 
 @topic.command("list")

@@ -1,0 +1,222 @@
+"""What `popwheel` says and how it exits: a contract with those who script against it."""
+
+import asyncio
+import json
+import random
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from prometheus_client import CollectorRegistry
+
+from services.cli.main import main
+from services.common.clock import SystemClock
+from services.common.http import HttpServer, make_http_app
+from services.controller.app import ControllerApp
+from services.controller.options import ControllerOptions
+
+Popwheel = Callable[..., "asyncio.Future[Result]"]
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def sentence_of(result: Result) -> str:
+    """The one line on standard error of a call that failed."""
+    assert result.exit_code != 0
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("popwheel: ")
+    assert result.stdout == ""
+    return line.removeprefix("popwheel: ")
+
+
+@pytest.fixture
+async def admin(tmp_path: Path) -> AsyncIterator[Popwheel]:
+    """`popwheel admin ...` against a controller over a real socket."""
+    registry = CollectorRegistry()
+    controller = ControllerApp(ControllerOptions(), tmp_path, SystemClock(), random.Random(1), registry)
+    await controller.start()
+    server = HttpServer(make_http_app("test", "0", registry, {}, [controller.admin]), "127.0.0.1", 0)
+    await server.start()
+
+    def admin(*arguments: str) -> "asyncio.Future[Result]":
+        words = ("admin", "--server", f"http://127.0.0.1:{server.port}", *arguments)
+        return asyncio.ensure_future(asyncio.to_thread(call, *words))
+
+    yield admin
+    await server.stop()
+    await controller.stop()
+
+
+async def test_topics_as_json(admin: Popwheel) -> None:
+    orders = {"name": "orders", "type": "FIFO", "queues": 3, "id": 1}
+    words = ("topic", "create", "orders", "--type", "fifo", "--queues", "3", "-o", "json")
+    created = await admin(*words)
+    assert (created.exit_code, json.loads(created.stdout)) == (0, orders)
+    assert json.loads((await admin("topic", "list", "-o", "json")).stdout) == [orders]
+    assert json.loads((await admin("topic", "describe", "orders", "-o", "json")).stdout) == orders
+    deleted = await admin("topic", "delete", "orders", "-o", "json")
+    assert (deleted.exit_code, json.loads(deleted.stdout)) == (0, {"name": "orders", "deleted": True})
+    assert json.loads((await admin("topic", "list", "-o", "json")).stdout) == []
+
+
+async def test_groups_as_json(admin: Popwheel) -> None:
+    created = await admin("group", "create", "%g", "--max-attempts", "3", "--fifo", "-o", "json")
+    group = json.loads(created.stdout)
+    assert (group["name"], group["max_attempts"], group["fifo"]) == ("%g", 3, True)
+    assert json.loads((await admin("group", "list", "-o", "json")).stdout) == [group]
+    assert json.loads((await admin("group", "describe", "%g", "-o", "json")).stdout) == group
+    assert (await admin("group", "delete", "%g")).exit_code == 0
+    assert json.loads((await admin("group", "list", "-o", "json")).stdout) == []
+
+
+async def test_tables_hold_one_whole_line_each(admin: Popwheel) -> None:
+    long_name = "n" * 120
+    await admin("topic", "create", long_name)
+    await admin("topic", "create", "bold", "--type", "DELAY")
+    lines = [line.split() for line in (await admin("topic", "list")).stdout.splitlines()]
+    assert lines == [
+        ["NAME", "TYPE", "QUEUES", "ID"],
+        ["bold", "DELAY", "8", "2"],
+        [long_name, "NORMAL", "8", "1"],
+    ]
+    described = (await admin("topic", "describe", "bold")).stdout
+    assert ["queues", "8"] in [line.split() for line in described.splitlines()]
+    created = (await admin("group", "create", "g")).stdout
+    assert "1000, 5000, 10000" in created
+    assert ["fifo", "no"] in [line.split() for line in created.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["topic", "describe", "x"], "TOPIC_NOT_FOUND: there is no topic x"),
+        (["topic", "delete", "x"], "TOPIC_NOT_FOUND: there is no topic x"),
+        (["group", "delete", "x"], "CONSUMER_GROUP_NOT_FOUND: there is no group x"),
+        (["topic", "create", "there"], "PRECONDITION_FAILED: topic there is there already"),
+        (["topic", "create", "rmq_sys_x"], "ILLEGAL_TOPIC: rmq_sys_x is a name of the system's own topics"),
+        (["topic", "create", "x", "--type", "square"], "BAD_REQUEST: a topic's type must be one of NORMAL, FIFO"),
+        (["topic", "create", "a/b"], "ILLEGAL_TOPIC: a topic's name must be 1 to 127 letters"),
+        (["topic", "describe", "a/b"], "NOT_FOUND"),
+        (["topic", "create", "x", "--queues", "0"], "BAD_REQUEST: a topic must have from 1 to 1024 queues, not 0"),
+        (["group", "create", "x", "--max-attempts", "0"], "BAD_REQUEST: max_attempts must be from 1 to 1000"),
+    ],
+)
+async def test_refusals_are_one_sentence(admin: Popwheel, words: list[str], sentence: str) -> None:
+    await admin("topic", "create", "there")
+    result = await admin(*words)
+    assert sentence in sentence_of(result)
+    assert result.exit_code == 1
+
+
+def test_no_server_is_one_sentence() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        result = call("admin", "--server", address, "topic", "list")
+    assert f"no controller answers at {address}" in sentence_of(result)
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("server", ["", "localhost", "ftp://x", "http://host:port"])
+def test_an_address_that_is_none_is_one_sentence(server: str) -> None:
+    assert "--server must be like http://127.0.0.1:8080" in sentence_of(
+        call("admin", "--server", server, "topic", "list")
+    )
+
+
+async def test_a_server_of_another_kind_is_one_sentence() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 4\r\nconnection: close\r\n\r\noops")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    result = await asyncio.to_thread(call, "admin", "--server", f"http://127.0.0.1:{port}", "topic", "list")
+    assert "answered with HTTP status 502" in sentence_of(result)
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["standalone", "--set", "broker.flush=often"], "broker.flush: must be sync or async, not often"),
+        (["standalone", "--set", "broker.flash=sync"], "did you mean broker.flush?"),
+        (["standalone", "--grpc-port", "70000"], "proxy.grpc_port: must be a whole number from 0 to 65535, not 70000"),
+        (["standalone", "--grpc-port", "many"], "'many' is not a valid integer"),
+        (["standalone", "--config", "/none.yaml"], "--config: cannot read /none.yaml: No such file or directory"),
+        (["broker", "--set", "broker.name=no good"], "broker.name: must be text of the form"),
+        (["proxy", "--set", "x"], "--set: must be key=value"),
+        (["controller", "--set", "controller.topic.queues=0"], "a whole number from 1 to 1024, not 0"),
+        (["standalon"], "No such command 'standalon'"),
+        (["standalone", "--colour"], "No such option"),
+        (["admin", "topic", "create"], "Missing argument 'NAME'"),
+        (["admin", "topic", "list", "-o", "xml"], "'xml' is not one of 'table', 'json'"),
+    ],
+)
+def test_what_is_asked_wrongly_is_one_sentence(words: list[str], sentence: str) -> None:
+    result = call(*words)
+    assert sentence in sentence_of(result)
+    assert result.exit_code == 2
+
+
+def test_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POPWHEEL_BROKER__FLUSH", "never")
+    assert "broker.flush: must be sync or async, not never" in sentence_of(call("standalone"))
+
+
+def test_a_data_folder_in_use_is_one_sentence(tmp_path: Path) -> None:
+    from services.cli.data_lock import DataLock
+
+    lock = DataLock(tmp_path)
+    lock.acquire()
+    for verb in ("standalone", "broker", "controller"):
+        sentence = sentence_of(call(verb, "--data-dir", str(tmp_path)))
+        assert "is in use by process" in sentence
+    lock.release()
+
+
+@pytest.mark.parametrize("flag", ["--grpc-port", "--http-port"])
+def test_a_taken_port_is_one_sentence(flag: str, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        other = "--http-port" if flag == "--grpc-port" else "--grpc-port"
+        result = call(
+            "standalone", "--data-dir", str(tmp_path), flag, str(port), other, "0", "--set", "log.level=error"
+        )
+    assert f"cannot listen on 127.0.0.1:{port}: " in sentence_of(result)
+    assert "in use" in result.stderr
+
+
+def test_a_broker_that_listens_everywhere_must_say_where_it_is(tmp_path: Path) -> None:
+    result = call("broker", "--data-dir", str(tmp_path), "--set", "broker.grpc_host=0.0.0.0")
+    assert "broker.advertised_address: must say at which host:port" in sentence_of(result)
+
+
+def test_an_address_of_the_controller_must_be_one(tmp_path: Path) -> None:
+    result = call("broker", "--data-dir", str(tmp_path), "--set", "broker.controller_address=nowhere")
+    assert "broker.controller_address: must be host:port of the controller, not 'nowhere'" in sentence_of(result)
+    result = call("proxy", "--set", "proxy.controller=nowhere")
+    assert "proxy.controller: must be host:port of the controller" in sentence_of(result)
+
+
+def test_files_that_hold_no_certificate_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.pem").write_text("no")
+    settings = {"proxy.tls.certificate_file": tmp_path / "a.pem", "proxy.tls.key_file": tmp_path / "a.pem"}
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    result = call("standalone", "--data-dir", str(tmp_path), "--set", "log.level=error", *words)
+    assert "are not a certificate and its key" in sentence_of(result)
+
+
+def test_version_and_help() -> None:
+    assert call("--version").stdout.strip() == "0.1.0"
+    for words in ([], ["admin"], ["admin", "topic"], ["standalone"]):
+        assert call(*words, "--help").exit_code == 0
