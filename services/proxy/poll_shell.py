@@ -100,7 +100,7 @@ class Poll:
         """
         self._perform(self._machine.start())
         if not self._outcome.done():
-            self._arm()
+            self._arm(self._machine.deadline)
         await self._outcome
         if not self.found.messages and self._failure is not None:
             raise self._failure
@@ -191,14 +191,14 @@ class Poll:
         else:
             self._perform(self._machine.pop_failed(now))
 
-    def _arm(self) -> None:
-        delay = max(0.0, self._machine.wake_at - self._tools.clock.monotonic())
+    def _arm(self, until: float) -> None:
+        delay = max(0.0, until - self._tools.clock.monotonic())
         self._timer = asyncio.get_running_loop().call_later(delay, self._time_passed)
 
     def _time_passed(self) -> None:
         self._perform(self._machine.time_passed(self._tools.clock.monotonic()))
         if not self._outcome.done():
-            self._arm()
+            self._arm(self._machine.wake_at)
 
 
 def release(tools: PollTools, request: PopRequest, found: Found, *, attempted: bool) -> None:

@@ -1,0 +1,274 @@
+"""SendMessage among fakes: what is checked, how sends join, and what happens when a broker fails."""
+
+import asyncio
+
+import pytest
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
+from services.common.pb.popwheel.v1 import broker_pb2 as broker
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
+from services.proxy import protocol
+from services.rpc.status import GrpcStatus, RpcError
+from tests.unit.proxy.fake_broker import FakeBroker, decoded
+from tests.unit.proxy.world import CLIENT, message, turns, until, world
+
+OLD_CLIENT = {"x-mq-client-id": "rust", "x-mq-client-version": "5.0.0"}
+
+
+def put_sizes(one: FakeBroker) -> list[int]:
+    return [len(request.messages) for request in one.asked("Put") if isinstance(request, broker.PutRequest)]
+
+
+async def test_a_message_is_stored_as_it_came() -> None:
+    async with world() as w:
+        sent = message(tag="a", keys=["k1", "k2"])
+        sent.user_properties["color"] = "blue"
+        answer = await w.send(sent)
+        assert answer.status.code == Code.OK
+        (entry,) = answer.entries
+        assert (entry.status.code, entry.message_id, entry.offset) == (Code.OK, "01" + "A" * 32, 0)
+        assert entry.transaction_id == ""
+        (stored,) = w.broker.topics["orders"]
+        assert decoded(stored) == sent
+        assert stored.tag == "a"
+
+
+async def test_sends_of_one_turn_join_and_those_that_come_meanwhile_join_the_next() -> None:
+    async with world() as w:
+        w.broker.put_gate.clear()
+        first = [asyncio.create_task(w.send(message())) for _ in range(5)]
+        await until(lambda: put_sizes(w.broker) == [5])
+        second = [asyncio.create_task(w.send(message())) for _ in range(7)]
+        await turns()
+        assert put_sizes(w.broker) == [5]
+        w.broker.put_gate.set()
+        answers = await asyncio.gather(*first, *second)
+        assert put_sizes(w.broker) == [5, 7]
+        assert sorted(answer.entries[0].offset for answer in answers) == list(range(12))
+
+
+async def test_a_put_is_bounded_in_messages_and_in_bytes() -> None:
+    async with world(send={"put_messages_max": 4}) as w:
+        await asyncio.gather(*(w.send(message()) for _ in range(10)))
+        assert put_sizes(w.broker) == [4, 4, 2]
+    async with world(send={"put_bytes_max": 65536}) as w:
+        await asyncio.gather(*(w.send(message(body=bytes(30_000))) for _ in range(5)))
+        assert put_sizes(w.broker) == [2, 2, 1]
+
+
+async def test_what_waits_for_a_broker_is_bounded() -> None:
+    async with world(send={"waiting_messages_max": 2}) as w:
+        w.broker.put_gate.clear()
+        first = asyncio.create_task(w.send(message()))
+        await until(lambda: put_sizes(w.broker) == [1])
+        waiting = [asyncio.create_task(w.send(message())) for _ in range(2)]
+        await turns()
+        assert (await w.send(message())).status.code == Code.TOO_MANY_REQUESTS
+        assert w.metric("popwheel_proxy_limit_hits_total", {"limit": "waiting_sends"}) == 1
+        w.broker.put_gate.set()
+        assert {one.status.code for one in await asyncio.gather(first, *waiting)} == {Code.OK}
+
+
+async def test_messages_go_round_brokers_and_queues() -> None:
+    async with world("b1", "b2") as w:
+        for _ in range(16):
+            await w.send(message())
+        for one in w.brokers.values():
+            assert [stored.queue_id for stored in one.topics["orders"]] == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+async def test_a_broker_that_is_not_reached_is_passed_over() -> None:
+    async with world("b1", "b2") as w:
+        w.brokers["b1"].put_error = RpcError(GrpcStatus.UNAVAILABLE, "connection refused")
+        for _ in range(4):
+            assert (await w.send(message())).status.code == Code.OK
+        assert len(w.brokers["b2"].topics["orders"]) == 4
+        assert len(w.brokers["b1"].asked("Put")) == 1, "it is left alone for a moment"
+
+
+async def test_the_only_broker_is_tried_again_until_it_is_back() -> None:
+    async with world() as w:
+        w.broker.put_error = RpcError(GrpcStatus.UNAVAILABLE, "connection refused")
+        send = asyncio.create_task(w.send(message()))
+        await until(lambda: len(w.broker.asked("Put")) >= 2)
+        w.broker.put_error = None
+        assert (await send).status.code == Code.OK
+
+
+async def test_a_put_of_unknown_outcome_is_not_repeated() -> None:
+    async with world() as w:
+        w.broker.put_error = RpcError(GrpcStatus.DEADLINE_EXCEEDED, "too slow")
+        assert (await w.send(message())).status.code == Code.PROXY_TIMEOUT
+        assert len(w.broker.asked("Put")) == 1
+
+
+async def test_a_refusal_of_the_broker_reaches_the_client() -> None:
+    async with world() as w:
+        w.broker.put_error = StatusError(Code.MASTER_PERSISTENCE_TIMEOUT, "the disk is full")
+        answer = await w.send(message())
+        assert (answer.status.code, answer.status.message) == (Code.MASTER_PERSISTENCE_TIMEOUT, "the disk is full")
+
+
+async def test_a_broker_that_has_not_heard_of_a_new_topic_is_given_a_moment() -> None:
+    async with world() as w:
+        w.broker.put_results = [broker.PutResult(code=Code.TOPIC_NOT_FOUND, error="no such topic")]
+        assert (await w.send(message())).status.code == Code.OK
+        assert len(w.broker.asked("Put")) == 2
+
+
+async def test_many_messages_in_one_request_get_an_entry_each() -> None:
+    async with world() as w:
+        w.controller.add_topic("bills")
+        await until(lambda: "bills" in w.app.view.topics)
+        sent = [message(message_id="a"), message("bills", message_id="b"), message(message_id="c")]
+        answer = await w.send(*sent)
+        assert answer.status.code == Code.OK
+        assert [entry.message_id for entry in answer.entries] == ["a", "b", "c"]
+        assert [decoded(one).system_properties.message_id for one in w.broker.topics["orders"]] == ["a", "c"]
+
+
+async def test_different_results_are_told_as_such() -> None:
+    async with world() as w:
+        w.broker.put_results = [
+            broker.PutResult(code=Code.OK, queue_offset=3),
+            broker.PutResult(code=Code.INTERNAL_SERVER_ERROR, error="broken"),
+        ]
+        answer = await w.send(message(), message())
+        assert answer.status.code == Code.MULTIPLE_RESULTS
+        assert [entry.status.code for entry in answer.entries] == [Code.OK, Code.INTERNAL_SERVER_ERROR]
+
+
+def with_properties(count: int, size: int = 1) -> d.Message:
+    made = message()
+    for index in range(count):
+        made.user_properties[f"{index:04}"] = "v" * size
+    return made
+
+
+def with_property(name: str) -> d.Message:
+    made = message()
+    made.user_properties[name] = "v"
+    return made
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        (message(body=bytes(4 * 1024 * 1024 + 1)), Code.MESSAGE_BODY_TOO_LARGE),
+        (message(body=b""), Code.MESSAGE_BODY_EMPTY),
+        (message("no such topic"), Code.ILLEGAL_TOPIC),
+        (message("t" * 128), Code.ILLEGAL_TOPIC),
+        (message(""), Code.ILLEGAL_TOPIC),
+        (message("nowhere"), Code.TOPIC_NOT_FOUND),
+        (message("%DLQ%group"), Code.ILLEGAL_TOPIC),
+        (message("%RETRY%group_orders"), Code.ILLEGAL_TOPIC),
+        (message("rmq_sys_anything"), Code.ILLEGAL_TOPIC),
+        (message(tag=" "), Code.ILLEGAL_MESSAGE_TAG),
+        (message(tag=""), Code.ILLEGAL_MESSAGE_TAG),
+        (message(tag="a|b"), Code.ILLEGAL_MESSAGE_TAG),
+        (message(tag="a\nb"), Code.ILLEGAL_MESSAGE_TAG),
+        (message(keys=["good", " "]), Code.ILLEGAL_MESSAGE_KEY),
+        (message(keys=["a\x00"]), Code.ILLEGAL_MESSAGE_KEY),
+        (message(message_id=""), Code.ILLEGAL_MESSAGE_ID),
+        (message(message_id="x" * 256), Code.ILLEGAL_MESSAGE_ID),
+        (with_properties(129), Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        (with_properties(1, 16 * 1024), Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        (message(keys=["k" * 17_000]), Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        (with_property(" "), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        (with_property("a\tb"), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        (message(message_type=MessageType.FIFO, message_group="g"), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        (message(message_group="g"), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        (message(message_type=0, message_group="g"), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        (message(message_type=77), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    ],
+)
+async def test_each_rule_has_its_code_and_nothing_is_stored(bad: d.Message, code: int) -> None:
+    async with world() as w:
+        answer = await w.send(bad)
+        assert answer.status.code == code, answer
+        assert answer.status.message
+        together = await w.send(message(), bad)
+        assert together.status.code == code
+        assert w.broker.topics == {}
+
+
+@pytest.mark.parametrize("good", [with_properties(128, 100), with_properties(1, 16 * 1024 - 4), message(keys=["a b"])])
+async def test_what_is_just_within_the_limits_is_taken(good: d.Message) -> None:
+    async with world() as w:
+        assert (await w.send(good)).status.code == Code.OK
+
+
+async def test_a_body_of_the_largest_size_is_taken() -> None:
+    async with world() as w:
+        assert (await w.send(message(body=bytes(4 * 1024 * 1024)))).status.code == Code.OK
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        message("mixed", message_type=MessageType.FIFO, message_group="g"),
+        message("mixed", message_type=MessageType.DELAY),
+        message("mixed", message_type=MessageType.TRANSACTION),
+    ],
+)
+async def test_what_comes_later_is_refused_and_never_stored(later: d.Message) -> None:
+    async with world() as w:
+        w.controller.add_topic("mixed", TopicType.MIXED)
+        await until(lambda: "mixed" in w.app.view.topics)
+        assert (await w.send(later)).status.code == Code.UNSUPPORTED
+        assert w.broker.topics == {}
+
+
+async def test_too_many_messages_or_none() -> None:
+    async with world(message={"batch_messages_max": 3}) as w:
+        assert (await w.send(*[message()] * 4)).status.code == Code.PAYLOAD_TOO_LARGE
+        assert (await w.send()).status.code == Code.BAD_REQUEST
+        garbage = await w.channel.call(protocol.SEND_MESSAGE, b"\x0a\xff", metadata=CLIENT)
+        assert garbage.status.code == Code.BAD_REQUEST
+
+
+async def test_old_clients_get_codes_that_they_know() -> None:
+    async with world() as w:
+        assert (await w.send(message(body=b""), metadata=OLD_CLIENT)).status.code == Code.BAD_REQUEST
+        assert (await w.send(message("nowhere"), metadata=OLD_CLIENT)).status.code == Code.TOPIC_NOT_FOUND
+
+
+async def test_a_topic_is_made_on_first_use_where_that_is_allowed() -> None:
+    async with world(auto_create_topics=True) as w:
+        assert (await w.send(message("fresh"))).status.code == Code.OK
+        assert w.controller.topics["fresh"].type == TopicType.MIXED
+        w.controller.away = True
+        assert (await w.send(message("other"))).status.code == Code.HA_NOT_AVAILABLE
+        assert (await w.send(message("fresh"))).status.code == Code.OK
+
+
+async def test_names_of_a_namespace_are_kept_apart() -> None:
+    async with world(auto_create_topics=True) as w:
+        sent = message()
+        sent.topic.resource_namespace = "shop"
+        assert (await w.send(sent)).status.code == Code.OK
+        assert list(w.broker.topics) == ["shop%orders"]
+
+
+async def test_without_a_broker_there_is_a_clear_answer() -> None:
+    async with world() as w:
+        w.controller.remove_broker("b1")
+        await until(lambda: not w.app.ready)
+        assert (await w.send(message())).status.code == Code.HA_NOT_AVAILABLE
+
+
+async def test_a_send_that_was_given_up_is_not_put() -> None:
+    async with world() as w:
+        w.broker.put_gate.clear()
+        first = asyncio.create_task(w.send(message()))
+        await until(lambda: put_sizes(w.broker) == [1])
+        abandoned = asyncio.create_task(w.send(message()))
+        last = asyncio.create_task(w.send(message()))
+        await turns()
+        abandoned.cancel()
+        await turns()
+        w.broker.put_gate.set()
+        await asyncio.gather(first, last)
+        assert put_sizes(w.broker) == [1, 1]
