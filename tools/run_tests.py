@@ -32,7 +32,7 @@ class Outcome:
 
     def __str__(self) -> str:
         counts = f"{self.passed:5} passed {self.failed:4} failed {self.skipped:4} skipped"
-        return f"{self.folder:<14}{counts} {self.seconds:8.1f} s"
+        return f"{self.folder:<18}{counts} {self.seconds:8.1f} s"
 
 
 def main() -> int:
