@@ -227,7 +227,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
         if ended:
             self.fail(RpcError(GrpcStatus.INTERNAL, "the answer ended without trailers"))
             return
-        if not messages and self._connection is not None:
+        if not self._messages and self._connection is not None:
             # A message longer than the window must still be able to come in.
             self._connection.http2.collect(self.stream_id)
         self._wake()
@@ -279,6 +279,8 @@ class SocketStream(ClientCall, Generic[Response, Request]):
             await self._wait()
         message = self._messages.popleft()
         self._release(len(message) + PREFIX_BYTES)
+        if not self._messages and self._held and self._connection is not None:
+            self._connection.http2.collect(self.stream_id)
         try:
             return self._method.response.decode(message)
         except (DecodeError, ValueError):

@@ -22,6 +22,8 @@ from services.rpc.status import GrpcStatus, RpcError
 
 log = structlog.get_logger()
 
+_CANCELLATION_DELAY_S = 0.01
+
 
 class GrpcioServer:
     """Starts, serves and stops like `services.rpc.server.Server`.
@@ -115,8 +117,8 @@ class GrpcioServer:
         except (StatusError, RpcError) as error:
             status = error.status if isinstance(error, RpcError) else grpc_messages.grpc_status(error.code)
             await _abort(context, status, error)
-        except asyncio.CancelledError:
-            raise
+        except (asyncio.CancelledError, StreamClosedError):
+            raise asyncio.CancelledError from None
         except Exception as error:
             log.error("handler failed", path=method.path, peer=_peer(context), exc_info=error)
             status = GrpcStatus.INTERNAL
@@ -150,14 +152,25 @@ class _GrpcioStream:
         if self._context.cancelled():
             raise StreamClosedError("the caller has cancelled the call or gone away")
         data = await self._context.read()
-        return None if data is grpc.aio.EOF else _decode(self._route, data)
+        if data is not grpc.aio.EOF:
+            return _decode(self._route, data)
+        # A call that is cancelled reads as ended, too; which of the two it was, grpcio knows a moment later.
+        await asyncio.sleep(_CANCELLATION_DELAY_S)
+        if self._context.cancelled():
+            raise StreamClosedError("the caller has cancelled the call or gone away")
+        return None
 
     async def send(self, messages: Sequence[Any]) -> None:
+        import grpc
+
         encode = self._route[0].response.encode
         for message in messages:
             if self._context.cancelled():
                 raise StreamClosedError("the caller has cancelled the call or gone away")
-            await self._context.write(encode(message))
+            try:
+                await self._context.write(encode(message))
+            except grpc.aio.BaseError as error:
+                raise StreamClosedError(str(error)) from error
 
 
 def _decode(route: Route, data: bytes) -> Any:

@@ -212,7 +212,7 @@ class LocalStream(Generic[Response, Request]):
             await handler(call, _HandlerEnd(self._requests, self._responses))
         except (StatusError, RpcError) as error:
             self._fail(error)
-        except CancelledError:
+        except (CancelledError, StreamClosedError):
             # Whoever cancelled it has said why before; else it was the handler itself.
             self._fail(RpcError(GrpcStatus.CANCELLED, "the call was cancelled by its handler"))
         except Exception as error:  # noqa: BLE001 - logged, and told to the caller

@@ -24,6 +24,9 @@ log = structlog.get_logger()
 
 _RESPONSE_FIELDS: tuple[hpack.Field, ...] = ((b":status", b"200"), (b"content-type", grpc_messages.CONTENT_TYPE))
 
+_QUIET_ERRORS = (asyncio.CancelledError, StreamClosedError, StatusError, RpcError)
+"""How a handler may end whose caller is gone, without a word in the log."""
+
 
 class ServerCall:
     """What both kinds of call share: deadline, cancellation, and how they end.
@@ -106,8 +109,10 @@ class ServerCall:
     def _done(self, result: Any, error: BaseException | None) -> None:
         connection = self._connection
         if self._over:
-            # Its caller was told something already, or is gone: only the time it took is of interest.
+            # Its caller was told something already, or is gone.
             connection.lingering_ended(self)
+            if error is not None and not isinstance(error, _QUIET_ERRORS):
+                self._log(error)
         else:
             if error is None:
                 try:
@@ -130,8 +135,11 @@ class ServerCall:
         elif isinstance(error, asyncio.CancelledError):
             self._fail(RpcError(GrpcStatus.CANCELLED, "the call was cancelled by its handler"))
         else:
-            log.error("handler failed", path=self._head.path, peer=self._connection.peer, exc_info=error)
+            self._log(error)
             self._fail(RpcError(GrpcStatus.INTERNAL, "the handler failed; its server's log says why"))
+
+    def _log(self, error: BaseException) -> None:
+        log.error("handler failed", path=self._head.path, peer=self._connection.peer, exc_info=error)
 
     def _fail(self, error: StatusError | RpcError) -> None:
         self._status = error.status if isinstance(error, RpcError) else grpc_messages.grpc_status(error.code)
@@ -303,7 +311,7 @@ class StreamCall(ServerCall):
             self.refuse(error)
             return
         self._messages.extend(messages)
-        if not messages:
+        if not self._messages:
             # A message longer than the window must still be able to come in.
             self._connection.http2.collect(self.stream_id)
         if event.ended:
@@ -355,6 +363,8 @@ class StreamCall(ServerCall):
         size = len(message) + PREFIX_BYTES
         self._held -= size
         self._connection.http2.release(self.stream_id, size)
+        if not self._messages and self._held:
+            self._connection.http2.collect(self.stream_id)
         self._connection.flush_soon()
         try:
             return self._method.request.decode(message)
