@@ -1,0 +1,145 @@
+"""Offsets, what is not supported yet, and what becomes of errors."""
+
+import pytest
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, QueryOffsetPolicy
+from services.common.pb.popwheel.v1 import broker_pb2 as broker
+from services.proxy import protocol
+from services.proxy.statuses import is_old
+from services.rpc.service import Method
+from tests.unit.proxy.world import CLIENT, World, message, world
+
+GROUP = d.Resource(name="group")
+
+
+def queue(number: int = 0, name: str = "b1", topic: str = "orders") -> d.MessageQueue:
+    return d.MessageQueue(topic=d.Resource(name=topic), id=number, broker=d.Broker(name=name))
+
+
+async def pull(w: World, **fields: object) -> list[pb.PullMessageResponse]:
+    request = pb.PullMessageRequest(**{"group": GROUP, "message_queue": queue(), "batch_size": 10, **fields})  # type: ignore[arg-type]
+    stream = w.channel.open(protocol.PULL_MESSAGE, metadata=CLIENT)
+    await stream.send((request,))
+    await stream.end()
+    answers = []
+    while (part := await stream.receive()) is not None:
+        answers.append(pb.PullMessageResponse.FromString(part))
+    return answers
+
+
+async def test_a_pull_reads_by_offset() -> None:
+    async with world() as w:
+        await w.send(message(body=b"0"), message(body=b"1"))
+        status, first, second, behind = await pull(w)
+        assert status.status.code == Code.OK
+        assert [first.message.body, second.message.body] == [b"0", b"1"]
+        assert behind.next_offset == 2
+        nothing, behind = await pull(w, offset=2)
+        assert nothing.status.code == Code.MESSAGE_NOT_FOUND
+        assert behind.WhichOneof("content") == "next_offset"
+        assert behind.next_offset == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"offset": -1}, Code.ILLEGAL_OFFSET),
+        ({"message_queue": queue(4)}, Code.BAD_REQUEST),
+        ({"message_queue": queue(-1)}, Code.BAD_REQUEST),
+        ({"message_queue": queue(topic="nowhere")}, Code.TOPIC_NOT_FOUND),
+        ({"message_queue": queue(name="b9")}, Code.HA_NOT_AVAILABLE),
+        ({"group": d.Resource()}, Code.ILLEGAL_CONSUMER_GROUP),
+    ],
+)
+async def test_a_pull_that_breaks_a_rule(fields: dict[str, object], code: int) -> None:
+    async with world() as w:
+        (answer,) = await pull(w, **fields)
+        assert answer.status.code == code
+        assert w.broker.asked("Pull") == []
+
+
+async def test_offsets_are_committed_and_read() -> None:
+    async with world() as w:
+        get = pb.GetOffsetRequest(group=GROUP, message_queue=queue(1))
+        assert (await w.channel.call(protocol.GET_OFFSET, get, metadata=CLIENT)).status.code == Code.OFFSET_NOT_FOUND
+        update = pb.UpdateOffsetRequest(group=GROUP, message_queue=queue(1), offset=5)
+        assert (await w.channel.call(protocol.UPDATE_OFFSET, update, metadata=CLIENT)).status.code == Code.OK
+        assert (await w.channel.call(protocol.GET_OFFSET, get, metadata=CLIENT)).offset == 5
+        update.offset = -1
+        refused = await w.channel.call(protocol.UPDATE_OFFSET, update, metadata=CLIENT)
+        assert refused.status.code == Code.ILLEGAL_OFFSET
+
+
+async def test_an_offset_is_found_by_policy() -> None:
+    async with world() as w:
+        request = pb.QueryOffsetRequest(message_queue=queue(), query_offset_policy=QueryOffsetPolicy.TIMESTAMP)
+        answer = await w.channel.call(protocol.QUERY_OFFSET, request, metadata=CLIENT)
+        assert answer.status.code == Code.BAD_REQUEST
+        request.timestamp.CopyFrom(Timestamp(seconds=3))
+        assert (await w.channel.call(protocol.QUERY_OFFSET, request, metadata=CLIENT)).status.code == Code.OK
+        (asked,) = w.broker.asked("QueryOffset")
+        assert isinstance(asked, broker.QueryOffsetRequest)
+        assert (asked.policy, asked.timestamp_ms) == (broker.OffsetPolicy.TIMESTAMP, 3000)
+
+
+@pytest.mark.parametrize(
+    ("method", "request_message"),
+    [
+        (protocol.END_TRANSACTION, pb.EndTransactionRequest()),
+        (protocol.RECALL_MESSAGE, pb.RecallMessageRequest()),
+        (protocol.SYNC_LITE_SUBSCRIPTION, pb.SyncLiteSubscriptionRequest()),
+    ],
+)
+async def test_what_comes_later_has_a_clear_answer(
+    method: Method[Message, pb.EndTransactionResponse], request_message: Message
+) -> None:
+    async with world() as w:
+        answer = await w.channel.call(method, request_message, metadata=CLIENT)
+        assert answer.status.code == Code.UNSUPPORTED
+        assert "not supported yet" in answer.status.message
+
+
+async def test_heartbeat_and_termination_are_answered() -> None:
+    async with world() as w:
+        beat = await w.channel.call(protocol.HEARTBEAT, pb.HeartbeatRequest(), metadata=CLIENT)
+        assert beat.status.code == Code.OK
+        assert w.metric("popwheel_proxy_clients") == 1
+        w.clock.shift_s += 61
+        over = await w.channel.call(
+            protocol.NOTIFY_CLIENT_TERMINATION, pb.NotifyClientTerminationRequest(), metadata=CLIENT
+        )
+        assert over.status.code == Code.OK
+        assert w.metric("popwheel_proxy_clients") == 0
+        nameless = await w.channel.call(protocol.HEARTBEAT, pb.HeartbeatRequest())
+        assert nameless.status.code == Code.CLIENT_ID_REQUIRED
+
+
+async def test_an_unexpected_error_is_a_status_and_calls_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    async with world() as w:
+        w.broker.put_error = StatusError(Code.INTERNAL_SERVER_ERROR, "x")
+        w.app._sending._turns = None  # type: ignore[assignment]
+        answer = await w.send(message())
+        assert answer.status.code == Code.INTERNAL_SERVER_ERROR
+        assert "proxy_call_failed" in capsys.readouterr().out
+        labels = {
+            "node_type": "proxy",
+            "protocol_type": "grpc",
+            "request_code": "SendMessage",
+            "response_code": "INTERNAL_SERVER_ERROR",
+        }
+        assert w.metric("rocketmq_rpc_latency_count", labels) == 1
+        assert w.metric("rocketmq_rpc_latency_bucket", {**labels, "le": "+Inf"}) == 1
+        w.app._sending._turns = {}
+
+
+@pytest.mark.parametrize(
+    ("version", "old"),
+    [("5.0.0", True), ("5.0.2", True), ("5.0.3", False), ("v5.1.4", False), ("5.2.0-SNAPSHOT", False), ("", True)],
+)
+def test_which_clients_are_old(version: str, old: bool) -> None:
+    assert is_old({"x-mq-client-version": version}) is old

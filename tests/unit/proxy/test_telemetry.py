@@ -1,0 +1,149 @@
+"""Settings as official clients need them, and a stream that is never ended from here."""
+
+import asyncio
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import ClientType, Code
+from services.proxy import protocol
+from services.rpc.service import ClientStream
+from tests.unit.proxy.world import CLIENT, World, until, world
+
+TelemetryStream = ClientStream[pb.TelemetryCommand, pb.TelemetryCommand]
+
+PRODUCER = d.Settings(
+    client_type=ClientType.PRODUCER,
+    request_timeout=Duration(seconds=3),
+    publishing=d.Publishing(topics=[d.Resource(name="orders")]),
+    user_agent=d.UA(language=d.Language.PYTHON),
+)
+
+
+def consumer(group: str = "group", **more: object) -> d.Settings:
+    return d.Settings(
+        client_type=ClientType.PUSH_CONSUMER,
+        subscription=d.Subscription(
+            group=d.Resource(name=group),
+            subscriptions=[d.SubscriptionEntry(topic=d.Resource(name="orders"))],
+            **more,  # type: ignore[arg-type]
+        ),
+    )
+
+
+def open_stream(w: World, metadata: dict[str, str] = CLIENT) -> TelemetryStream:
+    return w.channel.open(protocol.TELEMETRY, metadata=metadata)
+
+
+async def answer_to(stream: TelemetryStream, settings: d.Settings) -> pb.TelemetryCommand:
+    await stream.send((pb.TelemetryCommand(settings=settings),))
+    answer = await stream.receive()
+    assert answer is not None
+    return answer
+
+
+async def told(settings: d.Settings, **options: object) -> d.Settings:
+    async with world(**options) as w:
+        answer = await answer_to(open_stream(w), settings)
+        assert answer.status.code == Code.OK
+        return answer.settings
+
+
+async def test_a_producer_is_told_its_backoff_and_limits() -> None:
+    settings = await told(PRODUCER)
+    assert settings.WhichOneof("pub_sub") == "publishing"
+    assert settings.publishing.topics == PRODUCER.publishing.topics
+    assert settings.publishing.max_body_size == 4 * 1024 * 1024
+    assert settings.publishing.validate_message_type
+    assert settings.client_type == ClientType.PRODUCER
+    assert settings.request_timeout == Duration(seconds=3)
+    backoff = settings.backoff_policy
+    assert backoff.max_attempts == 3
+    assert backoff.exponential_backoff.initial.ToMilliseconds() == 10
+    assert backoff.exponential_backoff.max.ToMilliseconds() == 1000
+    assert backoff.exponential_backoff.multiplier == 2
+
+
+async def test_a_consumer_is_told_its_groups_backoff() -> None:
+    settings = await told(consumer())
+    assert settings.WhichOneof("pub_sub") == "subscription"
+    subscription = settings.subscription
+    assert subscription.group.name == "group"
+    assert len(subscription.subscriptions) == 1
+    assert subscription.HasField("fifo")
+    assert not subscription.fifo
+    assert subscription.receive_batch_size == 32
+    assert subscription.long_polling_timeout.seconds == 20
+    backoff = settings.backoff_policy
+    assert backoff.max_attempts == 5
+    assert [one.seconds for one in backoff.customized_backoff.next] == [1, 5]
+
+
+@pytest.mark.parametrize(("asked_s", "told_s"), [(1, 5), (10, 10), (60, 20)])
+async def test_the_poll_time_is_clamped(asked_s: int, told_s: int) -> None:
+    settings = await told(consumer(long_polling_timeout=Duration(seconds=asked_s)))
+    assert settings.subscription.long_polling_timeout.seconds == told_s
+
+
+async def test_an_unknown_group_is_made_or_refused() -> None:
+    assert (await told(consumer("fresh"))).backoff_policy.max_attempts == 5
+    async with world(auto_create_groups=False) as w:
+        answer = await answer_to(open_stream(w), consumer("fresh"))
+        assert answer.status.code == Code.CONSUMER_GROUP_NOT_FOUND
+        assert (await answer_to(open_stream(w), consumer("group"))).status.code == Code.OK
+
+
+async def test_a_consumer_starts_while_the_controller_is_away() -> None:
+    async with world() as w:
+        w.controller.away = True
+        answer = await answer_to(open_stream(w), consumer("fresh"))
+        assert answer.status.code == Code.OK
+        assert answer.settings.backoff_policy.max_attempts == 17
+        assert len(answer.settings.backoff_policy.customized_backoff.next) == 18
+
+
+async def test_settings_are_sent_a_second_time() -> None:
+    async with world(client={"settings_repeat_ms": 20}) as w:
+        stream = open_stream(w)
+        first = await answer_to(stream, PRODUCER)
+        assert await stream.receive() == first
+        async with asyncio.timeout(5):
+            assert await answer_to(stream, PRODUCER) == first  # and the stream lives on
+        assert await stream.receive() == first
+
+
+async def test_settings_without_a_role_are_refused_but_the_stream_stays() -> None:
+    async with world() as w:
+        stream = open_stream(w)
+        assert (await answer_to(stream, d.Settings())).status.code == Code.INVALID_CLIENT_PROPERTIES
+        assert (await answer_to(stream, PRODUCER)).status.code == Code.OK
+        old = open_stream(w, {"x-mq-client-id": "old"})
+        assert (await answer_to(old, d.Settings())).status.code == Code.BAD_REQUEST
+
+
+async def test_streams_are_counted_and_forgotten() -> None:
+    async with world() as w:
+        streams = [open_stream(w) for _ in range(3)]
+        for stream in streams:
+            await answer_to(stream, PRODUCER)
+        assert w.metric("popwheel_proxy_telemetry_streams") == 3
+        assert w.metric("popwheel_proxy_clients") == 1
+        await streams[0].end()
+        streams[1].cancel()
+        await until(lambda: w.metric("popwheel_proxy_telemetry_streams") == 1)
+
+
+async def test_one_client_too_many_is_refused() -> None:
+    async with world(client={"sessions_max": 1}) as w:
+        await answer_to(open_stream(w), PRODUCER)
+        refused = await answer_to(open_stream(w, {**CLIENT, "x-mq-client-id": "client-2"}), PRODUCER)
+        assert refused.status.code == Code.TOO_MANY_REQUESTS
+
+
+async def test_a_stream_without_client_id_is_refused() -> None:
+    async with world() as w:
+        answer = await open_stream(w, {}).receive()
+        assert answer is not None
+        assert answer.status.code == Code.CLIENT_ID_REQUIRED
