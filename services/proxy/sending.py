@@ -21,6 +21,8 @@ from services.proxy.validation import check_message, check_sendable
 from services.rpc.service import Call
 from services.rpc.status import GrpcStatus, RpcError
 
+_OK_CODE = int(Code.OK)  # looked up once: enum wrappers are slow, and each send needs it
+_TOPIC_NOT_FOUND = int(Code.TOPIC_NOT_FOUND)
 _ANSWER_RESERVE_S = 0.3
 _PAUSE_FIRST_S = 0.02
 _PAUSE_LONGEST_S = 0.5
@@ -151,8 +153,8 @@ class Sending:
     def _is_news_to_broker(self, topic: Topic, results: list[PutResult]) -> bool:
         """Whether a broker has not heard yet of a topic that was just made."""
         return (
-            bool(results)
-            and all(result.code == Code.TOPIC_NOT_FOUND for result in results)
+            results[0].code == _TOPIC_NOT_FOUND
+            and all(result.code == _TOPIC_NOT_FOUND for result in results)
             and self._catalog.find_topic(topic.name) is not None
         )
 
@@ -196,10 +198,8 @@ def _answer(messages: list[ClientMessage], results: list[PutResult]) -> SendMess
     for message, result in zip(messages, results, strict=True):
         code = result.code
         codes.add(code)
-        if code == Code.OK:
-            entries.add(status=OK, message_id=message.properties.message_id, offset=result.queue_offset)
-        else:
-            entries.add(status=status(code, result.error), message_id=message.properties.message_id)
+        given = OK if code == _OK_CODE else status(code, result.error)
+        entries.add(status=given, message_id=message.properties.message_id, offset=result.queue_offset)
     if len(codes) > 1:
         response.status.code = Code.MULTIPLE_RESULTS
         response.status.message = "some messages were stored and some were not; see the entries"

@@ -30,6 +30,8 @@ from services.rpc.status import RpcError
 Request = TypeVar("Request")
 Response = TypeVar("Response", bound=Message)
 
+_OK_CODE = int(Code.OK)
+
 _logger = structlog.get_logger()
 
 
@@ -111,7 +113,7 @@ class MessagingServer:
                 response = response_type()
                 response.status.CopyFrom(_UNEXPECTED)  # type: ignore[attr-defined]
             code: int = response.status.code  # type: ignore[attr-defined]
-            if code != Code.OK and is_old(call.metadata):
+            if code != _OK_CODE and is_old(call.metadata):
                 downgrade(response)
             observe(name, code, (monotonic() - began) * 1000)
             return response

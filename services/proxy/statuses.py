@@ -9,6 +9,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
 from services.rpc.status import GrpcStatus, RpcError
 
 OK = Status(code=Code.OK, message="OK")
+_OK_CODE = int(Code.OK)
 
 _FIRST_COMPLETE_VERSION = (5, 0, 3)
 _LATER_CODES: dict[int, Code.ValueType] = {
@@ -26,7 +27,7 @@ _LATER_CODES: dict[int, Code.ValueType] = {
 
 def status(code: int, message: str) -> Status:
     """A status of a code that may have come as a bare number from a broker."""
-    if code == Code.OK:
+    if code == _OK_CODE:
         return OK
     try:
         return Status(code=Code.ValueType(code), message=message)

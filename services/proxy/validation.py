@@ -20,6 +20,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NOT_IN_TAGS = re.compile(r"[\x00-\x1f\x7f|]")
 _ALL = broker.Filter(kind=broker.FilterKind.ALL)
 _EXPRESSION_LENGTH_MAX = 8_192
+_NORMAL = MessageType.NORMAL  # looked up once: enum wrappers are slow
+_UNSPECIFIED = MessageType.MESSAGE_TYPE_UNSPECIFIED
 
 ACCEPTED_TYPES: dict[int, tuple[MessageType.ValueType, ...]] = {
     TopicType.NORMAL: (MessageType.NORMAL,),
@@ -143,20 +145,10 @@ def filter_of(expression: FilterExpression) -> broker.Filter:
 
 def message_type(properties: SystemProperties) -> MessageType.ValueType:
     """The type of a message: as it says, or as its properties show where it does not say."""
-    if properties.message_type != MessageType.MESSAGE_TYPE_UNSPECIFIED:
-        return properties.message_type
-    for field, shown in _SHOWN_BY.items():
-        if properties.HasField(field):  # type: ignore[arg-type]
-            return shown
-    return MessageType.NORMAL
-
-
-_SHOWN_BY = {
-    "message_group": MessageType.FIFO,
-    "delivery_timestamp": MessageType.DELAY,
-    "lite_topic": MessageType.LITE,
-    "priority": MessageType.PRIORITY,
-}
+    given = properties.message_type
+    if given != _UNSPECIFIED:
+        return given
+    return _shown_type(properties) or _NORMAL
 
 
 def _check_message_id(message_id: str, limits: MessageLimits) -> None:
@@ -212,16 +204,30 @@ def _check_type(properties: SystemProperties, topic: Topic) -> None:
             f"the message is of type {_type_name(kind)}, the topic {topic.name} takes "
             f"{' and '.join(_type_name(one) for one in accepted) or 'none'}",
         )
-    if kind != MessageType.NORMAL:
+    if kind != _NORMAL:
         raise StatusError(
             Code.UNSUPPORTED, f"messages of type {_type_name(kind)} are not supported yet; nothing was stored"
         )
-    for field, shown in _SHOWN_BY.items():
-        if properties.HasField(field):  # type: ignore[arg-type]
-            raise StatusError(
-                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                f"the message is of type NORMAL but has a {field}, as one of type {_type_name(shown)} has",
-            )
+    shown = _shown_type(properties)
+    if shown is not None:
+        raise StatusError(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"the message is of type NORMAL but has a property of one of type {_type_name(shown)}",
+        )
+
+
+def _shown_type(properties: SystemProperties) -> MessageType.ValueType | None:
+    """The type that a message's properties show it to be, if not an ordinary one."""
+    has = properties.HasField
+    if has("message_group"):
+        return MessageType.FIFO
+    if has("delivery_timestamp"):
+        return MessageType.DELAY
+    if has("lite_topic"):
+        return MessageType.LITE
+    if has("priority"):
+        return MessageType.PRIORITY
+    return None
 
 
 def _type_name(kind: int) -> str:
