@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry
 
-from services.cli.rpc_metrics import RpcMetrics
 from services.common.errors import ConfigurationError
 from services.proxy.options import ProxyOptions, TlsOptions
 from services.rpc.limits import MIB, Limits
+from services.rpc.metrics import RpcMetrics
 from services.rpc.service import Service
 
 if TYPE_CHECKING:
@@ -67,11 +67,17 @@ def client_tls(options: TlsOptions) -> ssl.SSLContext | None:
 def grpc_server(
     service: Service, transport: str, limits: Limits, registry: CollectorRegistry, tls: ssl.SSLContext | None = None
 ) -> GrpcServer:
-    """A server of one service on the chosen transport, not listening yet."""
+    """A server of one service on the chosen transport, not listening yet.
+
+    Raises:
+        ConfigurationError: a certificate is given, and the transport knows no TLS.
+    """
     if transport == "grpcio":
+        if tls is not None:
+            raise ConfigurationError("proxy.transport", "grpcio serves plain text only; give no proxy.tls, or popwheel")
         from services.rpc.grpcio_server import GrpcioServer
 
-        return GrpcioServer(service, limits)
+        return GrpcioServer(service, limits, observer=RpcMetrics(registry))
     from services.rpc.server import Server
 
     return Server(service, limits, tls=tls, observer=RpcMetrics(registry))
