@@ -41,16 +41,16 @@ def redelivered(
 def dead_letter(check_point: CheckPoint, index: int, stored: StoredRecord) -> Record:
     """The record of message `index` of a CK in its group's dead letter queue, with a note of where it came from."""
     topic = names.dead_letter_topic(check_point.group)
+    payload, message_id = stored.payload, ""
     try:
         message = Message.FromString(stored.payload)
         message.topic.name = topic
         payload = message.SerializeToString()
+        message_id = SystemProperties.FromString(stored.system_properties).message_id
     except DecodeError:
         # No proxy of ours lets such a message in; one way or the other it must leave the revive queue (P4).
-        payload = stored.payload
-    note = DeadLetterQueue(
-        topic=check_point.topic, message_id=SystemProperties.FromString(stored.system_properties).message_id
-    ).SerializeToString()
+        pass
+    note = DeadLetterQueue(topic=check_point.topic, message_id=message_id).SerializeToString()
     return Record(
         kind=RecordKind.MESSAGE,
         topic=topic,
