@@ -1,0 +1,432 @@
+"""Our server and grpcio's client over real sockets, graceful ends, and each limit gone past."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import grpc
+import pytest
+import pytest_asyncio
+from prometheus_client import CollectorRegistry
+
+from services.rpc import frames
+from services.rpc.client import connect
+from services.rpc.limits import Limits
+from services.rpc.metrics import RpcMetrics
+from services.rpc.server import Server
+from services.rpc.service import Service
+from services.rpc.status import GrpcStatus, RpcError
+from tests.unit.rpc.contract_service import CHAT, ECHO, LISTEN, REFUSE, REPEAT, WAIT, ContractService
+from tests.unit.rpc.peers import REQUEST, data, headers
+
+START = frames.PREFACE + frames.settings({})
+MIB = 2**20
+
+Serve = Callable[..., Awaitable[Server]]
+
+
+class Recorder:
+    """An observer that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.limits: list[str] = []
+        self.calls: list[tuple[str, GrpcStatus]] = []
+        self.open = 0
+        self.changed = asyncio.Event()
+
+    def connection_opened(self) -> None:
+        self.open += 1
+
+    def connection_closed(self) -> None:
+        self.open -= 1
+        self.changed.set()
+
+    def call_started(self, path: str) -> None:
+        pass
+
+    def call_ended(self, path: str, status: GrpcStatus, seconds: float) -> None:
+        self.calls.append((path, status))
+        self.changed.set()
+
+    def limit_hit(self, name: str) -> None:
+        self.limits.append(name)
+        self.changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until what was seen fulfils a condition."""
+        async with asyncio.timeout(10):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@pytest_asyncio.fixture
+async def contract() -> ContractService:
+    return ContractService()
+
+
+@pytest_asyncio.fixture
+async def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest_asyncio.fixture
+async def serve(contract: ContractService, recorder: Recorder) -> AsyncIterator[Serve]:
+    """Start servers of the contract's service; they are stopped after the test."""
+    servers = []
+
+    async def start(limits: Limits | None = None) -> Server:
+        server = Server(contract.service, limits, observer=recorder)
+        servers.append(server)
+        await server.start("127.0.0.1", 0)
+        return server
+
+    yield start
+    for server in servers:
+        await server.stop(0)
+
+
+@pytest_asyncio.fixture
+async def channel(serve: Serve) -> AsyncIterator[grpc.aio.Channel]:
+    server = await serve()
+    options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=options) as opened:
+        yield opened
+
+
+async def raw(server: Server, *sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A socket to the server that has sent these bytes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"".join(sent))
+    return reader, writer
+
+
+async def closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """What the server says until it closes the connection."""
+    said = b""
+    try:
+        async with asyncio.timeout(10):
+            while part := await reader.read(65_536):
+                said += part
+    except ConnectionResetError:
+        pass
+    finally:
+        writer.close()
+    return said
+
+
+# grpcio's client
+
+
+async def test_unary_calls_of_grpcio(channel: grpc.aio.Channel) -> None:
+    echo = channel.unary_unary(ECHO.path)
+    assert await echo(b"x" * 100, timeout=5) == b"x" * 100
+    big = bytes(7 * MIB)
+    assert await echo(big) == big
+    answers = await asyncio.gather(*[echo(b"%d" % number) for number in range(300)])
+    assert answers == [b"%d" % number for number in range(300)]
+
+
+async def test_refusals_as_grpcio_sees_them(channel: grpc.aio.Channel) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await channel.unary_unary(REFUSE.path)(b"")
+    assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+    assert raised.value.details() == "there is no topic “naïve” (100%)"
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await channel.unary_unary("/no.Such/Method")(b"")
+    assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_streams_of_grpcio(channel: grpc.aio.Channel) -> None:
+    chat = channel.stream_stream(CHAT.path)()
+    await chat.write(b"a")
+    assert [await chat.read(), await chat.read()] == [b"a", b"A"]
+    await chat.done_writing()
+    assert await chat.read() is grpc.aio.EOF
+    assert await chat.code() is grpc.StatusCode.OK
+    once = channel.unary_stream(CHAT.path)(b"b" * MIB)
+    assert [len(message) async for message in once] == [MIB, MIB]
+
+
+async def test_headers_of_a_stream_come_before_anything_else(channel: grpc.aio.Channel) -> None:
+    listening = channel.stream_stream(LISTEN.path)()
+    async with asyncio.timeout(5):
+        await listening.initial_metadata()
+    listening.cancel()
+
+
+async def test_deadlines_and_cancellation_of_grpcio(
+    channel: grpc.aio.Channel, contract: ContractService, recorder: Recorder
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await channel.unary_unary(WAIT.path)(b"", timeout=0.1)
+    assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await contract.cancelled.wait()
+    contract.cancelled.clear()
+    contract.waiting.clear()
+    call = channel.unary_unary(WAIT.path)(b"")
+    await contract.waiting.wait()
+    call.cancel()
+    await contract.cancelled.wait()
+    await recorder.until(lambda: len(recorder.calls) == 2)
+
+
+async def test_a_slow_grpcio_reader_holds_its_sender_up(channel: grpc.aio.Channel, contract: ContractService) -> None:
+    call = channel.stream_stream(REPEAT.path)()
+    await call.write(bytes(200_000))
+    await contract.waiting.wait()
+    sent = -1
+    while sent != contract.sent:
+        sent = contract.sent
+        await asyncio.sleep(0.1)
+    assert sent < 200
+    call.cancel()
+    await contract.cancelled.wait()
+
+
+async def test_tls_and_plain_text_on_one_port(serve: Serve) -> None:
+    server = await serve()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    _reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+    session = writer.get_extra_info("ssl_object")
+    assert session.selected_alpn_protocol() == "h2"
+    authority = ssl.DER_cert_to_PEM_cert(session.getpeercert(binary_form=True)).encode()
+    writer.transport.abort()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as plain:
+        assert await plain.unary_unary(ECHO.path)(b"plain") == b"plain"
+    # grpcio checks the certificate: it must be good for localhost once it is trusted.
+    credentials = grpc.ssl_channel_credentials(authority)
+    async with grpc.aio.secure_channel(f"localhost:{server.port}", credentials) as secret:
+        assert await secret.unary_unary(ECHO.path)(bytes(5 * MIB)) == bytes(5 * MIB)
+
+
+# Ends
+
+
+async def test_a_graceful_stop_lets_calls_end(serve: Serve, contract: ContractService) -> None:
+    server = await serve()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        call = asyncio.ensure_future(channel.unary_unary(WAIT.path)(b"x"))
+        await contract.waiting.wait()
+        stopping = asyncio.create_task(server.stop(10))
+        await asyncio.sleep(0.05)
+        assert not stopping.done()
+        contract.released.set()
+        assert await call == b"x"
+        async with asyncio.timeout(3):
+            await stopping
+
+
+async def test_a_stop_does_not_wait_for_ever(serve: Serve, contract: ContractService) -> None:
+    server = await serve()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        call = channel.stream_stream(LISTEN.path)()
+        await call.write(b"x")
+        await contract.waiting.wait()
+        async with asyncio.timeout(2):
+            await server.stop(0.1)
+        assert await call.code() is grpc.StatusCode.UNAVAILABLE
+        await contract.cancelled.wait()
+
+
+async def test_a_channel_connects_again(serve: Serve, contract: ContractService) -> None:
+    first = await serve()
+    channel = connect(f"127.0.0.1:{first.port}")
+    assert await channel.call(ECHO, b"1") == b"1"
+    await first.stop(1)
+    with pytest.raises(RpcError) as raised:
+        await channel.call(ECHO, b"2")
+    assert raised.value.status is GrpcStatus.UNAVAILABLE
+    second = Server(contract.service)
+    await second.start("127.0.0.1", first.port)
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                assert await channel.call(ECHO, b"3") == b"3"
+                break
+            except RpcError:
+                await asyncio.sleep(0.02)
+    await channel.close()
+    await second.stop(1)
+
+
+async def test_who_drops_the_connection_cancels_its_calls(serve: Serve, contract: ContractService) -> None:
+    server = await serve()
+    call = REQUEST.replace(b"/t.T/Echo", WAIT.path.encode())
+    length = call.index(b"/test") - 1
+    call = call[:length] + bytes((len(WAIT.path),)) + call[length + 1 :]
+    _, writer = await raw(server, START, headers(1, call), data(1, bytes(5), end=True))
+    await contract.waiting.wait()
+    writer.transport.abort()
+    await contract.cancelled.wait()
+
+
+# Limits
+
+
+async def test_messages_beyond_the_limit(serve: Serve, recorder: Recorder) -> None:
+    server = await serve(Limits(message_bytes_max=1000))
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        for size in (1001, 3 * MIB):
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await channel.unary_unary(ECHO.path)(bytes(size))
+            assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await channel.unary_unary(ECHO.path)(bytes(1000)) == bytes(1000)
+    assert recorder.limits == ["message_bytes_max"] * 2
+
+
+async def test_answers_beyond_the_callers_limit(serve: Serve) -> None:
+    server = await serve()
+    channel = connect(f"127.0.0.1:{server.port}", limits=Limits(message_bytes_max=1000))
+    with pytest.raises(RpcError) as raised:
+        await channel.call(ECHO, bytes(1001))
+    assert raised.value.status is GrpcStatus.RESOURCE_EXHAUSTED
+    await channel.close()
+
+
+async def test_connections_beyond_the_limit(serve: Serve, recorder: Recorder) -> None:
+    server = await serve(Limits(connections_max=2))
+    first = await raw(server, START)
+    second = await raw(server, START)
+    await second[0].readexactly(9)
+    third = await raw(server, START)
+    assert await closed(*third) == b""
+    assert recorder.limits == ["connections_max"]
+    first[1].close()
+    await recorder.until(lambda: recorder.open == 1)
+    fourth = await raw(server, START)
+    await fourth[0].readexactly(9)
+    for _, writer in (second, fourth):
+        writer.close()
+
+
+async def test_calls_beyond_the_limit_wait_their_turn(serve: Serve, contract: ContractService) -> None:
+    server = await serve(Limits(concurrent_streams_max=2))
+    channel = connect(f"127.0.0.1:{server.port}")
+    calls = [asyncio.create_task(channel.call(WAIT, b"%d" % number)) for number in range(5)]
+    await contract.waiting.wait()
+    await asyncio.sleep(0.05)
+    assert len(contract.calls) == 2
+    contract.released.set()
+    assert await asyncio.gather(*calls) == [b"%d" % number for number in range(5)]
+    await channel.close()
+
+
+async def test_who_sends_nothing_is_let_go(serve: Serve, recorder: Recorder) -> None:
+    server = await serve(Limits(preface_timeout_s=0.1))
+    assert await closed(*await raw(server)) == b""
+    assert await closed(*await raw(server, b"\x16\x03\x01")) == b""
+    assert recorder.limits == ["preface_timeout_s"] * 2
+
+
+async def test_who_does_not_answer_pings_is_let_go(serve: Serve, recorder: Recorder) -> None:
+    server = await serve(Limits(keepalive_interval_s=0.1, keepalive_timeout_s=0.1))
+    said = await closed(*await raw(server, START))
+    assert frames.ping(b"stillher", ack=False) in said
+    assert recorder.limits == ["keepalive_timeout_s"]
+
+
+async def test_who_answers_pings_may_stay(serve: Serve, recorder: Recorder) -> None:
+    server = await serve(Limits(keepalive_interval_s=0.1, keepalive_timeout_s=0.5))
+    channel = connect(f"127.0.0.1:{server.port}", limits=Limits(keepalive_interval_s=0.2, keepalive_timeout_s=0.5))
+    assert await channel.call(ECHO, b"") == b""
+    await asyncio.sleep(2.5)
+    assert recorder.open == 1
+    assert recorder.limits == []
+    await channel.close()
+
+
+async def test_an_idle_connection_is_told_to_go(serve: Serve, recorder: Recorder) -> None:
+    server = await serve(Limits(idle_timeout_s=0.1))
+    channel = connect(f"127.0.0.1:{server.port}")
+    assert await channel.call(ECHO, b"1") == b"1"
+    await recorder.until(lambda: recorder.open == 0)
+    assert await channel.call(ECHO, b"2") == b"2"
+    await channel.close()
+
+
+async def test_who_reads_nothing_is_let_go(serve: Serve, recorder: Recorder) -> None:
+    server = await serve(Limits(send_buffer_bytes_max=200_000))
+    calls = [
+        headers(2 * number + 1, ECHO_BLOCK) + data(2 * number + 1, b"\0\0\0\x3a\x98" + bytes(15_000), end=True)
+        for number in range(20)
+    ]
+    reader, writer = await raw(server, frames.PREFACE, frames.settings({4: 0}), *calls)
+    await closed(reader, writer)
+    assert recorder.limits == ["send_buffer_bytes_max"]
+
+
+async def test_who_gives_no_window_is_let_go(serve: Serve, recorder: Recorder) -> None:
+    server = await serve(Limits(stalled_timeout_s=0.1))
+    call = headers(1, ECHO_BLOCK) + data(1, b"\0\0\0\0\1x", end=True)
+    await closed(*await raw(server, frames.PREFACE, frames.settings({4: 0}), call))
+    assert recorder.limits == ["stalled_timeout_s"]
+
+
+async def test_an_attack_is_ended_and_others_are_served(serve: Serve, recorder: Recorder) -> None:
+    server = await serve(Limits(resets_max=100, pings_max=100))
+    channel = connect(f"127.0.0.1:{server.port}")
+    rapid_reset = [
+        headers(2 * number + 1, ECHO_BLOCK) + frames.rst_stream(2 * number + 1, frames.ErrorCode.CANCEL)
+        for number in range(2000)
+    ]
+    pings = [frames.ping(bytes(8), ack=False)] * 2000
+    for flood in (rapid_reset, pings):
+        said = await closed(*await raw(server, START, *flood))
+        assert len(said) < 20_000
+        assert await channel.call(ECHO, b"served") == b"served"
+    assert recorder.limits == ["resets_max", "pings_max"]
+    await channel.close()
+
+
+async def test_what_is_no_http2_or_no_grpc(serve: Serve) -> None:
+    server = await serve()
+    assert b"preface" in await closed(*await raw(server, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+    get = REQUEST[1:]  # without :method
+    reader, writer = await raw(server, START, headers(1, b"\x82" + get, end=True))
+    said = await reader.readuntil(b"speaks gRPC")
+    assert b"415" in said
+    writer.close()
+
+
+ECHO_BLOCK = REQUEST.replace(b"\x09/t.T/Echo", bytes((len(ECHO.path),)) + ECHO.path.encode())
+
+
+# Metrics
+
+
+async def test_metrics(contract: ContractService) -> None:
+    registry = CollectorRegistry()
+    server = Server(contract.service, Limits(message_bytes_max=10), observer=RpcMetrics(registry))
+    await server.start("127.0.0.1", 0)
+    channel = connect(f"127.0.0.1:{server.port}")
+    for _ in range(3):
+        await channel.call(ECHO, b"x")
+    for refused in (channel.call(ECHO, bytes(11)), channel.call(WAIT, b"", timeout_s=0.05)):
+        with pytest.raises(RpcError):
+            await refused
+    await asyncio.sleep(0)
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"popwheel_rpc_{name}", labels)
+
+    assert value("connections") == 1
+    assert value("calls_total", path=ECHO.path, status="OK") == 3
+    assert value("call_seconds_count", path=ECHO.path) == 3
+    assert value("call_seconds_bucket", path=ECHO.path, le="+Inf") == 3
+    assert value("limit_hits_total", limit="message_bytes_max") == 1
+    assert value("calls_in_flight", path=ECHO.path) == 0
+    await channel.close()
+    await server.stop(1)
+    assert value("calls_total", path=WAIT.path, status="DEADLINE_EXCEEDED") == 1
+    assert value("connections") == 0
+
+
+async def test_a_method_has_one_handler(contract: ContractService) -> None:
+    other = Service()
+    other.unary(ECHO, contract.echo)
+    with pytest.raises(ValueError, match="two handlers"):
+        Server([contract.service, other])
