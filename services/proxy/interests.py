@@ -1,8 +1,9 @@
 """Who waits for what, and whom a notification wakes: no more polls than messages wait, and no wake-up is lost.
 
 All polls of the same (topic, group, filter) share one `Interest`. For each broker it keeps how many messages are known
-to wait there and how many pops are under way; as many polls are woken as the first exceeds the second. A notification
-adds to the number, the answer to a pop sets it anew. A poll that comes to wait while some are left over pops at once.
+to wait there and how many pops are under way; as many polls are woken as the first exceeds the second. Notifications
+add up, the answer to a pop sets the number anew. It may be too low while a pop is under way, whose answer will set it
+right; without one it is not 0 while messages wait. A poll that comes to wait while some are left over pops at once.
 
 The one race: a notification comes while a pop is under way whose answer was made before the message arrived. So after
 the answer of a pop that began before the latest notification, at least one message counts as left; the pop that is made
@@ -32,6 +33,7 @@ class Waiting:
     messages: int = 0
     pops: int = 0
     notifications: int = 0
+    answered: bool = False
     fruitless: int = 0
     not_before: float = 0.0
 
@@ -156,6 +158,7 @@ class InterestBook:
         if waiting.notifications != ticket.notifications:
             messages = max(messages, 1)
         waiting.messages = messages
+        waiting.answered = True
         if taken or not messages:
             waiting.fruitless = 0
         else:
@@ -196,7 +199,9 @@ class InterestBook:
         if waiting is None:
             waiting = interest.waiting[broker] = Waiting(broker)
         waiting.notifications += 1
-        waiting.messages += messages
+        # The answer to a pop may have counted these messages already.
+        waiting.messages = max(waiting.messages, messages) if waiting.answered else waiting.messages + messages
+        waiting.answered = False
         self._wake(interest, waiting, now)
 
     def forget_broker(self, broker: str) -> None:

@@ -101,6 +101,12 @@ class Lane:
                 batch = self._next_batch()
                 if batch:
                     await self._put(batch)
+        except BaseException as error:
+            for shipment in self._waiting:
+                _fail(shipment, error)
+            self._waiting.clear()
+            self.waiting_messages = self.waiting_bytes = 0
+            raise
         finally:
             self._running = False
 
@@ -144,9 +150,9 @@ class Lane:
                 if not shipment.results.done():
                     shipment.results.set_exception(error)
             return
-        except BaseException:
+        except BaseException as error:
             for shipment in batch:
-                shipment.results.cancel()
+                _fail(shipment, error)
             raise
         results = response.results
         position = 0
@@ -155,3 +161,11 @@ class Lane:
             if not shipment.results.done():
                 shipment.results.set_result(results[position:behind])
             position = behind
+
+
+def _fail(shipment: Shipment, error: BaseException) -> None:
+    """Let a sender know that its Put ended in a way that nobody foresaw, or was cancelled as the proxy ends."""
+    if isinstance(error, Exception) and not shipment.results.done():
+        shipment.results.set_exception(error)
+    else:
+        shipment.results.cancel()

@@ -1,13 +1,17 @@
 """ReceiveMessage among fakes: pop with notify, and what becomes of messages whose client has gone."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as broker
+from services.proxy import protocol
+from services.rpc.service import Call
 from services.rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.world import CLIENT, message, poll_request, turns, until, world
 
@@ -294,3 +298,43 @@ async def test_the_broker_is_asked_for_what_the_client_wants() -> None:
             client_id=CLIENT["x-mq-client-id"],
             attempt_id="try",
         )
+
+
+class SlowReader:
+    """A stream whose other side asks for messages and then takes none."""
+
+    async def receive(self) -> pb.ReceiveMessageRequest:
+        return poll_request()
+
+    async def send(self, parts: Sequence[bytes]) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_messages_of_a_slow_reader_are_counted_and_given_back_when_it_goes() -> None:
+    async with world(receive={"unsent_bytes_max": 1024 * 1024}) as w:
+        await w.send(*(message(body=bytes(40_000)) for _ in range(32)))
+        handler = w.app.service.stream_handlers[protocol.RECEIVE_MESSAGE.path][1]
+        call = Call(protocol.RECEIVE_MESSAGE.path, CLIENT, None, "somewhere:1")
+        reader = asyncio.create_task(handler(call, SlowReader()))  # type: ignore[arg-type]
+        await until(lambda: w.metric("popwheel_proxy_unsent_bytes") > 1024 * 1024)
+        assert (await w.receive(poll_request())).code == Code.TOO_MANY_REQUESTS
+        assert w.metric("popwheel_proxy_limit_hits_total", {"limit": "unsent_bytes_max"}) == 1
+        reader.cancel()
+        await until(lambda: len(w.broker.asked("Release")) == 1)
+        (release,) = w.broker.asked("Release")
+        assert isinstance(release, broker.ReleaseRequest)
+        assert release.attempted
+        assert len(release.receipt_handles) == 32
+        assert w.metric("popwheel_proxy_unsent_bytes") == 0
+        await until(lambda: w.metric("popwheel_proxy_messages_released_total") == 32)
+
+
+async def test_a_thousand_polls_of_one_burst_get_one_message_each() -> None:
+    async with world(receive={"polls_per_client_max": 2000}) as w:
+        polls = [w.poll(poll_request(batch=1)) for _ in range(1000)]
+        await until(lambda: w.metric("popwheel_proxy_polls_waiting") == 1000)
+        for start in range(0, 1000, 100):
+            await w.send(*(message(body=b"%d" % index) for index in range(start, start + 100)))
+        answers = await asyncio.gather(*polls)
+        assert {body for one in answers for body in one.bodies} == {b"%d" % index for index in range(1000)}
+        assert w.metric("popwheel_proxy_poll_wakes_without_message_total") <= 20

@@ -272,3 +272,16 @@ async def test_a_send_that_was_given_up_is_not_put() -> None:
         w.broker.put_gate.set()
         await asyncio.gather(first, last)
         assert put_sizes(w.broker) == [1, 1]
+
+
+async def test_sends_under_way_end_when_the_proxy_does() -> None:
+    async with world() as w:
+        w.broker.put_gate.clear()
+        sends = [asyncio.create_task(w.send(message())) for _ in range(2)]
+        await until(lambda: put_sizes(w.broker) == [2])
+        waiting = asyncio.create_task(w.send(message()))
+        await turns()
+        await w.app._background.finish(0)
+        answers = await asyncio.gather(*sends, waiting, return_exceptions=True)
+        assert all(isinstance(one, BaseException) for one in answers)
+        assert w.app._sending.waiting_messages == 0
