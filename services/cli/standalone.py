@@ -10,20 +10,15 @@ from prometheus_client import CollectorRegistry
 
 from services.broker.app import BrokerApp
 from services.cli.data_lock import DataLock
+from services.cli.in_process import InProcessCluster
 from services.cli.options import StandaloneOptions
 from services.cli.serving import client_limits, client_tls, grpc_server, host_in_address, listen, load_http, serve_http
 from services.common.clock import SystemClock
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
-from services.controller.app import ControllerApp
-from services.proxy.app import ProxyApp
-from services.rpc.local import LocalChannel
-from services.rpc.registration import BrokerRegistrar
 
 if TYPE_CHECKING:
     from services.common.http import HttpServer
 
 _GRACE_S = 3.0
-_LOCAL_ADDRESS = "in-process:0"
 
 _logger = structlog.get_logger()
 
@@ -62,39 +57,11 @@ class Standalone:
         # Pushed first, so it ends last: health and metrics can be seen while the rest drains.
         stack.push_async_callback(self._stop_http)
 
-        controller = ControllerApp(
-            options.controller, self._data_dir / "controller", self._clock, self._random_source, self._registry
-        )
-        await controller.start()
-        stack.push_async_callback(controller.stop)
-        to_controller = LocalChannel(controller.service)
-        stack.push_async_callback(to_controller.close)
-
-        broker = BrokerApp(
-            options.broker,
-            self._data_dir / "broker",
-            self._clock,
-            random.Random(self._random_source.getrandbits(64)),
-            self._registry,
-            to_controller,
-        )
-        await broker.start()
-        stack.push_async_callback(broker.stop)
-        self._broker = broker
-        registrar = BrokerRegistrar(to_controller, BrokerInfo(name=options.broker.name, address=_LOCAL_ADDRESS))
-        await registrar.start()
-        stack.push_async_callback(registrar.stop)
-
-        proxy = ProxyApp(
-            options.proxy,
-            self._clock,
-            random.Random(self._random_source.getrandbits(64)),
-            self._registry,
-            to_controller,
-            lambda _: LocalChannel(broker.service),
-        )
-        await proxy.start()
-        stack.push_async_callback(proxy.stop)
+        cluster = InProcessCluster(options, self._data_dir, self._clock, self._random_source, self._registry)
+        stack.push_async_callback(cluster.stop)
+        await cluster.start()
+        self._broker = cluster.broker
+        proxy = cluster.proxy
         server = grpc_server(
             proxy.service,
             options.proxy.transport,
@@ -109,9 +76,9 @@ class Standalone:
         await load_http()
         checks = {
             "process": lambda: "the process is draining" if self._draining else None,
-            "controller": controller.health,
-            "broker": broker.health,
-            "registration": registrar.health,
+            "controller": cluster.controller.health,
+            "broker": cluster.broker.health,
+            "registration": cluster.registrar.health,
             "proxy": lambda: None if proxy.ready else "the proxy knows of no broker yet",
         }
         self._http = http = await serve_http(
@@ -120,7 +87,7 @@ class Standalone:
             options.controller.http_host,
             options.controller.http_port,
             "controller.http_port",
-            [controller.admin],
+            [cluster.controller.admin],
         )
         _logger.info(
             "popwheel standalone serves",
