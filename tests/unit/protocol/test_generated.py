@@ -2,13 +2,12 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("grpc_tools", reason="grpcio-tools is not installed: pip install -e '.[dev]'")
-
-from tools import generate_proto
+from tests.harness.tools import missing
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -20,6 +19,10 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def test_committed_code_is_what_make_proto_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if find_spec("grpc_tools") is None:
+        missing("grpcio-tools", "pip install -e '.[dev]'")
+    from tools import generate_proto
+
     scripts = Path(sys.prefix) / "bin"
     monkeypatch.setenv("PATH", f"{scripts}{os.pathsep}{os.environ['PATH']}")
     generated = tmp_path / "pb"
