@@ -11,6 +11,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import Topic
 from services.proxy.background import Background
 from services.proxy.brokers import Brokers
 from services.proxy.catalog import Catalog
+from services.proxy.completion import missing_properties
 from services.proxy.lane import Lane
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions
@@ -76,13 +77,13 @@ class Sending:
         messages = messages_of(request)
         if len(messages) == 1:
             message = messages[0]
-            topic = await self._check(message)
+            topic = await self._check(call, message)
             results = await self._store(call, topic, messages)
         else:
             self._check_count(len(messages))
             by_topic: dict[str, tuple[Topic, list[int]]] = {}
             for index, message in enumerate(messages):
-                topic = await self._check(message)
+                topic = await self._check(call, message)
                 by_topic.setdefault(topic.name, (topic, []))[1].append(index)
             results = [PutResult()] * len(messages)
             for topic, indexes in by_topic.values():
@@ -91,12 +92,13 @@ class Sending:
                     results[index] = result
         return _answer(messages, results)
 
-    async def _check(self, message: ClientMessage) -> Topic:
-        """The topic of a message that may be sent to it."""
+    async def _check(self, call: Call, message: ClientMessage) -> Topic:
+        """The topic of a message that may be sent to it; what the sender left out is added to the message."""
         name = full_name(message.head.topic)
         check_sendable(name)
         topic = self._catalog.find_topic(name) or await self._catalog.ensure_topic(name)
         check_message(message, topic, self._options.message)
+        message.system_properties += missing_properties(message, call.peer, self._clock.wall_ms())
         return topic
 
     def _check_count(self, count: int) -> None:
