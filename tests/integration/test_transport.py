@@ -21,6 +21,7 @@ from tests.unit.rpc.peers import REQUEST, data, headers
 
 START = frames.PREFACE + frames.settings({})
 MIB = 2**20
+OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
 
 Serve = Callable[..., Awaitable[Server]]
 
@@ -89,8 +90,7 @@ async def serve(contract: ContractService, recorder: Recorder) -> AsyncIterator[
 @pytest_asyncio.fixture
 async def channel(serve: Serve) -> AsyncIterator[grpc.aio.Channel]:
     server = await serve()
-    options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=options) as opened:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=OPTIONS) as opened:
         yield opened
 
 
@@ -199,7 +199,7 @@ async def test_tls_and_plain_text_on_one_port(serve: Serve) -> None:
         assert await plain.unary_unary(ECHO.path)(b"plain") == b"plain"
     # grpcio checks the certificate: it must be good for localhost once it is trusted.
     credentials = grpc.ssl_channel_credentials(authority)
-    async with grpc.aio.secure_channel(f"localhost:{server.port}", credentials) as secret:
+    async with grpc.aio.secure_channel(f"localhost:{server.port}", credentials, options=OPTIONS) as secret:
         assert await secret.unary_unary(ECHO.path)(bytes(5 * MIB)) == bytes(5 * MIB)
 
 
