@@ -138,9 +138,7 @@ class BrokerApp:
             asyncio.create_task(self._when_cluster_changes(), name="broker-cluster"),
             asyncio.create_task(self._every(_LET_GO_INTERVAL_S, self._let_go), name="broker-let-go"),
             asyncio.create_task(self._save_often(), name="broker-checkpoint"),
-            asyncio.create_task(
-                self._every(self._options.retention.interval_ms / 1000, self._delete_expired), name="broker-retention"
-            ),
+            asyncio.create_task(self._delete_expired_often(), name="broker-retention"),
         ]
 
     async def stop(self) -> None:
@@ -201,10 +199,18 @@ class BrokerApp:
     def _let_go(self) -> None:
         self.core.state.merge_buffer.let_go(self._clock.steady_ms())
 
-    def _delete_expired(self) -> None:
-        removed = self.core.delete_expired()
-        if removed:
-            _log.info("old segments deleted", segments=removed, log_begins_at=self.core.store.log.start_position)
+    async def _delete_expired_often(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.retention.interval_ms / 1000)
+            removed = 0
+            try:
+                while self.core.delete_expired():
+                    removed += 1
+                    await self.flusher.sync()
+            except OSError as error:
+                _log.error("old segments could not be deleted, trying again", error=str(error))
+            if removed:
+                _log.info("old segments deleted", segments=removed, log_begins_at=self.core.store.log.start_position)
 
     async def _every(self, interval_s: float, action: Callable[[], object]) -> None:
         while True:

@@ -188,7 +188,7 @@ class BrokerCore:
             self.acking.rewrite(self.state.table.lagging(number, before, _REWRITES_AT_ONCE))
 
     def delete_expired(self) -> int:
-        """Delete the segments that are past their time; how many."""
+        """Delete the oldest segment if it is past its time; 1 if it went. To be called again after a sync."""
         segments = self.store.log.segments()
         ages = [
             SegmentAge(end, self.store.first_store_time_ms(following))

@@ -105,7 +105,7 @@ class Flusher:
             if log.stopped is not None:
                 self._fail(OSError(log.stopped))
                 return
-            if log.synced_position < log.end_position:
+            if log.needs_sync:
                 try:
                     await self.sync()
                 except OSError:

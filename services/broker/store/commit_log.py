@@ -39,7 +39,8 @@ class CommitLog:
                 self._starts.append(int(name.removesuffix(_SUFFIX)))
                 self._files.append(disk.open(folder / name))
         self._dirty: list[File] = []
-        self._new_segment = False
+        self._names_changed = False
+        self._removal_unsynced = False
         self.stopped: str | None = None
         self.end_position = self._starts[-1] + self._files[-1].size() if self._files else 0
         self.synced_position = self.start_position
@@ -48,6 +49,11 @@ class CommitLog:
     def start_position(self) -> int:
         """Position of the oldest byte that is still held."""
         return self._starts[0] if self._starts else 0
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether a power loss could still take something away, or bring a removed segment back."""
+        return self.synced_position < self.end_position or self._names_changed
 
     @property
     def segment_count(self) -> int:
@@ -100,7 +106,7 @@ class CommitLog:
     def _add_segment(self, position: int) -> None:
         self._files.append(self._disk.open(self._folder / f"{position:020d}{_SUFFIX}"))
         self._starts.append(position)
-        self._new_segment = True
+        self._names_changed = True
 
     def _take_back(self) -> None:
         """Cut off what a failed append has left, lest recovery take it for records (S2: a failure stays failed)."""
@@ -118,6 +124,7 @@ class CommitLog:
                 self._dirty.remove(file)
             file.close()
             self._disk.remove(self._folder / f"{start:020d}{_SUFFIX}")
+            self._names_changed = True
         if self._files:
             self._files[-1].truncate(max(0, position - self._starts[-1]))
             if self._files[-1] not in self._dirty:
@@ -134,15 +141,23 @@ class CommitLog:
         """
         target = self.end_position
         dirty, self._dirty = self._dirty, []
-        new_segment, self._new_segment = self._new_segment, False
+        names_changed, self._names_changed = self._names_changed, False
+        done = False
         try:
             for file in dirty:
                 await file.sync()
-            if new_segment:
+            if names_changed:
                 await self._disk.sync_folder(self._folder)
+            done = True
         except OSError as error:
             self.stop_writing(f"the commit log could not be synced: {error}")
             raise
+        finally:
+            if not done:
+                # Also when this was cancelled: the next sync must not take it for done.
+                self._dirty += [file for file in dirty if file not in self._dirty]
+                self._names_changed |= names_changed
+        self._removal_unsynced &= self._names_changed
         self.synced_position = max(self.synced_position, target)
 
     def read(self, position: int, length: int) -> bytes:
@@ -179,7 +194,8 @@ class CommitLog:
             offset = 0
             while offset < len(data) or not data:
                 length = record.length_at(data, offset)
-                if more and (length == 0 or length > len(data) - offset) and length <= record.RECORD_BYTES_MAX:
+                whole_header = len(data) - offset >= record.HEADER_BYTES
+                if more and (not whole_header or len(data) - offset < length <= record.RECORD_BYTES_MAX):
                     chunk = max(_SCAN_BYTES, length)
                     break
                 try:
@@ -205,6 +221,8 @@ class CommitLog:
             for (_, end), file in zip(self.segments(), self._files, strict=True)
             if end > self.synced_position or file in self._dirty
         ]
+        # Names that a process made which died before it synced them.
+        self._names_changed = True
 
     def check_contiguous(self, synced_position: int) -> None:
         """Find out whether a segment is missing or short below `synced_position`.
@@ -227,16 +245,20 @@ class CommitLog:
         return min(self._starts[index + 1], self._starts[index] + self._files[index].size())
 
     def remove_before(self, position: int) -> int:
-        """Remove the segments that end at or before `position`, never the last one; how many went."""
-        removed = 0
-        while len(self._starts) > 1 and self._starts[1] <= position:
-            start, file = self._starts.pop(0), self._files.pop(0)
-            if file in self._dirty:
-                self._dirty.remove(file)
-            file.close()
-            self._disk.remove(self._folder / f"{start:020d}{_SUFFIX}")
-            removed += 1
-        return removed
+        """Remove the oldest segment if it ends at or before `position` and is not the last one; how many went.
+
+        One at a time, and the next one only after a sync: a power loss may bring removed files back, and of two just
+        the older one, which would leave a hole between it and the rest.
+        """
+        if len(self._starts) < 2 or self._starts[1] > position or self._removal_unsynced:
+            return 0
+        start, file = self._starts.pop(0), self._files.pop(0)
+        if file in self._dirty:
+            self._dirty.remove(file)
+        file.close()
+        self._disk.remove(self._folder / f"{start:020d}{_SUFFIX}")
+        self._names_changed = self._removal_unsynced = True
+        return 1
 
     def close(self) -> None:
         """Close the files; nothing is synced."""

@@ -187,7 +187,7 @@ class MessageStore:
                 queue.forget_before(self._next_offsets.get(queue, queue.max_offset))
 
     def delete_before(self, position: int) -> int:
-        """Delete the segments that end at or before `position`, and what leads into them; how many there were."""
+        """Delete the oldest segment if it ends at or before `position`, and what leads into it; 1 if it went."""
         removed = self.log.remove_before(position)
         if removed:
             start = self.log.start_position
