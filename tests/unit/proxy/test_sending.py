@@ -25,6 +25,9 @@ async def test_a_message_is_stored_as_it_came() -> None:
     async with world() as w:
         sent = message(tag="a", keys=["k1", "k2"])
         sent.user_properties["color"] = "blue"
+        sent.system_properties.born_timestamp.FromMilliseconds(1)
+        sent.system_properties.body_digest.type = d.MD5
+        sent.system_properties.body_digest.checksum = "841A2D689AD86BD1611447453C22C6FC"
         answer = await w.send(sent)
         assert answer.status.code == Code.OK
         (entry,) = answer.entries
