@@ -7,11 +7,11 @@ INSTALLED := $(VENV)/installed
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format demo proto docs bench clean
+.PHONY: help setup run test lint format demo proto docs bench bench-peer clean
 
 help: ## Show this help
 	@echo "Popwheel. What make can do:"
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | while IFS=$$'\t' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
 
 setup: $(INSTALLED) ## Make the virtual environment .venv with all that the rest needs
 
@@ -48,8 +48,12 @@ proto: setup ## Generate services/common/pb from proto/
 docs: setup ## Write docs/options.md from the options models
 	@$(BIN)/python -m tools.generate_options_doc
 
-bench: setup ## Measure this machine: sends, receives, CPU, memory, start-up
-	$(BIN)/python -m bench
+bench: setup ## Measure this machine: sends, receives, latency, CPU, memory, start-up (ARGS="--case send-64")
+	$(BIN)/python -m bench $(ARGS)
+
+bench-peer: setup ## The same, in turn with another server of the protocol: PEER=host:port [PEER_PIDS=1,2]
+	@test -n "$(PEER)" || { echo "say which server: make bench-peer PEER=127.0.0.1:28081" >&2; exit 1; }
+	$(BIN)/python -m bench --peer $(PEER) --peer-pids "$(PEER_PIDS)" $(ARGS)
 
 clean: ## Remove what make has made, but not ./data
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

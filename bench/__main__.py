@@ -1,0 +1,87 @@
+"""`python -m bench`: measure our own server, and another one beside it if there is one (see docs/performance.md)."""
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.measure import CASES, OWN_ONLY, TINY, TOPICS, Figures, Scale
+from bench.report import Run, table
+from bench.server import OwnServer, PeerServer, Server
+
+FLUSHES = ("async", "sync")
+
+
+def arguments(words: Sequence[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--case", action="append", choices=list(CASES), help="only this; may be repeated")
+    parser.add_argument("--flush", action="append", choices=FLUSHES, help="only this broker.flush; may be repeated")
+    parser.add_argument("--runs", type=int, default=3, help="of each case; the table shows their median")
+    parser.add_argument("--seconds", type=float, default=Scale.seconds, help="of each measured stretch of sends")
+    parser.add_argument("--drain-messages", type=int, default=Scale.drain_messages)
+    parser.add_argument("--memory-messages", type=int, default=Scale.memory_messages)
+    parser.add_argument("--tiny", action="store_true", help="hardly anything of everything: shows that it works")
+    parser.add_argument("--data-dir", type=Path, help="where our server keeps its data (default: a temporary folder)")
+    parser.add_argument("--json", type=Path, help="append the JSON lines to this file (default: standard output)")
+    parser.add_argument("--peer", metavar="HOST:PORT", help=f"another server, with topics {', '.join(TOPICS)}")
+    parser.add_argument("--peer-pids", default="", metavar="PID,...", help="its processes, for CPU and memory")
+    return parser.parse_args(words)
+
+
+async def measure(options: argparse.Namespace, folder: Path, console: Console) -> list[Run]:
+    """Run the cases: each as often as asked for, and each time on all servers in turn."""
+    scale = (
+        TINY
+        if options.tiny
+        else replace(
+            Scale(),
+            seconds=options.seconds,
+            drain_messages=options.drain_messages,
+            memory_messages=options.memory_messages,
+        )
+    )
+    own = [OwnServer(flush, folder) for flush in options.flush or FLUSHES]
+    servers: list[Server] = list(own)
+    if options.peer:
+        servers.append(PeerServer(options.peer, [int(pid) for pid in options.peer_pids.split(",") if pid]))
+    runs: list[Run] = []
+    with contextlib.ExitStack() as stack:
+        lines = stack.enter_context(options.json.open("a")) if options.json else sys.stdout
+        for each in own:
+            await each.start()
+            stack.callback(each.stop)
+        for name in options.case or CASES:
+            for number in range(1, options.runs + 1):
+                for server in servers:
+                    if name in OWN_ONLY and server not in own:
+                        continue
+                    if name == "memory" and not server.pids:
+                        continue
+                    console.print(f"{name} on {server.name}, run {number} of {options.runs}", style="dim")
+                    figures: Figures = await CASES[name](server, scale)
+                    gc.collect()
+                    runs.append(Run(name, server.name, number, figures))
+                    runs[-1].write(lines)
+    return runs
+
+
+def main(words: Sequence[str]) -> int:
+    """Measure and report."""
+    options = arguments(words)
+    gc.disable()  # a pause of the load generator would be taken for one of the server
+    with tempfile.TemporaryDirectory(prefix="popwheel-bench-") as scratch:
+        runs = asyncio.run(measure(options, options.data_dir or Path(scratch), Console(stderr=True)))
+    table(runs, Console(width=None if sys.stdout.isatty() else 160))
+    return 1 if any(run.figures.get("errors") or run.figures.get("missing") for run in runs) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,69 @@
+"""What the operating system says of processes: CPU they used, memory they hold."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+MIB = 2**20
+
+
+def cpu_s(pids: Sequence[int]) -> float:
+    """Seconds of CPU, user and system, that processes have used with all of their threads."""
+    ticks = 0
+    for pid in pids:
+        # The name in brackets may hold anything, spaces and brackets too.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / _TICKS_PER_S
+
+
+def machine_cpu_s() -> float:
+    """Seconds of CPU that anything on this machine has used."""
+    with Path("/proc/stat").open() as file:
+        user, nice, system, _idle, _iowait, irq, softirq, *_ = map(int, file.readline().split()[1:])
+    return (user + nice + system + irq + softirq) / _TICKS_PER_S
+
+
+def anonymous_mib(pids: Sequence[int]) -> float:
+    """MiB of anonymous memory that is resident: heaps and stacks, without mapped files."""
+    total_kib = 0
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                total_kib += int(line.split()[1])
+    return total_kib / 1024
+
+
+def resident_mib(pids: Sequence[int]) -> float:
+    """MiB of memory that is resident, mapped files included."""
+    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
+    return pages * os.sysconf("SC_PAGE_SIZE") / MIB
+
+
+@dataclass(frozen=True)
+class Usage:
+    """CPU seconds used so far by the server, by this process, and by everything on the machine."""
+
+    server_s: float
+    loader_s: float
+    machine_s: float
+
+    @classmethod
+    def now(cls, pids: Sequence[int]) -> Self:
+        """What was used up to now."""
+        return cls(cpu_s(pids), time.process_time(), machine_cpu_s())
+
+    def since(self, before: "Usage") -> "Usage":
+        """What was used after `before`."""
+        return Usage(
+            self.server_s - before.server_s, self.loader_s - before.loader_s, self.machine_s - before.machine_s
+        )
+
+    @property
+    def others_s(self) -> float:
+        """CPU that neither server nor load generator used: what disturbed the run."""
+        return max(0.0, self.machine_s - self.server_s - self.loader_s)

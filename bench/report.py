@@ -1,0 +1,110 @@
+"""What was measured, as JSON lines for machines and as a table for people."""
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+SHOWN = (
+    "messages_per_s",
+    "first_send_s",
+    "e2e_p50_ms",
+    "e2e_p99_ms",
+    "call_p50_ms",
+    "call_p99_ms",
+    "server_cpu_us",
+    "server_cpu_percent",
+    "loader_cpu_us",
+    "others_cpu_cores",
+    "anonymous_mib",
+    "data_mib",
+    "messages_per_poll",
+    "missing",
+    "duplicates",
+    "errors",
+)
+"""Figures that the table shows, in this order; the JSON lines have them all."""
+
+_HIDDEN_IF_ZERO = {"missing", "duplicates", "errors"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of one case.
+
+    Args:
+        case: its name.
+        server: whose figures they are.
+        number: which run, from 1.
+        figures: by name.
+    """
+
+    case: str
+    server: str
+    number: int
+    figures: dict[str, float]
+
+    def write(self, file: TextIO) -> None:
+        """Write it as one line of JSON."""
+        rounded = {name: float(f"{value:.5g}") for name, value in self.figures.items()}
+        line = {"case": self.case, "server": self.server, "run": self.number, **rounded, "command": command(self)}
+        print(json.dumps(line), file=file, flush=True)
+
+
+def command(run: Run) -> str:
+    """What repeats a run by itself."""
+    return f"python -m bench --case {run.case}" + ("" if run.server == "peer" else f" --flush {run.server}")
+
+
+def medians(runs: Iterable[Run]) -> dict[tuple[str, str, str], list[float]]:
+    """Median, least and greatest by (case, server, figure)."""
+    values: dict[tuple[str, str, str], list[float]] = {}
+    for run in runs:
+        for name, value in run.figures.items():
+            values.setdefault((run.case, run.server, name), []).append(value)
+    return {key: [statistics.median(found), min(found), max(found)] for key, found in values.items()}
+
+
+def table(runs: Sequence[Run], console: Console) -> None:
+    """Print medians, their spread, and ratios to the peer where there is one."""
+    servers = list(dict.fromkeys(run.server for run in runs))
+    cases = list(dict.fromkeys(run.case for run in runs))
+    found = medians(runs)
+    ours = [server for server in servers if server != "peer"] if "peer" in servers else []
+    count = max((run.number for run in runs), default=0)
+    title = f"median of {count} (least to greatest)" if count > 1 else "one run"
+    shown = Table("case", "figure", *servers, *(f"{server} / peer" for server in ours), title=title)
+    for column in shown.columns[2:]:
+        column.justify = "right"
+    for case in cases:
+        first = True
+        for name in SHOWN:
+            values = [found.get((case, server, name)) for server in servers]
+            if not any(values) or (name in _HIDDEN_IF_ZERO and not any(value and value[2] for value in values)):
+                continue
+            peer = found.get((case, "peer", name))
+            ratios = [_ratio(found.get((case, server, name)), peer) for server in ours]
+            shown.add_row(case if first else "", name, *map(_cell, values), *ratios)
+            first = False
+        shown.add_section()
+    console.print(shown)
+
+
+def _cell(value: list[float] | None) -> str:
+    if value is None:
+        return ""
+    median, least, greatest = value
+    text = _number(median)
+    return text if least == greatest else f"{text} ({_number(least)} to {_number(greatest)})"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _ratio(value: list[float] | None, peer: list[float] | None) -> str:
+    return f"{value[0] / peer[0]:.2f}" if value and peer and peer[0] else ""

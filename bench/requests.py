@@ -1,0 +1,184 @@
+"""The requests of the load as bytes, made once and filled in per call; and what is read out of the answers."""
+
+import uuid
+from collections.abc import Iterator, Sequence
+
+from google.protobuf.duration_pb2 import Duration
+
+from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.rpc.grpc_messages import PREFIX_BYTES, frame_message
+
+_SERVICE = b"/apache.rocketmq.v2.MessagingService/"
+SEND = _SERVICE + b"SendMessage"
+RECEIVE = _SERVICE + b"ReceiveMessage"
+ACK = _SERVICE + b"AckMessage"
+ROUTE = _SERVICE + b"QueryRoute"
+HEARTBEAT = _SERVICE + b"Heartbeat"
+TELEMETRY = _SERVICE + b"Telemetry"
+
+_ID_END = 8
+_ID_PREFIX_CHARACTERS = 26
+_INVISIBLE_S = 60
+SEQUENCE_DIGITS = 16
+"""A body begins with the number of its message in so many decimal digits."""
+
+
+class SendTemplate:
+    """SendMessage requests that differ only in their message ids, which never come again.
+
+    Args:
+        topic: where to.
+        size: bytes of each body, at least 16.
+        batch: messages in one request.
+    """
+
+    def __init__(self, topic: str, size: int, batch: int = 1) -> None:
+        self._count = 0
+        self._prefix = uuid.uuid4().hex[:_ID_PREFIX_CHARACTERS].upper()
+        marks = [f"{self._prefix}#{index:07d}" for index in range(batch)]
+        body = b"0" * SEQUENCE_DIGITS + bytes(97 + index % 26 for index in range(size - SEQUENCE_DIGITS))
+        messages = [_message(topic, mark, body) for mark in marks]
+        data = frame_message(service.SendMessageRequest(messages=messages).SerializeToString())
+        self._data = data
+        self._at = [data.index(mark.encode()) + _ID_PREFIX_CHARACTERS for mark in marks]
+        self._head = data[: self._at[0]]
+        self._tail = data[self._at[0] + _ID_END :]
+        self._single = batch == 1
+
+    def make(self) -> bytes:
+        """The next request."""
+        if self._single:
+            self._count += 1
+            return b"%b%08X%b" % (self._head, self._count, self._tail)
+        data = bytearray(self._data)
+        count = self._count
+        for at in self._at:
+            count += 1
+            data[at : at + _ID_END] = b"%08X" % count
+        self._count = count
+        return bytes(data)
+
+
+def numbered_send(topic: str, size: int, number: int) -> bytes:
+    """A SendMessage request whose body says which it is."""
+    body = f"{number:0{SEQUENCE_DIGITS}d}".encode().ljust(size, b"x")
+    message = _message(topic, uuid.uuid4().hex.upper() + "00", body)
+    return frame_message(service.SendMessageRequest(messages=[message]).SerializeToString())
+
+
+def _message(topic: str, message_id: str, body: bytes) -> definition.Message:
+    message = definition.Message(topic=definition.Resource(name=topic), body=body)
+    properties = message.system_properties
+    properties.message_id = message_id
+    properties.body_encoding = definition.IDENTITY
+    properties.message_type = definition.NORMAL
+    properties.born_timestamp.GetCurrentTime()
+    properties.born_host = "127.0.0.1"
+    return message
+
+
+def route(topic: str, address: str) -> bytes:
+    """QueryRoute."""
+    request = service.QueryRouteRequest(topic=definition.Resource(name=topic), endpoints=_endpoints(address))
+    return frame_message(request.SerializeToString())
+
+
+def receive(topic: str, group: str, queue: definition.MessageQueue, count: int, poll_s: float) -> bytes:
+    """ReceiveMessage, for at most `count` messages, waiting `poll_s` seconds."""
+    request = service.ReceiveMessageRequest(
+        group=definition.Resource(name=group),
+        message_queue=queue,
+        filter_expression=definition.FilterExpression(type=definition.TAG, expression="*"),
+        batch_size=count,
+        invisible_duration=Duration(seconds=_INVISIBLE_S),
+        long_polling_timeout=Duration(nanos=int(poll_s % 1 * 1e9), seconds=int(poll_s)),
+    )
+    return frame_message(request.SerializeToString())
+
+
+def ack(topic: str, group: str, messages: Sequence[definition.Message]) -> bytes:
+    """AckMessage for all of these."""
+    entries = []
+    for message in messages:
+        properties = message.system_properties
+        entries.append(
+            service.AckMessageEntry(message_id=properties.message_id, receipt_handle=properties.receipt_handle)
+        )
+    request = service.AckMessageRequest(
+        group=definition.Resource(name=group), topic=definition.Resource(name=topic), entries=entries
+    )
+    return frame_message(request.SerializeToString())
+
+
+def settings(topic: str, group: str, address: str) -> bytes:
+    """What a client says of itself on its Telemetry stream; a producer if it has no group."""
+    ours = definition.Settings(access_point=_endpoints(address), request_timeout=Duration(seconds=5))
+    ours.user_agent.language = definition.PYTHON
+    ours.user_agent.version = "5.1.2"
+    if group:
+        ours.client_type = definition.SIMPLE_CONSUMER
+        ours.subscription.group.name = group
+        ours.subscription.long_polling_timeout.seconds = 20
+        entry = ours.subscription.subscriptions.add()
+        entry.topic.name = topic
+        entry.expression.type = definition.TAG
+        entry.expression.expression = "*"
+    else:
+        ours.client_type = definition.PRODUCER
+        ours.backoff_policy.max_attempts = 1
+        ours.backoff_policy.exponential_backoff.multiplier = 1
+        ours.publishing.topics.add().name = topic
+    return frame_message(service.TelemetryCommand(settings=ours).SerializeToString())
+
+
+def heartbeat(group: str) -> bytes:
+    """Heartbeat of a client; a producer if it has no group."""
+    request = service.HeartbeatRequest(client_type=definition.SIMPLE_CONSUMER if group else definition.PRODUCER)
+    if group:
+        request.group.name = group
+    return frame_message(request.SerializeToString())
+
+
+def _endpoints(address: str) -> definition.Endpoints:
+    host, _, port = address.rpartition(":")
+    return definition.Endpoints(scheme=definition.IPv4, addresses=[definition.Address(host=host, port=int(port))])
+
+
+def split(parts: Sequence[bytes]) -> Iterator[bytes]:
+    """The messages of an answer."""
+    data = parts[0] if len(parts) == 1 else b"".join(parts)
+    at = 0
+    while at < len(data):
+        after = at + PREFIX_BYTES + int.from_bytes(data[at + 1 : at + PREFIX_BYTES], "big")
+        yield data[at + PREFIX_BYTES : after]
+        at = after
+
+
+def refusal(answer: type[service.SendMessageResponse] | type[service.AckMessageResponse], parts: list[bytes]) -> str:
+    """What a unary answer refuses; "" if it is all well.
+
+    Its status on top is OK only if that of each entry is.
+    """
+    for data in split(parts):
+        decoded = answer.FromString(data)
+        if decoded.status.code == Code.OK:
+            return ""
+        for status in (*(entry.status for entry in decoded.entries), decoded.status):
+            if status.code != Code.OK:
+                return f"{Code.Name(status.code)}: {status.message}"
+    return "an empty answer"
+
+
+def received(parts: list[bytes]) -> tuple[list[definition.Message], str]:
+    """The messages of a ReceiveMessage answer, and why there are none if that is an error."""
+    messages = []
+    error = ""
+    for data in split(parts):
+        part = service.ReceiveMessageResponse.FromString(data)
+        if part.HasField("message"):
+            messages.append(part.message)
+        elif part.HasField("status") and part.status.code not in (Code.OK, Code.MESSAGE_NOT_FOUND):
+            error = f"{Code.Name(part.status.code)}: {part.status.message}"
+    return messages, "" if messages else error

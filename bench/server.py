@@ -1,0 +1,123 @@
+"""The servers that are measured: our own, started here as one process, or another one that runs already."""
+
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from bench import requests
+from bench.client import CallFailedError, Client
+from bench.connection import ConnectionFailedError
+from tests.harness.standalone import StandaloneProcess
+
+_PROBE_PAUSE_S = 0.005
+_FIRST_SEND_TIMEOUT_S = 60.0
+
+
+class Server(Protocol):
+    """What every case needs to know of a server."""
+
+    name: str
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the client protocol."""
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """Its processes; none if they are not known, then CPU and memory are not measured."""
+
+
+class PeerServer:
+    """A server that somebody else has started; its topics must exist.
+
+    Args:
+        address: `host:port`.
+        pids: its processes.
+    """
+
+    def __init__(self, address: str, pids: Sequence[int]) -> None:
+        self.name = "peer"
+        self.address = address
+        self.pids = pids
+
+
+class OwnServer:
+    """`popwheel standalone` as a process of its own.
+
+    Args:
+        flush: `sync` or `async`, the value of `broker.flush`; also its name here.
+        folder: for its data and its log.
+    """
+
+    def __init__(self, flush: str, folder: Path) -> None:
+        self.name = flush
+        self.data_dir = folder / f"data-{flush}"
+        self._process = StandaloneProcess(self.data_dir, ["--set", f"broker.flush={flush}"])
+        self._runs = False
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the client protocol; the same over restarts."""
+        return self._process.grpc_address
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """The one process."""
+        return [self._process.pid]
+
+    @property
+    def log_mib(self) -> float:
+        """MiB of all it has on disk."""
+        files = [path for path in self.data_dir.rglob("*") if path.is_file()]
+        return sum(path.stat().st_blocks * 512 for path in files) / 2**20
+
+    async def start(self) -> float:
+        """Start it on the data there is; seconds until a first send was answered with OK."""
+        began = time.perf_counter()
+        self._process.start(until="")
+        self._runs = True
+        await first_send(self.address)
+        return time.perf_counter() - began
+
+    async def start_afresh(self) -> float:
+        """Like `start`, without any data."""
+        self.stop()
+        shutil.rmtree(self.data_dir, ignore_errors=True)
+        return await self.start()
+
+    def kill(self) -> None:
+        """End it as kill -9 does."""
+        self._process.kill()
+        self._runs = False
+
+    def stop(self) -> None:
+        """End it as SIGTERM does, if it runs."""
+        if self._runs:
+            self._runs = False
+            self._process.stop()
+
+
+async def first_send(address: str, topic: str = "bench-first") -> None:
+    """Try until a send is answered with OK.
+
+    Raises:
+        CallFailedError: none was for a minute.
+    """
+    until = time.perf_counter() + _FIRST_SEND_TIMEOUT_S
+    template = requests.SendTemplate(topic, 1024)
+    while True:
+        try:
+            client = await Client.connect(address, topic)
+            try:
+                await client.send(template.make())
+            finally:
+                client.close()
+        except (ConnectionFailedError, CallFailedError) as error:
+            if time.perf_counter() > until:
+                raise CallFailedError(f"no send succeeded for {_FIRST_SEND_TIMEOUT_S:.0f} s: {error}") from error
+            # No await: nothing else is to be done in this process, and a timer would add its own milliseconds.
+            time.sleep(_PROBE_PAUSE_S)
+        else:
+            return
