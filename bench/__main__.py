@@ -53,11 +53,11 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
     if options.peer:
         servers.append(PeerServer(options.peer, [int(pid) for pid in options.peer_pids.split(",") if pid]))
     runs: list[Run] = []
-    with contextlib.ExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
         lines = stack.enter_context(options.json.open("a")) if options.json else sys.stdout
         for each in own:
             await each.start()
-            stack.callback(each.stop)
+            stack.push_async_callback(each.stop)
         for name in options.case or CASES:
             for number in range(1, options.runs + 1):
                 for server in servers:

@@ -1,5 +1,6 @@
 """The servers that are measured: our own, started here as one process, or another one that runs already."""
 
+import asyncio
 import shutil
 import time
 from collections.abc import Sequence
@@ -83,7 +84,7 @@ class OwnServer:
 
     async def start_afresh(self) -> float:
         """Like `start`, without any data."""
-        self.stop()
+        await self.stop()
         shutil.rmtree(self.data_dir, ignore_errors=True)
         return await self.start()
 
@@ -92,11 +93,12 @@ class OwnServer:
         self._process.kill()
         self._runs = False
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """End it as SIGTERM does, if it runs."""
         if self._runs:
             self._runs = False
-            self._process.stop()
+            # The server waits for its clients to go, and they go only if this process's loop runs on.
+            await asyncio.to_thread(self._process.stop)
 
 
 async def first_send(address: str, topic: str = "bench-first") -> None:
