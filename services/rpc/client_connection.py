@@ -212,11 +212,6 @@ class ClientConnection(Wire):
             self.flush()
             self._transport.close()
 
-    def abort_for(self, limit: str) -> None:
-        """Close at once, because the server does not read what it is sent."""
-        self._error = RpcError(GrpcStatus.UNAVAILABLE, f"the server does not read what it is sent ({limit})")
-        self.abort()
-
     def end(self, error: RpcError) -> None:
         """End all calls with an error and close."""
         self._error = error

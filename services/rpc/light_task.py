@@ -29,6 +29,7 @@ class LightTask:
         "_cancel_requests",
         "_coroutine",
         "_done",
+        "_fault",
         "_loop",
         "_must_cancel",
         "_waits_for",
@@ -43,6 +44,7 @@ class LightTask:
         self._done = done
         self._waits_for: asyncio.Future[Any] | None = None
         self._must_cancel = False
+        self._fault: Exception | None = None
         self._cancel_requests = 0
         self.ended = False
 
@@ -85,6 +87,9 @@ class LightTask:
             if self._must_cancel:
                 self._must_cancel = False
                 yielded = self._coroutine.throw(CancelledError())
+            elif self._fault is not None:
+                fault, self._fault = self._fault, None
+                yielded = self._coroutine.throw(fault)
             else:
                 # A future's own __await__ raises its exception, so there is nothing to hand in.
                 yielded = self._coroutine.send(None)
@@ -106,7 +111,9 @@ class LightTask:
             self._loop.call_soon(self._step)
             return
         if getattr(yielded, "_asyncio_future_blocking", None) is None:
-            raise RuntimeError(f"a handler waits for something that is no future: {yielded!r}")
+            self._fault = RuntimeError(f"a handler waits for something that is no future: {yielded!r}")
+            self._loop.call_soon(self._step)
+            return
         yielded._asyncio_future_blocking = False
         self._waits_for = yielded
         yielded.add_done_callback(self._step)

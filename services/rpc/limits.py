@@ -16,7 +16,7 @@ class Limits:
         concurrent_streams_max: calls of one connection that run at a time, also those whose caller has just cancelled.
         message_bytes_max: one message, in either direction of a call.
         receive_buffer_bytes_max: bytes of one connection that were received and not yet taken by handlers.
-        send_buffer_bytes_max: bytes of one connection that wait for a reader that is slow or gives no window.
+        send_buffer_bytes_max: bytes of one connection to a client that wait because it reads slowly or gives no window.
         header_list_bytes_max: the headers of one call, each with 32 bytes more than name and value.
         continuations_max: CONTINUATION frames of one header block.
         connection_window_bytes: what may be under way to us on one connection.
@@ -40,7 +40,7 @@ class Limits:
     concurrent_streams_max: int = 4096
     message_bytes_max: int = 8 * MIB
     receive_buffer_bytes_max: int = 64 * MIB
-    send_buffer_bytes_max: int = 64 * MIB
+    send_buffer_bytes_max: int = 32 * MIB
     header_list_bytes_max: int = 65_536
     continuations_max: int = 16
     connection_window_bytes: int = 16 * MIB

@@ -198,9 +198,10 @@ class ServerConnection(Wire):
     def call_ended(self, stream_id: int) -> None:
         """A call is over as far as its caller is concerned."""
         self._calls.pop(stream_id, None)
-        self._last_call_at = self.now
-        if not self._calls and self.http2.refusing:
-            self.loop.call_soon(self._close_if_idle)
+        if not self._calls:
+            self._last_call_at = self.clock.monotonic()
+            if self.http2.refusing:
+                self.loop.call_soon(self._close_if_idle)
 
     def lingering_began(self, call: ServerCall) -> None:
         """A call is over and its handler is not yet."""
@@ -212,6 +213,15 @@ class ServerConnection(Wire):
         self._lingering.discard(call)
         self.http2.lingering = len(self._lingering)
         self.server.handler_ended(self)
+
+    def flush(self) -> None:
+        """Write what is to be sent now; a client for whom too much waits is let go."""
+        super().flush()
+        waiting = self.http2.outbox.queued_bytes
+        if (self.paused or waiting) and self._transport is not None:
+            waiting += self._transport.get_write_buffer_size()
+            if waiting > self.limits.send_buffer_bytes_max:
+                self.abort_for("send_buffer_bytes_max")
 
     # Its end
 

@@ -76,14 +76,6 @@ class Wire(asyncio.Protocol):
         if data:
             self.sent_bytes += len(data)
             transport.write(data)
-        if (self.paused or outbox.queued_bytes) and (
-            transport.get_write_buffer_size() + outbox.queued_bytes > self.limits.send_buffer_bytes_max
-        ):
-            self.abort_for("send_buffer_bytes_max")
-
-    def abort_for(self, limit: str) -> None:
-        """Close at once, because the other side went past a limit."""
-        raise NotImplementedError
 
     def abort(self) -> None:
         """Close at once."""

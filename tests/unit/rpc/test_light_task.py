@@ -1,0 +1,166 @@
+"""A handler without a Task: it must see what it would see in one."""
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from typing import Any
+
+import pytest
+
+from services.rpc.light_task import LightTask
+
+
+async def run(coroutine: Awaitable[Any]) -> Any:
+    """Run in a LightTask that starts, as in a server, within a callback of the loop."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[Any] = loop.create_future()
+    task: LightTask | None = None
+
+    def done(result: Any, error: BaseException | None) -> None:
+        if error is None:
+            outcome.set_result(result)
+        elif isinstance(error, asyncio.CancelledError):
+            outcome.cancel()
+        else:
+            outcome.set_exception(error)
+
+    task = LightTask(loop, coroutine, done)
+    loop.call_soon(task.start)
+    try:
+        return await outcome
+    finally:
+        assert task.done()
+
+
+async def test_one_that_never_waits_has_ended_when_start_returns() -> None:
+    loop = asyncio.get_running_loop()
+    ended: list[object] = []
+
+    async def answer() -> int:
+        return 42
+
+    def start() -> None:
+        LightTask(loop, answer(), lambda result, error: ended.append((result, error))).start()
+        ended.append("returned")
+
+    loop.call_soon(start)
+    await asyncio.sleep(0)
+    assert ended == [(42, None), "returned"]
+
+
+async def test_results_and_errors() -> None:
+    async def wait_and(outcome: Exception | int) -> int:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    assert await run(wait_and(7)) == 7
+    with pytest.raises(LookupError):
+        await run(wait_and(LookupError()))
+
+
+async def test_what_is_awaitable_and_no_coroutine() -> None:
+    future = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(0.001, future.set_result, 3)
+    assert await run(future) == 3
+
+
+async def test_tools_that_ask_for_the_current_task() -> None:
+    async def work() -> list[str]:
+        seen = []
+        first = asyncio.current_task()
+        assert first is not None
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(10)
+        except TimeoutError:
+            seen.append("timeout")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.sleep(10), 0.01)
+        seen.append("wait_for")
+
+        async def fail() -> None:
+            raise LookupError
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(asyncio.sleep(10))
+                group.create_task(fail())
+        except* LookupError:
+            seen.append("group")
+        seen.append(await asyncio.create_task(asyncio.sleep(0, "task")))
+        assert asyncio.current_task() is first
+        return seen
+
+    assert await run(work()) == ["timeout", "wait_for", "group", "task"]
+    assert isinstance(asyncio.current_task(), asyncio.Task)
+
+
+async def started(coroutine: Coroutine[Any, Any, Any]) -> tuple[LightTask, list[object]]:
+    """A task that has taken its first step, and what `done` will be told."""
+    loop = asyncio.get_running_loop()
+    ended: list[object] = []
+    task = LightTask(loop, coroutine, lambda result, error: ended.append(error or result))
+    loop.call_soon(task.start)
+    await asyncio.sleep(0)
+    return task, ended
+
+
+async def test_cancellation_where_it_waits() -> None:
+    cleaned = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append(True)
+
+    task, ended = await started(work())
+    assert task.cancel()
+    assert not task.done(), "not within cancel()"
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert cleaned == [True]
+    assert isinstance(ended[0], asyncio.CancelledError)
+    assert not task.cancel()
+
+
+async def test_cancellation_between_two_steps() -> None:
+    async def work() -> None:
+        await asyncio.sleep(0)
+        await asyncio.sleep(10)
+
+    task, ended = await started(work())
+    task.cancel()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert isinstance(ended[0], asyncio.CancelledError)
+
+
+async def test_a_cancellation_that_is_survived() -> None:
+    async def work() -> str:
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+        return "finished anyway"
+
+    task, ended = await started(work())
+    task.cancel()
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert ended == ["finished anyway"]
+
+
+async def test_waiting_for_what_is_no_future() -> None:
+    class Odd:
+        def __await__(self) -> Any:
+            yield "odd"
+
+    async def work() -> None:
+        await Odd()
+
+    with pytest.raises(RuntimeError, match="no future"):
+        await run(work())
