@@ -152,7 +152,9 @@ class ConsumeQueue:
         self.min_offset = min_offset
         starts = self._file_starts()
         self._folder_made = bool(starts)
-        for file_start in range(min_offset - min_offset % self._entries_per_file, max_offset, self._entries_per_file):
+        # One that holds nothing needs no file: it may never have had one.
+        first = min_offset - min_offset % self._entries_per_file if min_offset < max_offset else max_offset
+        for file_start in range(first, max_offset, self._entries_per_file):
             wanted = (min(max_offset, file_start + self._entries_per_file) - file_start) * ENTRY_BYTES
             if file_start not in starts or not self._cut_file(file_start, wanted):
                 self._base = self._flushed = self.min_offset = 0

@@ -233,6 +233,12 @@ class MessageStore:
             self._take_up(found)
             if found.position >= checkpoint.position:
                 yield found
+        for topic, queues in (checkpoint.queues or {}).items():
+            for queue_id, (_, max_offset) in queues.items():
+                queue = self.ensure_queue((topic, queue_id))
+                if queue.max_offset == 0 and max_offset > 0:
+                    # It was made again, and the log holds nothing of it any more: its offsets go on all the same (S3).
+                    queue.begin_at(max_offset)
         self.confirmed_position = self.log.end_position
 
     def _take_up(self, found: StoredRecord) -> None:
