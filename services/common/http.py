@@ -12,6 +12,7 @@ import uvicorn
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi_offline import FastAPIOffline
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException
@@ -30,7 +31,7 @@ _HTTP_STATUSES = frozenset((400, 401, 402, 403, 404, 408, 409, 413, 429, 431, 50
 def make_http_app(
     title: str, version: str, registry: CollectorRegistry, checks: ReadinessChecks, routers: Sequence[APIRouter] = ()
 ) -> FastAPI:
-    """The application of one process; its OpenAPI page is at `/docs`.
+    """The application of one process; its OpenAPI page is at `/docs`, without a word to the Internet.
 
     Args:
         title: shown on the OpenAPI page.
@@ -39,7 +40,7 @@ def make_http_app(
         checks: what `/readyz` asks.
         routers: further routes.
     """
-    app = FastAPI(title=title, version=version)
+    app: FastAPI = FastAPIOffline(title=title, version=version)
     app.add_exception_handler(StatusError, _refused)
     app.add_exception_handler(RequestValidationError, _not_understood)
     app.add_exception_handler(HTTPException, _no_such_route)
