@@ -58,18 +58,18 @@ class MessageReader:
         message_bytes_max: the longest message.
     """
 
-    __slots__ = ("_bytes", "_message_bytes_max", "_parts", "_wanted")
+    __slots__ = ("_message_bytes_max", "_rest", "_wanted")
 
     def __init__(self, message_bytes_max: int) -> None:
         self._message_bytes_max = message_bytes_max
-        self._parts: list[bytes] = []
-        self._bytes = 0
+        # One run of bytes, not a list of parts: whoever sends single bytes must not make us keep an object for each.
+        self._rest = bytearray()
         self._wanted = PREFIX_BYTES
 
     @property
     def partial_bytes(self) -> int:
         """Bytes that are kept because their message is not yet whole."""
-        return self._bytes
+        return len(self._rest)
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take data in; the messages that are whole now.
@@ -77,27 +77,27 @@ class MessageReader:
         Raises:
             RpcError: RESOURCE_EXHAUSTED if a message is too long, UNIMPLEMENTED if it is compressed.
         """
-        if self._parts:
-            self._parts.append(data)
-            self._bytes += len(data)
-            if self._bytes < self._wanted:
+        source: bytes | bytearray = data
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._wanted:
                 return []
-            data = b"".join(self._parts)
+            source = self._rest
         messages = []
         at = 0
-        end = len(data)
+        end = len(source)
+        view = memoryview(source)
+        self._wanted = PREFIX_BYTES
         while end - at >= PREFIX_BYTES:
-            compressed, length = _PREFIX.unpack_from(data, at)
+            compressed, length = _PREFIX.unpack_from(source, at)
             self._check(compressed, length)
             if end - at - PREFIX_BYTES < length:
                 self._wanted = PREFIX_BYTES + length
                 break
-            messages.append(data[at + PREFIX_BYTES : at + PREFIX_BYTES + length])
-            at += PREFIX_BYTES + length
-        else:
-            self._wanted = PREFIX_BYTES
-        self._parts = [data[at:]] if at < end else []
-        self._bytes = end - at
+            at += PREFIX_BYTES
+            messages.append(bytes(view[at : at + length]))
+            at += length
+        self._rest = bytearray(view[at:])
         return messages
 
     def _check(self, compressed: int, length: int) -> None:

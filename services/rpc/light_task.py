@@ -4,6 +4,7 @@ import asyncio
 from asyncio import CancelledError
 from asyncio.tasks import _enter_task, _leave_task  # the documented hooks for other task classes
 from collections.abc import Awaitable, Callable, Generator
+from contextvars import copy_context
 from types import CoroutineType
 from typing import Any
 
@@ -14,9 +15,9 @@ class LightTask:
     """Runs one handler, for less than half of what an `asyncio.Task` costs; for nothing if it never suspends.
 
     While it runs it is `asyncio.current_task()`, and it has what `asyncio.timeout`, `asyncio.wait_for` and
-    `asyncio.TaskGroup` ask of the current task: cancel, uncancel, cancelling. It is not in `asyncio.all_tasks()`,
-    cannot be awaited, and runs in the context variables of whoever completes what it waits for. Code that needs more
-    (anyio, for one) makes a Task of its own: `await asyncio.create_task(...)`.
+    `asyncio.TaskGroup` ask of the current task: cancel, uncancel, cancelling. It has context variables of its
+    own. It is not in `asyncio.all_tasks()` and cannot be awaited; code that needs more (anyio, for one) makes a Task of
+    its own: `await asyncio.create_task(...)`.
 
     Args:
         loop: the running loop.
@@ -27,6 +28,7 @@ class LightTask:
     __slots__ = (
         "__weakref__",
         "_cancel_requests",
+        "_context",
         "_coroutine",
         "_done",
         "_fault",
@@ -38,6 +40,7 @@ class LightTask:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, awaitable: Awaitable[Any], done: Done) -> None:
         self._loop = loop
+        self._context = copy_context()
         self._coroutine: Generator[Any, Any, Any] | CoroutineType[Any, Any, Any] = (
             awaitable if isinstance(awaitable, CoroutineType) else awaitable.__await__()
         )
@@ -50,7 +53,7 @@ class LightTask:
 
     def start(self) -> None:
         """Take the first step. No other task may be running: call it from a callback of the loop."""
-        self._step()
+        self._context.run(self._step)
 
     def cancel(self, msg: Any = None) -> bool:
         """Raise CancelledError where it waits, in a later turn of the loop; False if it has ended."""
@@ -108,14 +111,14 @@ class LightTask:
     def _wait(self, yielded: Any) -> None:
         if yielded is None:
             # A bare yield: `asyncio.sleep(0)`.
-            self._loop.call_soon(self._step)
+            self._loop.call_soon(self._step, context=self._context)
             return
         if getattr(yielded, "_asyncio_future_blocking", None) is None:
             self._fault = RuntimeError(f"a handler waits for something that is no future: {yielded!r}")
-            self._loop.call_soon(self._step)
+            self._loop.call_soon(self._step, context=self._context)
             return
         yielded._asyncio_future_blocking = False
         self._waits_for = yielded
-        yielded.add_done_callback(self._step)
+        yielded.add_done_callback(self._step, context=self._context)
         if self._must_cancel and yielded.cancel():
             self._must_cancel = False

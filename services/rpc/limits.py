@@ -41,7 +41,7 @@ class Limits:
     message_bytes_max: int = 8 * MIB
     receive_buffer_bytes_max: int = 64 * MIB
     send_buffer_bytes_max: int = 32 * MIB
-    header_list_bytes_max: int = 65_536
+    header_list_bytes_max: int = 16_384
     continuations_max: int = 16
     connection_window_bytes: int = 16 * MIB
     stream_window_bytes: int = 1 * MIB

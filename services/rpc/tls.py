@@ -22,6 +22,7 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
     context.load_cert_chain(certificate, key)
     context.set_alpn_protocols(["h2"])
     return context

@@ -1,5 +1,7 @@
 """gRPC over HTTP/2: length prefixes, time-outs, statuses."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +31,17 @@ def test_a_message_in_two_parts() -> None:
     assert reader.partial_bytes == 6
     assert reader.feed(b"bc\0") == [b"abc"]
     assert reader.partial_bytes == 1
+
+
+def test_single_bytes_cost_no_more_than_what_they_are() -> None:
+    reader = grpc.MessageReader(2**20)
+    reader.feed(b"\0\0\x10\0\0")
+    tracemalloc.start()
+    for _ in range(100_000):
+        reader.feed(b"x")
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 300_000
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A handler without a Task: it must see what it would see in one."""
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
@@ -164,3 +165,16 @@ async def test_waiting_for_what_is_no_future() -> None:
 
     with pytest.raises(RuntimeError, match="no future"):
         await run(work())
+
+
+async def test_context_variables_are_its_own() -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="outside")
+
+    async def work(name: str) -> str:
+        variable.set(name)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
+        return variable.get()
+
+    assert await asyncio.gather(run(work("a")), run(work("b"))) == ["a", "b"]
+    assert variable.get() == "outside"
