@@ -15,9 +15,6 @@ class Background:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def __len__(self) -> int:
-        return len(self._tasks)
-
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run `work` as a task."""
         task = asyncio.get_running_loop().create_task(work)

@@ -42,7 +42,6 @@ class Session:
     def __init__(self, stream: TelemetryStream) -> None:
         self._stream = stream
         self._writing = asyncio.Lock()
-        self.settings: Settings | None = None
         self.repeat: asyncio.TimerHandle | None = None
 
     async def send(self, command: TelemetryCommand) -> None:
@@ -110,7 +109,6 @@ class Telemetry:
             refusal = Status(code=error.code, message=error.message)
             await session.send(TelemetryCommand(status=for_client(call.metadata, refusal)))
             return
-        session.settings = settings
         command = TelemetryCommand(status=OK, settings=answer)
         await session.send(command)
         repeat_ms = self._options.client.settings_repeat_ms
