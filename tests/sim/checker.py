@@ -1,0 +1,303 @@
+"""Holds the history of a run against the invariants of RELIABILITY 2.2, and says by number which one broke."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from services.common import names
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from tests.sim.clients import Subscription
+from tests.sim.history import Delivery, Handle, History, Polled, Sent, Settling
+from tests.sim.stored import StoredMessage
+from tests.sim.swarm import Swarm
+
+_POLL_GRACE_S = 0.5
+_SLOW_S = 1.0
+
+Key = tuple[str, str]
+"""A group and a message's id."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What became of all messages, and what broke.
+
+    Args:
+        violations: a sentence each, the invariant's number first.
+        lost: acknowledged sends that are gone without an excuse.
+        excused: acknowledged sends that a power loss took, as flush=async allows.
+        duplicated: acknowledged messages that came again without an excuse.
+        recovered: sends of unknown outcome that turned out to be stored.
+        unexpected: deliveries of what nobody sent.
+    """
+
+    violations: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    excused: list[str] = field(default_factory=list)
+    duplicated: list[str] = field(default_factory=list)
+    recovered: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+
+    def broke(self, number: str, sentence: str) -> None:
+        """Note that an invariant does not hold."""
+        self.violations.append(f"{number}: {sentence}")
+
+    def counts(self) -> str:
+        """The sets by size."""
+        return (
+            f"lost={len(self.lost)} excused={len(self.excused)} duplicated={len(self.duplicated)} "
+            f"recovered={len(self.recovered)} unexpected={len(self.unexpected)}"
+        )
+
+
+class Checker:
+    """Judges one run.
+
+    Args:
+        swarm: what was drawn.
+        history: what clients saw.
+        stored: all messages that are in the log in the end, in its order.
+    """
+
+    def __init__(self, swarm: Swarm, history: History, stored: list[StoredMessage]) -> None:
+        self._swarm = swarm
+        self._history = history
+        self._stored = stored
+        self._verdict = Verdict()
+        self._originals: dict[str, list[StoredMessage]] = defaultdict(list)
+        self._dead: dict[Key, list[StoredMessage]] = defaultdict(list)
+        for each in stored:
+            if each.topic.startswith(names.DEAD_LETTER_PREFIX):
+                self._dead[each.topic.removeprefix(names.DEAD_LETTER_PREFIX), each.message_id].append(each)
+            elif not each.topic.startswith(names.RETRY_PREFIX):
+                self._originals[each.message_id].append(each)
+        self._deliveries: dict[Key, list[Delivery]] = defaultdict(list)
+        for delivery in history.deliveries:
+            self._deliveries[delivery.group, delivery.message_id].append(delivery)
+        for deliveries in self._deliveries.values():
+            deliveries.sort(key=lambda each: each.handle.check_point)
+        self._settled: dict[Key, list[Settling]] = defaultdict(list)
+        for settling in history.settlings:
+            self._settled[settling.delivery.group, settling.delivery.message_id].append(settling)
+
+    def judge(self) -> Verdict:
+        """Check everything."""
+        self._check_sends()
+        self._check_places()
+        self._check_conservation()
+        self._check_overlaps()
+        self._check_acks()
+        self._check_attempts()
+        self._check_handles()
+        self._check_polls()
+        return self._verdict
+
+    def _check_sends(self) -> None:
+        """S1, S2: what was acknowledged is there, what was refused is not, and there is nothing else."""
+        verdict = self._verdict
+        for message_id, sent in self._history.sent.items():
+            copies = self._originals.get(message_id, [])
+            if sent.outcome == "refused" and copies:
+                verdict.broke("S2", f"{message_id} was refused ({sent.said}) and is stored at {copies[0].place}")
+            if sent.outcome == "unknown" and copies:
+                verdict.recovered.append(message_id)
+            if sent.outcome == "ok":
+                self._check_acknowledged(message_id, sent, copies)
+            for copy in copies:
+                if not copy.is_as_sent(sent.message):
+                    verdict.broke("S1", f"{message_id} is stored at {copy.place} with other bytes than were sent")
+        for message_id in self._originals.keys() - self._history.sent.keys():
+            verdict.broke("S2", f"{message_id} is stored and nobody sent it")
+        for unexpected in self._history.unexpected:
+            verdict.unexpected.append(unexpected)
+            verdict.broke("S2", unexpected)
+
+    def _check_acknowledged(self, message_id: str, sent: Sent, copies: list[StoredMessage]) -> None:
+        verdict = self._verdict
+        if not any(copy.offset == sent.offset for copy in copies):
+            disaster = self._history.lost_by(sent.ended_s, sent.position)
+            if self._swarm.options.broker.flush == "async" and disaster is not None and not copies:
+                verdict.excused.append(message_id)
+            else:
+                verdict.lost.append(message_id)
+                verdict.broke(
+                    "S1",
+                    f"{message_id} was acknowledged at offset {sent.offset} at {sent.ended_s:.6f}, "
+                    f"it is stored at {[copy.place for copy in copies] or 'no place'}",
+                )
+        elif len(copies) > 1 and "bad ways" not in self._swarm.faults:
+            verdict.broke("S1", f"{message_id} is stored twice: {[copy.place for copy in copies]}")
+
+    def _check_places(self) -> None:
+        """S3: a place names one message, now and before."""
+        at: dict[tuple[str, int, int], tuple[str, float, int]] = {}
+        for each in self._stored:
+            at[each.topic, each.queue_id, each.offset] = (each.message_id, 1e9, 0)
+        for delivery in sorted(self._history.deliveries, key=lambda each: -each.got_s):
+            topic = names.retry_topic(delivery.group, delivery.topic) if delivery.handle.from_retry else delivery.topic
+            place = (topic, delivery.handle.queue_id, delivery.handle.offset)
+            known = at.setdefault(place, (delivery.message_id, delivery.got_s, delivery.position))
+            if known[0] == delivery.message_id:
+                continue
+            if self._swarm.options.broker.flush == "async" and self._history.lost_by(delivery.got_s, delivery.position):
+                continue
+            self._verdict.broke("S3", f"{place} was {delivery.message_id} at {delivery.got_s:.6f} and is {known[0]}")
+
+    def _check_conservation(self) -> None:
+        """P1: in the end every message that a group wants was acknowledged by it or is a dead letter, once."""
+        for message_id, copies in self._originals.items():
+            sent = self._history.sent.get(message_id)
+            if sent is None:
+                continue
+            for subscription in self._swarm.subscriptions:
+                if subscription.topic == sent.message.topic.name and subscription.wants(sent.message):
+                    self._check_conserved(subscription, message_id, len(copies))
+
+    def _check_conserved(self, subscription: Subscription, message_id: str, copies: int) -> None:
+        key = (subscription.group, message_id)
+        settled = self._settled[key]
+        acked = sum(each.kind == "ack" and each.outcome != "refused" for each in settled)
+        dead = len(self._dead[key])
+        if not acked and not dead:
+            self._verdict.lost.append(message_id)
+            self._verdict.broke(
+                "P1",
+                f"{message_id} is stored, and {subscription.group} has neither acknowledged it nor is it a dead letter; "
+                f"it was delivered {len(self._deliveries[key])} times",
+            )
+        if dead > copies:
+            self._verdict.broke("P1", f"{message_id} is {dead} dead letters of {subscription.group}")
+
+    def _check_overlaps(self) -> None:
+        """P2: no two consumers hold one message at one time."""
+        for key, deliveries in self._deliveries.items():
+            if len(self._originals.get(key[1], ())) > 1:
+                continue
+            for earlier, later in zip(deliveries, deliveries[1:], strict=False):
+                held_until = self._held_until(key, earlier)
+                if later.handle.pop_ms < held_until and not self._may_have_ended(earlier, later):
+                    self._verdict.broke(
+                        "P2",
+                        f"{key[1]} was given to {key[0]} at {earlier.got_s:.6f} until {held_until} and again at "
+                        f"{later.got_s:.6f}, popped at {later.handle.pop_ms}",
+                    )
+
+    def _held_until(self, key: Key, delivery: Delivery) -> int:
+        """Until when, in steady milliseconds, a delivery hides its message from the others."""
+        if delivery.vanished:
+            return 0
+        until = delivery.handle.pop_ms + delivery.handle.invisible_ms
+        for settling in self._settled[key]:
+            if settling.delivery is delivery and settling.outcome != "refused" and settling.kind != "forged":
+                if settling.outcome == "ok" and settling.kind == "change":
+                    until = Handle.read(settling.new_receipt).pop_ms + settling.invisible_ms
+                elif settling.outcome == "unknown":
+                    return 0
+        return until
+
+    def _may_have_ended(self, earlier: Delivery, later: Delivery) -> bool:
+        """Whether a disaster may have undone the pop, or what was said of it since."""
+        return self._history.disaster_between(earlier.asked_s, later.got_s) and any(
+            disaster.synced_position < later.position
+            for disaster in self._history.disasters
+            if earlier.asked_s <= disaster.time_s <= later.got_s
+        )
+
+    def _check_acks(self) -> None:
+        """P3: what was acknowledged does not come again, unless a disaster took the acknowledgement."""
+        for key, settled in self._settled.items():
+            if len(self._originals.get(key[1], ())) > 1:
+                continue
+            for settling in settled:
+                if settling.kind not in ("ack", "forward") or settling.outcome != "ok":
+                    continue
+                pop = Handle.read(settling.receipt).check_point
+                for delivery in self._deliveries[key]:
+                    if delivery.handle.check_point > pop and not self._history.lost_by(
+                        settling.ended_s, settling.position
+                    ):
+                        self._verdict.duplicated.append(key[1])
+                        self._verdict.broke(
+                            "P3",
+                            f"{key[1]} was done with by {key[0]} ({settling.kind}) at {settling.ended_s:.6f} and came "
+                            f"again at {delivery.got_s:.6f}",
+                        )
+
+    def _check_attempts(self) -> None:
+        """P5: attempts count up to the group's limit, and only then is a message dead."""
+        for key, deliveries in self._deliveries.items():
+            limit = self._swarm.groups[key[0]]
+            single = len(self._originals.get(key[1], ())) <= 1
+            for earlier, later in zip(deliveries, deliveries[1:], strict=False):
+                if single and later.attempt < earlier.attempt and not self._may_have_ended(earlier, later):
+                    self._verdict.broke("P5", f"{key[1]} came to {key[0]} as {earlier.attempt}, then {later.attempt}")
+            for delivery in deliveries:
+                if delivery.attempt > limit:
+                    self._verdict.broke("P5", f"{key[1]} came to {key[0]} as {delivery.attempt} of {limit}")
+        retried = {
+            (each.group_of_retry, each.message_id, each.attempts)
+            for each in self._stored
+            if each.topic.startswith(names.RETRY_PREFIX)
+        }
+        for key, dead in self._dead.items():
+            asked = any(each.kind == "forward" and each.outcome != "refused" for each in self._settled[key])
+            limit = self._swarm.groups[key[0]]
+            if dead and not asked and limit > 1 and (*key, limit - 1) not in retried:
+                self._verdict.broke("P5", f"{key[1]} is a dead letter of {key[0]} before attempt {limit}")
+
+    def _check_handles(self) -> None:
+        """P7: of several handles of a message only the newest is good; none that was made up."""
+        for key, settled in self._settled.items():
+            for settling in settled:
+                if settling.kind == "forged" and settling.outcome == "ok":
+                    self._verdict.broke("P7", f"a forged handle of {key[1]} was taken")
+            for ended, later in _pairs(settled):
+                if ended.outcome == "ok" and later.receipt == ended.receipt and later.outcome == "ok":
+                    if ended.kind == "forged" or self._history.lost_by(ended.ended_s, ended.position):
+                        continue
+                    self._verdict.broke(
+                        "P7",
+                        f"{key[1]}: the handle was good for {ended.kind} at {ended.ended_s:.6f} and again for "
+                        f"{later.kind} at {later.ended_s:.6f}",
+                    )
+
+    def _check_polls(self) -> None:
+        """L1: no poll outlives its deadline."""
+        for polled in self._history.polls:
+            if polled.ended_s > polled.deadline_s + _POLL_GRACE_S:
+                self._verdict.broke("L1", f"{polled.client}'s poll of {polled.began_s:.6f} outlived its deadline")
+            if polled.code == Code.MESSAGE_NOT_FOUND and not self._in_trouble(polled):
+                took_s = polled.ended_s - polled.began_s
+                if took_s > polled.wait_s + _SLOW_S:
+                    self._verdict.broke(
+                        "L1",
+                        f"{polled.client}'s empty poll of {polled.began_s:.6f} took {took_s:.3f} s, not {polled.wait_s}",
+                    )
+
+    def _in_trouble(self, polled: Polled) -> bool:
+        return any(begin <= polled.ended_s and end >= polled.began_s for begin, end in self._history.troubles)
+
+
+def _pairs(settled: list[Settling]) -> Iterable[tuple[Settling, Settling]]:
+    """Each one with each that began after it had ended."""
+    ordered = sorted(settled, key=lambda each: each.ended_s)
+    for index, earlier in enumerate(ordered):
+        for later in ordered[index + 1 :]:
+            if later.began_s >= earlier.ended_s:
+                yield earlier, later
+
+
+def open_work(swarm: Swarm, history: History) -> Counter[str]:
+    """How many acknowledged sends each group has neither acknowledged nor forwarded."""
+    done = {
+        (each.delivery.group, each.delivery.message_id)
+        for each in history.settlings
+        if each.kind in ("ack", "forward") and each.outcome == "ok"
+    }
+    left: Counter[str] = Counter()
+    for message_id, sent in history.sent.items():
+        for subscription in swarm.subscriptions:
+            wanted = subscription.topic == sent.message.topic.name and subscription.wants(sent.message)
+            if sent.outcome == "ok" and wanted and (subscription.group, message_id) not in done:
+                left[subscription.group] += 1
+    return left

@@ -1,0 +1,481 @@
+"""Producers and consumers that behave well, badly or not at all, as their seed says; all they see goes to the history."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import Message as Protobuf
+
+from services.common.errors import code_name
+from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from services.proxy import protocol
+from services.rpc.status import RpcError
+from tests.sim.history import Delivery, Handle, History, Polled, Sent, Settling
+from tests.sim.network import Network
+from tests.sim.trace import Trace
+
+_DEFINITE = ("nothing was stored", "takes no messages")
+"""Sentences of refusals with INTERNAL_ERROR after which nothing is stored."""
+_OPEN_CODES = (d.Code.INTERNAL_ERROR, d.Code.INTERNAL_SERVER_ERROR, d.Code.HA_NOT_AVAILABLE, d.Code.PROXY_TIMEOUT)
+"""Refusals that may come though the thing was done."""
+
+
+@dataclass(slots=True)
+class Tools:
+    """What all clients share.
+
+    Args:
+        network: the way to the proxy.
+        history: what they note.
+        trace: likewise, for people.
+        log_end: where the log ends now, or ended when the process died.
+    """
+
+    network: Network
+    history: History
+    trace: Trace
+    loop: asyncio.AbstractEventLoop
+    log_end: "LogEnd"
+
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self.loop.time()
+
+
+class LogEnd:
+    """Where the commit log ends, as the simulator sees it from outside."""
+
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a group reads of a topic.
+
+    Args:
+        group, topic: who, what.
+        tags: only these; none for all.
+    """
+
+    group: str
+    topic: str
+    tags: tuple[str, ...] = ()
+
+    def wants(self, message: d.Message) -> bool:
+        """Whether the group is to get a message."""
+        return not self.tags or message.system_properties.tag in self.tags
+
+
+@dataclass(slots=True)
+class Manners:
+    """How a consumer treats what it gets; shares of 1.
+
+    Args:
+        batch_max: messages per poll.
+        invisible_ms: shortest and longest invisible duration.
+        wait_s: waits it asks for, one of them each time.
+        think_s_max: how long it takes for a message.
+        polls: how many it has open at one time.
+        nack, forward, forget: what it does instead of an ack.
+        twice: how often it acks again what it has acked.
+        stale: how often it tries an old handle after it got a new one.
+        forge: how often it makes up a handle.
+        vanish: how often it goes away from a poll.
+        auto_renew: how often it has the proxy renew.
+    """
+
+    batch_max: int = 8
+    invisible_ms: tuple[int, int] = (500, 4000)
+    wait_s: tuple[float, ...] = (0.0, 2.0, 5.0)
+    think_s_max: float = 0.3
+    polls: int = 1
+    nack: float = 0.0
+    forward: float = 0.0
+    forget: float = 0.0
+    twice: float = 0.0
+    stale: float = 0.0
+    forge: float = 0.0
+    vanish: float = 0.0
+    auto_renew: float = 0.0
+
+
+POLITE = Manners(batch_max=16, invisible_ms=(2000, 2000), wait_s=(1.0,), think_s_max=0.0)
+
+
+class Producer:
+    """Sends messages of its own.
+
+    Args:
+        name: of the client, and the beginning of its messages' ids.
+        tools: what clients share.
+        chance: its random source.
+        topics: where it sends to.
+        tags: which tags it gives.
+        rate: calls per second.
+        batch_max: messages in one call.
+        body_bytes_max: size of a body.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tools: Tools,
+        chance: random.Random,
+        topics: Sequence[str],
+        tags: Sequence[str],
+        rate: float,
+        batch_max: int,
+        body_bytes_max: int,
+    ) -> None:
+        self._name = name
+        self._tools = tools
+        self._chance = chance
+        self._topics = topics
+        self._tags = tags
+        self._rate = rate
+        self._batch_max = batch_max
+        self._body_bytes_max = body_bytes_max
+        self._count = 0
+        self._calls: set[asyncio.Task[None]] = set()
+        self.stopping = False
+
+    async def run(self) -> None:
+        """Send until told to stop; several calls may be under way."""
+        while not self.stopping:
+            await asyncio.sleep(self._chance.expovariate(self._rate))
+            count = 1 if self._chance.random() < 0.7 else self._chance.randint(1, self._batch_max)
+            topic = self._chance.choice(self._topics)
+            call = asyncio.get_running_loop().create_task(self.send([self.message(topic) for _ in range(count)]))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+            if self._chance.random() < 0.5:
+                await asyncio.wait({call})
+        if self._calls:
+            await asyncio.wait(set(self._calls))
+
+    def message(self, topic: str) -> d.Message:
+        """A new message."""
+        self._count += 1
+        chance = self._chance
+        properties = d.SystemProperties(
+            message_id=f"{self._name}-{self._count}",
+            message_type=d.MessageType.NORMAL,
+            body_encoding=d.Encoding.IDENTITY,
+            born_host=self._name,
+        )
+        if self._tags and (tag := chance.choice((*self._tags, ""))):
+            properties.tag = tag
+        size = 1 if chance.random() < 0.1 else int(self._body_bytes_max ** chance.random())
+        message = d.Message(
+            topic=d.Resource(name=topic), body=chance.randbytes(max(1, size)), system_properties=properties
+        )
+        if chance.random() < 0.2:
+            message.user_properties["number"] = str(self._count)
+        return message
+
+    async def send(self, messages: Sequence[d.Message]) -> None:
+        """Send in one call, and note what becomes of each."""
+        tools = self._tools
+        for message in messages:
+            tools.history.sent[message.system_properties.message_id] = Sent(message, tools.now())
+        sent = [tools.history.sent[message.system_properties.message_id] for message in messages]
+        data = pb.SendMessageRequest(messages=messages).SerializeToString()
+        ids = [message.system_properties.message_id for message in messages]
+        tools.trace.add(self._name, "send", messages[0].topic.name, *ids)
+        try:
+            response = await tools.network.call(
+                protocol.SEND_MESSAGE, data, headers(self._name), self._chance.choice((1.0, 3.0, 10.0))
+            )
+        except RpcError as error:
+            for each in sent:
+                self._note(each, error.status.name)
+            tools.trace.add(self._name, "send failed", error.status.name, *ids)
+            return
+        if len(response.entries) != len(sent):
+            for each in sent:
+                self._refuse(each, response.status)
+        else:
+            for each, entry in zip(sent, response.entries, strict=True):
+                if entry.status.code == d.Code.OK:
+                    each.outcome, each.offset = "ok", entry.offset
+                    self._note(each, "OK")
+                else:
+                    self._refuse(each, entry.status)
+        tools.trace.add(self._name, "sent", *(f"{each.outcome}@{each.offset}" for each in sent), sent[0].said[:60])
+
+    def _refuse(self, sent: Sent, status: d.Status) -> None:
+        if status.code not in _OPEN_CODES or any(sentence in status.message for sentence in _DEFINITE):
+            sent.outcome = "refused"
+        self._note(sent, f"{code_name(status.code)}: {status.message}")
+
+    def _note(self, sent: Sent, said: str) -> None:
+        sent.said = said
+        sent.ended_s = self._tools.now()
+        sent.position = self._tools.log_end.position
+
+
+class Consumer:
+    """Receives for one subscription.
+
+    Args:
+        name: of the client.
+        tools: what clients share.
+        chance: its random source.
+        subscription: what it reads.
+        manners: how it behaves; may be changed while it runs.
+    """
+
+    def __init__(
+        self, name: str, tools: Tools, chance: random.Random, subscription: Subscription, manners: Manners
+    ) -> None:
+        self.name = name
+        self._tools = tools
+        self._chance = chance
+        self.subscription = subscription
+        self.manners = manners
+        self._work: set[asyncio.Task[None]] = set()
+        self.stopping = False
+
+    async def run(self) -> None:
+        """Poll until told to stop, then finish what is in hand."""
+        loop = asyncio.get_running_loop()
+        pollers = [loop.create_task(self._poll_on()) for _ in range(self.manners.polls)]
+        await asyncio.wait(pollers)
+        for poller in pollers:
+            poller.result()
+        if self._work:
+            await asyncio.wait(set(self._work))
+
+    async def _poll_on(self) -> None:
+        while not self.stopping:
+            if self._chance.random() < 0.05:
+                await self._beat()
+            code = await self.poll()
+            if code not in (d.Code.OK, d.Code.MESSAGE_NOT_FOUND):
+                await asyncio.sleep(0.05 + self._chance.random() * 0.3)
+            elif self.manners.wait_s == (0.0,):
+                await asyncio.sleep(0.1)
+
+    async def _beat(self) -> None:
+        request = pb.HeartbeatRequest(group=d.Resource(name=self.subscription.group))
+        try:
+            await self._tools.network.call(protocol.HEARTBEAT, request, headers(self.name), 3.0)
+        except RpcError as error:
+            self._tools.trace.add(self.name, "beat failed", error.status.name)
+
+    async def poll(self, wait_s: float | None = None) -> int:
+        """One ReceiveMessage; what comes is worked on in the background. The status of the answer, 0 for none."""
+        tools, manners, chance, of = self._tools, self.manners, self._chance, self.subscription
+        wait_s = chance.choice(manners.wait_s) if wait_s is None else wait_s
+        timeout_s = wait_s + 3.0
+        renew = chance.random() < manners.auto_renew
+        request = pb.ReceiveMessageRequest(
+            group=d.Resource(name=of.group),
+            message_queue=d.MessageQueue(topic=d.Resource(name=of.topic), id=-1),
+            batch_size=chance.randint(1, manners.batch_max),
+            auto_renew=renew,
+        )
+        if of.tags:
+            request.filter_expression.type = d.FilterType.TAG
+            request.filter_expression.expression = " || ".join(of.tags)
+        if not renew:
+            request.invisible_duration.FromMilliseconds(chance.randint(*manners.invisible_ms))
+        request.long_polling_timeout.FromMilliseconds(int(wait_s * 1000))
+        vanish_after_s = chance.random() * (timeout_s + 1) if chance.random() < manners.vanish else None
+        if vanish_after_s is not None and chance.random() < 0.5:
+            vanish_after_s = chance.random() * 0.05
+        polled = Polled(self.name, of.group, of.topic, of.tags, tools.now(), wait_s, tools.now() + timeout_s)
+        tools.history.polls.append(polled)
+        got: list[Delivery] = []
+
+        def taken(part: pb.ReceiveMessageResponse) -> None:
+            if part.HasField("status"):
+                polled.code = part.status.code
+            elif part.HasField("message"):
+                got.append(self._got(part.message, polled, renew))
+
+        try:
+            complete = await tools.network.receive(request, headers(self.name), timeout_s, taken, vanish_after_s)
+        except RpcError as error:
+            polled.ended_s = tools.now()
+            tools.trace.add(self.name, "poll failed", error.status.name, len(got))
+            complete = False
+            polled.code = 0
+        polled.ended_s = tools.now()
+        polled.messages = len(got)
+        if not complete:
+            for delivery in got:
+                delivery.vanished = True
+            return 0
+        tools.trace.add(self.name, "polled", code_name(polled.code), len(got))
+        if got:
+            task = asyncio.get_running_loop().create_task(self._work_on(got))
+            self._work.add(task)
+            task.add_done_callback(self._work.discard)
+        return polled.code
+
+    def _got(self, message: d.Message, polled: Polled, renew: bool) -> Delivery:
+        tools, of, properties = self._tools, self.subscription, message.system_properties
+        delivery = Delivery(
+            of.group,
+            of.topic,
+            properties.message_id,
+            properties.receipt_handle,
+            Handle.read(properties.receipt_handle),
+            properties.delivery_attempt,
+            polled.began_s,
+            tools.now(),
+            tools.log_end.position,
+            renewed=renew,
+        )
+        tools.history.deliveries.append(delivery)
+        tools.trace.add(self.name, "got", delivery.message_id, delivery.handle.check_point, delivery.attempt)
+        sent = tools.history.sent.get(properties.message_id)
+        if sent is None or not is_same(sent.message, message):
+            tools.history.unexpected.append(f"{self.name} got {message} which nobody sent like this")
+        return delivery
+
+    async def _work_on(self, deliveries: Sequence[Delivery]) -> None:
+        chance, manners = self._chance, self.manners
+        await asyncio.sleep(chance.random() * manners.think_s_max)
+        if chance.random() < 0.1:
+            await asyncio.sleep(deliveries[0].handle.invisible_ms / 1000 * chance.random() * 2)
+        acks: list[Delivery] = []
+        for delivery in deliveries:
+            lot = chance.random()
+            if lot < manners.nack:
+                await self._change(delivery, chance.choice((0, 50, 1000)), then_ack=False)
+            elif lot < manners.nack + manners.forward:
+                await self._forward(delivery)
+            elif lot < manners.nack + manners.forward + manners.forget:
+                continue
+            elif lot < manners.nack + manners.forward + manners.forget + manners.stale:
+                await self._change(delivery, 1500, then_ack=True)
+            else:
+                acks.append(delivery)
+        if not acks:
+            return
+        if chance.random() < 0.5:
+            await self._ack([(each, each.receipt) for each in acks], forge=chance.random() < manners.forge)
+        else:
+            for each in acks:
+                await self._ack([(each, each.receipt)])
+        if chance.random() < manners.twice:
+            await self._ack([(each, each.receipt) for each in acks])
+
+    async def _ack(self, what: Sequence[tuple[Delivery, str]], forge: bool = False) -> None:
+        tools, of = self._tools, self.subscription
+        settlings = [Settling("ack", delivery, receipt, tools.now()) for delivery, receipt in what]
+        if forge:
+            # One with another offset than the pop gave out, one whose signature cannot be right.
+            delivery, receipt = what[0]
+            parts = receipt.split(" ")
+            parts[-1] = "0" * len(parts[-1])
+            settlings.append(Settling("forged", delivery, " ".join(parts), tools.now()))
+        request = pb.AckMessageRequest(group=d.Resource(name=of.group), topic=d.Resource(name=of.topic))
+        for settling in settlings:
+            request.entries.add(message_id=settling.delivery.message_id, receipt_handle=settling.receipt)
+        try:
+            response = await tools.network.call(protocol.ACK_MESSAGE, request, headers(self.name), 3.0)
+        except RpcError as error:
+            for settling in settlings:
+                self._note(settling, None, error.status.name)
+            return
+        for index, settling in enumerate(settlings):
+            each = response.entries[index].status if index < len(response.entries) else response.status
+            self._note(settling, each, "")
+
+    async def _change(self, delivery: Delivery, invisible_ms: int, then_ack: bool) -> None:
+        tools, of = self._tools, self.subscription
+        settling = Settling("change", delivery, delivery.receipt, tools.now(), invisible_ms=invisible_ms)
+        request = pb.ChangeInvisibleDurationRequest(
+            group=d.Resource(name=of.group),
+            topic=d.Resource(name=of.topic),
+            receipt_handle=delivery.receipt,
+            message_id=delivery.message_id,
+        )
+        request.invisible_duration.FromMilliseconds(invisible_ms)
+        try:
+            response = await tools.network.call(protocol.CHANGE_INVISIBLE_DURATION, request, headers(self.name), 3.0)
+        except RpcError as error:
+            self._note(settling, None, error.status.name)
+            return
+        settling.new_receipt = response.receipt_handle
+        self._note(settling, response.status, "")
+        if then_ack and response.receipt_handle:
+            await self._ack([(delivery, delivery.receipt)])  # the old handle, which is not good any more
+            await self._ack([(delivery, response.receipt_handle)])
+
+    async def _forward(self, delivery: Delivery) -> None:
+        tools, of = self._tools, self.subscription
+        settling = Settling("forward", delivery, delivery.receipt, tools.now())
+        request = pb.ForwardMessageToDeadLetterQueueRequest(
+            group=d.Resource(name=of.group),
+            topic=d.Resource(name=of.topic),
+            receipt_handle=delivery.receipt,
+            message_id=delivery.message_id,
+            delivery_attempt=delivery.attempt,
+            max_delivery_attempts=3,
+        )
+        try:
+            response = await tools.network.call(
+                protocol.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE, request, headers(self.name), 3.0
+            )
+        except RpcError as error:
+            self._note(settling, None, error.status.name)
+            return
+        self._note(settling, response.status, "")
+
+    def _note(self, settling: Settling, status: d.Status | None, failure: str) -> None:
+        tools = self._tools
+        settling.ended_s = tools.now()
+        settling.position = tools.log_end.position
+        if status is None:
+            settling.said = failure
+        else:
+            settling.said = code_name(status.code)
+            if status.code == d.Code.OK:
+                settling.outcome = "ok"
+            elif status.code not in _OPEN_CODES:
+                settling.outcome = "refused"
+        tools.history.settlings.append(settling)
+        tools.trace.add(
+            self.name,
+            settling.kind,
+            settling.delivery.message_id,
+            Handle.read(settling.receipt).check_point,
+            settling.outcome,
+            settling.said,
+        )
+
+
+def headers(client_id: str) -> dict[str, str]:
+    """What a client of the newest kind sends along."""
+    return {"x-mq-client-id": client_id, "x-mq-client-version": "5.1.2", "x-mq-language": "PYTHON"}
+
+
+_ADDED = (
+    "receipt_handle",
+    "queue_id",
+    "queue_offset",
+    "delivery_attempt",
+    "store_timestamp",
+    "store_host",
+    "invisible_duration",
+    "dead_letter_queue",
+)
+
+
+def is_same(sent: d.Message, got: d.Message) -> bool:
+    """Whether a message that came is byte for byte the one that was sent, but for what the broker adds."""
+    copy = d.Message()
+    copy.CopyFrom(got)
+    for name in _ADDED:
+        copy.system_properties.ClearField(name)  # type: ignore[arg-type]
+    return _bytes(copy) == _bytes(sent)
+
+
+def _bytes(message: Protobuf) -> bytes:
+    return message.SerializeToString(deterministic=True)

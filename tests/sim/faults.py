@@ -1,0 +1,170 @@
+"""Does what the swarm has drawn: kills, power losses, broken disks and ways; and heals all of it in the end."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from google_crc32c import value
+
+from services.broker import checkpoint as checkpoint_file
+from tests.sim.world import COMMIT_LOG, DATA, World
+
+CHECKPOINT = DATA / "broker" / "checkpoint"
+CLUSTER_STATE = DATA / "controller" / "cluster.json"
+
+_KILL_STEPS_MAX = 400
+_KILL_OPERATIONS_MAX = 60
+_PLENTY_BYTES = 1 << 40
+
+
+class Faults:
+    """The faults of one run.
+
+    Args:
+        world: where they strike.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._chance = world.swarm.random("faults")
+        self._flipped: list[tuple[Path, int, bytes]] = []
+        self._trouble_since: float | None = None
+        self.count = 0
+
+    async def run(self) -> None:
+        """Strike until cancelled."""
+        swarm, chance, world = self._world.swarm, self._chance, self._world
+        acts: dict[str, Callable[[], None]] = {
+            "kill": self._kill_at_step,
+            "kill in a step": self._kill_at_operation,
+            "power": self._lose_power,
+            "restart": self._restart,
+            "sync error": lambda: world.disk.fail_syncs(1, lambda path: path.suffix == ".log"),
+            "sync error elsewhere": lambda: world.disk.fail_syncs(1, lambda path: path.suffix != ".log"),
+            "write error": lambda: world.disk.fail_writes(chance.choice((1, 1, 3))),
+            "disk full": self._fill,
+            "bit flip": self._flip,
+            "clock jump": self._jump,
+            "bad ways": self._worsen_ways,
+            "slow device": self._slow_down,
+        }
+        names, weights = list(swarm.faults), list(swarm.faults.values())
+        while names:
+            await asyncio.sleep(chance.expovariate(swarm.faults_per_s))
+            name = chance.choices(names, weights)[0]
+            world.trace.add("fault", name)
+            self.count += 1
+            acts[name]()
+
+    async def keep_alive(self) -> None:
+        """Boot the server whenever it has ended, until cancelled; an operator mends what it complains of."""
+        while True:
+            await self._world.ended()
+            await asyncio.sleep(self._chance.random() * 0.5)
+            if self._chance.random() < 0.1 and "power" in self._world.swarm.faults:
+                self._world.crash("power")
+            if not await self._world.boot() and self._world.process is None:
+                await asyncio.sleep(0.1)
+                if self._world.refusals:
+                    self.mend()
+
+    def mend(self) -> None:
+        """Restore what was damaged from a backup, and see to it that there is space."""
+        world = self._world
+        for path, bit, before in reversed(self._flipped):
+            contents = world.disk.files().get(path)
+            if contents is not None and bit // 8 < len(contents) and contents[bit // 8 : bit // 8 + 1] == before:
+                world.disk.flip_bit(path, bit)
+                world.trace.add("fault", "mended", path.name, bit)
+        self._flipped.clear()
+        self._free_space()
+
+    def heal(self) -> None:
+        """End all faults."""
+        world = self._world
+        world.loop.act_at_step = -1
+        if world.process_disk is not None:
+            world.process_disk.die_at_operation = -1
+        self._improve_ways()
+        self._speed_up()
+        world.disk.fail_writes(0)
+        world.disk.fail_syncs(0)
+        self.mend()
+
+    def _kill_at_step(self) -> None:
+        world = self._world
+        world.loop.act = lambda: world.crash("process") if world.process is not None else None
+        world.loop.act_at_step = world.loop.steps + self._chance.randint(1, _KILL_STEPS_MAX)
+
+    def _kill_at_operation(self) -> None:
+        disk = self._world.process_disk
+        if disk is not None:
+            disk.die_at_operation = disk.operations + self._chance.randint(1, _KILL_OPERATIONS_MAX)
+
+    def _lose_power(self) -> None:
+        world = self._world
+        world.loop.act = lambda: world.crash("power")
+        world.loop.act_at_step = world.loop.steps + self._chance.randint(1, _KILL_STEPS_MAX)
+
+    def _restart(self) -> None:
+        world = self._world
+        if world.serving:
+            world.loop.spawn_outside(world.stop())
+
+    def _fill(self) -> None:
+        self._world.disk.fill(self._chance.choice((0, 100, 2000, 20_000)))
+        self._world.loop.outside(self._chance.random() * 3, self._free_space)
+
+    def _free_space(self) -> None:
+        self._world.disk.fill(_PLENTY_BYTES)
+
+    def _jump(self) -> None:
+        machine = self._world.machine
+        machine.offset_ms += self._chance.choice((-600_000, -5000, -100, 100, 5000, 600_000))
+        self._world.trace.add("fault", "clock", machine.offset_ms)
+
+    def _worsen_ways(self) -> None:
+        weather, chance = self._world.weather, self._chance
+        weather.lost_share = chance.choice((0.0, 0.1, 0.5))
+        weather.inner_delay_s_max = chance.choice((0.0, 0.01, 0.3, 2.0))
+        weather.inner_lost_share = chance.choice((0.0, 0.0, 0.2))
+        self._world.loop.outside(chance.random() * 3, self._improve_ways)
+
+    def _improve_ways(self) -> None:
+        weather = self._world.weather
+        weather.delay_s_max = self._world.swarm.delay_s_max
+        weather.lost_share = weather.inner_delay_s_max = weather.inner_lost_share = 0.0
+
+    def _slow_down(self) -> None:
+        self._world.disk.sync_s_max = self._chance.choice((0.1, 0.5, 2.0))
+        self._world.loop.outside(self._chance.random() * 3, self._speed_up)
+
+    def _speed_up(self) -> None:
+        self._world.disk.sync_s_max = self._world.swarm.sync_s_max
+
+    def _flip(self) -> None:
+        """Let a bit rot where recovery can know that it was good once: see docs/simulator.md."""
+        world, chance = self._world, self._chance
+        files = world.disk.files()
+        targets: list[tuple[Path, int]] = []  # a file, and how many bytes of it
+        known_good = self._known_good_position(files.get(CHECKPOINT, b""))
+        for path, contents in files.items():
+            if path.parent == COMMIT_LOG:
+                length = min(len(contents), known_good - int(path.stem))
+                if length > 0:
+                    targets.append((path, length))
+        if world.process is None:
+            targets += [(path, len(files[path])) for path in (CHECKPOINT, CLUSTER_STATE) if files.get(path)]
+        if not targets:
+            return
+        path, length = chance.choice(targets)
+        bit = chance.randrange(length * 8)
+        world.disk.flip_bit(path, bit)
+        self._flipped.append((path, bit, world.disk.files()[path][bit // 8 : bit // 8 + 1]))
+        world.trace.add("fault", "flipped", path.name, bit)
+
+    def _known_good_position(self, contents: bytes) -> int:
+        """Up to where the checkpoint on the disk says that the log was synced."""
+        if len(contents) < 10 or value(contents[10:]) != int.from_bytes(contents[6:10], "big"):
+            return 0
+        return checkpoint_file.decode(contents).store.synced_position

@@ -1,0 +1,185 @@
+"""What the clients asked for and what they were told: all that the checker knows."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
+
+Outcome = Literal["ok", "refused", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """What a receipt handle says (`services.common.receipt`), read without its key.
+
+    Args:
+        check_point: id of the CK, divided so that later pops have higher numbers.
+        pop_ms: steady time of the pop.
+        invisible_ms: for how long.
+        from_retry: whether the message came from the group's retry topic.
+        queue_id: its queue there.
+        offset: its offset there.
+    """
+
+    check_point: int
+    pop_ms: int
+    invisible_ms: int
+    from_retry: bool
+    queue_id: int
+    offset: int
+
+    @classmethod
+    def read(cls, text: str) -> "Handle":
+        """Read a handle."""
+        check_point, pop, invisible, _, origin, _, queue_id, offset, _ = text.split(" ")
+        return cls(int(check_point) // 8, int(pop), int(invisible), origin == "1", int(queue_id), int(offset))
+
+
+@dataclass(slots=True)
+class Sent:
+    """One message that somebody tried to send, once.
+
+    Args:
+        message: as it was sent.
+        began_s: when the call was made.
+        ended_s: when its outcome was known.
+        position: where the log ended then.
+        outcome: `unknown` if the answer leaves open whether it was stored.
+        said: code and sentence of a refusal.
+        offset: where it was stored.
+    """
+
+    message: Message
+    began_s: float
+    ended_s: float = -1.0
+    position: int = 0
+    outcome: Outcome = "unknown"
+    said: str = ""
+    offset: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One message as a consumer got it.
+
+    Args:
+        group, topic: who asked for what.
+        message_id: the sender's.
+        receipt: its handle.
+        handle: the same, read.
+        attempt: as it says.
+        asked_s: when the poll began.
+        got_s: when it came.
+        position: where the log ended then.
+        vanished: the consumer was gone before the answer was complete; it does not hold the message.
+        renewed: the proxy keeps it invisible.
+    """
+
+    group: str
+    topic: str
+    message_id: str
+    receipt: str
+    handle: Handle
+    attempt: int
+    asked_s: float
+    got_s: float
+    position: int
+    vanished: bool = False
+    renewed: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Settling:
+    """A consumer's word on a message it holds.
+
+    Args:
+        kind: what it asked for; `forged` is an ack with a handle that nobody gave out.
+        delivery: of which message.
+        receipt: the handle that it showed.
+        began_s: when the call was made.
+        ended_s: when its outcome was known.
+        position: where the log ended then.
+        outcome: `refused` with INVALID_RECEIPT_HANDLE or otherwise without effect.
+        said: code of the answer.
+        new_receipt: of a changed invisible duration.
+        invisible_ms: what was asked for then.
+    """
+
+    kind: Literal["ack", "change", "forward", "forged"]
+    delivery: Delivery
+    receipt: str
+    began_s: float
+    ended_s: float = -1.0
+    position: int = 0
+    outcome: Outcome = "unknown"
+    said: str = ""
+    new_receipt: str = ""
+    invisible_ms: int = 0
+
+
+@dataclass(slots=True)
+class Polled:
+    """One ReceiveMessage.
+
+    Args:
+        client: who.
+        group, topic, tags: what was asked for; no tags for all.
+        began_s: when.
+        wait_s: how long it was to wait for a message at the most.
+        deadline_s: until when the client waited.
+        ended_s: when it was answered.
+        code: of the answer; 0 if there was none.
+        messages: how many came.
+    """
+
+    client: str
+    group: str
+    topic: str
+    tags: tuple[str, ...]
+    began_s: float
+    wait_s: float
+    deadline_s: float
+    ended_s: float = -1.0
+    code: int = 0
+    messages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Disaster:
+    """The loss of what the log had not synced.
+
+    Args:
+        time_s: when.
+        kind: power loss or a refused sync.
+        synced_position: up to here the log was on the device for certain.
+    """
+
+    time_s: float
+    kind: Literal["power", "sync"]
+    synced_position: int
+
+
+@dataclass(slots=True)
+class History:
+    """All of it, in the order in which it was known."""
+
+    sent: dict[str, Sent] = field(default_factory=dict)
+    deliveries: list[Delivery] = field(default_factory=list)
+    settlings: list[Settling] = field(default_factory=list)
+    polls: list[Polled] = field(default_factory=list)
+    disasters: list[Disaster] = field(default_factory=list)
+    troubles: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when something was wrong that excuses slowness."""
+    unexpected: list[str] = field(default_factory=list)
+    """What was delivered and nobody had sent."""
+
+    def lost_by(self, time_s: float, position: int) -> Disaster | None:
+        """The first disaster that may have taken what was in the log before `position` at `time_s`."""
+        for disaster in self.disasters:
+            if disaster.time_s >= time_s and position > disaster.synced_position:
+                return disaster
+        return None
+
+    def disaster_between(self, begin_s: float, end_s: float) -> bool:
+        """Whether one happened then."""
+        return any(begin_s <= disaster.time_s <= end_s for disaster in self.disasters)

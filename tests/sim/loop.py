@@ -1,0 +1,180 @@
+"""An event loop on virtual time, the same for the same seed, in which a process can be killed at any step.
+
+A step is one callback of the loop: a task runs from one await to the next. Every callback belongs to the simulated
+process in whose context it was made (`PROCESS`); those of a process that is dead are dropped and never run, and its
+tasks are kept until the run is over, so that no `finally` of theirs runs in the middle of it.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import heapq
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, Protocol, TypeVar
+
+Result = TypeVar("Result")
+
+_STEP_COST_S = 2e-6
+_TASKS_BEFORE_PRUNING = 512
+
+
+class StuckError(Exception):
+    """Nothing can happen any more, or it never stops: the message names the tasks."""
+
+
+class Mortal(Protocol):
+    """What the loop asks of a process."""
+
+    alive: bool
+
+
+PROCESS: contextvars.ContextVar[Mortal | None] = contextvars.ContextVar("process", default=None)
+"""The process that the running code belongs to; None for clients and for the simulator itself."""
+
+
+class SimTask(asyncio.Task[Result]):
+    """A task whose place in a set does not depend on its address."""
+
+    def __init__(self, coro: Coroutine[Any, Any, Result], number: int, **more: Any) -> None:
+        self.number = number
+        super().__init__(coro, **more)
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """Runs callbacks in the order in which they are due; time passes only while nobody has anything to do.
+
+    Args:
+        steps_max: a run that takes more steps is taken for one that never ends.
+    """
+
+    def __init__(self, steps_max: int = 2_000_000) -> None:
+        super().__init__()
+        self._now_s = 0.0
+        self._steps_max = steps_max
+        self._tasks: list[SimTask[Any]] = []
+        self._task_number = 0
+        self._prune_at = _TASKS_BEFORE_PRUNING
+        self._over = False
+        self._base_context = contextvars.copy_context()
+        self.steps = 0
+        self.act_at_step = -1
+        """Before this step `act` is called."""
+        self.act: Callable[[], None] = _nothing
+        self.failures: list[dict[str, Any]] = []
+        """What tasks and callbacks raised that nobody asked for."""
+        self.set_task_factory(self._make_task)  # type: ignore[arg-type]
+        self.set_exception_handler(lambda _, context: self._failed(context))
+
+    def time(self) -> float:
+        return self._now_s
+
+    def outside(self, delay_s: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+        """Call back later on behalf of no process, whoever runs now."""
+        return self.call_later(delay_s, callback, *args, context=self._base_context)
+
+    def spawn_outside(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
+        """Run a task on behalf of no process."""
+        return self.create_task(work, context=self._base_context.copy())
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:
+        raise AssertionError(f"{func} would run in a thread, whose timing no seed decides")
+
+    def _write_to_self(self) -> None:
+        """There is no thread that would have to be woken."""
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        if self._over:
+            return asyncio.Handle(callback, args, self, context)
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        if self._over:
+            return asyncio.TimerHandle(when, callback, args, self, context)
+        return super().call_at(when, callback, *args, context=context)
+
+    def _run_once(self) -> None:
+        ready = self._ready  # type: ignore[attr-defined]
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            self._let_time_pass()
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            process = handle._context.get(PROCESS)
+            if process is not None and not process.alive:
+                continue
+            self.steps += 1
+            if self.steps == self.act_at_step:
+                self._base_context.copy().run(self.act)
+                if process is not None and not process.alive:
+                    continue
+            self._now_s += _STEP_COST_S
+            handle._run()
+        self._take_due()
+        if self.steps > self._steps_max:
+            raise StuckError(f"{self.steps} steps and no end; {self._stuck()}")
+
+    def _let_time_pass(self) -> None:
+        scheduled = self._scheduled  # type: ignore[attr-defined]
+        while scheduled and scheduled[0]._cancelled:
+            self._drop_timer()
+        if not scheduled:
+            raise StuckError(f"nothing is scheduled any more; {self._stuck()}")
+        self._now_s = max(self._now_s, scheduled[0]._when)
+        self._take_due()
+
+    def _take_due(self) -> None:
+        scheduled = self._scheduled  # type: ignore[attr-defined]
+        while scheduled and scheduled[0]._when <= self._now_s:
+            handle = self._drop_timer()
+            if not handle._cancelled:
+                self._ready.append(handle)  # type: ignore[attr-defined]
+
+    def _drop_timer(self) -> Any:
+        handle = heapq.heappop(self._scheduled)  # type: ignore[attr-defined]
+        handle._scheduled = False
+        if handle._cancelled:
+            self._timer_cancelled_count -= 1
+        return handle
+
+    def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, context: Any = None) -> SimTask[Any]:
+        self._task_number += 1
+        task: SimTask[Any] = SimTask(coro, self._task_number, loop=loop, context=context)
+        self._tasks.append(task)
+        if len(self._tasks) > self._prune_at:
+            self._tasks = [each for each in self._tasks if not each.done()]
+            self._prune_at = 2 * len(self._tasks) + _TASKS_BEFORE_PRUNING
+        return task
+
+    def _stuck(self) -> str:
+        waiting = [f"{task.get_name()} {task.get_coro()}" for task in self._tasks if not task.done()]
+        return "these wait: " + "; ".join(waiting)
+
+    def _failed(self, context: dict[str, Any]) -> None:
+        # A BaseException is how the disk tells code of a dead process that it is dead.
+        if not self._over and isinstance(context.get("exception", Exception()), Exception):
+            self.failures.append(context)
+
+    def bury(self) -> None:
+        """End the run: every coroutine that still waits is closed, and nothing that it does then has any effect."""
+        self._over = True
+        for task in self._tasks:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                # Whatever it still does meets a dead disk and a loop that takes no callbacks.
+                with contextlib.suppress(BaseException):
+                    task.get_coro().close()  # type: ignore[union-attr]
+        self._tasks.clear()
+        self._ready.clear()  # type: ignore[attr-defined]
+        self._scheduled.clear()  # type: ignore[attr-defined]
+        self.close()
+
+
+def _nothing() -> None:
+    """Nothing is to be done at that step."""

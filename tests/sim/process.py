@@ -1,0 +1,193 @@
+"""One life of a simulated process: its context, its clock, its hold on the disk. Killed, all of it is inert."""
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from services.common.disk import DiskUsage, File
+from tests.harness.memory_disk import MemoryDisk, MemoryFile
+from tests.sim.loop import PROCESS, SimLoop
+
+Result = TypeVar("Result")
+
+START_MS = 1_800_000_000_000
+
+
+class ProcessKilledError(BaseException):
+    """Thrown into code of a process that was killed in the middle of a step; no handler may mistake it for an error."""
+
+
+class MachineClock:
+    """The machine's wall clock, which an operator or NTP may set.
+
+    Args:
+        loop: whose time passes.
+    """
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self.offset_ms = 0
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return START_MS + int(self._loop.time() * 1000) + self.offset_ms
+
+
+class ProcessClock:
+    """`services.common.clock.Clock` of one life of a process: the steady clock begins with the wall clock's time.
+
+    Args:
+        loop: whose time passes.
+        machine: the wall clock.
+    """
+
+    def __init__(self, loop: SimLoop, machine: MachineClock) -> None:
+        self._loop = loop
+        self._machine = machine
+        self._steady_offset_ms = machine.wall_ms() - int(loop.time() * 1000)
+
+    def wall_ms(self) -> int:
+        return self._machine.wall_ms()
+
+    def steady_ms(self) -> int:
+        return self._steady_offset_ms + int(self._loop.time() * 1000)
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+
+class Process:
+    """One life.
+
+    Args:
+        loop: it runs there.
+        number: how many lives there were, this one included.
+        machine: its wall clock.
+    """
+
+    def __init__(self, loop: SimLoop, number: int, machine: MachineClock) -> None:
+        self.number = number
+        self.alive = True
+        self.clock = ProcessClock(loop, machine)
+        self._loop = loop
+        self._context = contextvars.copy_context()
+        self._context.run(PROCESS.set, self)
+        self._on_death: dict[asyncio.Future[Any], None] = {}
+
+    def spawn(self, work: Coroutine[Any, Any, Result], name: str | None = None) -> "asyncio.Task[Result]":
+        """Run a task that dies with the process."""
+        return self._loop.create_task(work, context=self._context.copy(), name=name)
+
+    def run(self, function: Callable[..., Result], *args: Any) -> Result:
+        """Call a plain function as the process would."""
+        return self._context.copy().run(function, *args)
+
+    def tell_of_death(self, waiter: asyncio.Future[Any]) -> None:
+        """Have a future of somebody outside fail with ConnectionResetError when the process dies."""
+        self._on_death[waiter] = None
+
+    def tell_no_more(self, waiter: asyncio.Future[Any]) -> None:
+        """The future needs no telling any more."""
+        self._on_death.pop(waiter, None)
+
+    def die(self) -> None:
+        """End at once; nothing of it runs any more."""
+        self.alive = False
+        for waiter in self._on_death:
+            if not waiter.done():
+                waiter.set_exception(ConnectionResetError("the process has died"))
+        self._on_death.clear()
+
+
+class ProcessDisk:
+    """A process's hold on the disk (`services.common.disk.Disk`): it counts what is changed, and may die at any of it.
+
+    Args:
+        disk: the device.
+        process: who holds it.
+        kill: ends the process.
+    """
+
+    def __init__(self, disk: MemoryDisk, process: Process, kill: Callable[[], None]) -> None:
+        self.device = disk
+        self._process = process
+        self._kill = kill
+        self.operations = 0
+        self.die_at_operation = -1
+
+    def step(self) -> None:
+        """Count one operation that changes something; raises ProcessKilledError if the process is dead, or dies now."""
+        self.operations += 1
+        if self.operations == self.die_at_operation:
+            self._kill()
+        self.check()
+
+    def check(self) -> None:
+        """Raises ProcessKilledError if the process is dead."""
+        if not self._process.alive:
+            raise ProcessKilledError
+
+    def open(self, path: Path) -> File:
+        self.step()
+        return _ProcessFile(self, self.device.open(path), path)
+
+    def exists(self, path: Path) -> bool:
+        self.check()
+        return self.device.exists(path)
+
+    def make_folder(self, path: Path) -> None:
+        self.step()
+        self.device.make_folder(path)
+
+    def list(self, path: Path) -> list[str]:
+        self.check()
+        return self.device.list(path)
+
+    def remove(self, path: Path) -> None:
+        self.step()
+        self.device.remove(path)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self.step()
+        self.device.replace(source, target)
+
+    async def sync_folder(self, path: Path) -> None:
+        self.step()
+        await self.device.sync_folder(path)
+
+    def usage(self, path: Path) -> DiskUsage:
+        self.check()
+        return self.device.usage(path)
+
+
+class _ProcessFile:
+    def __init__(self, disk: ProcessDisk, file: MemoryFile, path: Path) -> None:
+        self._disk = disk
+        self._file = file
+        self._path = path
+
+    def size(self) -> int:
+        self._disk.check()
+        return self._file.size()
+
+    def read(self, offset: int, length: int) -> bytes:
+        self._disk.check()
+        return self._file.read(offset, length)
+
+    def write(self, offset: int, buffers: Sequence[bytes]) -> None:
+        self._disk.step()
+        self._file.write(offset, buffers)
+
+    async def sync(self) -> None:
+        self._disk.step()
+        await self._file.sync()
+
+    def truncate(self, size: int) -> None:
+        self._disk.step()
+        self._file.truncate(size)
+
+    def close(self) -> None:
+        self._disk.check()
+        self._file.close()

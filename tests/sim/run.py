@@ -1,0 +1,242 @@
+"""One seed from beginning to end: faults, healing, and the verdict."""
+
+import asyncio
+import gc
+from dataclasses import dataclass
+from typing import Any
+
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
+from services.controller.cluster_state import ClusterState
+from tests.sim import stored
+from tests.sim.checker import Checker, Verdict
+from tests.sim.clients import POLITE, Consumer, Producer, Tools
+from tests.sim.faults import Faults
+from tests.sim.loop import SimLoop, StuckError
+from tests.sim.process import ProcessClock
+from tests.sim.swarm import TAGS, draw
+from tests.sim.trace import Trace
+from tests.sim.world import DATA, CapturedLog, World
+
+_HEAL_S_MAX = 120.0
+_SETUP_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one seed came to.
+
+    Args:
+        seed: the seed.
+        digest: hash of the trace.
+        violations: what broke; empty if all is well.
+        counts: the verdict's sets by size, and how much there was.
+        story: what was drawn, and if something broke, the trace.
+    """
+
+    seed: int
+    digest: str
+    violations: tuple[str, ...]
+    counts: str
+    story: tuple[str, ...]
+
+    def report(self, lines: int = 60) -> str:
+        """For people: what broke, how it came to that, how to see it again."""
+        return "\n".join(
+            [
+                f"seed {self.seed} {self.digest} {self.counts}",
+                *self.violations[:20],
+                *self.story[:1],
+                *self.story[1:][-lines:],
+                f"again, with the whole trace: python -m tests.sim --seed {self.seed} --trace",
+            ]
+        )
+
+
+def run_seed(
+    seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any] | None = None, whole_trace: bool = False
+) -> Outcome:
+    """Run one seed.
+
+    Args:
+        seed: decides everything.
+        only: faults that may be on; None for all.
+        settings: settings of the broker that are not drawn.
+        whole_trace: give the trace even if all is well.
+    """
+    swarm = draw(seed, only, settings)
+    loop = SimLoop()
+    trace = Trace(loop)
+    trace.add("sim", "seed", swarm.describe())
+    world = World(loop, swarm, trace)
+    run = _Run(world)
+    collecting = gc.isenabled()
+    gc.disable()  # destructors of what a killed process leaves must not run in the middle
+    try:
+        asyncio.set_event_loop(loop)
+        with CapturedLog(trace, world.findings.append):
+            try:
+                loop.run_until_complete(run.live())
+                verdict = run.judge()
+            except StuckError as error:
+                verdict = Verdict()
+                verdict.broke("L2", str(error))
+    finally:
+        world.crash("process")
+        loop.bury()
+        asyncio.set_event_loop(None)
+        if collecting:
+            gc.enable()
+    for finding in world.findings:
+        verdict.broke("E1", f"the server's log: {finding}")
+    for failure in loop.failures:
+        verdict.broke(
+            "E1",
+            f"{failure.get('message')}: {failure.get('exception')!r} in {failure.get('task') or failure.get('handle')}",
+        )
+    history = world.history
+    counts = (
+        f"{verdict.counts()} sent={len(history.sent)} got={len(history.deliveries)} lives={world.lives} "
+        f"faults={run.faults.count} steps={loop.steps} seconds={loop.time():.1f}"
+    )
+    story = (swarm.describe(), *(trace.lines() if verdict.violations or whole_trace else ()))
+    return Outcome(seed, trace.digest, tuple(verdict.violations), counts, story)
+
+
+class _Run:
+    """The course of one run.
+
+    Args:
+        world: where it takes place.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.faults = Faults(world)
+        self.verdict = Verdict()
+        self._tools = Tools(world.network, world.history, world.trace, world.loop, world.log_end)
+        swarm = world.swarm
+        self._producers = [
+            Producer(f"p{number}", self._tools, swarm.random(f"p{number}"), list(swarm.topics), TAGS, *settings)
+            for number, settings in enumerate(swarm.producers)
+        ]
+        consumers: list[Consumer] = []
+        for subscription, all_manners in swarm.manners.items():
+            for manners in all_manners:
+                name = f"c{len(consumers)}"
+                consumers.append(Consumer(name, self._tools, swarm.random(name), subscription, manners))
+        self._consumers = consumers
+
+    async def live(self) -> None:
+        """Set up, let faults strike, heal, and wait until all work is done."""
+        world, loop = self.world, self.world.loop
+        await world.boot()
+        await self._make_topics()
+        world.weather.delay_s_max = world.swarm.delay_s_max
+        producing = [loop.create_task(producer.run()) for producer in self._producers]
+        consuming = [loop.create_task(consumer.run()) for consumer in self._consumers]
+        striking = [loop.create_task(self.faults.run()), loop.create_task(self.faults.keep_alive())]
+        await asyncio.sleep(world.swarm.safety_s)
+        striking[0].cancel()
+        world.trace.add("sim", "heal")
+        self.faults.heal()
+        for producer in self._producers:
+            producer.stopping = True
+        for consumer in self._consumers:
+            consumer.manners = POLITE
+        await asyncio.wait(producing)
+        if world.findings or loop.failures:
+            world.trace.add("sim", "findings", len(world.findings))
+        await self._finish_work()
+        for consumer in self._consumers:
+            consumer.stopping = True
+        await asyncio.wait(consuming)
+        striking[1].cancel()
+        await asyncio.wait(striking)
+        for task in (*producing, *consuming):
+            task.result()
+        self._note_end_state()
+        await world.stop()
+
+    async def _make_topics(self) -> None:
+        cluster = self.world.cluster
+        process = self.world.process
+        assert cluster is not None and process is not None
+        options = self.world.swarm.options.controller
+        keeper = cluster.controller._keeper
+        for name, queues in self.world.swarm.topics.items():
+
+            def topic(state: ClusterState, name: str = name, queues: int = queues) -> Any:
+                return state.create_topic(options, name, TopicType.NORMAL, queues)
+
+            await keeper.change(topic)
+        for name, attempts in self.world.swarm.groups.items():
+
+            def group(state: ClusterState, name: str = name, attempts: int = attempts) -> Any:
+                return state.create_group(options, name, attempts)
+
+            await keeper.change(group)
+
+    async def _finish_work(self) -> None:
+        """Wait until nothing is left to do, within a budget of virtual time (L2)."""
+        world = self.world
+        until = world.loop.time() + _HEAL_S_MAX
+        healed = world.loop.time()
+        while world.loop.time() < until:
+            await asyncio.sleep(0.5)
+            if world.serving and world.cluster is not None and not self._left():
+                world.trace.add("sim", "finished", f"after={world.loop.time() - healed:.1f}")
+                return
+            if world.process is None:
+                self.faults.mend()
+        self.verdict.broke(
+            "L2", f"after {_HEAL_S_MAX} s without faults there is still work: {self._left()}; {world.refusals[-1:]}"
+        )
+
+    def _left(self) -> str:
+        """What is not done yet, in words."""
+        world = self.world
+        if world.cluster is None:
+            return "no server"
+        core = world.cluster.broker.core
+        if core.state.table.open_messages:
+            return f"{core.state.table.open_messages} messages are given out"
+        if core.popping.damaged:
+            return f"damaged queues: {core.popping.damaged.values()}"
+        waiting = {
+            f"{each.group} {each.topic}": count
+            for each in world.swarm.subscriptions
+            if (count := core.popping.waiting(each.group, each.topic, None))
+        }
+        if waiting:
+            return f"waiting: {waiting}"
+        return ""
+
+    def _note_end_state(self) -> None:
+        world = self.world
+        if world.cluster is not None:
+            self._state = stored.derived_state(world.cluster.broker.core)
+            self._progress = stored.progress(world.cluster.broker.core)
+
+    def judge(self) -> Verdict:
+        """Hold everything that was seen against the invariants."""
+        world, swarm = self.world, self.world.swarm
+        folder = DATA / "broker"
+        messages = stored.messages_in_log(world.disk, folder, swarm.options.broker.log.segment_bytes)
+        verdict = Checker(swarm, world.history, messages).judge()
+        verdict.violations[:0] = self.verdict.violations
+        clock = ProcessClock(world.loop, world.machine)
+        for what, without in (("recovery", ""), ("recovery without queue files", "consumequeue")):
+            disk = stored.copy_of(world.disk, without)
+            core = stored.recovered(disk, folder, swarm.options.broker, clock, swarm.options.controller.cluster_name)
+            state = stored.derived_state(core)
+            if state != self._state:
+                verdict.broke("S6", f"{what} gives another state: {_difference(self._state, state)}")
+        return verdict
+
+
+def _difference(first: dict[str, Any], second: dict[str, Any]) -> str:
+    for kind, values in first.items():
+        for key in {**values, **second[kind]}:
+            if values.get(key) != second[kind].get(key):
+                return f"{kind} {key}: {values.get(key)} against {second[kind].get(key)}"
+    return "none"

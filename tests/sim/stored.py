@@ -1,0 +1,124 @@
+"""Reads a broker's disk as recovery does, apart from the running one: what is in the log, and what follows from it (S6)."""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.broker import checkpoint as checkpoint_file
+from services.broker.checkpoint import Checkpoint
+from services.broker.core import BrokerCore
+from services.broker.options import BrokerOptions
+from services.broker.pop.delivery import pulled_message
+from services.broker.store.commit_log import CommitLog
+from services.broker.store.message_store import StoreCheckpoint
+from services.broker.store.record import RecordKind, StoredRecord
+from services.common import names
+from services.common.clock import Clock
+from services.common.cluster import ClusterView
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
+from tests.harness.memory_disk import MemoryDisk
+from tests.sim.clients import is_same
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """One message in the log.
+
+    Args:
+        message_id: the sender's.
+        topic, queue_id, offset: where it is.
+        attempts: how often it was delivered before.
+        record: all of it.
+    """
+
+    message_id: str
+    topic: str
+    queue_id: int
+    offset: int
+    attempts: int
+    record: StoredRecord
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return f"{self.topic}/{self.queue_id}@{self.offset}"
+
+    @property
+    def group_of_retry(self) -> str:
+        """The group whose retry topic it is in."""
+        return self.topic.removeprefix(names.RETRY_PREFIX).partition("+")[0]
+
+    def is_as_sent(self, sent: Message) -> bool:
+        """Whether its bytes are those that were sent."""
+        return is_same(sent, Message.FromString(pulled_message(self.record, b"")))
+
+
+def copy_of(disk: MemoryDisk, without: str = "") -> MemoryDisk:
+    """A faultless disk with the same files, but for those whose path holds `without`."""
+    copy = MemoryDisk(random.Random(0))
+    for path, contents in disk.files().items():
+        copy.make_folder(path.parent)
+        if not without or without not in str(path):
+            copy.open(path).write(0, [contents])
+    return copy
+
+
+def messages_in_log(disk: MemoryDisk, folder: Path, segment_bytes: int) -> list[StoredMessage]:
+    """All messages from the log's beginning to its end, in their order."""
+    copy = copy_of(disk)
+    log = CommitLog(copy, folder / "commitlog", segment_bytes)
+    end = log.end_position
+    found = []
+    for record in log.scan(log.start_position, end):
+        if record.kind == RecordKind.MESSAGE:
+            properties = SystemProperties.FromString(record.system_properties)
+            found.append(
+                StoredMessage(
+                    properties.message_id, record.topic, record.queue_id, record.queue_offset, record.attempts, record
+                )
+            )
+    return found
+
+
+def recovered(disk: MemoryDisk, folder: Path, options: BrokerOptions, clock: Clock, cluster: str) -> BrokerCore:
+    """A broker's core recovered from a disk."""
+    view = ClusterView()
+    view.name = cluster
+    core = BrokerCore(options, disk, folder, clock, random.Random(0), view, lambda queue: None, lambda: None)
+    path = folder / "checkpoint"
+    if disk.exists(path):
+        file = disk.open(path)
+        core.recover(checkpoint_file.decode(file.read(0, file.size())))
+    else:
+        core.recover(Checkpoint(store=StoreCheckpoint(synced_position=core.store.log.end_position)))
+    return core
+
+
+def derived_state(core: BrokerCore) -> dict[str, Any]:
+    """All that follows from the log: entries of queues, open CKs; comparable."""
+    queues = {
+        f"{topic}/{number}": (queue.min_offset, queue.max_offset, queue.read(0, queue.max_offset))
+        for (topic, number), queue in sorted(core.store.queues.items())
+        if queue.max_offset
+    }
+    check_points = {
+        each.id: (
+            each.group,
+            each.topic,
+            each.queue_id,
+            each.open_bits,
+            [(each.offsets[index], each.due_of(index)) for index in each.open_indexes()],
+        )
+        for each in core.state.table
+    }
+    return {"queues": queues, "check points": dict(sorted(check_points.items()))}
+
+
+def progress(core: BrokerCore) -> dict[str, int]:
+    """Where each group reads on in each queue."""
+    return {
+        f"{each.group} {each.queue.topic}/{each.queue.queue_id}": each.next_offset
+        for each in core.state.merge_buffer
+        if each.next_offset
+    }

@@ -1,0 +1,167 @@
+"""What a seed draws: the server's settings, the clients, which faults there are and how often."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from services.cli.options import StandaloneOptions
+from tests.sim.clients import Manners, Subscription
+
+FAULTS = {
+    "kill": 10,
+    "kill in a step": 6,
+    "power": 8,
+    "restart": 3,
+    "sync error": 3,
+    "sync error elsewhere": 3,
+    "write error": 4,
+    "disk full": 4,
+    "bit flip": 3,
+    "clock jump": 3,
+    "bad ways": 5,
+    "slow device": 4,
+}
+"""Fault -> how often it comes where it is on, against the others."""
+
+TAGS = ("red", "green", "blue")
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """One seed's draw.
+
+    Args:
+        seed: the seed.
+        options: the server's settings.
+        faults: fault -> weight, of those that are on.
+        faults_per_s: how often one comes.
+        safety_s: how long the phase with faults lasts.
+        topics: topic -> number of queues.
+        groups: group -> attempts.
+        subscriptions: who reads what; each by one or more consumers.
+        manners: of each consumer, by subscription.
+        producers: rate, batch and body size of each.
+        sync_s_max: how long a sync takes at the most.
+        delay_s_max: how long a way takes at the most.
+    """
+
+    seed: int
+    options: StandaloneOptions
+    faults: dict[str, int]
+    faults_per_s: float
+    safety_s: float
+    topics: dict[str, int]
+    groups: dict[str, int]
+    subscriptions: list[Subscription]
+    manners: dict[Subscription, list[Manners]]
+    producers: list[tuple[float, int, int]]
+    sync_s_max: float
+    delay_s_max: float
+    auto_created: bool = field(default=False)
+
+    def random(self, purpose: str) -> random.Random:
+        """A random source for one purpose, so that one more draw here changes nothing there."""
+        return random.Random(f"{self.seed}/{purpose}")
+
+    def describe(self) -> str:
+        """In one line."""
+        options = self.options.broker
+        return (
+            f"seed={self.seed} faults={','.join(sorted(self.faults)) or 'none'} per_s={self.faults_per_s:.2f} "
+            f"flush={options.flush}/{options.flush_interval_ms} segment={options.log.segment_bytes} "
+            f"checkpoint={options.checkpoint_interval_ms} stay={options.pop.stay_ms} "
+            f"buffer={options.pop.buffer_check_points_max} topics={self.topics} groups={self.groups} "
+            f"consumers={sum(map(len, self.manners.values()))} sync_s={self.sync_s_max}"
+        )
+
+
+def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any] | None = None) -> Swarm:
+    """Draw a seed's swarm.
+
+    Args:
+        seed: the seed.
+        only: faults that may be on at all; None for all.
+        settings: settings of the broker that are not drawn.
+    """
+    chance = random.Random(f"{seed}/swarm")
+    faults = {name: weight for name, weight in FAULTS.items() if chance.random() < 0.4}
+    if only is not None:
+        faults = {name: weight for name, weight in FAULTS.items() if name in only}
+    topics = {f"topic{number}": chance.choice((1, 1, 2, 4)) for number in range(chance.choice((1, 1, 2)))}
+    groups = {f"group{number}": chance.choice((1, 2, 3, 16)) for number in range(chance.choice((1, 1, 2)))}
+    subscriptions = [
+        Subscription(group, topic, tuple(chance.sample(TAGS, chance.choice((0, 0, 1, 2)))))
+        for group in groups
+        for topic in topics
+    ]
+    return Swarm(
+        seed=seed,
+        options=_options(chance, settings or {}),
+        faults=faults,
+        faults_per_s=chance.choice((0.2, 0.5, 1.0)) if faults else 0.0,
+        safety_s=chance.choice((4.0, 6.0, 10.0)),
+        topics=topics,
+        groups=groups,
+        subscriptions=subscriptions,
+        manners={each: [_manners(chance) for _ in range(chance.choice((1, 1, 2)))] for each in subscriptions},
+        producers=[
+            (chance.choice((2.0, 5.0, 10.0)), chance.choice((1, 4, 20)), chance.choice((20, 300, 3000, 9000)))
+            for _ in range(chance.choice((1, 2)))
+        ],
+        sync_s_max=chance.choice((0.0, 0.001, 0.01, 0.05)),
+        delay_s_max=chance.choice((0.0, 0.001, 0.02)),
+    )
+
+
+def _options(chance: random.Random, settings: dict[str, Any]) -> StandaloneOptions:
+    broker: dict[str, Any] = {
+        "flush": chance.choice(("sync", "sync", "async")),
+        "flush_interval_ms": chance.choice((1, 50, 500)),
+        "checkpoint_interval_ms": chance.choice((10, 100, 1000, 600_000)),
+        "log": {
+            "segment_bytes": chance.choice((4096, 4096, 65_536, 256 << 20)),
+            "queue_entries_per_file": chance.choice((16, 16, 300_000)),
+            "queue_entries_in_memory": chance.choice((0, 3, 1024)),
+        },
+        "pop": {
+            "stay_ms": chance.choice((0, 200, 10_000)),
+            "buffer_check_points_max": chance.choice((1, 2, 200_000)),
+            "scan_entries_max": chance.choice((16, 4096)),
+            "response_bytes_max": chance.choice((1024, 16 << 20)),
+            "rewrite_after_records": chance.choice((16, 16, 200_000)),
+        },
+        # Nothing may go before its time, or the checker could not demand it back.
+        "retention": {"disk_used_share_max": 1.0, "interval_ms": chance.choice((500, 10_000))},
+        "disk_full_share": chance.choice((0.95, 1.0)),
+    }
+    broker.update(settings)
+    proxy: dict[str, Any] = {
+        "receive": {"invisible_ms_min": 0, "interest_idle_ms": chance.choice((0, 1000, 10_000))},
+        "renewal": {"invisible_ms": 1500},
+        "client": {"expiry_ms": 3000},
+        "send": {"put_messages_max": chance.choice((1, 3, 512))},
+        "grpc_client_consumer_min_long_polling_timeout_ms": chance.choice((0, 1500)),
+        "grpc_client_consumer_max_long_polling_timeout_ms": chance.choice((3000, 20_000)),
+    }
+    return StandaloneOptions.model_validate({"broker": broker, "proxy": proxy})
+
+
+def _manners(chance: random.Random) -> Manners:
+    def often(most: float) -> float:
+        return chance.random() * most if chance.random() < 0.5 else 0.0
+
+    return Manners(
+        batch_max=chance.choice((1, 4, 32)),
+        invisible_ms=chance.choice(((100, 400), (500, 3000), (3000, 3000))),
+        wait_s=chance.choice(((0.0,), (0.0, 1.0, 3.0), (5.0,), (2.0,))),
+        think_s_max=chance.choice((0.0, 0.05, 0.5)),
+        polls=chance.choice((1, 1, 3)),
+        nack=often(0.3),
+        forward=often(0.1),
+        forget=often(0.4),
+        twice=often(0.3),
+        stale=often(0.3),
+        forge=often(0.3),
+        vanish=often(0.3),
+        auto_renew=often(0.5),
+    )

@@ -1,0 +1,261 @@
+"""The whole standalone server under the simulator: it boots, serves, dies and boots again, on one disk."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from services.broker.store.consume_queue import ConsumeQueue
+from services.cli.in_process import InProcessCluster
+from services.common.errors import CorruptDataError, UnknownFormatError
+from services.rpc.service import Channel, Service
+from tests.sim.clients import LogEnd
+from tests.sim.device import SimDisk
+from tests.sim.history import Disaster, History
+from tests.sim.loop import SimLoop
+from tests.sim.network import InnerChannel, Network, Weather
+from tests.sim.process import MachineClock, Process, ProcessDisk
+from tests.sim.swarm import Swarm
+from tests.sim.trace import Trace
+
+DATA = Path("/data")
+COMMIT_LOG = DATA / "broker" / "commitlog"
+
+Ending = Literal["process", "power"]
+
+
+class World:
+    """One simulated machine with its one server.
+
+    Args:
+        loop: the loop.
+        swarm: what this seed has drawn.
+        trace: what happens goes there.
+    """
+
+    def __init__(self, loop: SimLoop, swarm: Swarm, trace: Trace) -> None:
+        self.loop = loop
+        self.swarm = swarm
+        self.trace = trace
+        self.history = History()
+        self.disk = SimDisk(swarm.random("disk"), trace)
+        self.disk.sync_s_max = swarm.sync_s_max
+        self.machine = MachineClock(loop)
+        self.weather = Weather()
+        self.log_end = LogEnd()
+        self.lives = 0
+        self.process: Process | None = None
+        self.process_disk: ProcessDisk | None = None
+        self.cluster: InProcessCluster | None = None
+        self.serving = False
+        self.refusals: list[str] = []
+        """Why the server would not start, in its own words."""
+        self.findings: list[str] = []
+        """What went wrong in a way that no client sees: errors in the log that no fault explains."""
+        self.arrivals: dict[tuple[str, int, int], float] = {}
+        """When each entry of a queue became readable, by topic, queue and offset."""
+        self._chance = swarm.random("world")
+        self.network = Network(loop, swarm.random("network"), self.weather, self._served)
+        self._synced_position = 0
+        self._ended = asyncio.Event()
+        self._ended.set()
+
+    def _served(self) -> tuple[Process, Service] | None:
+        if not self.serving or self.process is None or self.cluster is None:
+            return None
+        return self.process, self.cluster.proxy.service
+
+    async def boot(self) -> bool:
+        """Start the server; whether it serves. If not, `refusals` says why, or it was killed while it started."""
+        assert self.process is None
+        self.lives += 1
+        process = Process(self.loop, self.lives, self.machine)
+        disk = ProcessDisk(self.disk, process, lambda: self.crash("process"))
+        self.process, self.process_disk = process, disk
+        self._ended.clear()
+        self.trace.add("server", "boot", self.lives)
+        outcome: asyncio.Future[str] = self.loop.create_future()
+        process.tell_of_death(outcome)
+        process.spawn(self._start(process, disk, outcome), "start")
+        try:
+            refusal = await outcome
+        except ConnectionResetError:
+            return False
+        process.tell_no_more(outcome)
+        if refusal:
+            self.trace.add("server", "refused", refusal)
+            self.refusals.append(refusal)
+            self.crash("process")
+            return False
+        self.serving = True
+        self.trace.add("server", "serves", self.log_end.position)
+        return True
+
+    async def _start(self, process: Process, disk: ProcessDisk, outcome: "asyncio.Future[str]") -> None:
+        swarm = self.swarm
+        try:
+            cluster = InProcessCluster(
+                swarm.options,
+                DATA,
+                process.clock,
+                swarm.random(f"server {process.number}"),
+                CollectorRegistry(),
+                disk,
+                self._worse,
+            )
+            self.cluster = cluster
+            self._watch_arrivals(cluster)
+            await cluster.start()
+        except (CorruptDataError, UnknownFormatError, OSError) as error:
+            if not outcome.done():
+                outcome.set_result(f"{type(error).__name__}: {error}")
+            return
+        process.spawn(self._watch_failure(cluster), "watch failure")
+        # As a client would see it: it serves when the proxy knows of the broker.
+        while not cluster.proxy.ready:
+            await asyncio.sleep(0.01)
+        if not outcome.done():
+            outcome.set_result("")
+
+    def _worse(self, channel: Channel) -> Channel:
+        assert self.process is not None
+        return InnerChannel(channel, self._chance, self.weather)
+
+    def _watch_arrivals(self, cluster: InProcessCluster) -> None:
+        store = cluster.broker.core.store
+        told = store._on_arrival
+
+        def arrived(queue: ConsumeQueue, tag_hash: int) -> None:
+            self.arrivals[queue.topic, queue.queue_id, queue.max_offset - 1] = self.loop.time()
+            told(queue, tag_hash)
+
+        store._on_arrival = arrived
+        log = store.log
+        end = self.log_end
+        append = log.append
+
+        def appended(records: Any) -> None:
+            append(records)
+            end.position = log.end_position
+
+        log.append = appended  # type: ignore[method-assign]
+
+    async def _watch_failure(self, cluster: InProcessCluster) -> None:
+        """What `services.cli.run` does: end loudly when the broker cannot go on."""
+        error = await cluster.broker.failure
+        self.trace.add("server", "failed", error)
+        self.serving = False
+        self._note_disaster("sync")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(10):
+                await cluster.stop()
+        self.loop.outside(0, self.crash, "process")
+
+    async def stop(self) -> None:
+        """End gracefully, as on SIGTERM."""
+        process, cluster = self.process, self.cluster
+        if process is None or cluster is None or not self.serving:
+            return
+        self.trace.add("server", "drain")
+        self.serving = False
+        cluster.proxy.drain()
+        done: asyncio.Future[None] = self.loop.create_future()
+        process.tell_of_death(done)
+
+        async def stopping() -> None:
+            await cluster.stop()
+            if not done.done():
+                done.set_result(None)
+
+        process.spawn(stopping(), "stop")
+        try:
+            async with asyncio.timeout(40):
+                await done
+        except ConnectionResetError:
+            return
+        except TimeoutError:
+            self.findings.append("the server did not stop within 40 s")
+        process.tell_no_more(done)
+        self.trace.add("server", "stopped")
+        self.crash("process")
+
+    def crash(self, kind: Ending) -> None:
+        """Kill the process, and with `power` the machine."""
+        process = self.process
+        self._learn_synced()
+        if process is not None:
+            process.alive = False
+            self.serving = False
+            self.trace.add("server", "dies", kind, self.log_end.position)
+        if kind == "power":
+            self._note_disaster("power")
+        self.disk.crash(kind)
+        if process is not None:
+            self.process = self.process_disk = self.cluster = None
+            process.die()
+        self._ended.set()
+
+    def _note_disaster(self, kind: Literal["power", "sync"]) -> None:
+        self._learn_synced()
+        self.history.disasters.append(Disaster(self.loop.time(), kind, self._synced_position))
+        self.trace.add("server", "disaster", kind, self._synced_position)
+
+    def _learn_synced(self) -> None:
+        """Up to here the log is on the device, as the server has it."""
+        if self.cluster is not None:
+            log = self.cluster.broker.core.store.log
+            self._synced_position = max(self._synced_position, log.synced_position)
+
+    async def ended(self) -> None:
+        """Return when no process lives."""
+        await self._ended.wait()
+
+
+class CapturedLog:
+    """Takes structlog's events into the trace while it is entered.
+
+    Args:
+        trace: where they go.
+        on_error: told of those that carry an exception or stand for a fault of the program.
+    """
+
+    def __init__(self, trace: Trace, on_error: Callable[[str], None]) -> None:
+        self._trace = trace
+        self._on_error = on_error
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "CapturedLog":
+        before = structlog.get_config()
+        structlog.configure(
+            processors=[self._take],
+            wrapper_class=structlog.BoundLogger,
+            logger_factory=_NoLogger,
+            cache_logger_on_first_use=False,
+        )
+        self._stack.callback(structlog.configure, **before)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _take(self, _: Any, level: str, event: Any) -> Any:
+        what = event.pop("event")
+        error = event.pop("exc_info", None)
+        shown = [f"{key}={value}" for key, value in event.items() if key != "seconds"]
+        self._trace.add("log", level, what, *shown, *([repr(error)] if error is not None else []))
+        if level == "exception" or error is not None:
+            self._on_error(f"{what} {' '.join(shown)} {error!r}")
+        raise structlog.DropEvent
+
+
+class _NoLogger:
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
