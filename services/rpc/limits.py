@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from services.rpc.frames import WINDOW_DEFAULT, WINDOW_MAX
+
 MIB = 2**20
 
 
@@ -34,6 +36,9 @@ class Limits:
         keepalive_interval_s: after how long a silence the other side is pinged; 0 = never.
         keepalive_timeout_s: how long its answer may take.
         stream_messages_max: messages that wait in one direction of a stream of the same process.
+
+    Raises:
+        ValueError: the windows are impossible.
     """
 
     connections_max: int = 10_000
@@ -58,6 +63,22 @@ class Limits:
     keepalive_interval_s: float = 60.0
     keepalive_timeout_s: float = 20.0
     stream_messages_max: int = 16
+
+    def __post_init__(self) -> None:
+        if not WINDOW_DEFAULT <= self.connection_window_bytes <= WINDOW_MAX:
+            raise ValueError(f"connection_window_bytes must be {WINDOW_DEFAULT} to {WINDOW_MAX}: HTTP/2 begins there")
+        if not 0 < self.stream_window_bytes <= WINDOW_MAX:
+            raise ValueError(f"stream_window_bytes must be 1 to {WINDOW_MAX}")
+
+    @property
+    def held_bytes_max(self) -> int:
+        """`receive_buffer_bytes_max`, but never so little that one message could not come in."""
+        return max(self.receive_buffer_bytes_max, self.message_bytes_max + 2 * self.connection_window_bytes)
+
+    @property
+    def backlog_bytes_max(self) -> int:
+        """`send_buffer_bytes_max`, but never so little that one answer could not go out."""
+        return max(self.send_buffer_bytes_max, 2 * self.message_bytes_max)
 
 
 class FloodCounter:

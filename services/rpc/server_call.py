@@ -241,7 +241,7 @@ class UnaryCall(ServerCall):
             if self._message is not None:
                 raise RpcError(GrpcStatus.INTERNAL, "more than one message for a method that takes one")
             self._message = message
-        if self._connection.http2.held_bytes > limits.receive_buffer_bytes_max - limits.connection_window_bytes:
+        if self._connection.http2.held_bytes > limits.held_bytes_max - limits.connection_window_bytes:
             self._connection.server.observer.limit_hit("receive_buffer_bytes_max")
             raise RpcError(GrpcStatus.UNAVAILABLE, "too many unfinished messages on this connection; try again")
 

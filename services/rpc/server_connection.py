@@ -220,7 +220,7 @@ class ServerConnection(Wire):
         waiting = self.http2.outbox.queued_bytes
         if (self.paused or waiting) and self._transport is not None:
             waiting += self._transport.get_write_buffer_size()
-            if waiting > self.limits.send_buffer_bytes_max:
+            if waiting > self.limits.backlog_bytes_max:
                 self.abort_for("send_buffer_bytes_max")
 
     # Its end

@@ -349,7 +349,7 @@ async def test_an_idle_connection_is_told_to_go(serve: Serve, recorder: Recorder
 
 
 async def test_who_reads_nothing_is_let_go(serve: Serve, recorder: Recorder) -> None:
-    server = await serve(Limits(send_buffer_bytes_max=200_000))
+    server = await serve(Limits(send_buffer_bytes_max=200_000, message_bytes_max=20_000))
     calls = [
         headers(2 * number + 1, ECHO_BLOCK) + data(2 * number + 1, b"\0\0\0\x3a\x98" + bytes(15_000), end=True)
         for number in range(20)

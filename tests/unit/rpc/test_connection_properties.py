@@ -13,7 +13,8 @@ SMALL = Limits(
     concurrent_streams_max=4,
     connection_window_bytes=65_535,
     stream_window_bytes=5_000,
-    receive_buffer_bytes_max=80_000,
+    receive_buffer_bytes_max=131_070,
+    message_bytes_max=10_000,
     header_list_bytes_max=2_000,
 )
 
@@ -44,7 +45,7 @@ def run(pieces: list[bytes], *, client: bool = False) -> tuple[list[Event], byte
     for piece in pieces:
         events += connection.receive(piece, 0.0)
     held = connection.held_bytes
-    assert 0 <= held <= SMALL.receive_buffer_bytes_max + SMALL.connection_window_bytes
+    assert 0 <= held <= SMALL.held_bytes_max + SMALL.connection_window_bytes
     assert connection.outbox.queued_bytes == 0
     return events, connection.outbox.take()
 

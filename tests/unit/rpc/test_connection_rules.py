@@ -3,6 +3,7 @@
 import pytest
 
 from services.rpc import frames, hpack
+from services.rpc.connection import Connection
 from services.rpc.events import DataReceived, RequestReceived, RequestTooLarge, StreamFlushed, StreamReset
 from services.rpc.frames import ErrorCode
 from services.rpc.limits import Limits
@@ -130,14 +131,13 @@ def test_stream_numbers_grow() -> None:
 
 
 def test_the_preface_may_come_byte_by_byte_and_settings_come_first() -> None:
-    served = Served()
-    other = type(served.connection)(Limits(), client=False)
+    other = Connection(Limits(), client=False)
     for byte in START:
         assert not other.failed
         other.receive(bytes((byte,)), 0.0)
     assert not other.failed
     for wrong in (b"GET / HTTP/1.1\r\n\r\n", frames.PREFACE + frames.ping(bytes(8), ack=False)):
-        other = type(served.connection)(Limits(), client=False)
+        other = Connection(Limits(), client=False)
         other.receive(wrong, 0.0)
         assert other.failed
 
@@ -238,12 +238,40 @@ def test_one_slow_stream_does_not_hold_up_the_connection() -> None:
 
 def test_more_than_the_connections_window() -> None:
     served = Served(
-        Limits(stream_window_bytes=200_000, connection_window_bytes=65_535, receive_buffer_bytes_max=65_535)
+        Limits(
+            stream_window_bytes=500_000,
+            connection_window_bytes=65_535,
+            receive_buffer_bytes_max=131_070,
+            message_bytes_max=0,
+        )
     )
     served.open()
     for _ in range(5):
         served.receive(data(1, bytes(16_384)))
+    assert not served.connection.failed
+    for _ in range(3):
+        served.receive(data(1, bytes(16_384)))
     assert served.connection_error() is FLOW
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        {"connection_window_bytes": 65_534},
+        {"connection_window_bytes": 2**31},
+        {"stream_window_bytes": 0},
+    ],
+)
+def test_impossible_limits(impossible: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(impossible))):
+        Limits(**impossible)
+
+
+def test_the_smallest_window_needs_no_update() -> None:
+    connection = Connection(Limits(connection_window_bytes=65_535), client=False)
+    connection.start()
+    assert connection.outbox.take()[3] == frames.SETTINGS
+    assert not connection.outbox
 
 
 def test_too_many_streams_are_refused_and_handlers_count() -> None:
