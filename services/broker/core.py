@@ -16,7 +16,7 @@ from services.broker.pop.popping import Popping
 from services.broker.store import retention
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import Record, RecordKind
+from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.store.retention import SegmentAge
 from services.common import names
 from services.common.clock import Clock
@@ -83,7 +83,15 @@ class BrokerCore:
                 self._replay_revive_queue(topic, number, begin, checkpoint.store.position)
         for found in newer:
             state.replay(found, store.ensure_queue)
+            self._replay_deletion(found)
         state.table.restart_ids(checkpoint.pop.next_number)
+
+    def _replay_deletion(self, found: StoredRecord) -> None:
+        """What is known of a topic or group since it was deleted is learned anew from the controller."""
+        if found.kind == RecordKind.FORGET_TOPIC:
+            self._topic_ids.pop(found.payload.decode(), None)
+        elif found.kind == RecordKind.FORGET_GROUP:
+            self._group_ids.pop(found.payload.decode(), None)
 
     def _replay_revive_queue(self, topic: str, number: int, begin: int, position: int) -> None:
         queue = self.store.queue(topic, number)
@@ -139,11 +147,12 @@ class BrokerCore:
             for name in {name for name, _ in self.store.queues}
             if name == topic or (name.startswith(names.RETRY_PREFIX) and name.endswith(f"+{topic}"))
         ]
-        if stored:
-            self._forget(RecordKind.FORGET_TOPIC, stored)
-            for name in stored:
-                self.store.forget_topic(name)
-                self.state.forget_topic(name)
+        # The topic's own name also when it holds nothing: recovery must know that this deletion was dealt with, or it
+        # would drop what was put into a topic that was made again.
+        self._forget(RecordKind.FORGET_TOPIC, sorted({topic, *stored}))
+        for name in stored:
+            self.store.forget_topic(name)
+            self.state.forget_topic(name)
 
     def forget_group(self, group: str) -> None:
         """A group was deleted: its progress, its retry topics and its dead letters are gone."""
