@@ -1,0 +1,268 @@
+"""A broker's core on a disk and a clock of the tests, with calls as short as tests want them."""
+
+import random
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from services.broker import checkpoint as checkpoint_file
+from services.broker.checkpoint import Checkpoint
+from services.broker.core import BrokerCore
+from services.broker.options import BrokerOptions, LogOptions, PopOptions
+from services.broker.pop.check_point import CheckPoint
+from services.broker.store.consume_queue import Entry
+from services.broker.store.message_store import StoreCheckpoint
+from services.broker.store.record import Record, RecordKind, StoredRecord, hash_tag
+from services.common.cluster import ClusterView
+from services.common.disk import File
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
+from tests.harness.manual_clock import ManualClock
+from tests.harness.memory_disk import CrashKind, MemoryDisk
+
+FOLDER = Path("/broker")
+KEY = b"key of the tests"
+OPTIONS = BrokerOptions(
+    log=LogOptions(segment_bytes=4096, queue_entries_per_file=16, queue_entries_in_memory=4),
+    pop=PopOptions(buffer_check_points_max=5, rewrite_after_records=16),
+)
+INVISIBLE_MS = 30_000
+
+Result = TypeVar("Result")
+
+
+def run_now(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine that has nothing to wait for, without a loop."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    work.close()
+    raise AssertionError("it waits for something")
+
+
+def tag_filter(expression: str) -> pb.Filter:
+    """The filter of an expression such as `a || b`."""
+    return pb.Filter(kind=pb.TAG, expression=expression)
+
+
+def wire_message(topic: str, body: bytes, tag: str = "") -> tuple[bytes, bytes]:
+    """A client's message as a proxy hands it on: all but the system properties, and the inside of those."""
+    properties = SystemProperties(message_id=body.hex())
+    if tag:
+        properties.tag = tag
+    return Message(topic={"name": topic}, body=body).SerializeToString(), properties.SerializeToString()
+
+
+class World:
+    """A core that can crash and come back.
+
+    Args:
+        seed: of the disk's faults and of where pops begin.
+        options: the broker's.
+    """
+
+    def __init__(self, seed: int = 0, options: BrokerOptions = OPTIONS) -> None:
+        self.random = random.Random(seed)
+        self.disk = MemoryDisk(self.random)
+        self.clock = ManualClock()
+        self.options = options
+        self.view = ClusterView()
+        self.saved: bytes | None = None
+        """The checkpoint file; how it is replaced is tested elsewhere."""
+        self.arrived: list[tuple[str, int]] = []
+        self.due_changes = 0
+        self._next_id = 1
+        self.view.apply(
+            ClusterUpdate(version=1, snapshot=True, cluster=Cluster(name="test", receipt_key=KEY)),
+        )
+        self.start()
+
+    def start(self) -> None:
+        """Recover from what the disk holds, as `BrokerApp.start` does."""
+        self.core = BrokerCore(
+            self.options,
+            self.disk,
+            FOLDER,
+            self.clock,
+            self.random,
+            self.view,
+            lambda queue: self.arrived.append((queue.topic, queue.queue_id)),
+            self._due_changed,
+        )
+        if self.saved is None:
+            checkpoint = Checkpoint(store=StoreCheckpoint(synced_position=self.core.store.log.end_position))
+        else:
+            checkpoint = checkpoint_file.decode(self.saved)
+        self.core.recover(checkpoint)
+        self.flush()
+        self.save()
+        self.core.take_in_cluster_change()
+        self.flush()
+
+    def _due_changed(self) -> None:
+        self.due_changes += 1
+
+    def crash(self, kind: CrashKind) -> None:
+        """End the process, or the machine, and start anew."""
+        self.disk.crash(kind)
+        self.start()
+
+    def add_topic(self, name: str, queues: int = 1) -> None:
+        """The controller says that there is a topic."""
+        self._apply(topics=[Topic(name=name, queues=queues, id=self._next_id)])
+
+    def add_group(self, name: str, max_attempts: int = 3) -> None:
+        """The controller says that there is a group."""
+        self._apply(groups=[Group(name=name, max_attempts=max_attempts, id=self._next_id)])
+
+    def delete_topic(self, name: str) -> None:
+        """The controller says that a topic is no more."""
+        self.core.deleted([name], [])
+        self._apply(deleted_topics=[name])
+
+    def delete_group(self, name: str) -> None:
+        """The controller says that a group is no more."""
+        self.core.deleted([], [name])
+        self._apply(deleted_groups=[name])
+
+    def _apply(self, **changes: Any) -> None:
+        self._next_id += 1
+        self.view.apply(ClusterUpdate(version=self._next_id, **changes))
+        self.core.take_in_cluster_change()
+
+    def flush(self) -> None:
+        """Sync the log and make all of it readable, as the flusher does."""
+        log = self.core.store.log
+        run_now(log.sync())
+        self.core.store.confirm(log.synced_position)
+
+    def begin_save(self) -> tuple[Checkpoint, list[File]]:
+        """The part of saving a checkpoint that is done before anything is synced."""
+        return self.core.checkpoint()
+
+    def save(self) -> None:
+        """Save a checkpoint, as `BrokerApp` does."""
+        checkpoint, files = self.begin_save()
+        self.flush()
+        for file in files:
+            run_now(file.sync())
+            file.close()
+        self.saved = checkpoint_file.encode(self.core.synced(checkpoint))
+
+    def put(self, topic: str, body: bytes, tag: str = "", queue_id: int = 0) -> int:
+        """Store a message and make it readable; its offset."""
+        payload, properties = wire_message(topic, body, tag)
+        record = Record(RecordKind.MESSAGE, topic, queue_id, payload, properties, hash_tag(tag))
+        offset = self.core.store.put([record]).queue_offsets[0]
+        self.flush()
+        return offset
+
+    def pop(
+        self,
+        group: str,
+        topic: str,
+        max_messages: int = 32,
+        expression: str = "*",
+        queue_id: int = -1,
+        invisible_ms: int = INVISIBLE_MS,
+    ) -> list[Message]:
+        """Take messages."""
+        return [
+            Message.FromString(each.message)
+            for each in self.answer(group, topic, max_messages, expression, queue_id, invisible_ms).messages
+        ]
+
+    def answer(
+        self,
+        group: str,
+        topic: str,
+        max_messages: int = 32,
+        expression: str = "*",
+        queue_id: int = -1,
+        invisible_ms: int = INVISIBLE_MS,
+    ) -> pb.PopResponse:
+        """The broker's answer to a pop."""
+        return self.core.popping.pop(
+            pb.PopRequest(
+                group=group,
+                topic=topic,
+                queue_id=queue_id,
+                max_messages=max_messages,
+                invisible_ms=invisible_ms,
+                filter=tag_filter(expression),
+            )
+        )
+
+    def ack(self, group: str, topic: str, *handles: str) -> list[int]:
+        """Say that messages are done with; a code for each."""
+        return [result.code for result in self.core.acking.ack(group, topic, handles)]
+
+    def revive(self) -> int:
+        """Redeliver all that is due, as the reviver does; how many."""
+        count = 0
+        table = self.core.state.table
+        while due := table.take_due(self.clock.steady_ms(), 512):
+            for check_point, indexes in due:
+                for index in indexes:
+                    self.core.acking.redeliver([(check_point, index)], attempted=True)
+                    count += 1
+        return count
+
+    def retain(self) -> int:
+        """Delete all segments that are past their time, as `BrokerApp` does; how many."""
+        count = 0
+        while self.core.delete_expired():
+            count += 1
+            self.flush()
+        return count
+
+    def held(self, topic: str, queue_id: int = 0) -> list[tuple[int, StoredRecord]]:
+        """Offset and record of all that a queue holds, also of what is not readable yet."""
+        store = self.core.store
+        queue = store.queue(topic, queue_id)
+        if queue is None:
+            return []
+        found: list[tuple[int, StoredRecord]] = []
+        at = queue.min_offset
+        while at < queue.max_offset:
+            for entry in queue.read(at, 100):
+                found.append((at, store.read(entry)))
+                at += 1
+        for _, unconfirmed, position, length, tag_hash in store._unconfirmed:
+            if unconfirmed is queue:
+                stored = store.read(Entry(position, length, tag_hash))
+                if stored.queue_offset >= queue.min_offset:
+                    found.append((stored.queue_offset, stored))
+        return found
+
+    def check_points(self) -> dict[int, tuple[object, ...]]:
+        """All that the open CKs say, by id; to compare tables."""
+        return {each.id: _contents(each) for each in self.core.state.table}
+
+    def bodies(self, messages: Sequence[Message]) -> list[bytes]:
+        """What they carry."""
+        return [message.body for message in messages]
+
+
+def handles(messages: Sequence[Message]) -> list[str]:
+    """Their receipt handles."""
+    return [message.system_properties.receipt_handle for message in messages]
+
+
+def attempts(messages: Sequence[Message]) -> list[int]:
+    """Their delivery attempts."""
+    return [message.system_properties.delivery_attempt for message in messages]
+
+
+def _contents(check_point: CheckPoint) -> tuple[object, ...]:
+    open_now = check_point.open_indexes()
+    return (
+        check_point.group,
+        check_point.topic,
+        check_point.origin,
+        check_point.queue_id,
+        [(check_point.offsets[index], check_point.due_of(index)) for index in open_now],
+        check_point.revive_offset,
+    )
