@@ -108,6 +108,8 @@ class ServerCall:
 
     def _done(self, result: Any, error: BaseException | None) -> None:
         connection = self._connection
+        # Call and task know each other: parted here, they need no garbage collector.
+        self._task = None
         if self._over:
             # Its caller was told something already, or is gone.
             connection.lingering_ended(self)

@@ -1,21 +1,24 @@
 """Our server and grpcio's client over real sockets, graceful ends, and each limit gone past."""
 
 import asyncio
+import datetime
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import grpc
 import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
-from services.rpc import frames
+from services.rpc import frames, hpack
 from services.rpc.client import connect
 from services.rpc.limits import Limits
 from services.rpc.metrics import RpcMetrics
 from services.rpc.server import Server
 from services.rpc.service import Service
 from services.rpc.status import GrpcStatus, RpcError
+from services.rpc.tls import client_context, self_signed, server_context
 from tests.unit.rpc.contract_service import CHAT, ECHO, LISTEN, REFUSE, REPEAT, WAIT, ContractService
 from tests.unit.rpc.peers import REQUEST, data, headers
 
@@ -203,6 +206,24 @@ async def test_tls_and_plain_text_on_one_port(serve: Serve) -> None:
         assert await secret.unary_unary(ECHO.path)(bytes(5 * MIB)) == bytes(5 * MIB)
 
 
+async def test_a_client_checks_the_certificate(contract: ContractService, tmp_path: Path) -> None:
+    certificate, key = self_signed(datetime.datetime.now(datetime.UTC))
+    (tmp_path / "certificate.pem").write_bytes(certificate)
+    (tmp_path / "key.pem").write_bytes(key)
+    server = Server(contract.service, tls=server_context(tmp_path / "certificate.pem", tmp_path / "key.pem"))
+    await server.start("127.0.0.1", 0)
+    address = f"127.0.0.1:{server.port}"
+    trusting = connect(address, tls=client_context(tmp_path / "certificate.pem"))
+    assert await trusting.call(ECHO, bytes(5 * MIB)) == bytes(5 * MIB)
+    doubting = connect(address, tls=client_context())
+    with pytest.raises(RpcError, match="certificate|CERTIFICATE") as raised:
+        await doubting.call(ECHO, b"")
+    assert raised.value.status is GrpcStatus.UNAVAILABLE
+    for channel in (trusting, doubting):
+        await channel.close()
+    await server.stop(1)
+
+
 # Ends
 
 
@@ -380,6 +401,36 @@ async def test_an_attack_is_ended_and_others_are_served(serve: Serve, recorder: 
         assert await channel.call(ECHO, b"served") == b"served"
     assert recorder.limits == ["resets_max", "pings_max"]
     await channel.close()
+
+
+async def test_unfinished_messages_beyond_the_limit(serve: Serve, recorder: Recorder) -> None:
+    limits = Limits(message_bytes_max=60_000, connection_window_bytes=65_535, receive_buffer_bytes_max=0)
+    server = await serve(limits)
+    parts = [
+        headers(stream_id, ECHO_BLOCK)
+        + data(stream_id, b"\0\0\0\xc3\x50" + bytes(9_995))
+        + data(stream_id, bytes(10_000))
+        for stream_id in range(1, 41, 2)
+    ]
+    reader, writer = await raw(server, START)
+    for part in parts:
+        writer.write(part)
+        await writer.drain()
+        await asyncio.sleep(0.002)  # each in a turn of its own, so that the windows open in between
+    await recorder.until(lambda: "receive_buffer_bytes_max" in recorder.limits)
+    writer.close()
+    await reader.read()
+
+
+async def test_headers_and_streams_beyond_the_limit(serve: Serve, recorder: Recorder) -> None:
+    server = await serve(Limits(header_list_bytes_max=2_000, concurrent_streams_max=1))
+    many = hpack.encode([(b"x", b"y" * 3_000)])
+    calls = headers(1, ECHO_BLOCK) + headers(3, ECHO_BLOCK) + frames.rst_stream(1, frames.ErrorCode.CANCEL)
+    reader, writer = await raw(server, START, calls, headers(5, ECHO_BLOCK + many, end=True))
+    said = await reader.readuntil(b"the headers are longer than the 2000 bytes allowed")
+    assert frames.rst_stream(3, frames.ErrorCode.REFUSED_STREAM) in said
+    assert recorder.limits == ["concurrent_streams_max", "header_list_bytes_max"]
+    writer.close()
 
 
 async def test_what_is_no_http2_or_no_grpc(serve: Serve) -> None:
