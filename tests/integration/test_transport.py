@@ -216,7 +216,7 @@ async def test_a_client_checks_the_certificate(contract: ContractService, tmp_pa
     trusting = connect(address, tls=client_context(tmp_path / "certificate.pem"))
     assert await trusting.call(ECHO, bytes(5 * MIB)) == bytes(5 * MIB)
     doubting = connect(address, tls=client_context())
-    with pytest.raises(RpcError, match="certificate|CERTIFICATE") as raised:
+    with pytest.raises(RpcError, match=r"certificate|CERTIFICATE") as raised:
         await doubting.call(ECHO, b"")
     assert raised.value.status is GrpcStatus.UNAVAILABLE
     for channel in (trusting, doubting):
