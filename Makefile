@@ -7,11 +7,11 @@ INSTALLED := $(VENV)/installed
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format demo proto docs bench bench-peer clean
+.PHONY: help setup run test lint format demo proto docs bench bench-peer h2spec fuzz clean
 
 help: ## Show this help
 	@echo "Popwheel. What make can do:"
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/\1\t\2/' | while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
 
 setup: $(INSTALLED) ## Make the virtual environment .venv with all that the rest needs
 
@@ -55,6 +55,12 @@ bench: setup ## Measure this machine: sends, receives, latency, CPU, memory, sta
 bench-peer: setup ## The same, in turn with another server of the protocol: PEER=host:port [PEER_PIDS=1,2]
 	@test -n "$(PEER)" || { echo "say which server: make bench-peer PEER=127.0.0.1:28081" >&2; exit 1; }
 	$(BIN)/python -m bench --peer $(PEER) --peer-pids "$(PEER_PIDS)" $(ARGS)
+
+h2spec: setup ## Run the public HTTP/2 conformance suite against a server of this machine (needs Go)
+	@$(BIN)/python -m tools.h2spec
+
+fuzz: setup ## Sixty seconds of structured garbage for the HTTP/2 core and every call (ARGS="--seconds 600 --seed 7")
+	@$(BIN)/python -m tests.fuzz --seconds 60 $(ARGS)
 
 clean: ## Remove what make has made, but not ./data
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
