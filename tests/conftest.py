@@ -1,14 +1,17 @@
-"""For all tests: an async test that leaves a task behind has not stopped what it started, and fails.
+"""For all tests: what one leaves behind is its fault, or is put away before the next.
 
-Sockets, files and processes that are left open are told by Python itself (ResourceWarning, an error here).
+An async test that leaves a task running has not stopped what it started, and fails. Sockets, files and processes that
+are left open are told by Python itself (ResourceWarning, an error here).
 """
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
+import structlog
 
 
 @pytest.fixture(autouse=True)
@@ -25,3 +28,15 @@ async def no_pending_tasks() -> AsyncIterator[None]:
     await asyncio.sleep(0)
     left = {task for task in asyncio.all_tasks() if task is not asyncio.current_task() and not task.cancelling()}
     assert not left, f"tasks left running: {[task.get_coro() for task in left]}"
+
+
+@pytest.fixture(autouse=True)
+def logs_are_as_before() -> Iterator[None]:
+    """A test that runs a command in this process sets up its logs; the next test shall not find them so."""
+    configuration = structlog.get_config()
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.configure(**configuration)
+    root.handlers[:] = handlers
+    root.setLevel(level)
