@@ -66,7 +66,7 @@ def order(number: int) -> Any:
     message.tag = "paid"
     message.keys = f"order-{number}"
     message.add_property("amount", str(100 + number))
-    message.body = f"order {number} was paid".encode()
+    message.body = f"order {number} paid".encode()
     return message
 
 

@@ -3,7 +3,6 @@
 The exit code is 0 only if all went as it should.
 """
 
-import json
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -46,7 +45,7 @@ class Life:
             "ids": [self.id_sent] * (2 if again else 1),
             "tag": "paid",
             "properties": {"amount": str(100 + int(number))},
-            "body": f"order {number} was paid",
+            "body": f"order {number} paid",
             "acks": 1,
         }
         seen = {
@@ -112,14 +111,14 @@ def take(life: Life, event: dict[str, Any]) -> None:
 def table(lives: list[Life]) -> Table:
     """One row per message."""
     result = Table(title="What happened")
-    for heading in ("key", "tag", "properties", "body", "attempts", "came again after", "acked"):
+    for heading in ("key", "tag", "properties", "body", "attempts", "again after", "acked"):
         result.add_column(heading)
     for life in lives:
         pause = life.came_again_after_s
         result.add_row(
             life.key,
             life.tag,
-            json.dumps(life.properties),
+            ", ".join(f"{name}={value}" for name, value in life.properties.items()),
             life.body,
             ", ".join(map(str, life.attempts)),
             "" if pause is None else f"{pause:.1f} s",
