@@ -121,7 +121,11 @@ class InterestBook:
         interest = self._by_key.get(key)
         if interest is None:
             if len(self._by_key) >= self._interests_max:
-                raise StatusError(Code.TOO_MANY_REQUESTS, "too many different topics, groups and filters are polled")
+                raise LimitError(
+                    Code.TOO_MANY_REQUESTS,
+                    "too many different topics, groups and filters are polled; receive again later",
+                    "receive.interests_max",
+                )
             self._last_id += 1
             interest = Interest(self._last_id, topic, group, wanted)
             self._by_key[key] = self._by_id[interest.id] = interest
@@ -223,17 +227,19 @@ class InterestBook:
             del self._held[waiting]
             self._wake(interest, waiting, now)
         ended = []
+        busy = []
         while self._idle_since:
             interest, since = next(iter(self._idle_since.items()))
             if since + self._idle_s > now:
                 break
+            del self._idle_since[interest]
             if any(waiting.pops for waiting in interest.waiting.values()):
-                self._idle_since.pop(interest)
-                self._idle_since[interest] = now  # a pop for a client that has gone is still under way
+                busy.append(interest)  # a pop for a client that has gone is still under way
                 continue
-            del self._idle_since[interest], self._by_id[interest.id], self._by_key[interest.key]
+            del self._by_id[interest.id], self._by_key[interest.key]
             if interest.registered:
                 ended.append(interest)
+        self._idle_since.update(dict.fromkeys(busy, now))
         return ended
 
     def _hold(self, interest: Interest, waiting: Waiting, until: float) -> None:
