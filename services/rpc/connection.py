@@ -290,9 +290,11 @@ class Connection(Sending):
         self._count(self._settings, "settings_max")
         if flags & frames.ACK:
             return
+        # Before what the new settings let go: a client may hold us to its old window until it has seen the ack
+        # (grpcio does, and takes DATA beyond it for an error).
+        self.outbox.control(frames.SETTINGS_ACK)
         for key, value in frames.read_settings(payload):
             self._apply_setting(key, value)
-        self.outbox.control(frames.SETTINGS_ACK)
         self._events.append(SettingsChanged())
 
     def _apply_setting(self, key: int, value: int) -> None:

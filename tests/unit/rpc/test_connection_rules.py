@@ -190,6 +190,17 @@ def test_data_waits_for_both_windows() -> None:
     assert not served.connection.streams
 
 
+def test_settings_are_acknowledged_before_what_they_let_go() -> None:
+    served = Served()
+    served.receive(frames.settings({4: 10}))
+    served.open(end=True)
+    served.sent()
+    served.connection.respond(1, ANSWER, b"x" * 30, TRAILERS)
+    served.sent()
+    served.receive(frames.settings({4: 15}))
+    assert [sent.kind for sent in served.sent()] == [frames.SETTINGS, frames.DATA]
+
+
 def test_the_connections_window_is_shared_by_turns() -> None:
     served = Served()
     served.receive(frames.settings({4: 100_000}))
