@@ -10,7 +10,7 @@ from services.broker.checkpoint import Checkpoint
 from services.broker.notification import Interests
 from services.broker.options import BrokerOptions
 from services.broker.pop.acking import Acking
-from services.broker.pop.check_point import REVIVE_QUEUES, OffsetCommit, encode_ack
+from services.broker.pop.check_point import REVIVE_QUEUES, OffsetCommit, Origin, decode_ack, encode_ack
 from services.broker.pop.pop_state import PopState
 from services.broker.pop.popping import Popping
 from services.broker.store import retention
@@ -81,10 +81,39 @@ class BrokerCore:
         for topic in {name for name, _ in store.queues if name.startswith(names.REVIVE_PREFIX)}:
             for number, begin in enumerate(checkpoint.pop.revive_offsets):
                 self._replay_revive_queue(topic, number, begin, checkpoint.store.position)
+        closed: dict[int, int] = {}
         for found in newer:
+            self._note_closed(found, closed)
             state.replay(found, store.ensure_queue)
             self._replay_deletion(found)
         state.table.restart_ids(checkpoint.pop.next_number)
+        self._acknowledge(closed)
+
+    def _note_closed(self, found: StoredRecord, closed: dict[int, int]) -> None:
+        """Bits of open CKs that a record closes which is not in their revive queue, and whose ACK is yet to be seen."""
+        table = self.state.table
+        if found.kind == RecordKind.MESSAGE and found.origin:
+            origin = Origin.decode(found.origin)
+            if table.get(origin.check_point_id) is not None:
+                closed[origin.check_point_id] = closed.get(origin.check_point_id, 0) | 1 << origin.index
+        elif found.kind == RecordKind.FORGET_GROUP:
+            group = found.payload.decode()
+            closed.update((each.id, closed.get(each.id, 0) | each.open_bits) for each in table if each.group == group)
+        elif found.kind == RecordKind.ACK:
+            identity, bits = decode_ack(found.payload)
+            left = closed.pop(identity, 0) & ~bits
+            if left:
+                closed[identity] = left
+
+    def _acknowledge(self, closed: dict[int, int]) -> None:
+        """Write the ACK records that a crash cut off: a later recovery may read only the CK's revive queue."""
+        if closed:
+            self.store.put(
+                [
+                    Record(RecordKind.ACK, self.revive_topic, identity % REVIVE_QUEUES, encode_ack(identity, bits))
+                    for identity, bits in closed.items()
+                ]
+            )
 
     def _replay_deletion(self, found: StoredRecord) -> None:
         """What is known of a topic or group since it was deleted is learned anew from the controller."""
@@ -230,5 +259,9 @@ class BrokerCore:
 
     @property
     def revive_topic(self) -> str:
-        """Where this cluster's CK and ACK records are."""
+        """Where this cluster's CK and ACK records are; until the controller was heard of, where they were."""
+        if not self._view.ready:
+            for name, _ in self.store.queues:
+                if name.startswith(names.REVIVE_PREFIX):
+                    return name
         return names.revive_topic(self._view.name)

@@ -105,7 +105,9 @@ class PopState:
         for progress in self.merge_buffer:
             queue = progress.queue
             of_topic = offsets.setdefault(progress.group, {}).setdefault(queue.topic, {})
-            of_topic[queue.queue_id] = (progress.committed, progress.popped)
+            # After a restart no CK holds the committed offset up: those that are open are left to revive.
+            committed = max(progress.committed, progress.popped) if progress.waiting else progress.committed
+            of_topic[queue.queue_id] = (committed, progress.popped)
         return PopSnapshot(
             offsets,
             tuple(self.table.oldest_offset(number, end) for number, end in enumerate(revive_ends)),
