@@ -1,0 +1,506 @@
+"""What users of such systems met, as examples with the broker's core, and its limits (DESIGN 7)."""
+
+import random
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from services.broker.metrics import BrokerCollector, BrokerStatistics
+from services.broker.options import BrokerOptions, LogOptions, PopOptions
+from services.broker.pop.check_point import OffsetCommit
+from services.common import names
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from tests.unit.broker.world import FOLDER, INVISIBLE_MS, World, attempts, handles, run_now
+
+
+def world_of(seed: int = 0, *, max_attempts: int = 3, queues: int = 1, **pop: int) -> World:
+    options = BrokerOptions(
+        log=LogOptions(segment_bytes=4096, queue_entries_per_file=16, queue_entries_in_memory=500),
+        pop=PopOptions(**pop),  # type: ignore[arg-type]
+    )
+    world = World(seed, options)
+    world.add_topic("t", queues)
+    world.add_group("g", max_attempts)
+    return world
+
+
+def metrics(world: World) -> str:
+    registry = CollectorRegistry()
+    BrokerCollector(
+        registry,
+        world.options,
+        world.core,
+        BrokerStatistics(),
+        world.clock,
+        lambda: 0,
+        lambda: world.disk.usage(FOLDER),
+    )
+    return generate_latest(registry).decode()
+
+
+def test_a_message_comes_again_with_its_attempts_and_ends_as_a_dead_letter() -> None:
+    world = world_of()
+    world.put("t", b"1")
+    for attempt in (1, 2, 3):
+        messages = world.pop("g", "t")
+        assert (world.bodies(messages), attempts(messages)) == ([b"1"], [attempt])
+        world.clock.advance(INVISIBLE_MS - 1)
+        assert world.revive() == 0
+        world.clock.advance(1)
+        assert world.revive() == 1
+        world.flush()
+    assert world.pop("g", "t") == []
+    (dead,) = world.pop("g", names.dead_letter_topic("g"))
+    assert (dead.body, dead.system_properties.delivery_attempt) == (b"1", 1)
+    assert dead.system_properties.dead_letter_queue.topic == "t"
+
+
+def test_a_new_group_begins_with_the_first_message_that_is_held() -> None:
+    world = world_of()
+    world.put("t", b"1")
+    world.add_group("late")
+    assert world.bodies(world.pop("late", "t")) == [b"1"]
+
+
+def test_one_queue_can_be_asked_for() -> None:
+    world = world_of(queues=3)
+    for queue_id in range(3):
+        world.put("t", b"%d" % queue_id, queue_id=queue_id)
+    assert world.bodies(world.pop("g", "t", queue_id=1)) == [b"1"]
+    assert sorted(world.bodies(world.pop("g", "t"))) == [b"0", b"2"]
+
+
+def test_pops_do_not_all_begin_with_the_same_queue() -> None:
+    world = world_of(queues=4)
+    for number in range(40):
+        world.put("t", b"%d" % (number % 4), queue_id=number % 4)
+    assert {world.pop("g", "t", max_messages=1)[0].body for _ in range(20)} == {b"0", b"1", b"2", b"3"}
+
+
+def test_the_retry_topic_comes_first_one_time_in_five() -> None:
+    world = world_of()
+    for number in range(300):
+        world.put("t", b"%d" % number)
+    for _ in range(8):
+        world.core.acking.release("g", "t", handles(world.pop("g", "t", 25)), True)
+        world.flush()
+    found = [world.pop("g", "t", 1)[0].system_properties.delivery_attempt for _ in range(100)]
+    assert 10 <= found.count(2) <= 35
+
+
+@pytest.mark.parametrize("after", ["retention", "deleted", "deleted and made again"])
+def test_a_message_that_is_gone_is_not_replaced_by_another(after: str) -> None:
+    """P4: revive gives the very message or nothing, and always advances."""
+    world = world_of()
+    world.put("t", b"gone")
+    (handle,) = handles(world.pop("g", "t"))
+    if after == "retention":
+        queue = world.core.store.queues["t", 0]
+        queue.forget_before(1)
+    else:
+        world.delete_topic("t")
+        if after == "deleted and made again":
+            world.add_topic("t")
+    world.put("t", b"next")
+    world.clock.advance(INVISIBLE_MS)
+    assert world.revive() == 1
+    world.flush()
+    assert world.revive() == 0
+    assert len(world.core.state.table) == 0
+    assert world.held(names.retry_topic("g", "t")) == []
+    assert world.bodies(world.pop("g", "t")) == [b"next"]
+    assert world.ack("g", "t", handle) == [Code.INVALID_RECEIPT_HANDLE]
+
+
+def test_the_messages_of_a_deleted_group_lapse() -> None:
+    world = world_of()
+    world.put("t", b"1")
+    world.pop("g", "t")
+    world.delete_group("g")
+    assert len(world.core.state.table) == 0
+    world.clock.advance(INVISIBLE_MS)
+    assert world.revive() == 0
+
+
+def test_an_ack_that_is_stored_after_its_check_point_left_the_buffer_counts() -> None:
+    """A slow consumer: the CK has left the buffer, the committed offset has moved on, and then comes the ack."""
+    world = world_of(stay_ms=1000)
+    world.put("t", b"1")
+    (handle,) = handles(world.pop("g", "t"))
+    world.clock.advance(1000)
+    world.core.state.merge_buffer.let_go(world.clock.steady_ms())
+    world.flush()
+    assert len(world.core.state.merge_buffer) == 0
+    world.save()
+    assert world.ack("g", "t", handle) == [Code.OK]
+    world.crash("process")
+    world.clock.advance(INVISIBLE_MS)
+    assert world.revive() == 0
+    assert world.pop("g", "t") == []
+
+
+def test_an_ack_that_was_answered_survives_the_end_of_the_process() -> None:
+    world = world_of()
+    world.put("t", b"1")
+    world.save()
+    (handle,) = handles(world.pop("g", "t"))
+    assert world.ack("g", "t", handle) == [Code.OK]
+    for _ in range(3):
+        world.crash("process")
+        world.clock.advance(INVISIBLE_MS)
+        assert (world.revive(), world.pop("g", "t")) == (0, [])
+
+
+def test_a_redelivery_whose_second_half_was_lost_happened_all_the_same() -> None:
+    """Torn between the message in the retry topic and the ACK of its CK: the message itself says what it replaces.
+
+    Also when a checkpoint was saved since, and the revive queue is read from an older CK that is still open.
+    """
+    world = world_of()
+    for number in range(17):
+        world.put("t", b"%d" % number)
+    table = world.core.state.table
+    for _ in range(9):
+        world.pop("g", "t", 1)
+    pops = sorted(table, key=lambda each: each.id)
+    second = pops[8]
+    assert pops[0].revive_queue == second.revive_queue
+    world.flush()
+    end = world.core.store.log.end_position
+    world.core.acking.redeliver([(second, 0)], attempted=True)
+    torn = world.core.store._unconfirmed[0][0]
+    path = max(path for path in world.disk.files() if path.suffix == ".log")
+    assert int(path.stem) <= end < torn
+    world.disk.crash("process")
+    world.disk.open(path).truncate(torn - int(path.stem))
+    world.start()
+    assert world.core.state.table.get(second.id) is None
+    world.save()
+    world.crash("process")
+    assert world.core.state.table.get(second.id) is None, "it was opened again and would be redelivered once more"
+
+
+def test_the_committed_offset_is_not_lower_after_a_restart() -> None:
+    """C4: the ACK came after the checkpoint, the CK before it."""
+    world = world_of()
+    for _ in range(3):
+        world.put("t", b"1")
+    messages = world.pop("g", "t")
+    world.flush()
+    world.save()
+    assert set(world.ack("g", "t", *handles(messages))) == {Code.OK}
+    progress = world.core.state.merge_buffer.get("g", world.core.store.queues["t", 0])
+    assert progress is not None
+    before = progress.committed
+    assert before == 3
+    world.crash("process")
+    progress = world.core.state.merge_buffer.get("g", world.core.store.queues["t", 0])
+    assert progress is not None
+    assert progress.committed >= before
+
+
+def test_an_offset_set_by_hand_survives_and_may_go_back() -> None:
+    world = world_of()
+    for _ in range(5):
+        world.put("t", b"1")
+    for offset in (4, 2):
+        world.core.commit_offset(OffsetCommit("reader", "t", 0, offset))
+        for _ in range(2):
+            world.crash("process")
+            progress = world.core.state.merge_buffer.get("reader", world.core.store.queues["t", 0])
+            assert progress is not None
+            assert progress.committed == offset
+
+
+def test_all_messages_of_many_change_their_time_at_once() -> None:
+    """Revive does not stall on them."""
+    world = world_of()
+    for number in range(200):
+        world.put("t", b"%d" % number)
+    given: list[str] = []
+    while messages := world.pop("g", "t"):
+        given += handles(messages)
+    for handle in given:
+        world.core.acking.change_invisible("g", "t", handle, 1000)
+    world.core.rewrite_lagging()
+    world.crash("process")
+    world.clock.advance(1000)
+    assert world.revive() == 200
+    world.flush()
+    assert world.revive() == 0
+
+
+def test_a_revive_queue_of_acks_only_is_not_read_again_and_again() -> None:
+    world = world_of()
+    for number in range(100):
+        world.put("t", b"%d" % number)
+    while messages := world.pop("g", "t"):
+        world.ack("g", "t", *handles(messages))
+    world.save()
+    checkpoint, files = world.begin_save()
+    for file in files:
+        file.close()
+    ends = tuple(world.core.store.next_offset(world.core.revive_topic, number) for number in range(8))
+    assert checkpoint.pop.revive_offsets == ends
+
+
+def test_a_long_open_check_point_is_written_again_so_that_recovery_reads_little() -> None:
+    world = world_of(rewrite_after_records=16)
+    world.put("t", b"held")
+    world.pop("g", "t", invisible_ms=12 * 3_600_000)
+    (held,) = world.core.state.table
+    for _ in range(300):
+        world.put("t", b"1")
+        world.ack("g", "t", *handles(world.pop("g", "t")))
+    world.core.rewrite_lagging()
+    end = world.core.store.next_offset(world.core.revive_topic, held.revive_queue)
+    assert end - held.revive_offset <= 16
+    before = world.check_points()
+    world.save()
+    world.crash("process")
+    assert world.check_points() == before
+    world.clock.advance(12 * 3_600_000)
+    assert world.revive() == 1
+
+
+def test_a_segment_that_an_open_check_point_needs_stays() -> None:
+    world = world_of()
+    world.put("t", b"held")
+    world.pop("g", "t", invisible_ms=100 * 3_600_000)
+    for _ in range(60):
+        world.put("t", bytes(100))
+    world.clock.advance(73 * 3_600_000)
+    world.put("t", b"young")
+    assert world.retain() == 0
+    world.clock.advance(27 * 3_600_000)
+    assert world.revive() == 1
+    world.flush()
+    assert world.retain() > 0
+    assert b"held" in world.bodies(world.pop("g", "t", max_messages=100) + world.pop("g", "t", max_messages=100))
+
+
+def test_retention_goes_by_disk_share_too() -> None:
+    world = world_of()
+    for _ in range(60):
+        world.put("t", bytes(100))
+    assert world.retain() == 0
+    world.disk.fill(world.disk.used_bytes // 10)
+    before = world.core.store.log.segment_count
+    assert world.retain() > 0
+    assert world.core.store.log.segment_count < before
+
+
+def test_acks_and_pops_go_on_when_puts_do_not_fit() -> None:
+    world = world_of()
+    world.put("t", b"1")
+    world.disk.fill(400)
+    with pytest.raises(StatusError, match="takes no messages"):
+        world.put("t", bytes(500))
+    assert world.ack("g", "t", *handles(world.pop("g", "t"))) == [Code.OK]
+
+
+@pytest.mark.parametrize("call", ["pop", "ack", "change", "renew", "release", "dead"])
+def test_a_call_that_the_full_disk_refuses_changes_nothing(call: str) -> None:
+    world = world_of()
+    world.put("t", b"1")
+    world.put("t", b"2")
+    (handle,) = handles(world.pop("g", "t", 1))
+    acking = world.core.acking
+    before = world.check_points()
+    world.disk.fill(1)
+    calls = {
+        "pop": lambda: world.pop("g", "t"),
+        "ack": lambda: acking.ack("g", "t", [handle]),
+        "change": lambda: acking.change_invisible("g", "t", handle, 5),
+        "renew": lambda: acking.renew([pb.RenewEntry(group="g", topic="t", receipt_handle=handle)], 5),
+        "release": lambda: acking.release("g", "t", [handle], False),
+        "dead": lambda: acking.dead_letter("g", "t", handle),
+    }
+    with pytest.raises(StatusError) as caught:
+        calls[call]()
+    assert caught.value.code == Code.INTERNAL_ERROR
+    assert world.check_points() == before
+    world.disk.fill(1 << 20)
+    assert world.bodies(world.pop("g", "t")) == [b"2"]
+    assert world.ack("g", "t", handle) == [Code.OK]
+
+
+def test_a_damaged_message_stops_its_queue_and_no_other() -> None:
+    """S7: never delivered, never skipped, and to be seen."""
+    world = world_of(queues=2)
+    world.put("t", b"damaged", queue_id=0)
+    world.put("t", b"good", queue_id=1)
+    (path,) = [path for path in world.disk.files() if path.suffix == ".log"]
+    world.disk.flip_bit(path, 8 * 80)
+    assert world.bodies(world.pop("g", "t")) == [b"good"]
+    assert world.answer("g", "t").waiting == 0
+    assert "popwheel_damaged_queues 1.0" in metrics(world)
+
+
+def test_no_more_messages_are_out_than_allowed() -> None:
+    world = world_of(open_messages_max=3)
+    for _ in range(5):
+        world.put("t", b"1")
+    messages = world.pop("g", "t", 3)
+    with pytest.raises(StatusError, match=r"broker\.pop\.open_messages_max") as caught:
+        world.pop("g", "t")
+    assert caught.value.code == Code.TOO_MANY_REQUESTS
+    assert "popwheel_pop_open_messages 3.0" in metrics(world)
+    world.ack("g", "t", handles(messages)[0])
+    assert len(world.pop("g", "t", 1)) == 1
+
+
+def test_no_more_queues_than_allowed() -> None:
+    options = BrokerOptions(log=LogOptions(queues_max=9))
+    world = World(0, options)
+    world.add_topic("t", 2)
+    world.add_group("g")
+    world.put("t", b"1")
+    world.pop("g", "t")
+    for queue_id in range(1, 20):
+        try:
+            world.put("t", b"1", queue_id=queue_id)
+        except StatusError as error:
+            assert error.code == Code.TOO_MANY_REQUESTS
+            break
+    else:
+        raise AssertionError("there are more queues than allowed")
+    assert "popwheel_storage_queues 9.0" in metrics(world)
+
+
+def test_a_selective_filter_goes_on_over_many_messages() -> None:
+    """A scan that ends on its bound says that something waits still, so nobody goes to sleep."""
+    world = world_of(scan_entries_max=16)
+    for _ in range(100):
+        world.put("t", b"other", tag="other")
+    world.put("t", b"rare", tag="rare")
+    pops = 0
+    while not (answer := world.answer("g", "t", expression="rare")).messages:
+        assert answer.waiting > 0
+        pops += 1
+    assert pops == 6
+    assert answer.waiting == 0
+    assert world.answer("g", "t", expression="rare").waiting == 0
+
+
+def test_an_answer_is_no_larger_than_allowed_but_for_a_single_message() -> None:
+    world = world_of(response_bytes_max=1024)
+    for size in (3000, 100, 100, 100, 100):
+        world.put("t", bytes(size))
+    sizes = []
+    while True:
+        answer = world.answer("g", "t")
+        sizes.append([len(message.message) > 3000 for message in answer.messages])
+        if not answer.messages:
+            break
+        assert answer.waiting == 5 - sum(map(len, sizes))
+    assert sizes == [[True], [False, False], [False, False], []]
+
+
+def test_a_filter_of_an_unknown_kind_is_refused() -> None:
+    world = world_of()
+    request = pb.PopRequest(group="g", topic="t", queue_id=-1, max_messages=1, filter=pb.Filter(kind=pb.SQL92))
+    with pytest.raises(StatusError) as caught:
+        world.core.popping.pop(request)
+    assert caught.value.code == Code.ILLEGAL_FILTER_EXPRESSION
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [("*", b"abcd"), ("", b"abcd"), (" * ", b"abcd"), ("a", b"a"), ("a||c", b"ac"), (" a  ||  b ", b"ab"), ("x", b"")],
+)
+def test_tag_filters(expression: str, expected: bytes) -> None:
+    world = world_of()
+    for tag in ("a", "b", "c", ""):
+        world.put("t", (tag or "d").encode(), tag=tag)
+    assert b"".join(world.bodies(world.pop("g", "t", expression=expression))) == expected
+
+
+def test_a_retried_message_comes_though_the_filter_has_changed() -> None:
+    world = world_of()
+    world.put("t", b"a", tag="a")
+    world.core.acking.release("g", "t", handles(world.pop("g", "t", expression="a")), True)
+    world.flush()
+    assert world.bodies(world.pop("g", "t", expression="b")) == [b"a"]
+
+
+def test_ids_are_never_given_out_twice_though_their_records_were_lost() -> None:
+    """A handle of a lost pop must not be good for a pop after the restart (P7)."""
+    for seed in range(20):
+        world = world_of(seed)
+        world.put("t", b"1")
+        old = handles(world.pop("g", "t"))
+        world.crash("power")
+        survived = len(world.core.state.table) == 1
+        new = handles(world.pop("g", "t"))
+        assert (len(new) == 0) == survived
+        assert (world.ack("g", "t", *old) == [Code.OK]) == survived
+
+
+def test_a_release_that_names_a_message_twice_frees_it_once() -> None:
+    world = world_of()
+    world.put("t", b"1")
+    (handle,) = handles(world.pop("g", "t"))
+    results = world.core.acking.release("g", "t", [handle, handle], False)
+    assert [result.code for result in results] == [Code.OK, Code.OK]
+    world.flush()
+    messages = world.pop("g", "t")
+    assert (world.bodies(messages), attempts(messages)) == ([b"1"], [1])
+
+
+def test_an_ack_that_names_a_message_twice_says_so() -> None:
+    world = world_of()
+    world.put("t", b"1")
+    (handle,) = handles(world.pop("g", "t"))
+    assert world.ack("g", "t", handle, handle) == [Code.OK, Code.INVALID_RECEIPT_HANDLE]
+
+
+def test_a_topic_that_the_controller_lost_is_kept() -> None:
+    """A controller that lost its state must not cost messages."""
+    world = world_of()
+    world.put("t", b"1")
+    world.view.topics.clear()
+    world.core.take_in_cluster_change()
+    world.add_group("g")
+    assert world.bodies(world.pop("g", "t")) == [b"1"]
+
+
+def test_a_topic_that_was_made_again_while_the_broker_was_away_is_empty() -> None:
+    world = world_of()
+    world.put("t", b"old")
+    world.save()
+    world.disk.crash("process")
+    world.view.topics["t"].id = 77
+    world.start()
+    assert world.pop("g", "t") == []
+    world.put("t", b"new")
+    world.crash("process")
+    assert world.bodies(world.pop("g", "t")) == [b"new"]
+
+
+def test_one_seed_is_one_history() -> None:
+    def history(seed: int) -> dict[str, bytes]:
+        world = world_of(seed, queues=4)
+        dice = random.Random(seed)
+        for number in range(60):
+            world.put("t", b"%d" % number, queue_id=dice.randrange(4))
+            given = handles(world.pop("g", "t", 3))
+            world.ack("g", "t", *given[:1])
+            world.clock.advance(5000)
+            world.revive()
+        world.crash("power")
+        return {str(path): data for path, data in world.disk.files().items()}
+
+    assert history(1) == history(1)
+    assert history(1) != history(2)
+
+
+def test_the_disk_is_synced_by_the_checkpoint() -> None:
+    world = world_of()
+    world.put("t", b"1")
+    world.pop("g", "t")
+    world.save()
+    run_now(world.core.store.log.sync())
+    assert world.disk.unsynced_bytes == 0
