@@ -9,12 +9,16 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     ENCODING_UNSPECIFIED,
     IDENTITY,
     MD5,
-    Message,
+    Digest,
     SystemProperties,
 )
 from services.proxy.payload import ClientMessage
 
 _PORT_SEPARATOR = ":"
+_NO_MD5 = "0" * 32
+# A digest is added to each message of some clients, so its bytes are put together by hand.
+_MD5_HEAD = SystemProperties(body_digest=Digest(type=MD5, checksum=_NO_MD5)).SerializeToString()[: -len(_NO_MD5)]
+_IDENTITY_ENCODING = SystemProperties(body_encoding=IDENTITY).SerializeToString()
 
 
 def missing_properties(message: ClientMessage, peer: str, now_ms: int) -> bytes:
@@ -26,21 +30,18 @@ def missing_properties(message: ClientMessage, peer: str, now_ms: int) -> bytes:
         now_ms: wall clock, the born time of a message that has none.
     """
     given = message.properties
-    has_digest = given.HasField("body_digest")
-    has_encoding = given.body_encoding != ENCODING_UNSPECIFIED
-    has_birth = given.HasField("born_timestamp")
-    if has_digest and has_encoding and has_birth and given.born_host:
-        return b""
-    added = SystemProperties()
-    if not has_digest:
-        added.body_digest.type = MD5
+    added = b""
+    if not given.HasField("body_digest"):
         # Upper-case hexadecimal, as every client spells it (and the only digest on which they all agree).
-        body = Message.FromString(message.payload).body
-        added.body_digest.checksum = md5(body, usedforsecurity=False).hexdigest().upper()
-    if not has_encoding:
-        added.body_encoding = IDENTITY
-    if not has_birth:
-        added.born_timestamp.FromMilliseconds(now_ms)
-    if not given.born_host:
-        added.born_host = peer.rpartition(_PORT_SEPARATOR)[0] or peer
-    return added.SerializeToString()
+        added = _MD5_HEAD + md5(message.body, usedforsecurity=False).hexdigest().upper().encode()
+    if given.body_encoding == ENCODING_UNSPECIFIED:
+        added += _IDENTITY_ENCODING
+    has_birth = given.HasField("born_timestamp")
+    if not has_birth or not given.born_host:
+        birth = SystemProperties()
+        if not has_birth:
+            birth.born_timestamp.FromMilliseconds(now_ms)
+        if not given.born_host:
+            birth.born_host = peer.rpartition(_PORT_SEPARATOR)[0] or peer
+        added += birth.SerializeToString()
+    return added

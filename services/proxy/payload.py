@@ -26,7 +26,7 @@ class ClientMessage:
             which protobuf reads as their merge).
         head: the decoded message without body and system properties: its topic and user properties.
         properties: the decoded system properties.
-        body_bytes: size of its body.
+        body: its body, a view into the request.
         head_bytes: size of the encoded head, an upper bound for that of the user properties.
     """
 
@@ -34,8 +34,13 @@ class ClientMessage:
     system_properties: bytes
     head: Message
     properties: SystemProperties
-    body_bytes: int
+    body: memoryview
     head_bytes: int
+
+    @property
+    def body_bytes(self) -> int:
+        """Size of its body."""
+        return len(self.body)
 
 
 def messages_of(request: bytes) -> list[ClientMessage]:
@@ -67,7 +72,7 @@ def _message(data: bytes, position: int, end: int) -> ClientMessage:
     kept: list[memoryview] = []  # runs of fields that belong to the payload
     head: list[bytes] = []  # the same without bodies
     inside: list[bytes] = []
-    body_bytes = 0
+    body = view[:0]
     run = position  # start of the payload run that is being read
     head_run = position
     while position < end:
@@ -99,7 +104,7 @@ def _message(data: bytes, position: int, end: int) -> ClientMessage:
                 head.append(data[head_run:start])
             run = head_run = position
         elif number == _BODY:
-            body_bytes = length
+            body = view[value:position]
             if start > head_run:
                 head.append(data[head_run:start])
             head_run = position
@@ -121,7 +126,7 @@ def _message(data: bytes, position: int, end: int) -> ClientMessage:
         system_properties=system,
         head=decoded_head,
         properties=properties,
-        body_bytes=body_bytes,
+        body=body,
         head_bytes=len(head_data),
     )
 
