@@ -75,7 +75,7 @@ class Interests:
         Raises:
             StatusError: TOO_MANY_REQUESTS, there are too many.
         """
-        if self._count >= self._limit:
+        if self._count >= self._limit and interest.id not in interest.subscriber.interests:
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
                 f"{self._count} interests are registered, the limit (broker.pop.notify_interests_max); use fewer",
