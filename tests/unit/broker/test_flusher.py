@@ -1,0 +1,188 @@
+"""Group commit: nobody is told that it is on the device before it is (S1)."""
+
+import asyncio
+from typing import Literal
+
+import pytest
+
+from services.broker.flusher import Flusher
+from services.broker.store.commit_log import WriterStoppedError
+from services.broker.store.record import Record, RecordKind
+from tests.harness.manual_clock import run_virtually
+from tests.unit.broker.world import World
+
+
+class Flushing:
+    """A flusher on a world's store."""
+
+    def __init__(self, mode: Literal["sync", "async"] = "sync") -> None:
+        self.world = World()
+        self.store = self.world.core.store
+        self.disk = self.world.disk
+        self.failures: list[Exception] = []
+        self.flusher = Flusher(self.store, mode, 500, self.failures.append)
+
+    def put(self) -> int:
+        return self.store.put([Record(RecordKind.MESSAGE, "t", 0, b"x")]).end_position
+
+    def readable(self) -> int:
+        queue = self.store.queue("t", 0)
+        return 0 if queue is None else queue.max_offset
+
+    def waiter(self) -> "asyncio.Task[None]":
+        """A send that waits."""
+        return asyncio.create_task(self.flusher.durable(self.put()))
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_waiter_is_let_go_only_after_the_sync() -> None:
+    each = Flushing()
+    each.flusher.start()
+    each.disk.hold_syncs()
+    waiting = each.waiter()
+    await turns()
+    assert (waiting.done(), each.readable(), each.disk.unsynced_bytes > 0) == (False, 0, True)
+    each.disk.release_syncs()
+    await waiting
+    assert (each.readable(), each.disk.unsynced_bytes) == (1, 0)
+    await each.flusher.stop()
+
+
+async def test_those_who_come_while_the_device_is_busy_share_the_next_sync() -> None:
+    each = Flushing()
+    each.flusher.start()
+    begun = each.disk.syncs_begun
+    each.disk.hold_syncs()
+    first = each.waiter()
+    await turns()
+    others = [each.waiter() for _ in range(20)]
+    await turns()
+    assert each.disk.syncs_begun == begun + 1
+    each.disk.release_syncs()
+    await first
+    await asyncio.gather(*others)
+    assert (each.disk.syncs_begun, each.readable()) == (begun + 2, 21)
+    await each.flusher.stop()
+
+
+async def test_a_sync_lets_nobody_go_whose_record_came_after_it_began() -> None:
+    each = Flushing()
+    each.flusher.start()
+    await each.waiter()
+    each.disk.hold_syncs()
+    first = each.waiter()
+    await turns()
+    second = each.waiter()
+    await turns()
+    each.disk.release_syncs()
+    each.disk.hold_syncs()
+    await first
+    await turns()
+    assert (second.done(), each.readable()) == (False, 2)
+    each.disk.release_syncs()
+    await second
+    await each.flusher.stop()
+
+
+async def test_after_a_failure_all_fail_and_nothing_is_confirmed() -> None:
+    each = Flushing()
+    each.flusher.start()
+    each.disk.hold_syncs()
+    first = each.waiter()
+    await turns()
+    second = each.waiter()
+    await turns()
+    each.disk.fail_syncs(1)
+    each.disk.release_syncs()
+    for waiting in (first, second):
+        with pytest.raises(WriterStoppedError):
+            await waiting
+    assert [type(failure) for failure in each.failures] == [OSError]
+    with pytest.raises(WriterStoppedError):
+        each.put()
+    with pytest.raises(WriterStoppedError):
+        await each.flusher.durable(0)
+    with pytest.raises(OSError, match="Input/output"):
+        await each.flusher.sync()
+    await each.flusher.stop()
+    assert (each.readable(), len(each.failures)) == (0, 1)
+
+
+async def test_a_writer_that_stopped_by_itself_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    each = Flushing()
+    each.flusher.start()
+    waiting = each.waiter()
+    each.store.log.stop_writing("a failed write could not be taken back")
+    with pytest.raises(WriterStoppedError, match="taken back"):
+        await waiting
+    assert len(each.failures) == 1
+    await each.flusher.stop()
+
+
+async def test_what_nobody_waits_for_is_synced_when_it_ends() -> None:
+    each = Flushing()
+    each.flusher.start()
+    each.put()
+    await each.flusher.stop()
+    assert (each.disk.unsynced_bytes, each.readable()) == (0, 1)
+
+
+async def test_ending_in_the_middle_of_a_sync_syncs_once_more() -> None:
+    """The sync that was given up says nothing about the device."""
+    each = Flushing()
+    each.flusher.start()
+    each.disk.hold_syncs()
+    waiting = each.waiter()
+    await turns()
+    stopping = asyncio.create_task(each.flusher.stop())
+    await turns()
+    assert (waiting.done(), each.readable()) == (False, 0)
+    each.disk.release_syncs()
+    await stopping
+    await waiting
+    assert each.disk.unsynced_bytes == 0
+
+
+async def test_a_waiter_who_has_gone_holds_nobody_up() -> None:
+    each = Flushing()
+    each.flusher.start()
+    each.disk.hold_syncs()
+    first, second = each.waiter(), each.waiter()
+    await turns()
+    first.cancel()
+    each.disk.release_syncs()
+    await second
+    await asyncio.gather(first, return_exceptions=True)
+    assert each.readable() == 2
+    await each.flusher.stop()
+
+
+async def test_async_confirms_at_once() -> None:
+    each = Flushing("async")
+    each.disk.hold_syncs()
+    await each.flusher.durable(each.put())
+    assert each.readable() == 1
+    each.put()
+    each.flusher.confirm_later()
+    assert each.readable() == 2
+    each.disk.release_syncs()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_what_nobody_waits_for_is_synced_every_interval(mode: Literal["sync", "async"]) -> None:
+    each = Flushing(mode)
+
+    async def work() -> None:
+        each.flusher.start()
+        each.put()
+        await asyncio.sleep(0.499)
+        assert each.disk.unsynced_bytes > 0
+        await asyncio.sleep(0.002)
+        assert (each.disk.unsynced_bytes, each.readable()) == (0, 1)
+        await each.flusher.stop()
+
+    run_virtually(each.world.clock, work())

@@ -1,0 +1,132 @@
+"""The merge buffer: how far each group has come, and what holds the committed offset up."""
+
+import random
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.broker.pop.check_point import CheckPoint
+from services.broker.pop.merge_buffer import MergeBuffer, QueueProgress
+from services.broker.store.consume_queue import ConsumeQueue
+from tests.harness.memory_disk import MemoryDisk
+
+
+def queue_of(count: int = 1000, topic: str = "t") -> ConsumeQueue:
+    queue = ConsumeQueue(MemoryDisk(random.Random(0)), Path("/q") / topic, topic, 0, 16, 16)
+    for number in range(count):
+        queue.append(number, 1, 0)
+    return queue
+
+
+def pop(buffer: MergeBuffer, progress: QueueProgress, identity: int, count: int = 2, now_ms: int = 0) -> CheckPoint:
+    start = progress.next_offset
+    offsets = range(start, start + count)
+    made = CheckPoint(identity, "g", "t", 0, 0, start, start + count, now_ms, 1, 1, 0, offsets)
+    buffer.popped(progress, made)
+    return made
+
+
+def close(buffer: MergeBuffer, check_point: CheckPoint) -> None:
+    check_point.open_bits = 0
+    buffer.done(check_point)
+
+
+def test_the_oldest_open_one_holds_the_offset_up() -> None:
+    buffer = MergeBuffer(10_000, 100)
+    progress = buffer.ensure("g", queue_of())
+    one, two, three = (pop(buffer, progress, identity) for identity in range(3))
+    close(buffer, two)
+    assert (progress.committed, progress.next_offset, len(buffer)) == (0, 6, 3)
+    close(buffer, one)
+    assert (progress.committed, len(buffer)) == (4, 1)
+    close(buffer, three)
+    assert (progress.committed, progress.available, len(buffer)) == (6, 994, 0)
+
+
+def test_after_its_stay_it_is_let_go() -> None:
+    buffer = MergeBuffer(10_000, 100)
+    progress = buffer.ensure("g", queue_of())
+    pop(buffer, progress, 1, now_ms=0)
+    pop(buffer, progress, 2, now_ms=5000)
+    buffer.let_go(9999)
+    assert progress.committed == 0
+    buffer.let_go(10_000)
+    assert (progress.committed, len(buffer)) == (2, 1)
+    buffer.let_go(15_000)
+    assert (progress.committed, len(buffer)) == (4, 0)
+
+
+def test_the_limit_lets_the_first_go() -> None:
+    buffer = MergeBuffer(10_000, 3)
+    progress = buffer.ensure("g", queue_of())
+    check_points = [pop(buffer, progress, identity) for identity in range(5)]
+    assert (len(buffer), progress.committed) == (3, 4)
+    close(buffer, check_points[0])
+    assert (len(buffer), progress.committed) == (3, 4)
+
+
+def test_a_scan_that_found_nothing_moves_on() -> None:
+    buffer = MergeBuffer(10_000, 100)
+    progress = buffer.ensure("g", queue_of())
+    buffer.skipped(progress, 50)
+    assert (progress.committed, progress.next_offset) == (50, 50)
+    held = pop(buffer, progress, 1)
+    buffer.skipped(progress, 80)
+    assert (progress.committed, progress.next_offset) == (50, 80)
+    close(buffer, held)
+    assert progress.committed == 80
+
+
+def test_a_group_begins_where_the_queue_does() -> None:
+    queue = queue_of(100)
+    queue.forget_before(40)
+    buffer = MergeBuffer(10_000, 100)
+    progress = buffer.ensure("g", queue)
+    assert (progress.next_offset, progress.available) == (40, 60)
+    queue.forget_before(70)
+    assert (progress.next_offset, progress.available) == (70, 30)
+    assert buffer.ensure("g", queue) is progress
+    assert buffer.get("h", queue) is None
+
+
+def test_what_is_forgotten_holds_nothing_up() -> None:
+    buffer = MergeBuffer(10_000, 100)
+    one, other = queue_of(topic="t"), queue_of(topic="u")
+    for group in ("g", "h"):
+        for queue in (one, other):
+            pop(buffer, buffer.ensure(group, queue), hash((group, queue.topic)))
+    buffer.forget(group="g")
+    assert (len(buffer), {progress.group for progress in buffer}) == (2, {"h"})
+    buffer.forget(topics=frozenset({"t"}))
+    assert [(progress.group, progress.queue.topic) for progress in buffer] == [("h", "u")]
+    buffer.let_go(1 << 40)
+    assert len(buffer) == 0
+
+
+@given(data=st.data(), limit=st.integers(1, 6), stay_ms=st.integers(0, 50))
+def test_the_committed_offset_only_moves_on(data: st.DataObject, limit: int, stay_ms: int) -> None:
+    """C4, and it never passes what was popped."""
+    buffer = MergeBuffer(stay_ms, limit)
+    progress = buffer.ensure("g", queue_of())
+    made: list[CheckPoint] = []
+    now_ms = committed = 0
+    for step in range(data.draw(st.integers(1, 30))):
+        action = data.draw(st.sampled_from(["pop", "close", "skip", "time"]))
+        if action == "pop":
+            made.append(pop(buffer, progress, step, data.draw(st.integers(1, 4)), now_ms))
+        elif action == "close" and made:
+            close(buffer, data.draw(st.sampled_from(made)))
+        elif action == "skip":
+            buffer.skipped(progress, progress.next_offset + data.draw(st.integers(0, 5)))
+        else:
+            now_ms += data.draw(st.integers(0, 30))
+            buffer.let_go(now_ms)
+        assert committed <= progress.committed <= progress.next_offset
+        assert len(buffer) <= limit
+        holding = [each for each in made if each.open_bits and each.start_offset >= progress.committed]
+        assert all(each.pop_time_ms + stay_ms > now_ms for each in holding) or action != "time"
+        committed = progress.committed
+    for each in made:
+        close(buffer, each)
+    assert (progress.committed, len(buffer)) == (progress.next_offset, 0)

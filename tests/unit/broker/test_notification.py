@@ -1,0 +1,109 @@
+"""Interests: who is told how much of what arrives."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from services.broker.notification import Interest, Interests, Subscriber
+from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.record import hash_tag
+from services.common import names
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from tests.harness.memory_disk import MemoryDisk
+
+
+def queue_of(topic: str) -> ConsumeQueue:
+    return ConsumeQueue(MemoryDisk(random.Random(0)), Path("/q"), topic, 0, 16, 16)
+
+
+class Proxy:
+    """A subscriber that counts how often it was woken."""
+
+    def __init__(self, interests: Interests) -> None:
+        self.woken = 0
+        self.interests = interests
+        self.subscriber = Subscriber(self._wake)
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def add(self, identity: int, topic: str = "t", group: str = "g", *tags: str) -> None:
+        wanted = frozenset(map(hash_tag, tags)) if tags else None
+        self.interests.add(Interest(identity, self.subscriber, topic, group, wanted))
+
+    def take(self) -> dict[int, int]:
+        return dict(self.subscriber.take())
+
+
+def test_as_many_are_told_as_have_arrived_and_it_is_woken_once() -> None:
+    interests = Interests(10)
+    proxy = Proxy(interests)
+    proxy.add(1)
+    for _ in range(3):
+        interests.arrived(queue_of("t"), 0)
+    interests.arrived(queue_of("other"), 0)
+    assert (proxy.woken, proxy.take(), proxy.take()) == (1, {1: 3}, {})
+    interests.arrived(queue_of("t"), 0)
+    assert (proxy.woken, proxy.take()) == (2, {1: 1})
+
+
+def test_filters() -> None:
+    interests = Interests(10)
+    proxy = Proxy(interests)
+    proxy.add(1, "t", "g", "a", "b")
+    proxy.add(2, "t", "g")
+    for tag in ("a", "b", "c", ""):
+        interests.arrived(queue_of("t"), hash_tag(tag))
+    assert proxy.take() == {1: 2, 2: 4}
+
+
+def test_the_retry_topic_wakes_its_group_whatever_the_filter() -> None:
+    interests = Interests(10)
+    proxy = Proxy(interests)
+    proxy.add(1, "t", "g", "a")
+    proxy.add(2, "t", "h", "a")
+    interests.arrived(queue_of(names.retry_topic("g", "t")), hash_tag("c"))
+    assert proxy.take() == {1: 1}
+
+
+def test_what_is_cancelled_is_not_told_any_more() -> None:
+    interests = Interests(10)
+    proxy, other = Proxy(interests), Proxy(interests)
+    for each in (proxy, other):
+        each.add(1)
+        each.add(2)
+    interests.arrived(queue_of("t"), 0)
+    interests.cancel(proxy.subscriber, 1)
+    interests.cancel(proxy.subscriber, 99)
+    assert proxy.take() == {2: 1}
+    interests.cancel_all(proxy.subscriber)
+    interests.arrived(queue_of("t"), 0)
+    assert (proxy.take(), other.take(), len(interests)) == ({}, {1: 2, 2: 2}, 2)
+    interests.cancel_all(other.subscriber)
+    assert (len(interests), interests._by_topic) == (0, {})
+
+
+def test_one_of_the_same_id_is_replaced_also_at_the_limit() -> None:
+    interests = Interests(1)
+    proxy = Proxy(interests)
+    proxy.add(1, "t")
+    proxy.add(1, "u")
+    interests.arrived(queue_of("t"), 0)
+    interests.arrived(queue_of("u"), 0)
+    assert (proxy.take(), len(interests)) == ({1: 1}, 1)
+
+
+def test_no_more_than_allowed() -> None:
+    interests = Interests(2)
+    proxy = Proxy(interests)
+    proxy.add(1)
+    proxy.add(2)
+    with pytest.raises(StatusError, match="notify_interests_max") as caught:
+        proxy.add(3)
+    assert caught.value.code == Code.TOO_MANY_REQUESTS
+    interests.arrived(queue_of("t"), 0)
+    assert proxy.take() == {1: 1, 2: 1}
+    interests.cancel(proxy.subscriber, 1)
+    proxy.add(3)

@@ -1,0 +1,159 @@
+"""The reviver in virtual time: at the millisecond, through full disks and damaged messages."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from services.broker.reviver import Reviver
+from services.common import names
+from tests.harness.manual_clock import run_virtually
+from tests.unit.broker.world import INVISIBLE_MS, World, handles
+
+
+class Reviving:
+    """A reviver on a world's core; when it redelivered is written down."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.world.add_topic("t")
+        self.world.add_group("g")
+        self.start_ms = self.world.clock.steady_ms()
+        self.revived_ms: list[int] = []
+        self.reviver = Reviver(self.world.core, self.world.clock, self._confirm)
+
+    def _confirm(self) -> None:
+        self.world.flush()
+        count = len(self.world.held(names.retry_topic("g", "t"))) - len(self.revived_ms)
+        self.revived_ms += [self.world.clock.steady_ms() - self.start_ms] * count
+
+    def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def all_of_it() -> None:
+            self.reviver.start()
+            await asyncio.sleep(0)
+            await work()
+            await self.reviver.stop()
+
+        run_virtually(self.world.clock, all_of_it())
+
+    def pop(self, invisible_ms: int = INVISIBLE_MS) -> list[str]:
+        self.world.put("t", b"1")
+        given = handles(self.world.pop("g", "t", 1, invisible_ms=invisible_ms))
+        self.reviver.due_changed()
+        return given
+
+
+def test_each_comes_at_its_millisecond() -> None:
+    each = Reviving()
+
+    async def work() -> None:
+        for invisible_ms in (30_000, 10_001, 10_002, 17):
+            each.pop(invisible_ms)
+        await asyncio.sleep(31)
+
+    each.run(work)
+    assert each.revived_ms == [17, 10_001, 10_002, 30_000]
+    assert each.reviver.redelivered == 4
+
+
+def test_a_change_to_an_earlier_time_is_seen() -> None:
+    each = Reviving()
+
+    async def work() -> None:
+        (handle,) = each.pop(30_000)
+        await asyncio.sleep(5)
+        each.world.core.acking.change_invisible("g", "t", handle, 100)
+        each.reviver.due_changed()
+        await asyncio.sleep(1)
+
+    each.run(work)
+    assert each.revived_ms == [5100]
+
+
+def test_what_is_acked_does_not_come() -> None:
+    each = Reviving()
+
+    async def work() -> None:
+        each.world.ack("g", "t", *each.pop())
+        await asyncio.sleep(60)
+
+    each.run(work)
+    assert each.revived_ms == []
+
+
+def test_a_wall_clock_that_jumps_changes_nothing() -> None:
+    each = Reviving()
+
+    async def work() -> None:
+        each.pop(10_000)
+        each.world.clock.set_wall_ms(each.world.clock.wall_ms() - 3_600_000)
+        await asyncio.sleep(5)
+        each.world.clock.set_wall_ms(each.world.clock.wall_ms() + 7_200_000)
+        await asyncio.sleep(4.9)
+        assert each.revived_ms == []
+        await asyncio.sleep(0.2)
+
+    each.run(work)
+    assert each.revived_ms == [10_000]
+
+
+def test_many_at_once_leave_the_loop_to_others() -> None:
+    each = Reviving()
+    for number in range(1200):
+        each.world.put("t", b"%d" % number)
+    turns = 0
+
+    async def work() -> None:
+        nonlocal turns
+        while each.world.pop("g", "t"):
+            pass
+        each.reviver.due_changed()
+        await asyncio.sleep(INVISIBLE_MS / 1000 - 0.001)
+        while each.reviver.redelivered < 1200:
+            turns += 1
+            await asyncio.sleep(0 if each.reviver.redelivered else 0.001)
+
+    each.run(work)
+    assert turns > 2
+    assert len(each.revived_ms) == 1200
+
+
+@pytest.mark.parametrize("fault", ["full", "error"])
+def test_it_keeps_trying_while_the_disk_refuses_and_loses_nothing(fault: str) -> None:
+    each = Reviving()
+
+    async def work() -> None:
+        for _ in range(3):
+            each.pop(1000)
+        if fault == "full":
+            each.world.disk.fill(10)
+        else:
+            each.world.disk.fail_writes(1000)
+        await asyncio.sleep(60)
+        assert (each.revived_ms, each.reviver.redelivered) == ([], 0)
+        assert each.reviver.failing_since_ms == each.start_ms + 1000
+        assert len(each.world.core.state.table) == 3
+        each.world.disk.fill(1 << 20)
+        each.world.disk.fail_writes(0)
+        await asyncio.sleep(1.1)
+        assert each.reviver.failing_since_ms is None
+
+    each.run(work)
+    assert len(each.revived_ms) == 3
+
+
+def test_a_damaged_message_does_not_stop_the_others() -> None:
+    each = Reviving()
+
+    async def work() -> None:
+        for _ in range(3):
+            each.pop(1000)
+        second = each.world.core.store.queues["t", 0].read(1, 1)[0]
+        (path,) = [path for path in each.world.disk.files() if path.suffix == ".log"]
+        each.world.disk.flip_bit(path, 8 * (second.position + 70))
+        await asyncio.sleep(10)
+
+    each.run(work)
+    assert each.revived_ms == [1000, 1000]
+    (left,) = each.world.core.state.table
+    assert left.offsets[0] == 1
