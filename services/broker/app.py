@@ -174,6 +174,11 @@ class BrokerApp:
                 await self.flusher.sync()
                 for file in files:
                     await file.sync()
+            except OSError as error:
+                # What the queues' files hold can't be told any more, whatever a later sync says: no checkpoint may
+                # count on them, and the next process makes them again from the log.
+                self._fail(error)
+                raise
             finally:
                 for file in files:
                     file.close()
@@ -182,19 +187,18 @@ class BrokerApp:
 
     async def _save_often(self) -> None:
         saved_position = -1
-        while True:
+        while not self.failure.done():
             await asyncio.sleep(self._options.checkpoint_interval_ms / 1000)
             position = self.core.store.log.end_position
-            if position == saved_position:
+            if position == saved_position or self.failure.done():
                 continue
             try:
                 self.core.rewrite_lagging()
                 await self._save()
                 saved_position = position
             except (OSError, StatusError) as error:
-                if self.failure.done():
-                    return
-                _log.error("the broker's progress could not be saved, trying again", error=str(error))
+                if not self.failure.done():
+                    _log.error("the broker's progress could not be saved, trying again", error=str(error))
 
     def _let_go(self) -> None:
         self.core.state.merge_buffer.let_go(self._clock.steady_ms())
