@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.measure import CASES, OWN_ONLY, TINY, TOPICS, Figures, Scale
+from bench.measure import CASES, OWN_ONLY, TINY, TOPICS, Figures, Scale, warm_up
 from bench.report import Run, table
 from bench.server import OwnServer, PeerServer, Server
 
@@ -32,6 +32,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, help="where our server keeps its data (default: a temporary folder)")
     parser.add_argument("--json", type=Path, help="append the JSON lines to this file (default: standard output)")
     parser.add_argument("--peer", metavar="HOST:PORT", help=f"another server, with topics {', '.join(TOPICS)}")
+    parser.add_argument("--peer-warm-up", type=float, default=30.0, help="seconds of load on the peer before all cases")
     parser.add_argument("--peer-pids", default="", metavar="PID,...", help="its processes, for CPU and memory")
     return parser.parse_args(words)
 
@@ -58,6 +59,10 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
         for each in own:
             await each.start()
             stack.push_async_callback(each.stop)
+        for server in servers:
+            if server not in own and options.peer_warm_up > 0:
+                console.print(f"warming {server.name} up", style="dim")
+                await warm_up(server, replace(scale, warm_up_s=options.peer_warm_up))
         for name in options.case or CASES:
             for number in range(1, options.runs + 1):
                 for server in servers:

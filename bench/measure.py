@@ -9,7 +9,7 @@ import contextlib
 import statistics
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 
@@ -251,6 +251,13 @@ async def crash(server: Server, scale: Scale) -> Figures:
     finally:
         close_all(clients)
     return {"first_send_s": took, "data_mib": own.log_mib}
+
+
+async def warm_up(server: Server, scale: Scale) -> None:
+    """Load of every kind, measured by nobody: a Java server is several times faster once its compiler has done."""
+    await send(64, 1, server, scale)
+    await send(BATCH_CONCURRENCY, BATCH, server, replace(scale, warm_up_s=scale.warm_up_s / 3))
+    await drain(server, replace(scale, drain_messages=scale.drain_messages // 2))
 
 
 Case = Callable[[Server, Scale], Awaitable[Figures]]
