@@ -510,5 +510,5 @@ def _rank(state: State) -> bool:
 
 TestPopMachine = PopMachine.TestCase
 TestPopMachine.settings = settings(
-    max_examples=60, derandomize=False, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=300, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
