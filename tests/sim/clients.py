@@ -1,6 +1,7 @@
-"""Producers and consumers that behave well, badly or not at all, as their seed says; all they see goes to the history."""
+"""Producers and consumers that behave well or badly, as their seed says; what they see goes to the history."""
 
 import asyncio
+import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from services.proxy import protocol
 from services.rpc.status import RpcError
 from tests.sim.history import Delivery, Handle, History, Polled, Sent, Settling
 from tests.sim.network import Network
+from tests.sim.process import START_MS
 from tests.sim.trace import Trace
 
 _DEFINITE = ("nothing was stored", "takes no messages")
 """Sentences of refusals with INTERNAL_ERROR after which nothing is stored."""
+_SHORT_POLL_S = 0.1
 _OPEN_CODES = (d.Code.INTERNAL_ERROR, d.Code.INTERNAL_SERVER_ERROR, d.Code.HA_NOT_AVAILABLE, d.Code.PROXY_TIMEOUT)
 """Refusals that may come though the thing was done."""
 
@@ -171,6 +174,10 @@ class Producer:
         message = d.Message(
             topic=d.Resource(name=topic), body=chance.randbytes(max(1, size)), system_properties=properties
         )
+        if chance.random() < 0.5:
+            message.system_properties.born_timestamp.FromMilliseconds(START_MS + self._count)
+            digest = hashlib.md5(message.body, usedforsecurity=False).hexdigest().upper()
+            message.system_properties.body_digest.CopyFrom(d.Digest(type=d.DigestType.MD5, checksum=digest))
         if chance.random() < 0.2:
             message.user_properties["number"] = str(self._count)
         return message
@@ -252,11 +259,12 @@ class Consumer:
         while not self.stopping:
             if self._chance.random() < 0.05:
                 await self._beat()
+            began_s = self._tools.now()
             code = await self.poll()
             if code not in (d.Code.OK, d.Code.MESSAGE_NOT_FOUND):
                 await asyncio.sleep(0.05 + self._chance.random() * 0.3)
-            elif self.manners.wait_s == (0.0,):
-                await asyncio.sleep(0.1)
+            elif code == d.Code.MESSAGE_NOT_FOUND and self._tools.now() - began_s < _SHORT_POLL_S:
+                await asyncio.sleep(_SHORT_POLL_S + self._chance.random() * 0.3)
 
     async def _beat(self) -> None:
         request = pb.HeartbeatRequest(group=d.Resource(name=self.subscription.group))
@@ -467,6 +475,9 @@ _ADDED = (
     "dead_letter_queue",
 )
 
+_FILLED_IN = ("body_digest", "born_timestamp")
+"""What the proxy adds where the sender has left it out."""
+
 
 def is_same(sent: d.Message, got: d.Message) -> bool:
     """Whether a message that came is byte for byte the one that was sent, but for what the broker adds."""
@@ -474,6 +485,9 @@ def is_same(sent: d.Message, got: d.Message) -> bool:
     copy.CopyFrom(got)
     for name in _ADDED:
         copy.system_properties.ClearField(name)  # type: ignore[arg-type]
+    for name in _FILLED_IN:
+        if not sent.system_properties.HasField(name):  # type: ignore[arg-type]
+            copy.system_properties.ClearField(name)  # type: ignore[arg-type]
     return _bytes(copy) == _bytes(sent)
 
 

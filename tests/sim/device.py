@@ -33,12 +33,11 @@ class SimDisk(MemoryDisk):
 
     async def sync_inode(self, path: Path, inode: Any, life: int) -> None:
         """Bring to the device what was written before the call, not what is written while it lasts."""
-        asked = inode.unsynced[-1] if inode.unsynced else None
+        changes = inode.changes
         await asyncio.sleep(self._delays.random() * self.sync_s_max)
         self.check_life(life)
         if self._failing_syncs > 0 and self._sync_fails_for(path):
             self.refused_syncs.append(path)
             self._trace.add("disk", "sync refused", path.name)
             await super().sync_inode(path, inode, life)
-        if asked is not None:
-            inode.sync(next((at for at, change in enumerate(inode.unsynced, 1) if change is asked), 0))
+        inode.sync(changes)

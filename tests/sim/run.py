@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
+from services.common.errors import CorruptDataError
 from services.controller.cluster_state import ClusterState
 from tests.sim import stored
 from tests.sim.checker import Checker, Verdict
@@ -80,9 +81,12 @@ def run_seed(
             except StuckError as error:
                 verdict = Verdict()
                 verdict.broke("L2", str(error))
+            finally:
+                digest = trace.digest
+                world.findings = list(world.findings)  # what comes now comes from the dead
+                world.crash("process")
+                loop.bury()
     finally:
-        world.crash("process")
-        loop.bury()
         asyncio.set_event_loop(None)
         if collecting:
             gc.enable()
@@ -99,7 +103,7 @@ def run_seed(
         f"faults={run.faults.count} steps={loop.steps} seconds={loop.time():.1f}"
     )
     story = (swarm.describe(), *(trace.lines() if verdict.violations or whole_trace else ()))
-    return Outcome(seed, trace.digest, tuple(verdict.violations), counts, story)
+    return Outcome(seed, digest, tuple(verdict.violations), counts, story)
 
 
 class _Run:
@@ -199,7 +203,9 @@ class _Run:
             return "no server"
         core = world.cluster.broker.core
         if core.state.table.open_messages:
-            return f"{core.state.table.open_messages} messages are given out"
+            now_ms = core._clock.steady_ms()
+            some = [f"{each.id // 8} {each.group} due in {each.due_ms - now_ms} ms" for each in core.state.table][:3]
+            return f"{core.state.table.open_messages} messages are given out: {some}"
         if core.popping.damaged:
             return f"damaged queues: {core.popping.damaged.values()}"
         waiting = {
@@ -221,7 +227,11 @@ class _Run:
         """Hold everything that was seen against the invariants."""
         world, swarm = self.world, self.world.swarm
         folder = DATA / "broker"
-        messages = stored.messages_in_log(world.disk, folder, swarm.options.broker.log.segment_bytes)
+        try:
+            messages = stored.messages_in_log(world.disk, folder, swarm.options.broker.log.segment_bytes)
+        except CorruptDataError as error:
+            self.verdict.broke("S7", f"in the end the log is damaged, and the server has not said so: {error}")
+            return self.verdict
         verdict = Checker(swarm, world.history, messages).judge()
         verdict.violations[:0] = self.verdict.violations
         clock = ProcessClock(world.loop, world.machine)

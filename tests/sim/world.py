@@ -115,6 +115,11 @@ class World:
             if not outcome.done():
                 outcome.set_result(f"{type(error).__name__}: {error}")
             return
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what this simulator is there to find
+            self.findings.append(f"the server failed as it started: {error!r}")
+            if not outcome.done():
+                outcome.set_result(repr(error))
+            return
         process.spawn(self._watch_failure(cluster), "watch failure")
         # As a client would see it: it serves when the proxy knows of the broker.
         while not cluster.proxy.ready:
