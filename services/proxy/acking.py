@@ -24,6 +24,7 @@ from services.common.pb.popwheel.v1.broker_pb2 import (
     EntryResult,
 )
 from services.proxy.brokers import Brokers
+from services.proxy.limit_error import LimitError
 from services.proxy.options import ProxyOptions
 from services.proxy.renewal import RenewalBook
 from services.proxy.resources import full_name
@@ -62,14 +63,15 @@ class Acking:
         if not entries:
             raise StatusError(Code.BAD_REQUEST, "the request names no receipt handle")
         if len(entries) > self._options.receive.acknowledgements_max:
-            raise StatusError(
+            raise LimitError(
                 Code.PAYLOAD_TOO_LARGE,
                 f"the request has {len(entries)} entries, at most "
                 f"{self._options.receive.acknowledgements_max} are taken at once",
+                "receive.acknowledgements_max",
             )
         handles = [entry.receipt_handle for entry in entries]
-        self._renewals.drop(handles)
         statuses = await self._ack_all(group, topic, handles)
+        self._renewals.drop([handle for handle, given in zip(handles, statuses, strict=True) if given.code == Code.OK])
         response = AckMessageResponse(status=_overall(statuses))
         answered = response.entries
         for entry, given in zip(entries, statuses, strict=True):
@@ -88,12 +90,12 @@ class Acking:
         handle = request.receipt_handle
         invisible_ms = check_changed_invisible(request.invisible_duration.ToMilliseconds(), self._options.receive)
         broker, channel = self._way_to(group, topic, handle)
-        self._renewals.drop((handle,))
         asked = ChangeInvisibleRequest(group=group, topic=topic, receipt_handle=handle, invisible_ms=invisible_ms)
         try:
             response = await channel.call(CHANGE_INVISIBLE, asked, timeout_s=self._timeout_s)
         except RpcError as error:
             raise of_rpc_error(error, f"the broker {broker}") from error
+        self._renewals.drop((handle,))
         return ChangeInvisibleDurationResponse(status=OK, receipt_handle=response.receipt_handle)
 
     async def forward_to_dead_letter_queue(
@@ -107,12 +109,12 @@ class Acking:
         group, topic = self._names(full_name(request.group), full_name(request.topic))
         handle = request.receipt_handle
         broker, channel = self._way_to(group, topic, handle)
-        self._renewals.drop((handle,))
         asked = DeadLetterRequest(group=group, topic=topic, receipt_handle=handle)
         try:
             await channel.call(DEAD_LETTER, asked, timeout_s=self._timeout_s)
         except RpcError as error:
             raise of_rpc_error(error, f"the broker {broker}") from error
+        self._renewals.drop((handle,))
         return ForwardMessageToDeadLetterQueueResponse(status=OK)
 
     async def _ack_all(self, group: str, topic: str, handles: Sequence[str]) -> list[Status]:

@@ -21,6 +21,7 @@ from services.proxy.metrics import ProxyMetrics
 from services.proxy.notifications import Notifications
 from services.proxy.offsets import Offsets
 from services.proxy.options import ProxyOptions
+from services.proxy.poll_limits import PollLimits
 from services.proxy.poll_shell import PollTools
 from services.proxy.receiving import Receiving
 from services.proxy.renewal import Renewal, RenewalBook
@@ -71,7 +72,7 @@ class ProxyApp:
         self._clients = Clients(options.client.sessions_max, options.client.expiry_ms / 1000)
         self._book = InterestBook(receive.interests_max, receive.interest_idle_ms / 1000)
         self._renewals = RenewalBook(options.renewal)
-        self._admission = Admission(receive, self.metrics)
+        self._admission = Admission(receive)
         self._notifications = Notifications(
             self._book, self._brokers, clock, random_source, self._streams, self.metrics
         )
@@ -86,17 +87,20 @@ class ProxyApp:
         )
         catalog = Catalog(self.view, controller, options)
         self._sending = Sending(catalog, self._brokers, options, clock, self._background, self.metrics)
-        self._receiving = Receiving(catalog, self._clients, tools, self._admission, self._renewals, options, clock)
+        limits = PollLimits(options, self.metrics)
+        self._receiving = Receiving(
+            catalog, self._clients, tools, self._admission, self._renewals, options, limits, clock
+        )
         self._renewal = Renewal(
             self._renewals, self._clients, self._brokers, options.renewal, clock, self._background, self.metrics
         )
-        self._telemetry = Telemetry(catalog, self._clients, options, clock, self._background)
+        self._telemetry = Telemetry(catalog, self._clients, options, clock, self._background, self.metrics)
         self._server = MessagingServer(
             Routing(catalog, self._brokers, options),
             self._sending,
             self._receiving,
             Acking(self.view, self._brokers, self._renewals, options),
-            Offsets(catalog, self._brokers, options),
+            Offsets(catalog, self._brokers, options, limits),
             self._telemetry,
             self._clients,
             clock,

@@ -61,8 +61,8 @@ class Catalog:
         self._check_ready()
         raise StatusError(Code.TOPIC_NOT_FOUND, f"the topic {name} does not exist; create it first")
 
-    async def ensure_topic(self, name: str) -> Topic:
-        """A topic that is made, of type MIXED, if it is not there and may be made on first use.
+    def topic_to_be(self, name: str) -> Topic:
+        """A topic that is there, or as `ensure_topic` would make it; nothing is made yet.
 
         Raises:
             StatusError: as `topic` does.
@@ -73,6 +73,17 @@ class Catalog:
         check_topic_name(name, self._options.message)
         if not self._options.auto_create_topics or is_system_topic(name):
             return self.topic(name)
+        return Topic(name=name, type=TopicType.MIXED)
+
+    async def ensure_topic(self, name: str) -> Topic:
+        """A topic that is made, of type MIXED, if it is not there and may be made on first use.
+
+        Raises:
+            StatusError: as `topic` does.
+        """
+        topic = self.topic_to_be(name)
+        if topic.queues:
+            return topic
         try:
             response = await self._controller.call(
                 ENSURE_TOPIC,
@@ -87,6 +98,21 @@ class Catalog:
         """A consumer group that is there."""
         return self._view.groups.get(name)
 
+    def check_group(self, name: str) -> None:
+        """Whether `ensure_group` would give a group; nothing is made yet.
+
+        Raises:
+            StatusError: as `ensure_group` does.
+        """
+        if name in self._view.groups:
+            return
+        check_group_name(name, self._options.message)
+        if not self._options.auto_create_groups:
+            self._check_ready()
+            raise StatusError(
+                Code.CONSUMER_GROUP_NOT_FOUND, f"the consumer group {name} does not exist; create it first"
+            )
+
     async def ensure_group(self, name: str) -> Group:
         """A consumer group that is made if it is not there and may be made on first use.
 
@@ -97,12 +123,7 @@ class Catalog:
         group = self._view.groups.get(name)
         if group is not None:
             return group
-        check_group_name(name, self._options.message)
-        if not self._options.auto_create_groups:
-            self._check_ready()
-            raise StatusError(
-                Code.CONSUMER_GROUP_NOT_FOUND, f"the consumer group {name} does not exist; create it first"
-            )
+        self.check_group(name)
         try:
             response = await self._controller.call(
                 ENSURE_GROUP, EnsureGroupRequest(name=name), timeout_s=_CONTROLLER_TIMEOUT_S

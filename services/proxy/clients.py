@@ -1,7 +1,7 @@
 """Which clients there are, and when each was last heard of; a connection says nothing, the client id is all."""
 
-from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.proxy.limit_error import LimitError
 
 
 class Clients:
@@ -24,10 +24,12 @@ class Clients:
         """A client has beaten, sent its settings or asked for messages.
 
         Raises:
-            StatusError: TOO_MANY_REQUESTS, if it is new and there are too many.
+            LimitError: TOO_MANY_REQUESTS, if it is new and there are too many.
         """
         if self._seen.pop(client_id, None) is None and len(self._seen) >= self._clients_max:
-            raise StatusError(Code.TOO_MANY_REQUESTS, "this proxy has too many clients; try again later")
+            raise LimitError(
+                Code.TOO_MANY_REQUESTS, "this proxy has too many clients; try again later", "client.sessions_max"
+            )
         self._seen[client_id] = now
 
     def is_alive(self, client_id: str, now: float) -> bool:

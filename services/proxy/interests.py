@@ -13,9 +13,9 @@ for it brings the truth.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import Filter
+from services.proxy.limit_error import LimitError
 
 FRUITLESS_MAX = 16
 """Pops in a row that may find nothing although the broker says that something waits; then there is a pause."""
@@ -115,7 +115,7 @@ class InterestBook:
         """A poll begins; it must `leave` in the end.
 
         Raises:
-            StatusError: TOO_MANY_REQUESTS, if it would be one interest too many.
+            LimitError: TOO_MANY_REQUESTS, if it would be one interest too many.
         """
         key = (topic, group, wanted.kind, wanted.expression)
         interest = self._by_key.get(key)

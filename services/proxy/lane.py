@@ -9,7 +9,7 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import PutRequest, PutResult
 from services.proxy.background import Background
-from services.proxy.metrics import ProxyMetrics
+from services.proxy.limit_error import LimitError
 from services.proxy.options import SendOptions
 from services.proxy.payload import ClientMessage
 from services.rpc.methods import PUT
@@ -46,7 +46,6 @@ class Lane:
         channel: gives the way to the broker, or raises `StatusError` if it is not there.
         options: how much may join and wait.
         background: where Puts run.
-        metrics: what is counted.
     """
 
     def __init__(
@@ -55,13 +54,11 @@ class Lane:
         channel: Callable[[str], Channel],
         options: SendOptions,
         background: Background,
-        metrics: ProxyMetrics,
     ) -> None:
         self._name = name
         self._channel = channel
         self._options = options
         self._background = background
-        self._metrics = metrics
         self._waiting: deque[Shipment] = deque()
         self._running = False
         self.waiting_messages = 0
@@ -74,17 +71,16 @@ class Lane:
             A future of one result per message; it fails with a `StatusError` or `RpcError`.
 
         Raises:
-            StatusError: TOO_MANY_REQUESTS, if too much waits already.
+            LimitError: TOO_MANY_REQUESTS, if too much waits already.
         """
         size = 0
         for message in messages:
             size += len(message.payload) + len(message.system_properties) + _MESSAGE_OVERHEAD_BYTES
-        if (
-            self.waiting_messages + len(messages) > self._options.waiting_messages_max
-            or self.waiting_bytes + size > self._options.waiting_bytes_max
-        ) and self.waiting_messages:
-            self._metrics.limit_hit("waiting_sends")
-            raise StatusError(Code.TOO_MANY_REQUESTS, "too many messages wait for the broker; send again later")
+        if self.waiting_messages:
+            if self.waiting_messages + len(messages) > self._options.waiting_messages_max:
+                raise _full("send.waiting_messages_max")
+            if self.waiting_bytes + size > self._options.waiting_bytes_max:
+                raise _full("send.waiting_bytes_max")
         shipment = Shipment(topic, queue_id, messages, size, asyncio.get_running_loop().create_future())
         self._waiting.append(shipment)
         self.waiting_messages += len(messages)
@@ -161,6 +157,10 @@ class Lane:
             if not shipment.results.done():
                 shipment.results.set_result(results[position:behind])
             position = behind
+
+
+def _full(limit: str) -> LimitError:
+    return LimitError(Code.TOO_MANY_REQUESTS, "too many messages wait for the broker; send again later", limit)
 
 
 def _fail(shipment: Shipment, error: BaseException) -> None:

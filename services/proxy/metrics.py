@@ -60,7 +60,7 @@ class ProxyMetrics:
         self.up = Gauge("rocketmq_proxy_up", "1 while the proxy serves", registry=registry)
         self._limit_hits = Counter(
             "popwheel_proxy_limit_hits",
-            "How often a limit was reached and a call refused for it",
+            "How often a client went past a limit: the call was refused, or what it asked for was cut to the limit",
             ("limit",),
             registry=registry,
         )

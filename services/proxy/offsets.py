@@ -11,6 +11,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import Topic
 from services.proxy.brokers import Brokers
 from services.proxy.catalog import Catalog
 from services.proxy.options import ProxyOptions
+from services.proxy.poll_limits import PollLimits
 from services.proxy.resources import full_name
 from services.proxy.statuses import OK, of_rpc_error
 from services.proxy.validation import filter_of
@@ -21,6 +22,7 @@ from services.rpc.status import RpcError
 
 Answer = TypeVar("Answer")
 
+_TIMESTAMP_MS_MAX = 2**62
 _OK_ANSWER = pb.PullMessageResponse(status=OK).SerializeToString()
 _POLICIES = {
     QueryOffsetPolicy.BEGINNING: broker.OffsetPolicy.BEGINNING,
@@ -35,13 +37,15 @@ class Offsets:
     Args:
         catalog: topics and groups.
         brokers: the brokers there are.
-        options: limits.
+        options: times.
+        limits: what pulls may ask for.
     """
 
-    def __init__(self, catalog: Catalog, brokers: Brokers, options: ProxyOptions) -> None:
+    def __init__(self, catalog: Catalog, brokers: Brokers, options: ProxyOptions, limits: PollLimits) -> None:
         self._catalog = catalog
         self._brokers = brokers
         self._options = options
+        self._limits = limits
         self._timeout_s = options.receive.pop_timeout_ms / 1000
 
     async def pull(self, call: Call, stream: Stream[pb.PullMessageRequest, bytes], now: float) -> None:
@@ -58,20 +62,22 @@ class Offsets:
         request = await stream.receive()
         if request is None:
             raise StatusError(Code.BAD_REQUEST, "PullMessage needs one request")
-        group = await self._catalog.ensure_group(full_name(request.group))
+        group = full_name(request.group)
+        self._catalog.check_group(group)
         topic, channel = self._queue(request.message_queue)
         if request.offset < 0:
             raise StatusError(Code.ILLEGAL_OFFSET, f"{request.offset} is not an offset; the first is 0")
         wait_ms = self._wait_ms(call, request, now)
         asked = broker.PullRequest(
-            group=group.name,
+            group=group,
             topic=topic.name,
             queue_id=request.message_queue.id,
             offset=request.offset,
-            max_messages=min(max(1, request.batch_size), self._options.receive.batch_messages_max),
+            max_messages=self._limits.batch(request.batch_size),
             filter=filter_of(request.filter_expression),
             wait_ms=wait_ms,
         )
+        await self._catalog.ensure_group(group)  # last, as it must not be made for a request that is refused (E1)
         answer = await _reach(channel.call(PULL, asked, timeout_s=self._timeout_s + wait_ms / 1000))
         next_offset = _next_offset(answer.next_offset)
         if not answer.messages:
@@ -103,12 +109,14 @@ class Offsets:
         Raises:
             StatusError: why not.
         """
-        group = await self._catalog.ensure_group(full_name(request.group))
+        group = full_name(request.group)
+        self._catalog.check_group(group)
         topic, channel = self._queue(request.message_queue)
         if request.offset < 0:
             raise StatusError(Code.ILLEGAL_OFFSET, f"{request.offset} is not an offset; the first is 0")
+        await self._catalog.ensure_group(group)
         asked = broker.UpdateOffsetRequest(
-            group=group.name, topic=topic.name, queue_id=request.message_queue.id, offset=request.offset
+            group=group, topic=topic.name, queue_id=request.message_queue.id, offset=request.offset
         )
         await _reach(channel.call(UPDATE_OFFSET, asked, timeout_s=self._timeout_s))
         return pb.UpdateOffsetResponse(status=OK)
@@ -125,11 +133,13 @@ class Offsets:
             raise StatusError(Code.BAD_REQUEST, f"there is no offset policy {request.query_offset_policy}")
         if policy == broker.OffsetPolicy.TIMESTAMP and not request.HasField("timestamp"):
             raise StatusError(Code.BAD_REQUEST, "the policy TIMESTAMP needs a timestamp")
+        # By hand: ToMilliseconds raises on times that no calendar has.
+        timestamp_ms = request.timestamp.seconds * 1000 + request.timestamp.nanos // 1_000_000
         asked = broker.QueryOffsetRequest(
             topic=topic.name,
             queue_id=request.message_queue.id,
             policy=policy,
-            timestamp_ms=request.timestamp.ToMilliseconds() if request.HasField("timestamp") else 0,
+            timestamp_ms=min(max(0, timestamp_ms), _TIMESTAMP_MS_MAX),
         )
         answer = await _reach(channel.call(QUERY_OFFSET, asked, timeout_s=self._timeout_s))
         return pb.QueryOffsetResponse(status=OK, offset=answer.offset)
@@ -152,12 +162,9 @@ class Offsets:
 
     def _wait_ms(self, call: Call, request: pb.PullMessageRequest, now: float) -> int:
         """How long the broker may wait for a first message."""
-        options = self._options
-        wait_ms = min(
-            request.long_polling_timeout.ToMilliseconds(), options.grpc_client_consumer_max_long_polling_timeout_ms
-        )
+        wait_ms = self._limits.pull_wait_ms(request.long_polling_timeout.ToMilliseconds())
         if call.deadline is not None:
-            wait_ms = min(wait_ms, int((call.deadline - now) * 1000) - options.receive.answer_reserve_ms)
+            wait_ms = min(wait_ms, int((call.deadline - now) * 1000) - self._options.receive.answer_reserve_ms)
         return max(0, wait_ms)
 
 

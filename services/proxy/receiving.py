@@ -12,6 +12,7 @@ from services.proxy.catalog import Catalog
 from services.proxy.clients import Clients
 from services.proxy.long_poll import LongPoll
 from services.proxy.options import ProxyOptions
+from services.proxy.poll_limits import PollLimits
 from services.proxy.poll_shell import Found, Poll, PollTools, release
 from services.proxy.renewal import RenewalBook
 from services.proxy.resources import full_name
@@ -36,6 +37,7 @@ class Receiving:
         admission: how many polls may run.
         renewals: handles that are kept renewed.
         options: limits and times.
+        limits: what polls may ask for.
         clock: for deadlines.
     """
 
@@ -47,6 +49,7 @@ class Receiving:
         admission: Admission,
         renewals: RenewalBook,
         options: ProxyOptions,
+        limits: PollLimits,
         clock: Clock,
     ) -> None:
         self._catalog = catalog
@@ -55,6 +58,7 @@ class Receiving:
         self._admission = admission
         self._renewals = renewals
         self._options = options
+        self._limits = limits
         self._clock = clock
         self._polls: set[Poll] = set()
         self._draining = False
@@ -68,11 +72,15 @@ class Receiving:
         request = await stream.receive()
         if request is None:
             raise StatusError(Code.BAD_REQUEST, "ReceiveMessage needs one request")
-        pop = await self._pop_request(client_id, request)
+        pop = self._pop_request(client_id, request)
+        wait_ms = self._asked_wait_ms(request)
         self._clients.seen(client_id, self._clock.monotonic())
         self._admission.enter(client_id, call.peer)
         try:
-            await self._poll(call, client_id, request, pop, stream)
+            # Last, as a group must not be made for a request that is refused (E1).
+            group = await self._catalog.ensure_group(pop.group)
+            pop.queue_id = request.message_queue.id if group.fifo else _ANY_QUEUE
+            await self._poll(call, client_id, request, pop, wait_ms, stream)
         finally:
             self._admission.leave(client_id, call.peer)
 
@@ -82,25 +90,31 @@ class Receiving:
         for poll in list(self._polls):
             poll.drain()
 
-    async def _pop_request(self, client_id: str, request: ReceiveMessageRequest) -> PopRequest:
-        """Check a request and say what is to be popped.
+    def _pop_request(self, client_id: str, request: ReceiveMessageRequest) -> PopRequest:
+        """Check a request and say what is to be popped, from any queue.
 
         Raises:
             StatusError: the first rule that is broken.
         """
-        group = await self._catalog.ensure_group(full_name(request.group))
+        group = full_name(request.group)
+        self._catalog.check_group(group)
         topic = self._catalog.topic(full_name(request.message_queue.topic))
+        if not _ANY_QUEUE <= request.message_queue.id < topic.queues:
+            raise StatusError(
+                Code.BAD_REQUEST,
+                f"the topic {topic.name} has no queue {request.message_queue.id} of {topic.queues}; any of them is -1",
+            )
         wanted = filter_of(request.filter_expression)
-        count = min(max(1, request.batch_size), self._options.receive.batch_messages_max)
+        count = self._limits.batch(request.batch_size)
         if request.auto_renew:
             self._renewals.check_room(count)
             invisible_ms = self._options.renewal.invisible_ms
         else:
             invisible_ms = check_invisible(request.invisible_duration.ToMilliseconds(), self._options.receive)
         return PopRequest(
-            group=group.name,
+            group=group,
             topic=topic.name,
-            queue_id=request.message_queue.id if group.fifo and request.message_queue.id >= 0 else _ANY_QUEUE,
+            queue_id=_ANY_QUEUE,
             max_messages=count,
             invisible_ms=invisible_ms,
             filter=wanted,
@@ -114,13 +128,17 @@ class Receiving:
         client_id: str,
         request: ReceiveMessageRequest,
         pop: PopRequest,
+        wait_ms: int,
         stream: Stream[ReceiveMessageRequest, bytes],
     ) -> None:
         """Run the poll and send what it found."""
         tools = self._tools
         interest = tools.book.enter(pop.topic, pop.group, pop.filter)
         poll = Poll(
-            tools, self._machine(call, request, tools.book.best_broker(interest, self._named(request))), interest, pop
+            tools,
+            self._machine(call, pop, wait_ms, tools.book.best_broker(interest, self._named(request))),
+            interest,
+            pop,
         )
         self._polls.add(poll)
         try:
@@ -164,36 +182,33 @@ class Receiving:
                 self._renewals.drop(handles)
                 release(self._tools, pop, found, attempted=True)
 
-    def _machine(self, call: Call, request: ReceiveMessageRequest, first: str) -> LongPoll:
+    def _machine(self, call: Call, pop: PopRequest, asked_ms: int, first: str) -> LongPoll:
         """The poll's machine: where it pops first, and for how long it may wait."""
         names = self._tools.brokers.names
         now = self._clock.monotonic()
-        wait_s = self._wait_s(call, request, now)
-        topic, group = full_name(request.message_queue.topic), full_name(request.group)
+        wait_s = self._wait_s(call, asked_ms, now)
         if wait_s > 0:
-            self._tools.metrics.long_polls.labels(topic, group).inc()
+            self._tools.metrics.long_polls.labels(pop.topic, pop.group).inc()
         return LongPoll([first, *(name for name in names if name != first)], wait_s > 0, now + wait_s, _GRACE_S)
 
-    def _wait_s(self, call: Call, request: ReceiveMessageRequest, now: float) -> float:
-        """How long an empty poll is held, in seconds; 0 for a short poll.
+    def _asked_wait_ms(self, request: ReceiveMessageRequest) -> int:
+        """How long the client wants to wait, within the limits; as long as possible if it does not say.
 
-        As long as the client asks for, not longer than the maximum, and so that the answer reaches it before its
-        deadline. A client that does not say how long is held until then.
+        Raises:
+            StatusError: ILLEGAL_POLLING_TIME.
         """
+        if request.HasField("long_polling_timeout"):
+            return self._limits.poll_wait_ms(request.long_polling_timeout.ToMilliseconds())
+        return self._options.grpc_client_consumer_max_long_polling_timeout_ms
+
+    def _wait_s(self, call: Call, asked_ms: int, now: float) -> float:
+        """How long an empty poll is held, in seconds: so that the answer reaches its client before the deadline."""
         if self._draining:
             return 0.0
-        options = self._options
-        longest_s = options.grpc_client_consumer_max_long_polling_timeout_ms / 1000
-        shortest_s = options.grpc_client_consumer_min_long_polling_timeout_ms / 1000
-        asked_s = longest_s
-        if request.HasField("long_polling_timeout"):
-            asked_s = request.long_polling_timeout.ToMilliseconds() / 1000
-            if asked_s < shortest_s or asked_s <= 0:
-                return 0.0
         if call.deadline is None:
-            return min(asked_s, longest_s)
-        left_s = call.deadline - now - options.receive.answer_reserve_ms / 1000
-        return max(0.0, min(asked_s, longest_s, left_s))
+            return asked_ms / 1000
+        left_s = call.deadline - now - self._options.receive.answer_reserve_ms / 1000
+        return max(0.0, min(asked_ms / 1000, left_s))
 
     def _named(self, request: ReceiveMessageRequest) -> str:
         """The broker that the client names, or any if that one is not there."""

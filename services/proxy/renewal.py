@@ -16,6 +16,7 @@ from services.common.pb.popwheel.v1.broker_pb2 import RenewEntry, RenewRequest
 from services.proxy.background import Background
 from services.proxy.brokers import Brokers
 from services.proxy.clients import Clients
+from services.proxy.limit_error import LimitError
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import RenewalOptions
 from services.rpc.methods import RENEW
@@ -62,10 +63,14 @@ class RenewalBook:
         """Refuse a receive whose handles could not be held.
 
         Raises:
-            StatusError: TOO_MANY_REQUESTS.
+            LimitError: TOO_MANY_REQUESTS.
         """
         if len(self._held) + count > self._options.handles_max:
-            raise StatusError(Code.TOO_MANY_REQUESTS, "too many messages are kept invisible; receive again later")
+            raise LimitError(
+                Code.TOO_MANY_REQUESTS,
+                "too many messages are kept invisible; receive again later",
+                "renewal.handles_max",
+            )
 
     def hold(self, client_id: str, broker: str, group: str, topic: str, handles: Sequence[str], now: float) -> None:
         """Keep handles renewed from now on."""

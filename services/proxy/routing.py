@@ -24,6 +24,7 @@ from services.common.pb.apache.rocketmq.v2.service_pb2 import (
 from services.common.pb.popwheel.v1.controller_pb2 import Topic
 from services.proxy.brokers import Brokers
 from services.proxy.catalog import Catalog
+from services.proxy.limit_error import LimitError
 from services.proxy.options import ProxyOptions
 from services.proxy.resources import full_name
 from services.proxy.statuses import OK
@@ -31,6 +32,8 @@ from services.proxy.validation import ACCEPTED_TYPES
 from services.rpc.service import Call
 
 _ANY_QUEUE = -1
+_ADDRESSES_MAX = 64
+_HOST_LENGTH_MAX = 255
 
 
 class Routing:
@@ -49,6 +52,7 @@ class Routing:
 
     async def query_route(self, call: Call, request: QueryRouteRequest) -> QueryRouteResponse:
         """All queues of a topic; one that may be made on first use is made here: clients ask this before they send."""
+        _check_endpoints(request.endpoints)
         topic = await self._catalog.ensure_topic(full_name(request.topic))
         endpoints = advertised_endpoints(self._options, request.endpoints)
         response = QueryRouteResponse(status=OK)
@@ -59,8 +63,11 @@ class Routing:
 
     async def query_assignment(self, call: Call, request: QueryAssignmentRequest) -> QueryAssignmentResponse:
         """What a push consumer polls: each broker as a whole, or for an ordered group each queue."""
+        _check_endpoints(request.endpoints)
+        group_name = full_name(request.group)
+        self._catalog.check_group(group_name)  # first, as no topic must be made for a request that is refused (E1)
         topic = await self._catalog.ensure_topic(full_name(request.topic))
-        group = await self._catalog.ensure_group(full_name(request.group))
+        group = await self._catalog.ensure_group(group_name)
         endpoints = advertised_endpoints(self._options, request.endpoints)
         response = QueryAssignmentResponse(status=OK)
         for name in self._names():
@@ -74,6 +81,21 @@ class Routing:
         if not names:
             raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again in a moment")
         return names
+
+
+def _check_endpoints(asked: Endpoints) -> None:
+    """Refuse addresses that no client has: they are repeated for every queue of the answer (M1).
+
+    Raises:
+        StatusError: BAD_REQUEST.
+    """
+    if len(asked.addresses) > _ADDRESSES_MAX or any(len(one.host) > _HOST_LENGTH_MAX for one in asked.addresses):
+        raise LimitError(
+            Code.BAD_REQUEST,
+            f"the endpoints hold more than {_ADDRESSES_MAX} addresses, or a host of more than {_HOST_LENGTH_MAX} "
+            "characters",
+            "endpoints_max",
+        )
 
 
 def advertised_endpoints(options: ProxyOptions, asked: Endpoints) -> Endpoints:

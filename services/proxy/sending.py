@@ -13,6 +13,7 @@ from services.proxy.brokers import Brokers
 from services.proxy.catalog import Catalog
 from services.proxy.completion import missing_properties
 from services.proxy.lane import Lane
+from services.proxy.limit_error import LimitError
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions
 from services.proxy.payload import ClientMessage, messages_of
@@ -77,14 +78,20 @@ class Sending:
         messages = messages_of(request)
         if len(messages) == 1:
             message = messages[0]
-            topic = await self._check(call, message)
+            topic = self._check(call, message)
+            if not topic.queues:
+                topic = await self._make(topic, messages)
             results = await self._store(call, topic, messages)
         else:
             self._check_count(len(messages))
             by_topic: dict[str, tuple[Topic, list[int]]] = {}
             for index, message in enumerate(messages):
-                topic = await self._check(call, message)
+                topic = self._check(call, message)
                 by_topic.setdefault(topic.name, (topic, []))[1].append(index)
+            # Only now, as nothing must be made for a request that is refused (E1).
+            for name, (topic, indexes) in by_topic.items():
+                if not topic.queues:
+                    by_topic[name] = await self._make(topic, [messages[index] for index in indexes]), indexes
             results = [PutResult()] * len(messages)
             for topic, indexes in by_topic.values():
                 stored = await self._store_or_say_why(call, topic, [messages[index] for index in indexes])
@@ -92,22 +99,35 @@ class Sending:
                     results[index] = result
         return _answer(messages, results)
 
-    async def _check(self, call: Call, message: ClientMessage) -> Topic:
-        """The topic of a message that may be sent to it; what the sender left out is added to the message."""
+    def _check(self, call: Call, message: ClientMessage) -> Topic:
+        """The topic of a message that may be sent to it; one without queues has still to be made (`_make`).
+
+        What the sender left out is added to the message.
+        """
         name = full_name(message.head.topic)
         check_sendable(name)
-        topic = self._catalog.find_topic(name) or await self._catalog.ensure_topic(name)
+        topic = self._catalog.topic_to_be(name)
         check_message(message, topic, self._options.message)
         message.system_properties += missing_properties(message, call.peer, self._clock.wall_ms())
         return topic
+
+    async def _make(self, topic: Topic, messages: list[ClientMessage]) -> Topic:
+        """A topic that is made on first use; messages are checked again if it turns out to be of another type."""
+        made = await self._catalog.ensure_topic(topic.name)
+        if made.type != topic.type:
+            for message in messages:
+                check_message(message, made, self._options.message)
+        return made
 
     def _check_count(self, count: int) -> None:
         most = self._options.message.batch_messages_max
         if count == 0:
             raise StatusError(Code.BAD_REQUEST, "the request holds no message")
         if count > most:
-            raise StatusError(
-                Code.PAYLOAD_TOO_LARGE, f"the request holds {count} messages, at most {most} are taken at once"
+            raise LimitError(
+                Code.PAYLOAD_TOO_LARGE,
+                f"the request holds {count} messages, at most {most} are taken at once",
+                "message.batch_messages_max",
             )
 
     async def _store_or_say_why(self, call: Call, topic: Topic, messages: list[ClientMessage]) -> list[PutResult]:
@@ -115,6 +135,8 @@ class Sending:
         try:
             return await self._store(call, topic, messages)
         except StatusError as error:
+            if isinstance(error, LimitError):
+                self._metrics.limit_hit(error.limit)
             return [PutResult(code=error.code, error=error.message)] * len(messages)
 
     async def _store(self, call: Call, topic: Topic, messages: list[ClientMessage]) -> list[PutResult]:
@@ -176,7 +198,7 @@ class Sending:
     def _lane(self, broker: str) -> Lane:
         lane = self._lanes.get(broker)
         if lane is None:
-            lane = Lane(broker, self._brokers.channel, self._options.send, self._background, self._metrics)
+            lane = Lane(broker, self._brokers.channel, self._options.send, self._background)
             self._lanes[broker] = lane
         return lane
 

@@ -17,6 +17,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
 from services.proxy import protocol
 from services.proxy.acking import Acking
 from services.proxy.clients import Clients
+from services.proxy.limit_error import LimitError
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.offsets import Offsets
 from services.proxy.receiving import Receiving
@@ -107,7 +108,7 @@ class MessagingServer:
                 response = await handler(call, request)
             except (StatusError, RpcError) as error:
                 response = response_type()
-                response.status.CopyFrom(_status_of(error))  # type: ignore[attr-defined]
+                response.status.CopyFrom(self._refusal(error))  # type: ignore[attr-defined]
             except Exception:
                 _logger.exception("proxy_call_failed", method=name, peer=call.peer)
                 response = response_type()
@@ -142,7 +143,7 @@ class MessagingServer:
             try:
                 await work()
             except (StatusError, RpcError) as error:
-                given = _status_of(error)
+                given = self._refusal(error)
             except StreamClosedError:
                 raise
             except Exception:
@@ -160,8 +161,15 @@ class MessagingServer:
         try:
             await self._telemetry.telemetry(call, client_id_of(call), stream)
         except StatusError as error:
-            refusal = for_client(call.metadata, _status_of(error))
+            refusal = for_client(call.metadata, self._refusal(error))
             await stream.send((pb.TelemetryCommand(status=refusal),))
+
+    def _refusal(self, error: StatusError | RpcError) -> Status:
+        """What a client is told; a limit that it went past is counted."""
+        if isinstance(error, LimitError):
+            self._metrics.limit_hit(error.limit)
+        refused = error if isinstance(error, StatusError) else of_rpc_error(error, "another service")
+        return Status(code=refused.code, message=refused.message)
 
     async def _heartbeat(self, call: Call, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
         self._clients.seen(client_id_of(call), self._clock.monotonic())
@@ -189,11 +197,6 @@ def client_id_of(call: Call) -> str:
     if not client_id or len(client_id) > 1024:
         raise StatusError(Code.CLIENT_ID_REQUIRED, "the call has no header x-mq-client-id, or one that is too long")
     return client_id
-
-
-def _status_of(error: StatusError | RpcError) -> Status:
-    refused = error if isinstance(error, StatusError) else of_rpc_error(error, "another service")
-    return Status(code=refused.code, message=refused.message)
 
 
 def _not_supported(sentence: str) -> Callable[[Call, Any], Awaitable[Any]]:

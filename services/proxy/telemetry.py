@@ -21,6 +21,8 @@ from services.common.pb.apache.rocketmq.v2.service_pb2 import TelemetryCommand
 from services.proxy.background import Background
 from services.proxy.catalog import Catalog
 from services.proxy.clients import Clients
+from services.proxy.limit_error import LimitError
+from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions
 from services.proxy.resources import full_name
 from services.proxy.statuses import OK, for_client
@@ -30,6 +32,7 @@ TelemetryStream = Stream[TelemetryCommand, TelemetryCommand]
 
 _RETRY_MULTIPLIER = 2.0
 _STREAMS_PER_CLIENT_MAX = 64
+_SETTINGS_BYTES_MAX = 1024 * 1024
 
 
 class Session:
@@ -63,16 +66,24 @@ class Telemetry:
         options: what clients are told.
         clock: for signs of life.
         background: where repeated settings are sent.
+        metrics: what is counted.
     """
 
     def __init__(
-        self, catalog: Catalog, clients: Clients, options: ProxyOptions, clock: Clock, background: Background
+        self,
+        catalog: Catalog,
+        clients: Clients,
+        options: ProxyOptions,
+        clock: Clock,
+        background: Background,
+        metrics: ProxyMetrics,
     ) -> None:
         self._catalog = catalog
         self._clients = clients
         self._options = options
         self._clock = clock
         self._background = background
+        self._metrics = metrics
         self._sessions: dict[str, list[Session]] = {}
 
     @property
@@ -85,7 +96,11 @@ class Telemetry:
         session = Session(stream)
         sessions = self._sessions.setdefault(client_id, [])
         if len(sessions) >= _STREAMS_PER_CLIENT_MAX:
-            raise StatusError(Code.TOO_MANY_REQUESTS, "this client has too many Telemetry streams")
+            raise LimitError(
+                Code.TOO_MANY_REQUESTS,
+                "this client has too many Telemetry streams; end some of them",
+                "telemetry_streams_per_client_max",
+            )
         sessions.append(session)
         try:
             while (command := await stream.receive()) is not None:
@@ -103,9 +118,18 @@ class Telemetry:
     async def _take_settings(self, call: Call, client_id: str, session: Session, settings: Settings) -> None:
         """Answer a client's settings with what it is to go by."""
         try:
+            if settings.ByteSize() > _SETTINGS_BYTES_MAX:
+                # They are echoed, and kept for a moment to be sent again: M1.
+                raise LimitError(
+                    Code.INVALID_CLIENT_PROPERTIES,
+                    f"the settings have more than {_SETTINGS_BYTES_MAX} bytes; subscribe to fewer topics",
+                    "settings_bytes_max",
+                )
             self._clients.seen(client_id, self._clock.monotonic())
             answer = await self.settings_for(settings)
         except StatusError as error:
+            if isinstance(error, LimitError):
+                self._metrics.limit_hit(error.limit)
             refusal = Status(code=error.code, message=error.message)
             await session.send(TelemetryCommand(status=for_client(call.metadata, refusal)))
             return

@@ -13,6 +13,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
 )
 from services.common.pb.popwheel.v1 import broker_pb2 as broker
 from services.common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
+from services.proxy.limit_error import LimitError
 from services.proxy.options import MessageLimits, ReceiveOptions
 from services.proxy.payload import ClientMessage
 
@@ -40,7 +41,7 @@ def check_topic_name(name: str, limits: MessageLimits) -> None:
         StatusError: ILLEGAL_TOPIC.
     """
     if not is_legal(name, limits.topic_length_max):
-        raise StatusError(Code.ILLEGAL_TOPIC, _name_rule("topic", name, limits.topic_length_max))
+        raise _illegal_name(Code.ILLEGAL_TOPIC, "topic", name, limits.topic_length_max)
 
 
 def check_sendable(name: str) -> None:
@@ -60,7 +61,7 @@ def check_group_name(name: str, limits: MessageLimits) -> None:
         StatusError: ILLEGAL_CONSUMER_GROUP.
     """
     if not is_legal(name, limits.group_length_max):
-        raise StatusError(Code.ILLEGAL_CONSUMER_GROUP, _name_rule("consumer group", name, limits.group_length_max))
+        raise _illegal_name(Code.ILLEGAL_CONSUMER_GROUP, "consumer group", name, limits.group_length_max)
 
 
 def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -> None:
@@ -70,9 +71,10 @@ def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -
         StatusError: with the code of the first rule that it breaks.
     """
     if message.body_bytes > limits.body_bytes_max:
-        raise StatusError(
+        raise LimitError(
             Code.MESSAGE_BODY_TOO_LARGE,
             f"the body has {message.body_bytes} bytes, at most {limits.body_bytes_max} are taken",
+            "message.body_bytes_max",
         )
     if message.body_bytes == 0:
         raise StatusError(Code.MESSAGE_BODY_EMPTY, "the body is empty; a message needs at least one byte")
@@ -94,10 +96,11 @@ def check_invisible(asked_ms: int, options: ReceiveOptions) -> int:
         StatusError: ILLEGAL_INVISIBLE_TIME, if it is too short or too long.
     """
     if not options.invisible_ms_min <= asked_ms <= options.invisible_ms_max:
-        raise StatusError(
+        raise LimitError(
             Code.ILLEGAL_INVISIBLE_TIME,
             f"an invisible duration of {asked_ms} ms was asked for; it must be between {options.invisible_ms_min} "
             f"and {options.invisible_ms_max} ms",
+            _passed(asked_ms, options),
         )
     return asked_ms
 
@@ -109,12 +112,18 @@ def check_changed_invisible(asked_ms: int, options: ReceiveOptions) -> int:
         StatusError: ILLEGAL_INVISIBLE_TIME, if it is negative or too long.
     """
     if not 0 <= asked_ms <= options.invisible_ms_max:
-        raise StatusError(
+        raise LimitError(
             Code.ILLEGAL_INVISIBLE_TIME,
             f"an invisible duration of {asked_ms} ms was asked for; it must be between 0 and "
             f"{options.invisible_ms_max} ms",
+            _passed(asked_ms, options),
         )
     return asked_ms
+
+
+def _passed(asked_ms: int, options: ReceiveOptions) -> str:
+    """Which of the two limits a refused invisible duration is past."""
+    return "receive.invisible_ms_max" if asked_ms > options.invisible_ms_max else "receive.invisible_ms_min"
 
 
 def filter_of(expression: FilterExpression) -> broker.Filter:
@@ -129,8 +138,10 @@ def filter_of(expression: FilterExpression) -> broker.Filter:
     if not text or text == "*":
         return _ALL
     if len(text) > _EXPRESSION_LENGTH_MAX:
-        raise StatusError(
-            Code.ILLEGAL_FILTER_EXPRESSION, f"the filter has more than {_EXPRESSION_LENGTH_MAX} characters"
+        raise LimitError(
+            Code.ILLEGAL_FILTER_EXPRESSION,
+            f"the filter has more than {_EXPRESSION_LENGTH_MAX} characters",
+            "filter_expression_length_max",
         )
     tags = [tag.strip() for tag in text.split("||")]
     if any(not tag or _NOT_IN_TAGS.search(tag) for tag in tags):
@@ -152,11 +163,14 @@ def message_type(properties: SystemProperties) -> MessageType.ValueType:
 
 
 def _check_message_id(message_id: str, limits: MessageLimits) -> None:
-    if not message_id.strip() or len(message_id) > limits.id_length_max or _CONTROL.search(message_id):
-        raise StatusError(
+    if len(message_id) > limits.id_length_max:
+        raise LimitError(
             Code.ILLEGAL_MESSAGE_ID,
-            f"the message id is blank, has control characters or more than {limits.id_length_max} characters",
+            f"the message id has more than {limits.id_length_max} characters",
+            "message.id_length_max",
         )
+    if not message_id.strip() or _CONTROL.search(message_id):
+        raise StatusError(Code.ILLEGAL_MESSAGE_ID, "the message id is blank or has control characters")
 
 
 def _check_tag(tag: str) -> None:
@@ -168,15 +182,17 @@ def _check_properties(message: ClientMessage, limits: MessageLimits) -> None:
     properties = message.head.user_properties
     count = len(properties)
     if count > limits.user_properties_max:
-        raise StatusError(
+        raise LimitError(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
             f"the message has {count} properties, at most {limits.user_properties_max} are taken",
+            "message.user_properties_max",
         )
     if len(message.system_properties) > limits.system_properties_bytes_max:
-        raise StatusError(
+        raise LimitError(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
             f"keys, tag and the like have {len(message.system_properties)} bytes, at most "
             f"{limits.system_properties_bytes_max} are taken",
+            "message.system_properties_bytes_max",
         )
     if not count:
         return
@@ -188,10 +204,11 @@ def _check_properties(message: ClientMessage, limits: MessageLimits) -> None:
     if message.head_bytes > limits.user_properties_bytes_max:  # only then is it worth counting exactly
         size = sum(len(key.encode()) + len(value.encode()) for key, value in properties.items())
         if size > limits.user_properties_bytes_max:
-            raise StatusError(
+            raise LimitError(
                 Code.MESSAGE_PROPERTIES_TOO_LARGE,
                 f"names and values of the properties have {size} bytes, at most "
                 f"{limits.user_properties_bytes_max} are taken",
+                "message.user_properties_bytes_max",
             )
 
 
@@ -234,11 +251,14 @@ def _type_name(kind: int) -> str:
     return MessageType.Name(MessageType.ValueType(kind)) if kind in MessageType.values() else str(kind)
 
 
-def _name_rule(what: str, name: str, length_max: int) -> str:
-    return (
+def _illegal_name(code: Code.ValueType, what: str, name: str, length_max: int) -> StatusError:
+    rule = (
         f"{_shown(name)} is not a name for a {what}: letters, digits, '%', '_' and '-', "
         f"between 1 and {length_max} of them"
     )
+    if len(name) > length_max:
+        return LimitError(code, rule, f"message.{what.split()[-1]}_length_max")
+    return StatusError(code, rule)
 
 
 def _shown(text: str) -> str:

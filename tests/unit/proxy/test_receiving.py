@@ -251,7 +251,7 @@ async def test_one_poll_too_many_is_refused(limit: str) -> None:
         polls = [w.poll(poll_request()) for _ in range(2)]
         await until(lambda: w.metric("popwheel_proxy_polls_waiting") == 2)
         assert (await w.receive(poll_request())).code == Code.TOO_MANY_REQUESTS
-        assert w.metric("popwheel_proxy_limit_hits_total", {"limit": limit}) == 1
+        assert w.metric("popwheel_proxy_limit_hits_total", {"limit": f"receive.{limit}"}) == 1
         w.app.drain()
         await asyncio.gather(*polls)
 
@@ -318,7 +318,7 @@ async def test_messages_of_a_slow_reader_are_counted_and_given_back_when_it_goes
         reader = asyncio.create_task(handler(call, SlowReader()))  # type: ignore[arg-type]
         await until(lambda: w.metric("popwheel_proxy_unsent_bytes") > 1024 * 1024)
         assert (await w.receive(poll_request())).code == Code.TOO_MANY_REQUESTS
-        assert w.metric("popwheel_proxy_limit_hits_total", {"limit": "unsent_bytes_max"}) == 1
+        assert w.metric("popwheel_proxy_limit_hits_total", {"limit": "receive.unsent_bytes_max"}) == 1
         reader.cancel()
         await until(lambda: len(w.broker.asked("Release")) == 1)
         (release,) = w.broker.asked("Release")

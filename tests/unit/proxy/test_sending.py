@@ -69,7 +69,7 @@ async def test_what_waits_for_a_broker_is_bounded() -> None:
         waiting = [asyncio.create_task(w.send(message())) for _ in range(2)]
         await turns()
         assert (await w.send(message())).status.code == Code.TOO_MANY_REQUESTS
-        assert w.metric("popwheel_proxy_limit_hits_total", {"limit": "waiting_sends"}) == 1
+        assert w.metric("popwheel_proxy_limit_hits_total", {"limit": "send.waiting_messages_max"}) == 1
         w.broker.put_gate.set()
         assert {one.status.code for one in await asyncio.gather(first, *waiting)} == {Code.OK}
 
