@@ -11,7 +11,7 @@ from services.broker.pop.check_point import CheckPoint
 from services.broker.pop.merge_buffer import QueueProgress
 from services.broker.pop.pop_state import PopState
 from services.broker.store.consume_queue import ConsumeQueue, Entry
-from services.broker.store.message_store import MessageStore
+from services.broker.store.message_store import MessageStore, check_place
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common import names, receipt
 from services.common.clock import Clock
@@ -168,6 +168,8 @@ class Popping:
             next_offset = offsets[-1] + 1
         try:
             records = self._store.read_many(entries)
+            for offset, stored in zip(offsets, records, strict=True):
+                check_place(queue, offset, stored)
         except CorruptDataError as error:
             # Never delivered, never skipped (S7): the queue stands still until an operator has dealt with it.
             self.damaged[queue] = str(error)

@@ -284,6 +284,20 @@ class MessageStore:
         self.log.close()
 
 
+def check_place(queue: ConsumeQueue, offset: int, stored: StoredRecord) -> None:
+    """Find out whether an entry of a queue led to the record of another place: entries have no checksum.
+
+    Raises:
+        CorruptDataError: it did.
+    """
+    if stored.queue_offset != offset or stored.queue_id != queue.queue_id or stored.topic != queue.topic:
+        raise CorruptDataError(
+            f"entry {offset} of consume queue {queue.topic}/{queue.queue_id} leads to the record at {stored.position}, "
+            f"which is {stored.topic}/{stored.queue_id} offset {stored.queue_offset}; remove the queue's folder and "
+            "start again, it is made anew from the commit log"
+        )
+
+
 def disk_full() -> StatusError:
     """The refusal of a send when the disk is full."""
     return StatusError(
