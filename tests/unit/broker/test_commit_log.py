@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
+from google_crc32c import value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -184,7 +185,7 @@ async def test_a_record_of_a_newer_release_is_refused_and_nothing_changed() -> N
     world = await with_three_segments()
     data = bytearray(world.log.read(600, 300))
     data[9] = 9
-    data[4:8] = record.value(bytes(data[8:])).to_bytes(4, "big")
+    data[4:8] = value(bytes(data[8:])).to_bytes(4, "big")
     world.disk.open(world.path(0)).write(600, [bytes(data)])
     before = world.disk.files()
     for synced in (0, 2700):

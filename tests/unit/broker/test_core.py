@@ -1,6 +1,7 @@
 """What users of such systems met, as examples with the broker's core, and its limits (DESIGN 7)."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -9,7 +10,7 @@ from services.broker.metrics import BrokerCollector, BrokerStatistics
 from services.broker.options import BrokerOptions, LogOptions, PopOptions
 from services.broker.pop.check_point import OffsetCommit
 from services.common import names
-from services.common.errors import StatusError
+from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from tests.unit.broker.world import FOLDER, INVISIBLE_MS, World, attempts, handles, run_now
@@ -18,7 +19,7 @@ from tests.unit.broker.world import FOLDER, INVISIBLE_MS, World, attempts, handl
 def world_of(seed: int = 0, *, max_attempts: int = 3, queues: int = 1, **pop: int) -> World:
     options = BrokerOptions(
         log=LogOptions(segment_bytes=4096, queue_entries_per_file=16, queue_entries_in_memory=500),
-        pop=PopOptions(**pop),  # type: ignore[arg-type]
+        pop=PopOptions(**pop),
     )
     world = World(seed, options)
     world.add_topic("t", queues)
@@ -310,7 +311,7 @@ def test_a_call_that_the_full_disk_refuses_changes_nothing(call: str) -> None:
     acking = world.core.acking
     before = world.check_points()
     world.disk.fill(1)
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "pop": lambda: world.pop("g", "t"),
         "ack": lambda: acking.ack("g", "t", [handle]),
         "change": lambda: acking.change_invisible("g", "t", handle, 5),
@@ -337,6 +338,39 @@ def test_a_damaged_message_stops_its_queue_and_no_other() -> None:
     assert world.bodies(world.pop("g", "t")) == [b"good"]
     assert world.answer("g", "t").waiting == 0
     assert "popwheel_damaged_queues 1.0" in metrics(world)
+
+
+@pytest.mark.parametrize("popped", [False, True])
+def test_an_entry_that_leads_to_another_message_delivers_none(popped: bool) -> None:
+    """Entries have no checksum, but records know their place (S3, P4)."""
+    options = BrokerOptions(log=LogOptions(queue_entries_in_memory=0))
+    world = World(0, options)
+    world.add_topic("t")
+    world.add_group("g")
+    world.put("t", b"1")
+    world.put("t", b"2")
+    if popped:
+        world.pop("g", "t")
+    world.save()
+    (path,) = [path for path in world.disk.files() if path.suffix == ".queue" and path.parts[-3] == "t"]
+    file = world.disk.open(path)
+    file.write(20, [file.read(0, 20)])
+    if popped:
+        (check_point,) = world.core.state.table
+        with pytest.raises(CorruptDataError, match="leads to the record at 0, which is t/0 offset 0"):
+            world.core.acking.redeliver([(check_point, 1)], attempted=True)
+        assert check_point.open_bits == 0b11
+    else:
+        assert world.pop("g", "t", 2) == []
+        assert "popwheel_damaged_queues 1.0" in metrics(world)
+    for each in (each for each in world.disk.files() if each.suffix == ".queue"):
+        world.disk.remove(each)
+    world.crash("process")
+    if popped:
+        world.clock.advance(INVISIBLE_MS)
+        world.revive()
+        world.flush()
+    assert sorted(world.bodies(world.pop("g", "t"))) == [b"1", b"2"]
 
 
 def test_no_more_messages_are_out_than_allowed() -> None:

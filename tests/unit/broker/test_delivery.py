@@ -8,12 +8,18 @@ from services.broker.pop import delivery
 from services.broker.pop.check_point import CheckPoint
 from services.broker.pop.redelivery import dead_letter, redelivered, varint
 from services.broker.store.record import StoredRecord
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message, MessageType, SystemProperties
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
+    Encoding,
+    Message,
+    MessageType,
+    Resource,
+    SystemProperties,
+)
 
 TEXT = st.text(max_size=20).filter(lambda text: not any("\ud800" <= each <= "\udfff" for each in text))
 MESSAGES = st.builds(
     lambda name, namespace, properties, body: Message(
-        topic={"name": name, "resource_namespace": namespace}, user_properties=properties, body=body
+        topic=Resource(name=name, resource_namespace=namespace), user_properties=properties, body=body
     ),
     TEXT,
     TEXT,
@@ -112,8 +118,8 @@ def test_a_popped_message(
     expected = Message.FromString(payload)
     expected.system_properties.ParseFromString(inside)
     for field in ("queue_id", "queue_offset", "store_host", "delivery_attempt", "receipt_handle"):
-        expected.system_properties.ClearField(field)  # type: ignore[arg-type]
-        added.ClearField(field)  # type: ignore[arg-type]
+        expected.system_properties.ClearField(field)
+        added.ClearField(field)
     added.ClearField("invisible_duration")
     added.ClearField("store_timestamp")
     assert found == expected

@@ -354,9 +354,10 @@ async def test_a_power_loss_at_any_moment_takes_no_send_that_was_answered(seed: 
 
 async def end_dead(broker: Broker) -> None:
     """End the tasks of a process that has crashed, which must not write any more."""
-    tasks = [*broker.app._tasks, broker.app.flusher._task]
+    flushing = broker.app.flusher._task
+    assert flushing is not None
+    tasks = [*broker.app._tasks, flushing]
     for task in tasks:
-        assert task is not None
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await broker.channel.close()
