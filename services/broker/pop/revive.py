@@ -40,6 +40,19 @@ class ReviveTable:
         """Go on with ids well above those that an earlier process may have given out without a trace."""
         self._next_number = max(self._next_number, next_number) + _IDS_SKIPPED_AT_START
 
+    def bound_dues(self, now_ms: int) -> None:
+        """Let no message stay hidden for longer than its invisible duration from now.
+
+        The steady clock of a new process begins with the wall clock: where that was set back, all due times would be
+        too far ahead by as much.
+        """
+        for check_point in self:
+            latest_ms = now_ms + check_point.invisible_ms
+            if check_point.due_ms > latest_ms or any(due_ms > latest_ms for due_ms in check_point.renewed.values()):
+                check_point.due_ms = min(check_point.due_ms, latest_ms)
+                check_point.renewed = {index: min(due, latest_ms) for index, due in check_point.renewed.items()}
+                self._schedule(check_point)
+
     def make_id(self, revive_queue: int | None = None) -> int:
         """An id for a new CK, in a given revive queue or in the next one in turn."""
         number = self._next_number
