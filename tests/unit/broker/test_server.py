@@ -380,15 +380,16 @@ async def test_a_consume_queue_that_could_not_be_synced_is_not_trusted_later() -
     """The system forgets what it could not write: a later sync that goes well says nothing about it."""
     for seed in range(20):
         disk, clock = MemoryDisk(random.Random(seed), 1 << 30), ManualClock()
-        options = BrokerOptions(log=LogOptions(queue_entries_in_memory=0), checkpoint_interval_ms=10)
+        options = BrokerOptions(log=LogOptions(queue_entries_in_memory=0))
         broker = Broker(disk, options, clock)
         await broker.app.start()
         await broker.app.follower.wait_ready()
-        disk.fail_syncs(1, of=lambda path: path.suffix == ".queue")
         for number in range(5):
             await broker.put(b"%d" % number)
-        async with asyncio.timeout(5):
-            assert isinstance(await broker.app.failure, OSError)
+        disk.fail_syncs(1, of=lambda path: path.suffix == ".queue")
+        with pytest.raises(OSError, match="Input/output"):
+            await broker.app._save()
+        assert isinstance(await broker.app.failure, OSError)
         disk.crash("process")
         await end_dead(broker)
         async with running(disk, options, clock) as broker:
