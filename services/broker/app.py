@@ -31,7 +31,9 @@ _log = structlog.get_logger()
 
 _CHECKPOINT_NAME = "checkpoint"
 _DISK_LOOK_INTERVAL_S = 0.5
+_DISK_LOOK_BYTES_MIN = 1024 * 1024
 _LET_GO_INTERVAL_S = 1.0
+_SAVE_LOOK_INTERVAL_S = 1.0
 
 
 class BrokerApp:
@@ -63,6 +65,8 @@ class BrokerApp:
         self._disk = SystemDisk() if disk is None else disk
         self._disk_looked_at_s = -_DISK_LOOK_INTERVAL_S
         self._disk_full = False
+        self._disk_look_at_position = 0
+        self._damage_told: set[ConsumeQueue] = set()
         self.view = ClusterView()
         self.follower = ControllerFollower(controller, self.view, options.name, clock)
         self._disk.make_folder(data_dir)
@@ -101,15 +105,14 @@ class BrokerApp:
         return self.server.service
 
     def health(self) -> str | None:
-        """None if all is well, else a sentence for `/readyz`."""
+        """None if it can serve, else a sentence for `/readyz`.
+
+        A full disk or a damaged queue is for alerts: all but sends, or all other queues, go on.
+        """
         if self.failure.done():
             return f"the broker has stopped: {self.failure.result()}"
         if not self.view.ready:
             return "the broker has not heard of the controller yet"
-        if self.core.popping.damaged:
-            return f"{len(self.core.popping.damaged)} queues stand still at a damaged record"
-        if self._disk_is_full():
-            return "the broker's disk is nearly full, sends are refused"
         return None
 
     async def start(self) -> None:
@@ -187,11 +190,17 @@ class BrokerApp:
 
     async def _save_often(self) -> None:
         saved_position = -1
+        interval_s = self._options.checkpoint_interval_ms / 1000
+        look_s = min(interval_s, _SAVE_LOOK_INTERVAL_S)
+        waited_s = 0.0
         while not self.failure.done():
-            await asyncio.sleep(self._options.checkpoint_interval_ms / 1000)
+            await asyncio.sleep(look_s)
+            waited_s += look_s
             position = self.core.store.log.end_position
-            if position == saved_position or self.failure.done():
+            much_is_new = position - max(saved_position, 0) >= self._options.checkpoint_bytes
+            if position == saved_position or self.failure.done() or not (waited_s >= interval_s or much_is_new):
                 continue
+            waited_s = 0.0
             try:
                 self.core.rewrite_lagging()
                 await self._save()
@@ -202,6 +211,12 @@ class BrokerApp:
 
     def _let_go(self) -> None:
         self.core.state.merge_buffer.let_go(self._clock.steady_ms())
+        for queue, damage in self.core.popping.damaged.items():
+            if queue not in self._damage_told:
+                self._damage_told.add(queue)
+                _log.error(
+                    "a queue stands still at a damaged record", topic=queue.topic, queue=queue.queue_id, why=damage
+                )
 
     async def _delete_expired_often(self) -> None:
         while True:
@@ -249,10 +264,15 @@ class BrokerApp:
         self.reviver.due_changed()
 
     def _disk_is_full(self) -> bool:
+        """Whether sends are to be refused; looked at now and then, and when much was written since."""
         now_s = self._clock.monotonic()
-        if now_s - self._disk_looked_at_s >= _DISK_LOOK_INTERVAL_S:
+        position = self.core.store.log.end_position
+        if now_s - self._disk_looked_at_s >= _DISK_LOOK_INTERVAL_S or position >= self._disk_look_at_position:
+            usage = self._disk.usage(self._folder)
+            left_bytes = usage.free_bytes - int((1.0 - self._options.disk_full_share) * usage.total_bytes)
             self._disk_looked_at_s = now_s
-            full = self._disk.usage(self._folder).used_share > self._options.disk_full_share
+            self._disk_look_at_position = position + max(_DISK_LOOK_BYTES_MIN, left_bytes // 4)
+            full = left_bytes < 0
             if full != self._disk_full:
                 _log.warning("disk nearly full, sends are refused" if full else "disk has space again")
             self._disk_full = full

@@ -76,16 +76,18 @@ class BrokerCore:
         store, state = self.store, self.state
         self._topic_ids = dict(checkpoint.topic_ids)
         self._group_ids = dict(checkpoint.group_ids)
-        newer = list(store.recover(checkpoint.store))
+        newer = store.recover(checkpoint.store)
+        first = next(newer, None)  # now all that the checkpoint covers is loaded
         state.restore(checkpoint.pop, store.ensure_queue)
-        for topic in {name for name, _ in store.queues if name.startswith(names.REVIVE_PREFIX)}:
+        for topic in sorted({name for name, _ in store.queues if name.startswith(names.REVIVE_PREFIX)}):
             for number, begin in enumerate(checkpoint.pop.revive_offsets):
                 self._replay_revive_queue(topic, number, begin, checkpoint.store.position)
         closed: dict[int, int] = {}
-        for found in newer:
+        for found in () if first is None else itertools.chain((first,), newer):
             self._note_closed(found, closed)
             state.replay(found, store.ensure_queue)
             self._replay_deletion(found)
+        state.table.bound_dues(self._clock.steady_ms())
         state.table.restart_ids(checkpoint.pop.next_number)
         self._acknowledge(closed)
 
@@ -173,7 +175,7 @@ class BrokerCore:
         self._topic_ids.pop(topic, None)
         stored = [
             name
-            for name in {name for name, _ in self.store.queues}
+            for name in sorted({name for name, _ in self.store.queues})
             if name == topic or (name.startswith(names.RETRY_PREFIX) and name.endswith(f"+{topic}"))
         ]
         # The topic's own name also when it holds nothing: recovery must know that this deletion was dealt with, or it
@@ -188,7 +190,7 @@ class BrokerCore:
         self._group_ids.pop(group, None)
         stored = [
             name
-            for name in {name for name, _ in self.store.queues}
+            for name in sorted({name for name, _ in self.store.queues})
             if name == names.dead_letter_topic(group) or name.startswith(names.retry_topic(group, ""))
         ]
         topic = self.revive_topic

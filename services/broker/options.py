@@ -99,6 +99,12 @@ class BrokerOptions(BaseModel):
     checkpoint_interval_ms: int = Field(
         default=5000, ge=10, le=600_000, description="How often progress is saved; bounds what a restart reads again."
     )
+    checkpoint_bytes: int = Field(
+        default=128 * _MEBIBYTE,
+        ge=4096,
+        le=16 * 1024 * _MEBIBYTE,
+        description="After so many bytes of log, progress is saved before its time; a restart reads no more.",
+    )
     disk_full_share: float = Field(
         default=0.95, gt=0, le=1, description="Above this share of the disk, sends are refused; the rest goes on."
     )

@@ -116,7 +116,7 @@ class ReceiveOptions(_Section):
 class RenewalOptions(_Section):
     """Receives with auto_renew: the proxy keeps their messages invisible while the client lives."""
 
-    invisible_ms: Annotated[int, Field(ge=1_000)] = 60_000
+    invisible_ms: Annotated[int, Field(ge=3_000)] = 60_000
     """Invisible duration of such a receive and of every renewal; renewed whenever a third of it has passed."""
     longest_ms: Annotated[int, Field(ge=1_000)] = 3 * 3600 * 1000
     """A message is not renewed for longer than this, counted from its receive."""
