@@ -128,7 +128,12 @@ class ConsumeQueue:
             file = self._disk.open(self._path(file_start))
             files.append(file)
             data = bytes(self._window[(offset - self._base) * ENTRY_BYTES : (upto - self._base) * ENTRY_BYTES])
-            file.write((offset - file_start) * ENTRY_BYTES, [data])
+            try:
+                file.write((offset - file_start) * ENTRY_BYTES, [data])
+            except OSError:
+                for each in files:
+                    each.close()
+                raise
             offset = upto
         self._flushed = end
         surplus = end - self._base - self._entries_in_memory

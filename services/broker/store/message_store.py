@@ -83,6 +83,7 @@ class MessageStore:
         self._on_arrival = on_arrival
         self._unconfirmed: deque[tuple[int, ConsumeQueue, int, int, int]] = deque()
         self._next_offsets: dict[ConsumeQueue, int] = {}
+        self._unsynced_files: list[File] = []
         self.log = CommitLog(disk, folder / "commitlog", options.segment_bytes)
         self.queues: dict[QueueName, ConsumeQueue] = {}
         self.epoch = 1
@@ -200,12 +201,19 @@ class MessageStore:
 
         Returns:
             What to save once the files are synced, and the files, to be synced and closed by the caller.
+
+        Raises:
+            OSError: the device refused; the files that were written already come with the next checkpoint.
         """
-        files: list[File] = []
+        files, self._unsynced_files = self._unsynced_files, []
         queues: dict[str, dict[int, tuple[int, int]]] = {}
-        for (topic, queue_id), queue in self.queues.items():
-            files += queue.flush()
-            queues.setdefault(topic, {})[queue_id] = (queue.min_offset, queue.max_offset)
+        try:
+            for (topic, queue_id), queue in self.queues.items():
+                files += queue.flush()
+                queues.setdefault(topic, {})[queue_id] = (queue.min_offset, queue.max_offset)
+        except OSError:
+            self._unsynced_files = files
+            raise
         return StoreCheckpoint(self.confirmed_position, self.log.synced_position, self.epoch, queues), files
 
     def recover(self, checkpoint: StoreCheckpoint) -> Iterator[StoredRecord]:
@@ -281,6 +289,8 @@ class MessageStore:
 
     def close(self) -> None:
         """Close the files; nothing is written or synced."""
+        for file in self._unsynced_files:
+            file.close()
         self.log.close()
 
 
