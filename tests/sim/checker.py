@@ -1,6 +1,6 @@
 """Holds the history of a run against the invariants of RELIABILITY 2.2, and says by number which one broke."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -115,7 +115,7 @@ class Checker:
     def _check_acknowledged(self, message_id: str, sent: Sent, copies: list[StoredMessage]) -> None:
         verdict = self._verdict
         if not any(copy.offset == sent.offset for copy in copies):
-            disaster = self._history.lost_by(sent.ended_s, sent.position)
+            disaster = self._history.lost_by(sent.began_s, sent.position)
             if self._swarm.options.broker.flush == "async" and disaster is not None and not copies:
                 verdict.excused.append(message_id)
             else:
@@ -214,7 +214,7 @@ class Checker:
                 pop = Handle.read(settling.receipt).check_point
                 for delivery in self._deliveries[key]:
                     if delivery.handle.check_point > pop and not self._history.lost_by(
-                        settling.ended_s, settling.position
+                        settling.began_s, settling.position
                     ):
                         self._verdict.duplicated.append(key[1])
                         self._verdict.broke(
@@ -253,7 +253,7 @@ class Checker:
                     self._verdict.broke("P7", f"a forged handle of {key[1]} was taken")
             for ended, later in _pairs(settled):
                 if ended.outcome == "ok" and later.receipt == ended.receipt and later.outcome == "ok":
-                    if ended.kind == "forged" or self._history.lost_by(ended.ended_s, ended.position):
+                    if ended.kind == "forged" or self._history.lost_by(ended.began_s, ended.position):
                         continue
                     self._verdict.broke(
                         "P7",
@@ -285,19 +285,3 @@ def _pairs(settled: list[Settling]) -> Iterable[tuple[Settling, Settling]]:
         for later in ordered[index + 1 :]:
             if later.began_s >= earlier.ended_s:
                 yield earlier, later
-
-
-def open_work(swarm: Swarm, history: History) -> Counter[str]:
-    """How many acknowledged sends each group has neither acknowledged nor forwarded."""
-    done = {
-        (each.delivery.group, each.delivery.message_id)
-        for each in history.settlings
-        if each.kind in ("ack", "forward") and each.outcome == "ok"
-    }
-    left: Counter[str] = Counter()
-    for message_id, sent in history.sent.items():
-        for subscription in swarm.subscriptions:
-            wanted = subscription.topic == sent.message.topic.name and subscription.wants(sent.message)
-            if sent.outcome == "ok" and wanted and (subscription.group, message_id) not in done:
-                left[subscription.group] += 1
-    return left

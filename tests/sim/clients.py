@@ -255,6 +255,18 @@ class Consumer:
         if self._work:
             await asyncio.wait(set(self._work))
 
+    async def reform(self) -> None:
+        """Begin a new life as a polite client; the old one says good-bye, so that nothing is kept invisible for it."""
+        before, self.name = self.name, f"{self.name}-polite"
+        self.manners = POLITE
+        request = pb.NotifyClientTerminationRequest(group=d.Resource(name=self.subscription.group))
+        while True:
+            try:
+                await self._tools.network.call(protocol.NOTIFY_CLIENT_TERMINATION, request, headers(before), 3.0)
+                return
+            except RpcError:
+                await asyncio.sleep(0.5)
+
     async def _poll_on(self) -> None:
         while not self.stopping:
             if self._chance.random() < 0.05:

@@ -6,7 +6,6 @@ tasks are kept until the run is over, so that no `finally` of theirs runs in the
 """
 
 import asyncio
-import contextlib
 import contextvars
 import heapq
 from collections.abc import Callable, Coroutine
@@ -16,6 +15,7 @@ Result = TypeVar("Result")
 
 _STEP_COST_S = 2e-6
 _TASKS_BEFORE_PRUNING = 512
+_CLOSES_MAX = 100
 
 
 class StuckError(Exception):
@@ -167,13 +167,23 @@ class SimLoop(asyncio.BaseEventLoop):
         for task in self._tasks:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
-                # Whatever it still does meets a dead disk and a loop that takes no callbacks.
-                with contextlib.suppress(BaseException):
-                    task.get_coro().close()  # type: ignore[union-attr]
+                _close(task.get_coro())
         self._tasks.clear()
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
         self.close()
+
+
+def _close(coroutine: Any) -> None:
+    """Close a coroutine however often it awaits while it is closed; all it meets is dead."""
+    for _ in range(_CLOSES_MAX):
+        try:
+            coroutine.close()
+        except RuntimeError:
+            continue  # it awaits in a `finally`
+        except BaseException:  # noqa: BLE001 - what it raises is of no interest to anybody
+            return
+        return
 
 
 def _nothing() -> None:

@@ -10,7 +10,7 @@ from services.common.errors import CorruptDataError
 from services.controller.cluster_state import ClusterState
 from tests.sim import stored
 from tests.sim.checker import Checker, Verdict
-from tests.sim.clients import POLITE, Consumer, Producer, Tools
+from tests.sim.clients import Consumer, Producer, Tools
 from tests.sim.faults import Faults
 from tests.sim.loop import SimLoop, StuckError
 from tests.sim.process import ProcessClock
@@ -145,12 +145,14 @@ class _Run:
         self.faults.heal()
         for producer in self._producers:
             producer.stopping = True
-        for consumer in self._consumers:
-            consumer.manners = POLITE
+        reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
         await asyncio.wait(producing)
         if world.findings or loop.failures:
             world.trace.add("sim", "findings", len(world.findings))
         await self._finish_work()
+        for task in reforming:
+            task.cancel()
+        await asyncio.wait(reforming)
         for consumer in self._consumers:
             consumer.stopping = True
         await asyncio.wait(consuming)
@@ -192,6 +194,8 @@ class _Run:
                 return
             if world.process is None:
                 self.faults.mend()
+            elif world.serving and world.cluster is not None and world.cluster.broker.core.popping.damaged:
+                await world.stop()  # an operator has restored what was damaged and starts the server anew
         self.verdict.broke(
             "L2", f"after {_HEAL_S_MAX} s without faults there is still work: {self._left()}; {world.refusals[-1:]}"
         )

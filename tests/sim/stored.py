@@ -98,7 +98,10 @@ def recovered(disk: MemoryDisk, folder: Path, options: BrokerOptions, clock: Clo
 def derived_state(core: BrokerCore) -> dict[str, Any]:
     """All that follows from the log: entries of queues, open CKs; comparable."""
     queues = {
-        f"{topic}/{number}": (queue.min_offset, [queue.read(offset, 1) for offset in range(queue.min_offset, queue.max_offset)])
+        f"{topic}/{number}": (
+            queue.min_offset,
+            [queue.read(offset, 1) for offset in range(queue.min_offset, queue.max_offset)],
+        )
         for (topic, number), queue in sorted(core.store.queues.items())
         if queue.max_offset
     }

@@ -137,7 +137,7 @@ def _options(chance: random.Random, settings: dict[str, Any]) -> StandaloneOptio
     broker.update(settings)
     proxy: dict[str, Any] = {
         "receive": {"invisible_ms_min": 0, "interest_idle_ms": chance.choice((0, 1000, 10_000))},
-        "renewal": {"invisible_ms": 1500},
+        "renewal": {"invisible_ms": 3000},
         "client": {"expiry_ms": 3000},
         "send": {"put_messages_max": chance.choice((1, 3, 512))},
         "grpc_client_consumer_min_long_polling_timeout_ms": chance.choice((0, 1500)),
