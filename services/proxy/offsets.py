@@ -14,7 +14,7 @@ from services.proxy.options import ProxyOptions
 from services.proxy.poll_limits import PollLimits
 from services.proxy.resources import full_name
 from services.proxy.statuses import OK, of_rpc_error
-from services.proxy.validation import filter_of
+from services.proxy.validation import check_group_name, filter_of
 from services.proxy.wire import field, varint
 from services.rpc.methods import GET_OFFSET, PULL, QUERY_OFFSET, UPDATE_OFFSET
 from services.rpc.service import Call, Channel, Stream
@@ -77,8 +77,8 @@ class Offsets:
             filter=filter_of(request.filter_expression),
             wait_ms=wait_ms,
         )
-        await self._catalog.ensure_group(group)  # last, as it must not be made for a request that is refused (E1)
         answer = await _reach(channel.call(PULL, asked, timeout_s=self._timeout_s + wait_ms / 1000))
+        await self._catalog.ensure_group(group)  # last, as it must not be made for a request that is refused (E1)
         next_offset = _next_offset(answer.next_offset)
         if not answer.messages:
             nothing = pb.PullMessageResponse()
@@ -114,12 +114,27 @@ class Offsets:
         topic, channel = self._queue(request.message_queue)
         if request.offset < 0:
             raise StatusError(Code.ILLEGAL_OFFSET, f"{request.offset} is not an offset; the first is 0")
-        await self._catalog.ensure_group(group)
+        if self._catalog.find_group(group) is None:
+            await self._make_group(group, topic, channel, request)
         asked = broker.UpdateOffsetRequest(
             group=group, topic=topic.name, queue_id=request.message_queue.id, offset=request.offset
         )
         await _reach(channel.call(UPDATE_OFFSET, asked, timeout_s=self._timeout_s))
         return pb.UpdateOffsetResponse(status=OK)
+
+    async def _make_group(self, group: str, topic: Topic, channel: Channel, request: pb.UpdateOffsetRequest) -> None:
+        """Make a group on first use, once the broker is sure to take its offset (E1).
+
+        Raises:
+            StatusError: ILLEGAL_OFFSET, or why not.
+        """
+        asked = broker.QueryOffsetRequest(
+            topic=topic.name, queue_id=request.message_queue.id, policy=broker.OffsetPolicy.END
+        )
+        end = (await _reach(channel.call(QUERY_OFFSET, asked, timeout_s=self._timeout_s))).offset
+        if request.offset > end:
+            raise StatusError(Code.ILLEGAL_OFFSET, f"offset {request.offset} is beyond the queue's end {end}")
+        await self._catalog.ensure_group(group)
 
     async def query_offset(self, call: Call, request: pb.QueryOffsetRequest) -> pb.QueryOffsetResponse:
         """The first or last offset of a queue, or that of a point in time.
@@ -146,6 +161,7 @@ class Offsets:
 
     def _group(self, name: str) -> str:
         if self._catalog.find_group(name) is None:
+            check_group_name(name, self._options.message)
             raise StatusError(Code.CONSUMER_GROUP_NOT_FOUND, f"the consumer group {name} does not exist")
         return name
 

@@ -261,11 +261,31 @@ async def test_no_topic_is_made_for_a_send_that_is_refused(bad: d.Message) -> No
         assert set(w.controller.topics) == {"orders", "another", NEW}
 
 
+async def test_no_group_is_made_for_an_offset_that_is_refused() -> None:
+    async with world() as w:
+        queue = d.MessageQueue(topic=NAMES[0], id=0, broker=d.Broker(name="b1"))
+        request = pb.UpdateOffsetRequest(group=d.Resource(name=NEW), message_queue=queue, offset=1)
+        assert (await call(protocol.UPDATE_OFFSET, request)(w)).code == Code.ILLEGAL_OFFSET
+        assert set(w.controller.groups) == {"group"}
+        request.offset = 0
+        assert (await call(protocol.UPDATE_OFFSET, request)(w)).code == Code.OK
+        assert set(w.controller.groups) == {"group", NEW}
+
+
 async def test_no_topic_is_made_for_an_assignment_that_is_refused() -> None:
     async with world(auto_create_topics=True) as w:
         request = pb.QueryAssignmentRequest(topic=d.Resource(name=NEW), group=d.Resource(name="a b"))
         assert (await call(protocol.QUERY_ASSIGNMENT, request)(w)).code == Code.ILLEGAL_CONSUMER_GROUP
         assert set(w.controller.topics) == {"orders"}
+
+
+async def test_an_impossible_name_is_not_repeated_as_it_came() -> None:
+    async with world() as w:
+        queue = d.MessageQueue(topic=NAMES[0], id=0, broker=d.Broker(name="b1"))
+        request = pb.GetOffsetRequest(group=d.Resource(name="a\x1b[2J"), message_queue=queue)
+        status = await call(protocol.GET_OFFSET, request)(w)
+        assert status.code == Code.ILLEGAL_CONSUMER_GROUP
+        assert status.message.isprintable()
 
 
 async def test_a_timestamp_of_any_size_is_taken() -> None:
