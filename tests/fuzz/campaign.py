@@ -1,0 +1,149 @@
+"""A run of the fuzzer: frames and calls by turns, until its time is over or something is found."""
+
+import asyncio
+import random
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from services.proxy.protocol import SERVICE
+from tests.fuzz.calls import TOPICS, CallFuzzer
+from tests.fuzz.memory_socket import MemoryClient
+from tests.fuzz.sequences import Sequences
+from tests.fuzz.subject import FoundError, Subject
+from tests.harness.client import make_message
+
+_CONNECTIONS_PER_ROUND = 40
+_CALLS_PER_ROUND = 150
+_CALLS_PER_STORM = 60
+_ROUNDS_TO_WARM_UP = 5
+GROWTH_BYTES_MAX = 128 * 2**20
+"""What memory may grow by after the first rounds: the messages that are stored on the way are on disk."""
+
+
+@dataclass
+class Report:
+    """What was done.
+
+    Args:
+        rounds: of frames and calls.
+        connections: that sent frames.
+        calls: that were made.
+        statuses: how often each call was answered how.
+        growth_bytes: what the process grew by.
+    """
+
+    rounds: int
+    connections: int
+    calls: int
+    statuses: dict[str, int]
+    growth_bytes: int
+
+
+class InputFoundError(Exception):
+    """Something was found; the text holds the seed and the input."""
+
+
+async def run(seed: int, data_dir: Path, *, seconds: float = 1e9, rounds: int = 10**9) -> Report:
+    """Fuzz with one seed.
+
+    Args:
+        seed: decides all that is sent.
+        data_dir: of the services.
+        seconds: when to end.
+        rounds: after how many rounds to end, if that comes first.
+
+    Raises:
+        InputFoundError: something was found.
+    """
+    dice = random.Random(seed)
+    report = Report(0, 0, 0, {}, 0)
+    until = time.monotonic() + seconds
+    start_bytes = 0
+    where = "the start"
+    subject = Subject(data_dir, random.Random(seed))
+    try:
+        async with subject:
+            calls = CallFuzzer(subject, dice)
+            await _make_topics(subject)
+            while report.rounds < rounds and time.monotonic() < until:
+                where = "frames"
+                for _ in range(_CONNECTIONS_PER_ROUND):
+                    where = await _connection(subject, dice, report)
+                await subject.quiet()
+                await asyncio.sleep(0.05)
+                for _ in range(_CALLS_PER_ROUND):
+                    where = "calls"
+                    await calls.one()
+                where = "a storm"
+                await calls.close()
+                await calls.storm(_CALLS_PER_STORM)
+                where = "the end of a round"
+                await subject.quiet()
+                subject.check_logs()
+                subject.check_bounds()
+                report.rounds += 1
+                if report.rounds == _ROUNDS_TO_WARM_UP:
+                    start_bytes = _resident_bytes()
+            report.calls = calls.calls
+            report.statuses = dict(subject.statuses)
+            if start_bytes:
+                report.growth_bytes = _resident_bytes() - start_bytes
+                if report.growth_bytes > GROWTH_BYTES_MAX:
+                    raise FoundError(f"memory has grown by {report.growth_bytes} bytes")
+    except Exception as error:
+        last = calls.last if where in ("calls", "a storm", "the end of a round") else where
+        raise InputFoundError(
+            f"seed {seed}, round {report.rounds}: {type(error).__name__}: {error}\ninput: {last}"
+        ) from error
+    return report
+
+
+async def _make_topics(subject: Subject) -> None:
+    """The topics that good requests name."""
+    client = MemoryClient(subject.server)
+    await client.begin()
+    for topic in TOPICS:
+        request = pb.SendMessageRequest(messages=[make_message(topic, b"body", tag="a") for _ in range(32)])
+        answer = await client.call(
+            f"/{SERVICE}/SendMessage", request.SerializeToString(), {"x-mq-client-id": "fuzz"}, b"5S"
+        )
+        assert answer.grpc_status == 0, answer
+    await client.gone()
+
+
+async def _connection(subject: Subject, dice: random.Random, report: Report) -> str:
+    """One connection that sends what nobody should; gives a description of what it sent."""
+    sequences = Sequences(dice)
+    data = sequences.make()
+    pieces = sequences.cut(data)
+    where = f"frames, in pieces of {len(pieces[0]) if pieces else 0} bytes and so on: {data[:20_000].hex()}"
+    client = MemoryClient(subject.server)
+    report.connections += 1
+    try:
+        for number, piece in enumerate(pieces):
+            await client.feed(piece)
+            subject.check_connection(client.connection)
+            if number % 64 == 63:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        subject.check_connection(client.connection)
+        client.connection.check(client.connection.now + dice.choice((0.0, 1.0, 100.0, 200.0)))
+        if client.goaway is not None and not client.goaway[1]:
+            raise FoundError("GOAWAY without a word")
+        await client.gone()
+    except FoundError as error:
+        raise FoundError(f"{error}\n{where}") from error
+    except Exception as error:
+        raise FoundError(f"{type(error).__name__}: {error}\n{where}") from error
+    return where
+
+
+def _resident_bytes() -> int:
+    """What the process takes; where the machine does not say, the most it ever took."""
+    status = Path("/proc/self/statm")
+    if status.exists():
+        return int(status.read_text().split()[1]) * resource.getpagesize()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

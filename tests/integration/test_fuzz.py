@@ -1,0 +1,17 @@
+"""A short run of the fuzzer with a fixed seed; `make fuzz` runs it for longer, with a new seed each time."""
+
+from pathlib import Path
+
+from tests.fuzz.campaign import run
+
+SEED = 20_260_711
+ROUNDS = 5
+
+
+async def test_garbage_is_answered_by_name_and_changes_nothing(tmp_path: Path) -> None:
+    report = await run(SEED, tmp_path / "data", rounds=ROUNDS)
+    assert report.rounds == ROUNDS
+    methods = {name.split(" ")[0] for name in report.statuses}
+    assert len(methods) == 17, "each call of the protocol has been answered"
+    codes = {name.split(" ")[1] for name in report.statuses}
+    assert {"OK", "INVALID_ARGUMENT", "ILLEGAL_TOPIC", "INVALID_RECEIPT_HANDLE", "CLIENT_ID_REQUIRED"} <= codes
