@@ -16,6 +16,10 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 _SCAN_BYTES = 4 * 1024 * 1024
 _SUFFIX = ".log"
+_DOUBT = "sync-failed"
+"""A file of this name says that a sync has failed: the system shows bytes as written that the device may not have, and
+no later sync would bring them there (the pages count as clean). It need not be synced itself: it has to outlast the
+process, and a power loss that takes it takes the doubtful bytes, too."""
 
 
 class CommitLog:
@@ -41,6 +45,7 @@ class CommitLog:
         self._dirty: list[File] = []
         self._names_changed = False
         self._removal_unsynced = False
+        self._in_doubt = disk.exists(folder / _DOUBT)
         self.stopped: str | None = None
         self.end_position = self._starts[-1] + self._files[-1].size() if self._files else 0
         self.synced_position = self.start_position
@@ -151,6 +156,7 @@ class CommitLog:
             done = True
         except OSError as error:
             self.stop_writing(f"the commit log could not be synced: {error}")
+            self._disk.open(self._folder / _DOUBT).close()
             raise
         finally:
             if not done:
@@ -159,6 +165,9 @@ class CommitLog:
                 self._names_changed |= names_changed
         self._removal_unsynced &= self._names_changed
         self.synced_position = max(self.synced_position, target)
+        if self._in_doubt:
+            self._in_doubt = False
+            self._disk.remove(self._folder / _DOUBT)
 
     def read(self, position: int, length: int) -> bytes:
         """Bytes from `position` on, up to `length` and up to the segment's end.
@@ -208,6 +217,8 @@ class CommitLog:
                         ) from error
                     self.cut(position + offset)
                     break
+                if self._in_doubt and position + offset >= self.synced_position:
+                    self._write_again(position + offset, data[offset : offset + found.length])
                 yield found
                 offset += found.length
             position += offset
@@ -223,6 +234,11 @@ class CommitLog:
         ]
         # Names that a process made which died before it synced them.
         self._names_changed = True
+
+    def _write_again(self, position: int, data: bytes) -> None:
+        """Make what is read dirty again, so that the next sync brings it to the device."""
+        index = bisect_right(self._starts, position) - 1
+        self._files[index].write(position - self._starts[index], [data])
 
     def check_contiguous(self, synced_position: int) -> None:
         """Find out whether a segment is missing or short below `synced_position`.

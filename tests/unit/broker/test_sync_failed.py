@@ -1,0 +1,42 @@
+"""After a sync that failed, the system shows bytes that the device may not have, and says nothing of it any more."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from services.broker.store.commit_log import CommitLog
+from services.broker.store.record import Record, RecordKind, encode
+from tests.harness.memory_disk import MemoryDisk
+
+FOLDER = Path("/log")
+SEEDS = range(40)
+
+
+def append(log: CommitLog, count: int) -> None:
+    """Append records of one message each."""
+    for _ in range(count):
+        _, buffers = encode(Record(RecordKind.MESSAGE, "topic", 0, b"body" * 100), log.end_position, 1, 0, 0)
+        log.append([buffers])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_what_the_next_process_reads_is_on_the_device_once_it_has_synced(seed: int) -> None:
+    disk = MemoryDisk(random.Random(seed))
+    log = CommitLog(disk, FOLDER, 4096)
+    append(log, 3)
+    await log.sync()
+    known_good = log.synced_position
+    append(log, 5)
+    disk.fail_syncs(1)
+    with pytest.raises(OSError):
+        await log.sync()
+    disk.crash("process")
+
+    again = CommitLog(disk, FOLDER, 4096)
+    found = list(again.scan(0, known_good))
+    await again.sync()
+    disk.crash("power")
+
+    assert list(CommitLog(disk, FOLDER, 4096).scan(0, again.synced_position)) == found
+    assert [name for name in disk.list(FOLDER) if not name.endswith(".log")] in ([], ["sync-failed"])
