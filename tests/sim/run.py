@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
@@ -19,7 +20,8 @@ from tests.sim.trace import Trace
 from tests.sim.world import DATA, CapturedLog, World
 
 _HEAL_S_MAX = 120.0
-_SETUP_S = 1.0
+_QUIET_LOOKS = 3
+"""So often in a row nothing is left to do: a message that is moved is for a moment neither here nor there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +189,11 @@ class _Run:
         world = self.world
         until = world.loop.time() + _HEAL_S_MAX
         healed = world.loop.time()
+        quiet = 0
         while world.loop.time() < until:
             await asyncio.sleep(0.5)
-            if world.serving and world.cluster is not None and not self._left():
+            quiet = quiet + 1 if world.serving and not self._left() else 0
+            if quiet == _QUIET_LOOKS:
                 world.trace.add("sim", "finished", f"after={world.loop.time() - healed:.1f}")
                 return
             if world.process is None:
@@ -251,6 +255,10 @@ class _Run:
 def _difference(first: dict[str, Any], second: dict[str, Any]) -> str:
     for kind, values in first.items():
         for key in {**values, **second[kind]}:
-            if values.get(key) != second[kind].get(key):
-                return f"{kind} {key}: {values.get(key)} against {second[kind].get(key)}"
+            one, other = values.get(key), second[kind].get(key)
+            if one != other:
+                if kind == "queues" and one is not None and other is not None:
+                    parts = [pair for pair in zip_longest(one[1], other[1]) if pair[0] != pair[1]]
+                    return f"{kind} {key}: {one[0]}+{len(one[1])}, {other[0]}+{len(other[1])}, first {parts[:1]}"
+                return f"{kind} {key}: {one} against {other}"
     return "none"
