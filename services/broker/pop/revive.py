@@ -41,16 +41,18 @@ class ReviveTable:
         self._next_number = max(self._next_number, next_number) + _IDS_SKIPPED_AT_START
 
     def bound_dues(self, now_ms: int) -> None:
-        """Let no message stay hidden for longer than its invisible duration from now.
+        """Let no message stay hidden for longer from now than it was to be from its pop.
 
-        The steady clock of a new process begins with the wall clock: where that was set back, all due times would be
-        too far ahead by as much.
+        The steady clock of a new process begins with the wall clock: where that was set back to before the pop, all due
+        times would be too far ahead by as much. A renewal may have been for longer than the pop, so the invisible
+        duration is no bound: a message would come while its handle is good (P2).
         """
         for check_point in self:
-            latest_ms = now_ms + check_point.invisible_ms
-            if check_point.due_ms > latest_ms or any(due_ms > latest_ms for due_ms in check_point.renewed.values()):
-                check_point.due_ms = min(check_point.due_ms, latest_ms)
-                check_point.renewed = {index: min(due, latest_ms) for index, due in check_point.renewed.items()}
+            ahead_ms = check_point.pop_time_ms - now_ms
+            if ahead_ms > 0:
+                check_point.pop_time_ms = now_ms
+                check_point.due_ms -= ahead_ms
+                check_point.renewed = {index: due_ms - ahead_ms for index, due_ms in check_point.renewed.items()}
                 self._schedule(check_point)
 
     def make_id(self, revive_queue: int | None = None) -> int:

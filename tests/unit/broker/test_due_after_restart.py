@@ -22,7 +22,7 @@ def check_point(due_ms: int) -> CheckPoint:
     )
 
 
-def test_no_message_is_hidden_for_longer_than_its_invisible_duration_from_now() -> None:
+def test_no_message_is_hidden_for_longer_from_now_than_it_was_to_be_from_its_pop() -> None:
     table = ReviveTable()
     opened = check_point(due_ms=1_000_000)
     table.open(opened)
@@ -30,8 +30,10 @@ def test_no_message_is_hidden_for_longer_than_its_invisible_duration_from_now() 
 
     table.bound_dues(now_ms=400_000)
 
-    assert [opened.due_of(0), opened.due_of(1)] == [410_000, 410_000]
-    assert table.take_due(410_000, 10) == [(opened, [0, 1])]
+    assert [opened.due_of(0), opened.due_of(1)] == [410_000, 415_000]
+    table.bound_dues(now_ms=405_000)
+    assert [opened.due_of(0), opened.due_of(1)] == [410_000, 415_000]
+    assert table.take_due(410_000, 10) == [(opened, [0])]
 
 
 def test_what_is_due_in_time_stays_as_it_is() -> None:
@@ -42,3 +44,15 @@ def test_what_is_due_in_time_stays_as_it_is() -> None:
     table.bound_dues(now_ms=400_000)
 
     assert opened.due_ms == 405_000
+
+
+def test_a_renewal_for_longer_than_the_pop_stays_as_it_is() -> None:
+    """Else a restart would give the message to a second consumer while the first one's handle is good (P2)."""
+    table = ReviveTable()
+    opened = check_point(due_ms=405_000)
+    table.open(opened)
+    table.renew(opened.id, 0b01, 430_000)
+
+    table.bound_dues(now_ms=400_000)
+
+    assert [opened.due_of(0), opened.due_of(1)] == [430_000, 405_000]
