@@ -19,6 +19,7 @@ from services.broker.reviver import Reviver
 from services.broker.server import BrokerServer
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import StoreCheckpoint
+from services.broker.supervised import supervised
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
 from services.common.disk import Disk, SystemDisk, replace_file
@@ -75,7 +76,7 @@ class BrokerApp:
             options, self._disk, data_dir, clock, random_source, self.view, self._arrived, self._due_changed
         )
         self.flusher = Flusher(self.core.store, options.flush, options.flush_interval_ms, self._fail)
-        self.reviver = Reviver(self.core, clock, self.flusher.confirm_later)
+        self.reviver = Reviver(self.core, clock, self.flusher.confirm_later, self._fail)
         self.server = BrokerServer(
             self.core,
             self.flusher,
@@ -138,10 +139,10 @@ class BrokerApp:
         self.flusher.start()
         await self.follower.start()
         self._tasks = [
-            asyncio.create_task(self._when_cluster_changes(), name="broker-cluster"),
-            asyncio.create_task(self._every(_LET_GO_INTERVAL_S, self._let_go), name="broker-let-go"),
-            asyncio.create_task(self._save_often(), name="broker-checkpoint"),
-            asyncio.create_task(self._delete_expired_often(), name="broker-retention"),
+            supervised(self._when_cluster_changes(), "broker-cluster", self._fail),
+            supervised(self._every(_LET_GO_INTERVAL_S, self._let_go), "broker-let-go", self._fail),
+            supervised(self._save_often(), "broker-checkpoint", self._fail),
+            supervised(self._delete_expired_often(), "broker-retention", self._fail),
         ]
 
     async def stop(self) -> None:

@@ -9,6 +9,7 @@ import structlog
 
 from services.broker.store.commit_log import WriterStoppedError
 from services.broker.store.message_store import MessageStore
+from services.broker.supervised import supervised
 
 _log = structlog.get_logger()
 
@@ -42,7 +43,7 @@ class Flusher:
 
     def start(self) -> None:
         """Begin to sync."""
-        self._task = asyncio.create_task(self._run(), name="flusher")
+        self._task = supervised(self._run(), "flusher", self._on_failure)
 
     async def stop(self) -> None:
         """Sync once more and end."""

@@ -7,6 +7,7 @@ import structlog
 
 from services.broker.core import BrokerCore
 from services.broker.pop.check_point import CheckPoint
+from services.broker.supervised import supervised
 from services.common.clock import Clock
 from services.common.errors import CorruptDataError, StatusError
 
@@ -24,12 +25,20 @@ class Reviver:
         core: whose open CKs these are.
         clock: the time.
         confirm_later: makes what was appended readable.
+        on_failure: told if it can't go on.
     """
 
-    def __init__(self, core: BrokerCore, clock: Clock, confirm_later: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        core: BrokerCore,
+        clock: Clock,
+        confirm_later: Callable[[], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
         self._core = core
         self._clock = clock
         self._confirm_later = confirm_later
+        self._on_failure = on_failure
         self._changed = asyncio.Event()
         self._wake_at_ms = _NEVER_MS
         self._task: asyncio.Task[None] | None = None
@@ -38,7 +47,7 @@ class Reviver:
 
     def start(self) -> None:
         """Begin to revive."""
-        self._task = asyncio.create_task(self._run(), name="reviver")
+        self._task = supervised(self._run(), "reviver", self._on_failure)
 
     async def stop(self) -> None:
         """End."""

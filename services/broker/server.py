@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 
 from services.broker.core import BrokerCore
 from services.broker.filter.tag import wanted_hashes
@@ -12,6 +13,7 @@ from services.broker.notification import Interest, Subscriber
 from services.broker.options import BrokerOptions
 from services.broker.pop import delivery
 from services.broker.pop.check_point import OffsetCommit
+from services.broker.store.commit_log import WriterStoppedError
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import disk_full
 from services.broker.store.record import Record, RecordKind, hash_tag
@@ -99,7 +101,16 @@ class BrokerServer:
             )
             for message in request.messages
         ]
-        appended = store.put(records)
+        try:
+            appended = store.put(records)
+        except WriterStoppedError:
+            raise
+        except StatusError:
+            # What was taken back must stay so through a power loss, too, before the refusal is told (S2). If this
+            # fails the flusher has the broker end.
+            with suppress(OSError):
+                await self._flusher.sync()
+            raise
         await self._flusher.durable(appended.end_position)
         self._statistics.put(records)
         response = pb.PutResponse()

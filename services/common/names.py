@@ -6,6 +6,8 @@ RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 SYSTEM_PREFIX = "rmq_sys_"
+STORED_NAME_LENGTH_MAX = 255
+"""What a record of the commit log and a folder of the file system can hold."""
 
 _LEGAL = re.compile(r"[%A-Za-z0-9_-]+")
 

@@ -1,8 +1,10 @@
 """The controller's settings (`controller.*`)."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from services.common import names
 
 _SECOND_MS = 1000
 _MINUTE_MS = 60 * _SECOND_MS
@@ -85,3 +87,13 @@ class ControllerOptions(BaseModel):
     grpc_port: int = Field(default=8083, ge=0, le=65535, description="Port of its service for brokers and proxies.")
     http_host: str = Field(default="127.0.0.1", description="Address of the admin API, health and metrics.")
     http_port: int = Field(default=8080, ge=0, le=65535, description="Port of the admin API, health and metrics.")
+
+    @model_validator(mode="after")
+    def _names_fit_a_retry_topic(self) -> Self:
+        longest = len(names.retry_topic("", "")) + self.group_name_length_max + self.topic_name_length_max
+        if longest > names.STORED_NAME_LENGTH_MAX:
+            raise ValueError(
+                "topic_name_length_max and group_name_length_max must not make retry topics of more than "
+                f"{names.STORED_NAME_LENGTH_MAX} characters, not {longest}"
+            )
+        return self

@@ -23,6 +23,7 @@ WAITING = {
     "services.broker.app": "wires the broker and runs what time brings about",
     "services.broker.flusher": "waits for the device and wakes who waits for it",
     "services.broker.reviver": "sleeps until the next message is due",
+    "services.broker.supervised": "tasks that run as long as the broker does",
     "services.broker.server": "answers calls",
     "services.cli.process": "wires one service",
     "services.cli.run": "runs a process from its start to its signal",

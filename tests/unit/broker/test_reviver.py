@@ -20,7 +20,8 @@ class Reviving:
         self.world.add_group("g")
         self.start_ms = self.world.clock.steady_ms()
         self.revived_ms: list[int] = []
-        self.reviver = Reviver(self.world.core, self.world.clock, self._confirm)
+        self.failures: list[Exception] = []
+        self.reviver = Reviver(self.world.core, self.world.clock, self._confirm, self.failures.append)
 
     def _confirm(self) -> None:
         self.world.flush()
@@ -157,3 +158,22 @@ def test_a_damaged_message_does_not_stop_the_others() -> None:
     assert each.revived_ms == [1000, 1000]
     (left,) = each.world.core.state.table
     assert left.offsets[0] == 1
+
+
+def test_an_error_that_nobody_thought_of_ends_the_broker_and_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    each = Reviving()
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("unthinkable")
+
+    monkeypatch.setattr(each.world.core.acking, "redeliver", broken)
+
+    async def work() -> None:
+        each.pop(10)
+        await asyncio.sleep(1)
+
+    each.run(work)
+    assert [str(failure) for failure in each.failures] == ["unthinkable"]
+    assert "a part of the broker has failed" in capsys.readouterr().out

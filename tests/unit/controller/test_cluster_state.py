@@ -167,3 +167,9 @@ def test_ids_are_never_given_twice_and_decisions_change_nothing(changes: list[Ch
             ids += [topic.id for topic in update.topics] + [group.id for group in update.groups]
         state = after
     assert ids == sorted(set(ids))
+
+
+def test_names_that_would_not_fit_into_a_retry_topic_are_refused_as_settings() -> None:
+    ControllerOptions(topic_name_length_max=127, group_name_length_max=120)
+    with pytest.raises(ValueError, match="retry topics of more than 255 characters, not 256"):
+        ControllerOptions(topic_name_length_max=128, group_name_length_max=120)
