@@ -1,7 +1,7 @@
 """Holds the history of a run against the invariants of RELIABILITY 2.2, and says by number which one broke."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from services.common import names
@@ -59,12 +59,20 @@ class Checker:
         swarm: what was drawn.
         history: what clients saw.
         stored: all messages that are in the log in the end, in its order.
+        arrivals: when each entry of a queue became readable, by topic, queue and offset.
     """
 
-    def __init__(self, swarm: Swarm, history: History, stored: list[StoredMessage]) -> None:
+    def __init__(
+        self,
+        swarm: Swarm,
+        history: History,
+        stored: list[StoredMessage],
+        arrivals: Mapping[tuple[str, int, int], float],
+    ) -> None:
         self._swarm = swarm
         self._history = history
         self._stored = stored
+        self._arrivals = arrivals
         self._verdict = Verdict()
         self._originals: dict[str, list[StoredMessage]] = defaultdict(list)
         self._dead: dict[Key, list[StoredMessage]] = defaultdict(list)
@@ -78,6 +86,11 @@ class Checker:
             self._deliveries[delivery.group, delivery.message_id].append(delivery)
         for deliveries in self._deliveries.values():
             deliveries.sort(key=lambda each: each.handle.check_point)
+        self._arrived: dict[str, list[tuple[float, str]]] = defaultdict(list)
+        for message_id, copies in self._originals.items():
+            place = (copies[0].topic, copies[0].queue_id, copies[0].offset)
+            if place in arrivals and message_id in history.sent:
+                self._arrived[copies[0].topic].append((arrivals[place], message_id))
         self._settled: dict[Key, list[Settling]] = defaultdict(list)
         for settling in history.settlings:
             self._settled[settling.delivery.group, settling.delivery.message_id].append(settling)
@@ -164,7 +177,7 @@ class Checker:
             self._verdict.lost.append(message_id)
             self._verdict.broke(
                 "P1",
-                f"{message_id} is stored, and {subscription.group} has neither acknowledged it nor is it a dead letter; "
+                f"{message_id} is stored, and {subscription.group} has not acknowledged it, it is no dead letter, "
                 f"it was delivered {len(self._deliveries[key])} times",
             )
         if dead > copies:
@@ -270,17 +283,37 @@ class Checker:
                     )
 
     def _check_polls(self) -> None:
-        """L1: no poll outlives its deadline."""
+        """L1: no poll outlives its deadline, and none ends empty-handed beside a message that it could have had."""
         for polled in self._history.polls:
             if polled.ended_s > polled.deadline_s + _POLL_GRACE_S:
                 self._verdict.broke("L1", f"{polled.client}'s poll of {polled.began_s:.6f} outlived its deadline")
-            if polled.code == Code.MESSAGE_NOT_FOUND and not self._in_trouble(polled):
-                took_s = polled.ended_s - polled.began_s
-                if took_s > polled.wait_s + _SLOW_S:
-                    self._verdict.broke(
-                        "L1",
-                        f"{polled.client}'s empty poll of {polled.began_s:.6f} took {took_s:.3f} s, not {polled.wait_s}",
-                    )
+            if polled.code != Code.MESSAGE_NOT_FOUND or self._in_trouble(polled):
+                continue
+            took_s = polled.ended_s - polled.began_s
+            if took_s > polled.wait_s + _SLOW_S:
+                self._verdict.broke(
+                    "L1",
+                    f"{polled.client}'s empty poll of {polled.began_s:.6f} took {took_s:.3f} s, not {polled.wait_s}",
+                )
+            if took_s > _SLOW_S:
+                self._check_overlooked(polled)
+
+    def _check_overlooked(self, polled: Polled) -> None:
+        subscription = Subscription(polled.group, polled.topic, polled.tags)
+        if any(manners.vanish for manners in self._swarm.manners[subscription]):
+            return  # what one that has vanished was given is hidden from the others
+        for arrived_s, message_id in self._arrived[polled.topic]:
+            if not polled.began_s < arrived_s < polled.ended_s - _SLOW_S:
+                continue
+            if not subscription.wants(self._history.sent[message_id].message):
+                continue
+            deliveries = self._deliveries[polled.group, message_id]
+            if not any(each.got_s <= polled.ended_s for each in deliveries):
+                self._verdict.broke(
+                    "L1",
+                    f"{polled.client} polled from {polled.began_s:.6f} to {polled.ended_s:.6f} and did not get "
+                    f"{message_id}, which was there from {arrived_s:.6f} on",
+                )
 
     def _in_trouble(self, polled: Polled) -> bool:
         return any(begin <= polled.ended_s and end >= polled.began_s for begin, end in self._history.troubles)

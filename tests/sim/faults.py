@@ -14,6 +14,8 @@ CLUSTER_STATE = DATA / "controller" / "cluster.json"
 
 _KILL_STEPS_MAX = 400
 _KILL_OPERATIONS_MAX = 60
+_TROUBLE_S = 8.0
+"""For so long after a fault nobody is blamed for being slow: as long as it lasts, and for what waits behind it."""
 _PLENTY_BYTES = 1 << 40
 
 
@@ -28,7 +30,6 @@ class Faults:
         self._world = world
         self._chance = world.swarm.random("faults")
         self._flipped: list[tuple[Path, int, bytes]] = []
-        self._trouble_since: float | None = None
         self.count = 0
 
     async def run(self) -> None:
@@ -54,6 +55,7 @@ class Faults:
             name = chance.choices(names, weights)[0]
             world.trace.add("fault", name)
             self.count += 1
+            world.history.troubles.append((world.loop.time(), world.loop.time() + _TROUBLE_S))
             acts[name]()
 
     async def keep_alive(self) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.common.errors import CorruptDataError
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.controller.cluster_state import ClusterState
 from tests.sim import stored
 from tests.sim.checker import Checker, Verdict
@@ -240,7 +240,7 @@ class _Run:
         except CorruptDataError as error:
             self.verdict.broke("S7", f"in the end the log is damaged, and the server has not said so: {error}")
             return self.verdict
-        verdict = Checker(swarm, world.history, messages).judge()
+        verdict = Checker(swarm, world.history, messages, world.arrivals).judge()
         verdict.violations[:0] = self.verdict.violations
         clock = ProcessClock(world.loop, world.machine)
         for what, without in (("recovery", ""), ("recovery without queue files", "consumequeue")):

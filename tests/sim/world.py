@@ -197,6 +197,7 @@ class World:
             process.alive = False
             self.serving = False
             self.trace.add("server", "dies", kind, self.log_end.position)
+            self.history.troubles.append((self.loop.time(), self.loop.time() + 5.0))
         if kind == "power":
             self._note_disaster("power")
         self.disk.crash(kind)

@@ -1,0 +1,153 @@
+"""A checker that never fails is broken: each fault that is planted here must be caught within a few seeds."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google_crc32c import value
+
+from services.broker.flusher import Flusher
+from services.broker.pop import redelivery
+from services.broker.pop.acking import Acking
+from services.broker.pop.merge_buffer import MergeBuffer
+from services.broker.store import record
+from services.broker.store.message_store import MessageStore
+from services.broker.store.record import Record, RecordKind
+from tests.sim.device import SimDisk
+from tests.sim.run import run_seed
+
+SEEDS_MAX = 40
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def syncs_lie(patch: pytest.MonkeyPatch) -> None:
+    """The disk says that it has synced and has not."""
+
+    async def lie(self: SimDisk, path: Path, inode: Any, life: int) -> None:
+        self.check_life(life)
+
+    patch.setattr(SimDisk, "sync_inode", lie)
+
+
+def sends_are_confirmed_without_sync(patch: pytest.MonkeyPatch) -> None:
+    """The flusher lets senders go at once, in every mode."""
+
+    async def durable(self: Flusher, position: int) -> None:
+        self._store.confirm(position)
+
+    patch.setattr(Flusher, "durable", durable)
+
+
+def acks_are_not_recorded(patch: pytest.MonkeyPatch) -> None:
+    """Acknowledgements are in memory only."""
+    put = MessageStore.put
+
+    def put_without_acks(self: MessageStore, records: Sequence[Record]) -> Any:
+        return put(self, [each for each in records if each.kind != RecordKind.ACK])
+
+    patch.setattr(MessageStore, "put", put_without_acks)
+
+
+def torn_records_pass(patch: pytest.MonkeyPatch) -> None:
+    """No checksum is looked at, so a torn tail is taken for records."""
+    decode = record.decode
+
+    def decode_unchecked(data: bytes, offset: int, position: int) -> Any:
+        length = record.length_at(data, offset)
+        if length < record.HEADER_BYTES or length > len(data) - offset:
+            return decode(data, offset, position)
+        one = bytearray(data[offset : offset + length])
+        one[4:8] = value(bytes(one[8:])).to_bytes(4, "big")
+        return decode(bytes(one), 0, position)
+
+    patch.setattr(record, "decode", decode_unchecked)
+
+
+def redeliveries_do_not_end_the_first_delivery(patch: pytest.MonkeyPatch) -> None:
+    """What comes again does not say what it takes the place of, and no ACK is written for that."""
+    redelivered = redelivery.redelivered
+
+    def without_origin(*arguments: Any, **more: Any) -> Record:
+        again = redelivered(*arguments, **more)
+        again.origin = b""
+        return again
+
+    patch.setattr("services.broker.pop.acking.redelivered", without_origin)
+    put = MessageStore.put
+
+    def put_without_acks_of_redeliveries(self: MessageStore, records: Sequence[Record]) -> Any:
+        if any(each.kind == RecordKind.MESSAGE for each in records):
+            records = [each for each in records if each.kind != RecordKind.ACK]
+        return put(self, records)
+
+    patch.setattr(MessageStore, "put", put_without_acks_of_redeliveries)
+
+
+def old_handles_stay_good(patch: pytest.MonkeyPatch) -> None:
+    """A changed invisible duration leaves the old handle good."""
+    change = Acking.change_invisible
+
+    def keep_old(self: Acking, group: str, topic: str, handle: str, invisible_ms: int) -> str:
+        old, index = self._held(group, topic, handle)
+        new = change(self, group, topic, handle, invisible_ms)
+        if self._state.table.get(old.id) is None:
+            old.open_bits = 0
+            old.open_bits |= 1 << index
+            self._state.table.open(old)
+        else:
+            old.open_bits |= 1 << index
+        return new
+
+    patch.setattr(Acking, "change_invisible", keep_old)
+
+
+def arrivals_wake_nobody(patch: pytest.MonkeyPatch) -> None:
+    """Polls are not told of messages."""
+    patch.setattr("services.broker.notification.Subscriber.tell", lambda self, interest_id, messages: None)
+
+
+def pops_skip_a_message(patch: pytest.MonkeyPatch) -> None:
+    """Now and then a pop passes over a message."""
+    popped = MergeBuffer.popped
+    calls = itertools.count()
+
+    def pop_and_skip(self: MergeBuffer, progress: Any, check_point: Any) -> None:
+        popped(self, progress, check_point)
+        if next(calls) % 5 == 4 and progress.available:
+            progress.popped += 1
+
+    patch.setattr(MergeBuffer, "popped", pop_and_skip)
+
+
+@pytest.mark.parametrize(
+    ("plant", "numbers", "only"),
+    [
+        (syncs_lie, {"S1", "S3", "S7", "P3"}, ("power",)),
+        (sends_are_confirmed_without_sync, {"S1"}, ("power",)),
+        (acks_are_not_recorded, {"P3", "S6"}, ("kill", "kill in a step")),
+        (torn_records_pass, {"S1", "S2"}, ("power",)),
+        (redeliveries_do_not_end_the_first_delivery, {"P2", "P3", "P5", "S6"}, ("kill", "kill in a step")),
+        (old_handles_stay_good, {"P7", "P3"}, ()),
+        (pops_skip_a_message, {"P1"}, ()),
+        (arrivals_wake_nobody, {"L1"}, ()),
+    ],
+)
+def test_a_planted_fault_is_caught(
+    plant: Plant, numbers: set[str], only: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    for seed in range(SEEDS_MAX):
+        broken = {violation.split(":")[0] for violation in run_seed(seed, only).violations}
+        if broken & numbers:
+            return
+    pytest.fail(f"{SEEDS_MAX} seeds have not noticed that {(plant.__doc__ or '').lower()}")
+
+
+@pytest.mark.parametrize("only", [("power",), ("kill", "kill in a step"), ()])
+def test_without_planted_faults_the_same_seeds_are_well(only: tuple[str, ...]) -> None:
+    for seed in range(5):
+        outcome = run_seed(seed, only)
+        assert not outcome.violations, outcome.report()
