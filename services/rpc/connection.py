@@ -293,14 +293,26 @@ class Connection(Sending):
         # Before what the new settings let go: a client may hold us to its old window until it has seen the ack
         # (grpcio does, and takes DATA beyond it for an error).
         self.outbox.control(frames.SETTINGS_ACK)
+        # Of several values of one setting only the last is applied: a frame has room for 2730 initial windows, and
+        # each of them would be work for every stream.
+        last: dict[int, int] = {}
         for key, value in frames.read_settings(payload):
+            self._check_setting(key, value)
+            last[key] = value
+        for key, value in last.items():
             self._apply_setting(key, value)
         self._events.append(SettingsChanged())
 
+    def _check_setting(self, key: int, value: int) -> None:
+        if key == frames.SETTING_INITIAL_WINDOW_SIZE and value > frames.WINDOW_MAX:
+            raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "an initial window beyond 2^31 - 1")
+        if key == frames.SETTING_MAX_FRAME_SIZE and not frames.FRAME_BYTES_DEFAULT <= value <= frames.FRAME_BYTES_MAX:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a frame size outside 2^14 to 2^24 - 1")
+        if key == frames.SETTING_ENABLE_PUSH and (value > 1 or (self._client and value)):
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a forbidden value of ENABLE_PUSH")
+
     def _apply_setting(self, key: int, value: int) -> None:
         if key == frames.SETTING_INITIAL_WINDOW_SIZE:
-            if value > frames.WINDOW_MAX:
-                raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "an initial window beyond 2^31 - 1")
             change = value - self.outbox.initial_window
             self.outbox.initial_window = value
             for stream in list(self.streams.values()):
@@ -311,12 +323,7 @@ class Connection(Sending):
                 if flushed:
                     self._flushed(stream)
         elif key == frames.SETTING_MAX_FRAME_SIZE:
-            if not frames.FRAME_BYTES_DEFAULT <= value <= frames.FRAME_BYTES_MAX:
-                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a frame size outside 2^14 to 2^24 - 1")
             self.outbox.frame_bytes_max = min(value, 4 * frames.FRAME_BYTES_DEFAULT)
-        elif key == frames.SETTING_ENABLE_PUSH:
-            if value > 1 or (self._client and value):
-                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a forbidden value of ENABLE_PUSH")
         elif key == frames.SETTING_MAX_CONCURRENT_STREAMS:
             self.remote_streams_max = value
 

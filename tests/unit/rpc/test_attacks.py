@@ -1,0 +1,191 @@
+"""Each attack on HTTP/2 by name, with the limits that clients of a proxy have: what it makes the server hold."""
+
+import asyncio
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from services.cli.serving import client_limits
+from services.proxy.options import ProxyOptions
+from services.rpc import frames
+from services.rpc.outbox import Outbox
+from services.rpc.server import Server
+from services.rpc.server_connection import ServerConnection
+from services.rpc.status import GrpcStatus
+from services.rpc.streams import Stream
+from tests.harness.attacks import ATTACKS, Attack, Target
+from tests.unit.rpc.contract_service import ECHO, LISTEN, ContractService
+from tests.unit.rpc.peers import Served
+
+MIB = 2**20
+READ_BYTES = 64 * 1024
+LIMITS = client_limits(ProxyOptions())
+TARGET = Target(LISTEN.path, ECHO.path, bytes(100_000))
+
+
+class Observer:
+    """Remembers the limits that were hit."""
+
+    def __init__(self) -> None:
+        self.limits: list[str] = []
+
+    def connection_opened(self) -> None: ...
+
+    def connection_closed(self) -> None: ...
+
+    def call_started(self, path: str) -> None: ...
+
+    def call_ended(self, path: str, status: GrpcStatus, seconds: float) -> None: ...
+
+    def limit_hit(self, name: str) -> None:
+        self.limits.append(name)
+
+
+class Socket(asyncio.Transport):
+    """The server's end of a socket whose other end takes all, or nothing.
+
+    Args:
+        connection: told when it is closed.
+        reads: whether the other end takes what is written.
+    """
+
+    def __init__(self, connection: ServerConnection, *, reads: bool) -> None:
+        super().__init__()
+        self._connection = connection
+        self._reads = reads
+        self.unread: list[bytes] = []
+        self.unread_bytes = 0
+        self.closed = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """There is no buffer."""
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread_bytes
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def write(self, data: Any) -> None:
+        if not self._reads and not self.closed:
+            self.unread.append(bytes(data))
+            self.unread_bytes += len(data)
+            if self.unread_bytes > 256 * 1024:
+                self._connection.pause_writing()
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            asyncio.get_running_loop().call_soon(self._connection.connection_lost, None)
+
+    def abort(self) -> None:
+        self.unread.clear()
+        self.unread_bytes = 0
+        self.close()
+
+
+class Attacked:
+    """A server under one attack, and the most that it held.
+
+    Args:
+        attack: which.
+    """
+
+    def __init__(self, attack: Attack) -> None:
+        self.observer = Observer()
+        self.server = Server(ContractService().service, LIMITS, observer=self.observer)
+        self.connection = ServerConnection(self.server)
+        self.socket = Socket(self.connection, reads=attack.reads)
+        self.connection.connection_made(self.socket)
+        self.most: dict[str, int] = {}
+
+    def feed(self, data: bytes) -> None:
+        """One read of the socket."""
+        self.connection.data_received(data)
+        self.measure()
+
+    def measure(self) -> None:
+        """Note what is held now, where it is more than before."""
+        http2 = self.connection.http2
+        held = {
+            "streams": len(http2.streams),
+            "handlers": len(self.connection._calls) + len(self.connection._lingering),
+            "received bytes": http2.held_bytes,
+            "unsent bytes": http2.outbox.queued_bytes + self.socket.unread_bytes,
+            "frames not written": len(http2.outbox._ready),
+            "bytes of a frame": len(http2._reader._rest),
+            "bytes of a header block": sum(map(len, http2._reader._block)),
+            "closed streams remembered": len(http2._closed._recent) + len(http2._closed._older),
+            "bytes of the header table": http2._heads._decoder._table_bytes,
+        }
+        for what, count in held.items():
+            self.most[what] = max(count, self.most.get(what, 0))
+
+
+BOUNDS = {
+    "streams": LIMITS.concurrent_streams_max,
+    "handlers": LIMITS.concurrent_streams_max,
+    "received bytes": LIMITS.receive_buffer_bytes_max,
+    "unsent bytes": LIMITS.send_buffer_bytes_max + 8 * MIB,
+    "frames not written": 0,
+    "bytes of a frame": frames.FRAME_BYTES_DEFAULT + frames.HEADER_BYTES,
+    "bytes of a header block": LIMITS.header_list_bytes_max + frames.FRAME_BYTES_DEFAULT,
+    "closed streams remembered": 2048,
+    "bytes of the header table": 4096,
+}
+
+
+def reads_of(attack: Attack) -> list[bytes]:
+    """What the server reads, one turn of its loop each."""
+    sent = attack.start() + b"".join(attack.frames(TARGET))
+    return [sent[at : at + READ_BYTES] for at in range(0, len(sent), READ_BYTES)]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+async def test_an_attack_makes_the_server_hold_no_more_than_its_limits(attack: Attack) -> None:
+    attacked = Attacked(attack)
+    reads = reads_of(attack)
+    loop = asyncio.get_running_loop()
+    tracemalloc.start()
+    for read in reads:
+        if attacked.socket.closed:
+            break
+        loop.call_soon(attacked.feed, read)  # from a callback, as a loop does it
+        await asyncio.sleep(0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert attacked.observer.limits[-1] == attack.limit
+    assert attacked.socket.closed == attack.closes
+    too_much = {what: (count, BOUNDS[what]) for what, count in attacked.most.items() if count > BOUNDS[what]}
+    assert too_much == {}
+    assert peak < attack.held_mib * MIB
+
+    attacked.connection.abort()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not attacked.connection.busy, "nothing runs for somebody who is gone"
+    assert not attacked.server._connections
+    attacked.server.deadlines.close()
+
+
+def test_the_last_of_many_initial_windows_is_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served()
+    for number in range(50):
+        served.open(2 * number + 1)
+    opened: list[int] = []
+    apply = Outbox.open_stream_window
+
+    def counted(outbox: Outbox, stream: Stream, increment: int) -> bool:
+        opened.append(increment)
+        return apply(outbox, stream, increment)
+
+    monkeypatch.setattr(Outbox, "open_stream_window", counted)
+    windows = b"".join(b"\0\x04" + (65_535 + value).to_bytes(4, "big") for value in range(2_730))
+    served.receive(frames.frame(frames.SETTINGS, 0, 0, windows))
+    assert opened == [2_729] * 50
+    served.receive(frames.frame(frames.SETTINGS, 0, 0, b"\0\x04" + (2**31).to_bytes(4, "big") + windows))
+    assert served.connection_error() is frames.ErrorCode.FLOW_CONTROL_ERROR, "each value is checked"
