@@ -1,0 +1,144 @@
+"""Each attack on HTTP/2 against a real process: it ends at its limit, costs little, and all others are served.
+
+`pytest -s tests/integration/test_attacks.py` prints what each costs; docs/security.md has the figures.
+"""
+
+import asyncio
+import contextlib
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from tests.harness.attacks import ATTACKS, Attack, Target
+from tests.harness.client import SERVICE, MessagingClient
+from tests.harness.standalone import StandaloneProcess
+
+CHUNK_BYTES = 64 * 1024
+MIB = 2**20
+PATIENCE_S = 60.0
+
+HOSTS = [d.Address(host="127.0.0.1" if not number else "h" * 250, port=number) for number in range(64)]
+"""As many and as long as they are taken: the answer has them once for each queue, 130 KB in all."""
+TARGET = Target(
+    f"/{SERVICE}/Telemetry",
+    f"/{SERVICE}/QueryRoute",
+    pb.QueryRouteRequest(
+        topic=d.Resource(name="Attacked"), endpoints=d.Endpoints(scheme=d.IPv4, addresses=HOSTS)
+    ).SerializeToString(),
+)
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProcess]:
+    with StandaloneProcess(tmp_path_factory.mktemp("attacked") / "data") as process:
+        yield process
+
+
+def hits(server: StandaloneProcess, limit: str) -> float:
+    """How often a limit was gone past, as /metrics tells."""
+    with urllib.request.urlopen(f"{server.http_url}/metrics", timeout=10) as answer:
+        for line in answer.read().decode().splitlines():
+            if line.startswith(f'popwheel_rpc_limit_hits_total{{limit="{limit}"}}'):
+                return float(line.split(" ")[-1])
+    return 0.0
+
+
+def memory_kib(server: StandaloneProcess, field: str) -> int:
+    """A line of the process's memory figures: VmRSS, or VmHWM, the most since `forget_peak`."""
+    for line in Path(f"/proc/{server.pid}/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1])
+    raise AssertionError(f"no {field}")
+
+
+def forget_peak(server: StandaloneProcess) -> None:
+    """Begin to measure the peak anew."""
+    Path(f"/proc/{server.pid}/clear_refs").write_text("5")
+
+
+async def attack_it(server: StandaloneProcess, attack: Attack) -> None:
+    """Send all of it, until the server closes the connection or, for one that it does not close, has had enough."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.grpc_port)
+    before = await asyncio.to_thread(hits, server, attack.limit)
+    sent = attack.start() + b"".join(attack.frames(TARGET))
+
+    async def read() -> None:
+        while attack.reads and await reader.read(MIB):
+            pass
+
+    reading = asyncio.create_task(read())
+    try:
+        with contextlib.suppress(ConnectionError):
+            for at in range(0, len(sent), CHUNK_BYTES):
+                writer.write(sent[at : at + CHUNK_BYTES])
+                # Who reads nothing is not told that the other side has gone: what he sends is refused in the end.
+                async with asyncio.timeout(PATIENCE_S):
+                    await writer.drain()
+        async with asyncio.timeout(PATIENCE_S):
+            while await asyncio.to_thread(hits, server, attack.limit) == before:
+                await asyncio.sleep(0.05)
+            if attack.closes and attack.reads:
+                with contextlib.suppress(ConnectionError):
+                    await reading
+    finally:
+        reading.cancel()
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+            await reading
+        writer.transport.abort()
+        await asyncio.sleep(0)
+
+
+class Others:
+    """A well-behaved client that goes on all the while.
+
+    Args:
+        client: its connection.
+    """
+
+    def __init__(self, client: MessagingClient) -> None:
+        self._client = client
+        self.served = 0
+        self.slowest_s = 0.0
+
+    async def go_on(self) -> None:
+        """Send, receive and ack."""
+        client = self._client
+        while True:
+            began = time.monotonic()
+            sent = await client.send("Others", b"body")
+            assert sent.status.code == Code.OK, sent
+            (message,) = await client.receive_all("others", "Others", 1)
+            acked = await client.ack("others", "Others", [message])
+            assert acked.status.code == Code.OK, acked
+            self.served += 1
+            self.slowest_s = max(self.slowest_s, time.monotonic() - began)
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+async def test_an_attack_ends_at_its_limit_and_others_are_served(attacked: StandaloneProcess, attack: Attack) -> None:
+    async with MessagingClient(attacked.grpc_address) as client:
+        others = Others(client)
+        going_on = asyncio.create_task(others.go_on())
+        while not others.served:
+            assert not going_on.done() or going_on.result() is None
+            await asyncio.sleep(0.01)
+        start_kib = memory_kib(attacked, "VmRSS")
+        forget_peak(attacked)
+        await attack_it(attacked, attack)
+        cost_mib = (memory_kib(attacked, "VmHWM") - start_kib) / 1024
+        before = others.served
+        while others.served < before + 3:
+            assert not going_on.done() or going_on.result() is None
+            await asyncio.sleep(0.01)
+        going_on.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await going_on
+    print(f"\n| {attack.name} | {attack.number or '-'} | `{attack.limit}` | {cost_mib:.1f} |")
+    assert cost_mib < 2 * attack.held_mib + 16, "what it holds, and what Python needs to handle it"
