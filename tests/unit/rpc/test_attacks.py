@@ -187,5 +187,5 @@ def test_the_last_of_many_initial_windows_is_applied_once(monkeypatch: pytest.Mo
     windows = b"".join(b"\0\x04" + (65_535 + value).to_bytes(4, "big") for value in range(2_730))
     served.receive(frames.frame(frames.SETTINGS, 0, 0, windows))
     assert opened == [2_729] * 50
-    served.receive(frames.frame(frames.SETTINGS, 0, 0, b"\0\x04" + (2**31).to_bytes(4, "big") + windows))
+    served.receive(frames.frame(frames.SETTINGS, 0, 0, b"\0\x04" + (2**31).to_bytes(4, "big") + windows[6:]))
     assert served.connection_error() is frames.ErrorCode.FLOW_CONTROL_ERROR, "each value is checked"
