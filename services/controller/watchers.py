@@ -54,7 +54,7 @@ class Watchers:
     """All watchers of the controller."""
 
     def __init__(self) -> None:
-        self._watchers: set[Watcher] = set()
+        self._watchers: dict[Watcher, None] = {}  # who came first is told first
         self._closed = False
 
     def __len__(self) -> int:
@@ -62,13 +62,13 @@ class Watchers:
 
     def add(self, watcher: Watcher) -> None:
         """Send it all changes from now on."""
-        self._watchers.add(watcher)
+        self._watchers[watcher] = None
         if self._closed:
             watcher.close()
 
     def remove(self, watcher: Watcher) -> None:
         """Forget it."""
-        self._watchers.discard(watcher)
+        self._watchers.pop(watcher, None)
 
     def publish(self, update: ClusterUpdate) -> None:
         """Hand a change to everyone."""

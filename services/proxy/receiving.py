@@ -60,7 +60,7 @@ class Receiving:
         self._options = options
         self._limits = limits
         self._clock = clock
-        self._polls: set[Poll] = set()
+        self._polls: dict[Poll, None] = {}  # the oldest first
         self._draining = False
 
     async def receive(self, call: Call, client_id: str, stream: Stream[ReceiveMessageRequest, bytes]) -> None:
@@ -140,14 +140,14 @@ class Receiving:
             interest,
             pop,
         )
-        self._polls.add(poll)
+        self._polls[poll] = None
         try:
             found = await poll.run()
         except BaseException:
             release(tools, pop, poll.found, attempted=False)  # found as the client went away
             raise
         finally:
-            self._polls.discard(poll)
+            self._polls.pop(poll, None)
             poll.close()
         if not found.messages:
             raise StatusError(Code.MESSAGE_NOT_FOUND, "no message came in time")

@@ -50,8 +50,8 @@ class LocalChannel:
         self._limits = limits or Limits()
         self._clock = clock or SystemClock()
         self._closed = False
-        self._calls: set[_LocalCall] = set()
-        self._streams: set[LocalStream[Any, Any]] = set()
+        self._calls: dict[_LocalCall, None] = {}
+        self._streams: dict[LocalStream[Any, Any], None] = {}
 
     async def call(
         self,
@@ -65,7 +65,7 @@ class LocalChannel:
         handler = self._handler(method, streaming=False)
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
         running = _LocalCall(asyncio.current_task())
-        self._calls.add(running)
+        self._calls[running] = None
         try:
             async with asyncio.timeout(timeout_s) as timeout:
                 return await handler(Call(method.path, metadata or {}, deadline, self._peer), request)  # type: ignore[no-any-return]
@@ -78,7 +78,7 @@ class LocalChannel:
                 raise RpcError(GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed") from None
             raise _failed(method.path, self._peer, error) from None
         finally:
-            self._calls.discard(running)
+            self._calls.pop(running, None)
 
     def open(
         self, method: Method[Request, Response], *, metadata: Mapping[str, str] | None = None
@@ -86,8 +86,8 @@ class LocalChannel:
         """Begin a streaming call; its handler starts in the loop's next turn."""
         handler = self._handler(method, streaming=True)
         call = Call(method.path, metadata or {}, None, self._peer)
-        stream: LocalStream[Response, Request] = LocalStream(self._limits.stream_messages_max, self._streams.discard)
-        self._streams.add(stream)
+        stream: LocalStream[Response, Request] = LocalStream(self._limits.stream_messages_max, self._ended)
+        self._streams[stream] = None
         stream.start(call, handler)
         return stream
 
@@ -101,6 +101,9 @@ class LocalChannel:
             stream.close(RpcError(GrpcStatus.UNAVAILABLE, "the channel was closed"))
         if tasks:
             await asyncio.wait(tasks)
+
+    def _ended(self, stream: "LocalStream[Any, Any]") -> None:
+        self._streams.pop(stream, None)
 
     def _handler(self, method: Method[Any, Any], *, streaming: bool) -> Callable[[Call, Any], Awaitable[Any]]:
         if self._closed:
