@@ -143,7 +143,10 @@ class SimLoop(asyncio.BaseEventLoop):
             self._timer_cancelled_count -= 1
         return handle
 
-    def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, context: Any = None) -> SimTask[Any]:
+    def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, context: Any = None) -> asyncio.Future[Any]:
+        if self._over:
+            coro.close()
+            return self.create_future()
         self._task_number += 1
         task: SimTask[Any] = SimTask(coro, self._task_number, loop=loop, context=context)
         self._tasks.append(task)

@@ -1,18 +1,18 @@
 """A checker that never fails is broken: each fault that is planted here must be caught within a few seeds."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from google_crc32c import value
 
 from services.broker.flusher import Flusher
 from services.broker.pop import redelivery
 from services.broker.pop.acking import Acking
 from services.broker.pop.merge_buffer import MergeBuffer
 from services.broker.store import record
+from services.broker.store.commit_log import CommitLog
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind
 from tests.sim.device import SimDisk
@@ -51,19 +51,25 @@ def acks_are_not_recorded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MessageStore, "put", put_without_acks)
 
 
-def torn_records_pass(patch: pytest.MonkeyPatch) -> None:
-    """No checksum is looked at, so a torn tail is taken for records."""
-    decode = record.decode
+class _TornError(Exception):
+    """Recovery has found a torn record."""
 
-    def decode_unchecked(data: bytes, offset: int, position: int) -> Any:
-        length = record.length_at(data, offset)
-        if length < record.HEADER_BYTES or length > len(data) - offset:
-            return decode(data, offset, position)
-        one = bytearray(data[offset : offset + length])
-        one[4:8] = value(bytes(one[8:])).to_bytes(4, "big")
-        return decode(bytes(one), 0, position)
 
-    patch.setattr(record, "decode", decode_unchecked)
+def torn_tails_stay(patch: pytest.MonkeyPatch) -> None:
+    """Recovery ends at a torn record but does not cut it off, and new records come after it."""
+    scan = CommitLog.scan
+
+    def scan_without_cut(self: CommitLog, position: int, synced_position: int) -> Iterator[record.StoredRecord]:
+        try:
+            yield from scan(self, position, synced_position)
+        except _TornError:
+            self._dirty = list(self._files)
+
+    def cut(self: CommitLog, position: int) -> None:
+        raise _TornError
+
+    patch.setattr(CommitLog, "scan", scan_without_cut)
+    patch.setattr(CommitLog, "cut", cut)
 
 
 def redeliveries_do_not_end_the_first_delivery(patch: pytest.MonkeyPatch) -> None:
@@ -128,7 +134,7 @@ def pops_skip_a_message(patch: pytest.MonkeyPatch) -> None:
         (syncs_lie, {"S1", "S3", "S7", "P3"}, ("power",)),
         (sends_are_confirmed_without_sync, {"S1"}, ("power",)),
         (acks_are_not_recorded, {"P3", "S6"}, ("kill", "kill in a step")),
-        (torn_records_pass, {"S1", "S2"}, ("power",)),
+        (torn_tails_stay, {"S1", "S7", "L2"}, ("power",)),
         (redeliveries_do_not_end_the_first_delivery, {"P2", "P3", "P5", "S6"}, ("kill", "kill in a step")),
         (old_handles_stay_good, {"P7", "P3"}, ()),
         (pops_skip_a_message, {"P1"}, ()),
