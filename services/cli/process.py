@@ -21,6 +21,7 @@ from services.cli.serving import (
     listen,
     load_http,
     serve_http,
+    within_open_files,
 )
 from services.common.clock import SystemClock
 from services.common.errors import ConfigurationError
@@ -205,7 +206,11 @@ class ProxyProcess(_ServiceProcess):
         await app.start()
         stack.push_async_callback(app.stop)
         server = grpc_server(
-            app.service, options.transport, client_limits(options), self._registry, client_tls(options.tls)
+            app.service,
+            options.transport,
+            within_open_files(client_limits(options)),
+            self._registry,
+            client_tls(options.tls),
         )
         await listen(server, options.grpc_host, options.grpc_port, "proxy.grpc_port")
         stack.push_async_callback(server.stop, _GRACE_S)

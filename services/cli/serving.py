@@ -1,11 +1,14 @@
 """The listeners of a process: gRPC at once, HTTP when gRPC serves; and what is said when a port is taken."""
 
 import asyncio
+import resource
 import ssl
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from services.common.errors import ConfigurationError
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from services.common.http import HttpServer, ReadinessChecks
+
+_logger = structlog.get_logger()
 
 INTERNAL_LIMITS = Limits(message_bytes_max=64 * MIB)
 """Between our own services, which bound what they send themselves."""
@@ -37,12 +42,44 @@ class GrpcServer(Protocol):
 
 def client_limits(options: ProxyOptions) -> Limits:
     """The transport's limits for clients of a proxy."""
+    limits = options.limits
     return Limits(
-        connections_max=options.limits.connections_max,
-        concurrent_streams_max=options.limits.streams_per_connection_max,
-        message_bytes_max=options.limits.request_bytes_max,
-        send_buffer_bytes_max=options.limits.unsent_bytes_per_connection_max,
+        connections_max=limits.connections_max,
+        concurrent_streams_max=limits.streams_per_connection_max,
+        message_bytes_max=limits.request_bytes_max,
+        send_buffer_bytes_max=limits.unsent_bytes_per_connection_max,
+        preface_timeout_s=limits.handshake_timeout_ms / 1000,
+        keepalive_interval_s=limits.keepalive_interval_ms / 1000,
+        keepalive_timeout_s=limits.keepalive_timeout_ms / 1000,
+        stalled_timeout_s=limits.stalled_timeout_ms / 1000,
     )
+
+
+def within_open_files(limits: Limits) -> Limits:
+    """The same with as many connections as this process may have files open, some kept back for the disk.
+
+    Without that, clients that only connect would leave the broker no file to write to. The soft limit of open files is
+    raised to the hard one first.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        return limits
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    connections = connections_within(hard)
+    if connections >= limits.connections_max:
+        return limits
+    _logger.warning(
+        "fewer connections than proxy.limits.connections_max, as so few files may be open: raise ulimit -n",
+        connections=connections,
+        connections_max=limits.connections_max,
+        open_files=hard,
+    )
+    return replace(limits, connections_max=connections)
+
+
+def connections_within(open_files: int) -> int:
+    """How many of the files that may be open are for clients: all but a quarter, and that is 64 to 1,024."""
+    return max(1, open_files - min(1_024, max(64, open_files // 4)))
 
 
 def client_tls(options: TlsOptions) -> ssl.SSLContext | None:

@@ -12,7 +12,16 @@ from services.broker.app import BrokerApp
 from services.cli.data_lock import DataLock
 from services.cli.in_process import InProcessCluster
 from services.cli.options import StandaloneOptions
-from services.cli.serving import client_limits, client_tls, grpc_server, host_in_address, listen, load_http, serve_http
+from services.cli.serving import (
+    client_limits,
+    client_tls,
+    grpc_server,
+    host_in_address,
+    listen,
+    load_http,
+    serve_http,
+    within_open_files,
+)
 from services.common.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -65,7 +74,7 @@ class Standalone:
         server = grpc_server(
             proxy.service,
             options.proxy.transport,
-            client_limits(options.proxy),
+            within_open_files(client_limits(options.proxy)),
             self._registry,
             client_tls(options.proxy.tls),
         )

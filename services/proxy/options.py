@@ -33,13 +33,21 @@ class TransportLimits(_Section):
     """What the listener takes on before any handler sees it."""
 
     connections_max: Positive = 20_000
-    """Connections at one time; further ones are closed at once."""
+    """Connections at one time; further ones are closed at once. Fewer where the process may not open as many files."""
     streams_per_connection_max: Positive = 1_000
     """Calls at one time on one connection (SETTINGS_MAX_CONCURRENT_STREAMS)."""
     request_bytes_max: Annotated[int, Field(ge=64 * _KIB)] = 8 * _MIB
     """Size of one request; well above `message.body_bytes_max`, so that a body that is too large gets a status."""
     unsent_bytes_per_connection_max: Annotated[int, Field(ge=64 * _KIB)] = 16 * _MIB
     """Bytes held for one connection whose client reads slowly."""
+    handshake_timeout_ms: Annotated[int, Field(ge=100)] = 10_000
+    """A new connection that has not begun to speak HTTP/2 by then is closed."""
+    keepalive_interval_ms: Annotated[int, Field(ge=0)] = 60_000
+    """A client that was silent for this long is asked for a sign of life; 0: never."""
+    keepalive_timeout_ms: Annotated[int, Field(ge=100)] = 20_000
+    """How long its answer may take before its connection is closed."""
+    stalled_timeout_ms: Annotated[int, Field(ge=100)] = 60_000
+    """How long bytes may wait for a client that takes none at all."""
 
 
 class MessageLimits(_Section):

@@ -1,6 +1,7 @@
 """`popwheel standalone` as a process of its own, started, stopped and killed as an operator or a crash would."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -43,6 +44,7 @@ class StandaloneProcess:
         extra_args: more words for its command line, such as `["--set", "broker.flush=async"]`.
         log_path: where its output goes; beside the data folder if not given. Appended to over restarts.
         environment: variables that it gets on top of this process's own.
+        open_files_max: how many files it may have open; as many as this process if not given.
     """
 
     def __init__(
@@ -52,12 +54,14 @@ class StandaloneProcess:
         *,
         log_path: Path | None = None,
         environment: dict[str, str] | None = None,
+        open_files_max: int | None = None,
     ) -> None:
         self.data_dir = data_dir
         self.extra_args = list(extra_args)
         self.log_path = log_path or data_dir.parent / f"{data_dir.name}.log"
         self.grpc_port, self.http_port = free_ports(2)
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
+        self._open_files_max = open_files_max
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -102,6 +106,9 @@ class StandaloneProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+        if self._open_files_max is not None:
+            # Before it gets that far itself: the interpreter takes longer to start than this.
+            resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, (self._open_files_max, self._open_files_max))
         if until:
             self._wait_until(until)
 
