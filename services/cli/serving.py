@@ -51,7 +51,6 @@ def client_limits(options: ProxyOptions) -> Limits:
         preface_timeout_s=limits.handshake_timeout_ms / 1000,
         keepalive_interval_s=limits.keepalive_interval_ms / 1000,
         keepalive_timeout_s=limits.keepalive_timeout_ms / 1000,
-        stalled_timeout_s=limits.stalled_timeout_ms / 1000,
     )
 
 

@@ -46,8 +46,6 @@ class TransportLimits(_Section):
     """A client that was silent for this long is asked for a sign of life; 0: never."""
     keepalive_timeout_ms: Annotated[int, Field(ge=100)] = 20_000
     """How long its answer may take before its connection is closed."""
-    stalled_timeout_ms: Annotated[int, Field(ge=100)] = 60_000
-    """How long bytes may wait for a client that takes none at all."""
 
 
 class MessageLimits(_Section):
