@@ -6,6 +6,7 @@ properties; so no message is stored that a consumer's protobuf library would lat
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from google.protobuf.message import DecodeError
 
@@ -14,6 +15,7 @@ from services.proxy.wire import LENGTH_DELIMITED, garbled, read_varint, skip
 
 _SYSTEM_PROPERTIES = 3
 _BODY = 4
+_HEAD_KEPT_BYTES = 256
 
 
 @dataclass(slots=True)
@@ -24,7 +26,8 @@ class ClientMessage:
         payload: all of its fields but `system_properties`, byte for byte.
         system_properties: the inside of its `system_properties`, byte for byte (of several fields: one after another,
             which protobuf reads as their merge).
-        head: the decoded message without body and system properties: its topic and user properties.
+        head: the decoded message without body and system properties: its topic and user properties. Messages with the
+            same share it, so it must not be changed.
         properties: the decoded system properties.
         body: its body, a view into the request.
         head_bytes: size of the encoded head, an upper bound for that of the user properties.
@@ -90,6 +93,9 @@ def _message(data: bytes, position: int, end: int) -> ClientMessage:
         length = data[position] if position < end else 0x80
         if length < 0x80:
             position += 1
+        elif position + 1 < end and data[position + 1] < 0x80:
+            length = length & 0x7F | data[position + 1] << 7
+            position += 2
         else:
             length, position = read_varint(data, position, end)
         value = position
@@ -117,7 +123,9 @@ def _message(data: bytes, position: int, end: int) -> ClientMessage:
     head_data = head[0] if len(head) == 1 else b"".join(head)
     system = inside[0] if len(inside) == 1 else b"".join(inside)
     try:
-        decoded_head = Message.FromString(head_data)
+        decoded_head = (
+            _often_sent_head(head_data) if len(head_data) <= _HEAD_KEPT_BYTES else Message.FromString(head_data)
+        )
         properties = SystemProperties.FromString(system)
     except DecodeError:
         raise garbled() from None
@@ -129,6 +137,12 @@ def _message(data: bytes, position: int, end: int) -> ClientMessage:
         body=body,
         head_bytes=len(head_data),
     )
+
+
+@lru_cache(maxsize=1024)
+def _often_sent_head(head: bytes) -> Message:
+    """A decoded head: a topic with few properties or none is the same in message after message."""
+    return Message.FromString(head)
 
 
 def _check_tag(tag: int) -> None:

@@ -76,17 +76,23 @@ class Sending:
             StatusError: the first rule that is broken, or why the brokers could not store them.
         """
         messages = messages_of(request)
+        now_ms = self._clock.wall_ms()
         if len(messages) == 1:
             message = messages[0]
-            topic = self._check(call, message)
+            topic = self._topic_of(message)
+            self._check(call, message, topic, now_ms)
             if not topic.queues:
                 topic = await self._make(topic, messages)
             results = await self._store(call, topic, messages)
         else:
             self._check_count(len(messages))
             by_topic: dict[str, tuple[Topic, list[int]]] = {}
+            head = None
             for index, message in enumerate(messages):
-                topic = self._check(call, message)
+                if message.head is not head:
+                    head = message.head
+                    topic = self._topic_of(message)
+                self._check(call, message, topic, now_ms)
                 by_topic.setdefault(topic.name, (topic, []))[1].append(index)
             # Only now, as nothing must be made for a request that is refused (E1).
             for name, (topic, indexes) in by_topic.items():
@@ -99,17 +105,18 @@ class Sending:
                     results[index] = result
         return _answer(messages, results)
 
-    def _check(self, call: Call, message: ClientMessage) -> Topic:
-        """The topic of a message that may be sent to it; one without queues has still to be made (`_make`).
-
-        What the sender left out is added to the message.
-        """
+    def _topic_of(self, message: ClientMessage) -> Topic:
+        """The topic of a message, if it may be sent to; one without queues has still to be made (`_make`)."""
         name = full_name(message.head.topic)
         check_sendable(name)
-        topic = self._catalog.topic_to_be(name)
+        return self._catalog.topic_to_be(name)
+
+    def _check(self, call: Call, message: ClientMessage, topic: Topic, now_ms: int) -> None:
+        """Check a message for its topic; what the sender left out is added to it."""
         check_message(message, topic, self._options.message)
-        message.system_properties += missing_properties(message, call.peer, self._clock.wall_ms())
-        return topic
+        missing = missing_properties(message, call.peer, now_ms)
+        if missing:
+            message.system_properties += missing
 
     async def _make(self, topic: Topic, messages: list[ClientMessage]) -> Topic:
         """A topic that is made on first use; messages are checked again if it turns out to be of another type."""

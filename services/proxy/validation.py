@@ -1,6 +1,7 @@
 """Every rule for what clients send, each with the code that the official clients expect. Nothing here knows of I/O."""
 
 import re
+from functools import lru_cache
 
 from services.common.errors import StatusError
 from services.common.names import is_legal, is_system_topic
@@ -83,7 +84,7 @@ def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -
     if properties.HasField("tag"):
         _check_tag(properties.tag)
     for key in properties.keys:
-        if not key.strip() or _CONTROL.search(key):
+        if not _is_plain(key):
             raise StatusError(Code.ILLEGAL_MESSAGE_KEY, "a key is blank or holds control characters")
     _check_properties(message, limits)
     _check_type(properties, topic)
@@ -169,10 +170,17 @@ def _check_message_id(message_id: str, limits: MessageLimits) -> None:
             f"the message id has more than {limits.id_length_max} characters",
             "message.id_length_max",
         )
-    if not message_id.strip() or _CONTROL.search(message_id):
+    if not _is_plain(message_id):
         raise StatusError(Code.ILLEGAL_MESSAGE_ID, "the message id is blank or has control characters")
 
 
+def _is_plain(text: str) -> bool:
+    """Whether a text is not blank and holds no control characters."""
+    # Printable texts are the rule and hold none; others may still be fine (a character that is not assigned yet).
+    return bool(text.strip()) and (text.isprintable() or _CONTROL.search(text) is None)
+
+
+@lru_cache(maxsize=1024)
 def _check_tag(tag: str) -> None:
     if not tag.strip() or _NOT_IN_TAGS.search(tag):
         raise StatusError(Code.ILLEGAL_MESSAGE_TAG, "the tag is blank or holds control characters or '|'")
@@ -197,7 +205,7 @@ def _check_properties(message: ClientMessage, limits: MessageLimits) -> None:
     if not count:
         return
     for key in properties:
-        if not key.strip() or _CONTROL.search(key):
+        if not _is_plain(key):
             raise StatusError(
                 Code.ILLEGAL_MESSAGE_PROPERTY_KEY, "a property's name is blank or holds control characters"
             )

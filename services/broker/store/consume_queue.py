@@ -85,8 +85,9 @@ class ConsumeQueue:
 
     def append(self, position: int, length: int, tag_hash: int) -> int:
         """Add an entry; its offset."""
-        offset = self.max_offset
-        self._window += _ENTRY.pack(position, length, tag_hash)
+        window = self._window
+        offset = self._base + len(window) // ENTRY_BYTES
+        window += _ENTRY.pack(position, length, tag_hash)
         return offset
 
     def read(self, offset: int, count: int) -> list[Entry]:
