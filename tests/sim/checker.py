@@ -1,5 +1,6 @@
 """Holds the history of a run against the invariants of RELIABILITY 2.2, and says by number which one broke."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -188,7 +189,7 @@ class Checker:
         for key, deliveries in self._deliveries.items():
             if len(self._originals.get(key[1], ())) > 1:
                 continue
-            for earlier, later in zip(deliveries, deliveries[1:], strict=False):
+            for earlier, later in itertools.pairwise(deliveries):
                 held_until = self._held_until(key, earlier)
                 if later.handle.pop_ms < held_until and not self._may_have_ended(earlier, later):
                     self._verdict.broke(
@@ -249,7 +250,7 @@ class Checker:
         for key, deliveries in self._deliveries.items():
             limit = self._swarm.groups[key[0]]
             single = len(self._originals.get(key[1], ())) <= 1
-            for earlier, later in zip(deliveries, deliveries[1:], strict=False):
+            for earlier, later in itertools.pairwise(deliveries):
                 if single and later.attempt < earlier.attempt and not self._may_have_ended(earlier, later):
                     self._verdict.broke("P5", f"{key[1]} came to {key[0]} as {earlier.attempt}, then {later.attempt}")
             for delivery in deliveries:
