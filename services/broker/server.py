@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from typing import TypeVar
 from contextlib import suppress
 
 from services.broker.core import BrokerCore
@@ -18,11 +19,14 @@ from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import disk_full
 from services.broker.store.record import Record, RecordKind, hash_tag
 from services.common.clock import Clock
-from services.common.errors import StatusError
+from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.rpc import methods
-from services.rpc.service import Call, Service, Stream
+from services.rpc.service import Call, Service, Stream, UnaryHandler
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 
 _SCAN_ENTRIES = 4096
 _NO_INVISIBLE_DURATION = None
@@ -66,10 +70,10 @@ class BrokerServer:
         self.service.unary(methods.ACK, self.ack)
         self.service.unary(methods.CHANGE_INVISIBLE, self.change_invisible)
         self.service.unary(methods.RENEW, self.renew)
-        self.service.unary(methods.RELEASE, self.release)
-        self.service.unary(methods.DEAD_LETTER, self.dead_letter)
-        self.service.unary(methods.PULL, self.pull)
-        self.service.unary(methods.QUERY_OFFSET, self.query_offset)
+        self.service.unary(methods.RELEASE, _naming_damage(self.release))
+        self.service.unary(methods.DEAD_LETTER, _naming_damage(self.dead_letter))
+        self.service.unary(methods.PULL, _naming_damage(self.pull))
+        self.service.unary(methods.QUERY_OFFSET, _naming_damage(self.query_offset))
         self.service.unary(methods.GET_OFFSET, self.get_offset)
         self.service.unary(methods.UPDATE_OFFSET, self.update_offset)
         self.service.stream(methods.NOTIFY, self.notify)
@@ -274,6 +278,21 @@ class BrokerServer:
     def _flusher_confirms_async(self) -> None:
         if self._options.flush == "async":
             self._flusher.confirm_later()
+
+
+def _naming_damage(handler: UnaryHandler[Request, Response]) -> UnaryHandler[Request, Response]:
+    """Tell a caller whose message is damaged so (S7), where the handler leaves that to whoever asks."""
+
+    async def answer(call: Call, request: Request) -> Response:
+        try:
+            return await handler(call, request)
+        except CorruptDataError as error:
+            raise StatusError(
+                Code.INTERNAL_ERROR,
+                f"{error}; nothing was changed: restore the segment file from a replica or a backup",
+            ) from error
+
+    return answer
 
 
 def _illegal_offset(offset: int, max_offset: int) -> StatusError:
