@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 _STEP_COST_S = 2e-6
 _TASKS_BEFORE_PRUNING = 512
-_CLOSES_MAX = 100
+_THROWS_MAX = 100
 
 
 class StuckError(Exception):
@@ -165,28 +165,31 @@ class SimLoop(asyncio.BaseEventLoop):
             self.failures.append(context)
 
     def bury(self) -> None:
-        """End the run: every coroutine that still waits is closed, and nothing that it does then has any effect."""
+        """End the run: every coroutine that still waits is brought to its end, and nothing that it does then has any effect."""
         self._over = True
+        asyncio._set_running_loop(self)
         for task in self._tasks:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 _close(task.get_coro())
+        asyncio._set_running_loop(None)
         self._tasks.clear()
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
         self.close()
 
 
+class _BuriedError(BaseException):
+    """Thrown into what is left when a run is over."""
+
+
 def _close(coroutine: Any) -> None:
-    """Close a coroutine however often it awaits while it is closed; all it meets is dead."""
-    for _ in range(_CLOSES_MAX):
+    """Bring a coroutine to its end however often it awaits on the way; all it meets is dead."""
+    for _ in range(_THROWS_MAX):
         try:
-            coroutine.close()
-        except RuntimeError:
-            continue  # it awaits in a `finally`
-        except BaseException:  # noqa: BLE001 - what it raises is of no interest to anybody
+            coroutine.throw(_BuriedError)
+        except BaseException:  # noqa: BLE001 - how it ends is of no interest to anybody
             return
-        return
 
 
 def _nothing() -> None:

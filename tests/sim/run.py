@@ -49,7 +49,7 @@ class Outcome:
                 f"seed {self.seed} {self.digest} {self.counts}",
                 *self.violations[:20],
                 *self.story[:1],
-                *self.story[1:][-lines:],
+                *self.story[max(1, len(self.story) - lines) :],
                 f"again, with the whole trace: python -m tests.sim --seed {self.seed} --trace",
             ]
         )
@@ -76,7 +76,7 @@ def run_seed(
     gc.disable()  # destructors of what a killed process leaves must not run in the middle
     try:
         asyncio.set_event_loop(loop)
-        with CapturedLog(trace, world.findings.append):
+        with CapturedLog(trace, world.findings.append) as log:
             try:
                 loop.run_until_complete(run.live())
                 verdict = run.judge()
@@ -85,7 +85,7 @@ def run_seed(
                 verdict.broke("L2", str(error))
             finally:
                 digest = trace.digest
-                world.findings = list(world.findings)  # what comes now comes from the dead
+                log.muted = True  # what comes now comes from the dead
                 world.crash("process")
                 loop.bury()
     finally:

@@ -233,6 +233,7 @@ class CapturedLog:
     def __init__(self, trace: Trace, on_error: Callable[[str], None]) -> None:
         self._trace = trace
         self._on_error = on_error
+        self.muted = False
         self._stack = ExitStack()
 
     def __enter__(self) -> "CapturedLog":
@@ -250,6 +251,8 @@ class CapturedLog:
         self._stack.close()
 
     def _take(self, _: Any, level: str, event: Any) -> Any:
+        if self.muted:
+            raise structlog.DropEvent
         what = event.pop("event")
         error = event.pop("exc_info", None)
         shown = [f"{key}={value}" for key, value in event.items() if key != "seconds"]
