@@ -7,7 +7,11 @@ INSTALLED := $(VENV)/installed
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format demo proto docs bench bench-peer h2spec fuzz clean
+SEEDS ?= 2000
+FIRST_SEED ?= 0
+JOBS ?= 2
+
+.PHONY: help setup run test sim lint format demo proto docs bench bench-peer h2spec fuzz clean
 
 help: ## Show this help
 	@echo "Popwheel. What make can do:"
@@ -29,6 +33,9 @@ run: setup ## Start Popwheel on this machine: data in ./data, gRPC on 8081, HTTP
 
 test: setup ## Run all default tests, folder by folder, and print how long each took
 	@$(BIN)/python tools/run_tests.py
+
+sim: setup ## Run the simulator over SEEDS seeds from FIRST_SEED on, JOBS at a time
+	@$(BIN)/python -m tests.sim --seeds $(FIRST_SEED):$$(($(FIRST_SEED) + $(SEEDS))) --jobs $(JOBS)
 
 lint: setup ## Check format, style and types
 	$(BIN)/ruff format --check .
