@@ -99,28 +99,25 @@ def decode(key: bytes, group: str, topic: str, handle: str) -> ReceiptHandle:
         StatusError: INVALID_RECEIPT_HANDLE, if it was not made with this key for this group and topic.
     """
     parts = handle.rsplit(" ", 2)
-    if len(handle) > _LENGTH_MAX or len(parts) != 3 or not _is_signed(key, group, topic, parts[0], parts[2]):
+    if len(handle) > _LENGTH_MAX or len(parts) != 3:
         raise _invalid()
-    offset = parts[1]
-    if not (offset.isascii() and offset.isdigit()):
+    signed, offset, signature = parts
+    fields = _signed_fields(key, group, topic, signed, signature)
+    if fields is None or not (offset.isascii() and offset.isdigit()):
         raise _invalid()
-    check_point_id, pop_time, invisible, revive_queue, origin, name, queue_id = parts[0].split(" ")
-    return ReceiptHandle(
-        int(check_point_id),
-        int(pop_time),
-        int(invisible),
-        int(revive_queue),
-        int(origin),
-        name,
-        int(queue_id),
-        int(offset),
-    )
+    return ReceiptHandle(*fields, int(offset))
 
 
 @lru_cache(maxsize=1024)
-def _is_signed(key: bytes, group: str, topic: str, signed: str, signature: str) -> bool:
-    """Whether a signature is right; asked once for the messages of one pop."""
-    return hmac.compare_digest(_sign(key, group, topic, signed).encode(), signature.encode("utf-8", "surrogatepass"))
+def _signed_fields(
+    key: bytes, group: str, topic: str, signed: str, signature: str
+) -> tuple[int, int, int, int, int, str, int] | None:
+    """The first seven fields, None if the signature is wrong; found out once for all messages of one pop."""
+    given = signature.encode("utf-8", "surrogatepass")
+    if not hmac.compare_digest(_sign(key, group, topic, signed).encode(), given):
+        return None
+    check_point_id, pop_time, invisible, revive_queue, origin, name, queue_id = signed.split(" ")
+    return int(check_point_id), int(pop_time), int(invisible), int(revive_queue), int(origin), name, int(queue_id)
 
 
 def _sign(key: bytes, group: str, topic: str, signed: str) -> str:
