@@ -3,8 +3,8 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
-from typing import TypeVar
 from contextlib import suppress
+from typing import TypeVar
 
 from services.broker.core import BrokerCore
 from services.broker.filter.tag import wanted_hashes

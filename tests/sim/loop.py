@@ -165,7 +165,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self.failures.append(context)
 
     def bury(self) -> None:
-        """End the run: every coroutine that still waits is brought to its end, and nothing that it does then has any effect."""
+        """End the run: what still waits is brought to its end, and nothing that it does then has any effect."""
         self._over = True
         asyncio._set_running_loop(self)
         for task in self._tasks:
