@@ -23,7 +23,7 @@ from services.rpc.events import (
 from services.rpc.frame_reader import SELF_DEPENDENT, FrameReader, without_padding
 from services.rpc.frames import ErrorCode, ProtocolError, StreamError
 from services.rpc.head_reader import HeadReader
-from services.rpc.headers import MalformedHeadersError, RequestHead, check_trailers, read_response
+from services.rpc.headers import HeaderField, MalformedHeadersError, RequestHead, check_trailers, read_response
 from services.rpc.limits import FloodCounter, Limits
 from services.rpc.sending import GOING_AWAY_PING, Sending
 from services.rpc.streams import Closing, Stream
@@ -227,7 +227,7 @@ class Connection(Sending):
             stream.content_length = head.content_length
             self._events.append(RequestReceived(stream_id, head, ended))
 
-    def _on_request_trailers(self, stream: Stream, fields: list[hpack.Field], ended: bool) -> None:
+    def _on_request_trailers(self, stream: Stream, fields: list[HeaderField], ended: bool) -> None:
         if not ended:
             raise StreamError(stream.stream_id, ErrorCode.PROTOCOL_ERROR, "trailers that do not end the stream")
         try:
@@ -240,7 +240,7 @@ class Connection(Sending):
         self._events.append(StreamEnded(stream.stream_id))
         self._remote_ended(stream)
 
-    def _on_response(self, stream: Stream, fields: list[hpack.Field], ended: bool) -> None:
+    def _on_response(self, stream: Stream, fields: list[HeaderField], ended: bool) -> None:
         trailers = stream.headers_received
         try:
             head = read_response(fields, trailers=trailers)

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from services.common.errors import StatusError, code_name
@@ -23,7 +24,7 @@ RESPONSE_HEADERS: Final = hpack.encode(
 TRAILERS_OK: Final = hpack.encode([(b"grpc-status", b"0")])
 
 _PREFIX = struct.Struct(">BI")
-_UNITS_S = {72: 3600.0, 77: 60.0, 83: 1.0, 109: 1e-3, 117: 1e-6, 110: 1e-9}  # H M S m u n
+_UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _STATUS_MESSAGE_CHARACTERS_MAX = 1024
 
 _GRPC_STATUS_OF_CODE = {
@@ -124,7 +125,8 @@ def frame_messages(messages: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def parse_timeout(text: bytes) -> float | None:
+@lru_cache(maxsize=256)
+def parse_timeout(text: str) -> float | None:
     """Seconds that a `grpc-timeout` asks for, at most `TIMEOUT_S_MAX`; None if there is none.
 
     Raises:
@@ -134,7 +136,7 @@ def parse_timeout(text: bytes) -> float | None:
         return None
     unit = _UNITS_S.get(text[-1])
     digits = text[:-1]
-    if unit is None or not digits.isdigit() or len(digits) > 8:
+    if unit is None or not (digits.isascii() and digits.isdigit()) or len(digits) > 8:
         raise RpcError(GrpcStatus.INTERNAL, "grpc-timeout is not one to eight digits and one of the units HMSmun")
     return min(int(digits) * unit, TIMEOUT_S_MAX)
 

@@ -2,14 +2,30 @@
 
 import re
 from dataclasses import dataclass
-
-from services.rpc.hpack import Field
+from enum import IntEnum
+from functools import lru_cache
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BAD_VALUE = re.compile(rb"[\x00\r\n]|^[ \t]|[ \t]\Z")
 _CONNECTION_FIELDS = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
-_REQUEST_PSEUDO = frozenset((b":method", b":scheme", b":authority", b":path"))
+_REQUEST_PSEUDO = frozenset((":method", ":scheme", ":authority", ":path"))
 _TRANSPORT_FIELDS = frozenset((b"te", b"content-type", b"content-length"))
+_NAMES_KEPT = 512
+
+
+class Kind(IntEnum):
+    """What a header field is, by its name; or that it is not well formed."""
+
+    METADATA = 0
+    TRANSPORT = 1
+    PSEUDO = 2
+    FAULT = 3
+
+
+_METADATA, _TRANSPORT, _PSEUDO, _FAULT = Kind  # to compare with: attributes of an enum are slow to get at
+
+HeaderField = tuple[Kind, str, str]
+"""Kind, name and value of a field; a fault has instead of its value the sentence that says what is wrong with it."""
 
 
 class MalformedHeadersError(Exception):
@@ -24,15 +40,15 @@ class RequestHead:
         method: `POST` for gRPC.
         path: `/service/method`.
         content_type: empty if absent.
-        timeout: the text of `grpc-timeout`, empty if absent.
+        timeout: of `grpc-timeout`, empty if absent.
         content_length: None if absent.
         metadata: all headers but HTTP/2's and gRPC's own; values of one name joined by commas.
     """
 
     method: str
     path: str
-    content_type: bytes
-    timeout: bytes
+    content_type: str
+    timeout: str
     content_length: int | None
     metadata: dict[str, str]
 
@@ -50,95 +66,111 @@ class ResponseHead:
     fields: dict[str, str]
 
 
-def _check(name: bytes, value: bytes) -> None:
+@lru_cache(maxsize=_NAMES_KEPT)
+def _read_name(name: bytes) -> tuple[Kind, str]:
+    """Kind and text of a name; for a fault, what is wrong with it."""
+    if name[:1] == b":":
+        return _PSEUDO, name.decode("latin-1")
     if _NAME.fullmatch(name) is None:
-        raise MalformedHeadersError(f"a header name with forbidden characters: {name[:64]!r}")
-    if _BAD_VALUE.search(value) is not None:
-        raise MalformedHeadersError(f"the value of header {name.decode()} has forbidden characters")
+        return _FAULT, f"a header name with forbidden characters: {name[:64]!r}"
+    text = name.decode()
     if name in _CONNECTION_FIELDS:
-        raise MalformedHeadersError(f"header {name.decode()} has no place in HTTP/2")
-    if name == b"te" and value != b"trailers":
-        raise MalformedHeadersError("header te may only say trailers")
+        return _FAULT, f"header {text} has no place in HTTP/2"
+    if name in _TRANSPORT_FIELDS or name[:5] == b"grpc-":
+        return _TRANSPORT, text
+    return _METADATA, text
 
 
-def _content_length(value: bytes) -> int:
-    if not value.isdigit() or len(value) > 19:
+def read_field(name: bytes, value: bytes) -> HeaderField:
+    """Check a field by itself (RFC 9113, 8.2), and make text of it."""
+    kind, key = _read_name(name)
+    text = value.decode("latin-1")
+    if kind is _FAULT:
+        return kind, "", key
+    # Printable text without spaces at its ends is good whatever it says; anything else needs a closer look.
+    if not (text.isprintable() and text[:1] != " " and text[-1:] != " ") and _BAD_VALUE.search(value) is not None:
+        return _FAULT, key, f"the value of header {key[:64]!r} has forbidden characters"
+    if key == "te" and text != "trailers":
+        return _FAULT, key, "header te may only say trailers"
+    return kind, key, text
+
+
+def _content_length(value: str) -> int:
+    if not (value.isascii() and value.isdigit()) or len(value) > 19:
         raise MalformedHeadersError("content-length is no number")
     return int(value)
 
 
-def read_request(fields: list[Field]) -> RequestHead:
+def read_request(fields: list[HeaderField]) -> RequestHead:
     """Check a request's header list and take from it what gRPC needs.
 
     Raises:
         MalformedHeadersError: it breaks a rule of RFC 9113, 8.2 or 8.3.
     """
-    pseudo: dict[bytes, bytes] = {}
-    own: dict[bytes, bytes] = {}
+    pseudo: dict[str, str] = {}
+    own: dict[str, str] = {}
     metadata: dict[str, str] = {}
     regular = False
-    for name, value in fields:
-        if name[:1] == b":":
-            if regular or name in pseudo or name not in _REQUEST_PSEUDO:
-                raise MalformedHeadersError(f"pseudo-header {name[:64]!r} is unknown, repeated or out of place")
-            if _BAD_VALUE.search(value) is not None:
-                raise MalformedHeadersError(f"the value of pseudo-header {name.decode()} has forbidden characters")
-            pseudo[name] = value
-            continue
-        regular = True
-        _check(name, value)
-        if name in _TRANSPORT_FIELDS or name[:5] == b"grpc-":
-            if own.setdefault(name, value) != value and name == b"content-length":
+    for kind, key, value in fields:
+        if kind is _METADATA:
+            regular = True
+            metadata[key] = f"{metadata[key]},{value}" if key in metadata else value
+        elif kind is _TRANSPORT:
+            regular = True
+            if own.setdefault(key, value) != value and key == "content-length":
                 raise MalformedHeadersError("two values of content-length")
-            continue
-        key = name.decode()
-        text = value.decode("latin-1")
-        metadata[key] = f"{metadata[key]},{text}" if key in metadata else text
-    method = pseudo.get(b":method")
-    path = pseudo.get(b":path")
-    if not method or not path or not pseudo.get(b":scheme"):
+        elif kind is _FAULT:
+            raise MalformedHeadersError(value)
+        else:
+            if regular or key in pseudo or key not in _REQUEST_PSEUDO:
+                raise MalformedHeadersError(f"pseudo-header {key[:64]!r} is unknown, repeated or out of place")
+            pseudo[key] = value
+    method = pseudo.get(":method")
+    path = pseudo.get(":path")
+    if not method or not path or not pseudo.get(":scheme"):
         raise MalformedHeadersError("a request without :method, :scheme or :path")
-    length = own.get(b"content-length")
+    length = own.get("content-length")
     return RequestHead(
-        method.decode("latin-1"),
-        path.decode("latin-1"),
-        own.get(b"content-type", b""),
-        own.get(b"grpc-timeout", b""),
+        method,
+        path,
+        own.get("content-type", ""),
+        own.get("grpc-timeout", ""),
         None if length is None else _content_length(length),
         metadata,
     )
 
 
-def read_response(fields: list[Field], *, trailers: bool) -> ResponseHead:
+def read_response(fields: list[HeaderField], *, trailers: bool) -> ResponseHead:
     """Check an answer's header list, or its trailers.
 
     Raises:
         MalformedHeadersError: it breaks a rule of RFC 9113, 8.2 or 8.3.
     """
-    status = b""
+    status = ""
     read: dict[str, str] = {}
-    for name, value in fields:
-        if name[:1] == b":":
-            if trailers or name != b":status" or status or read or not (value.isdigit() and len(value) == 3):
-                raise MalformedHeadersError(f"pseudo-header {name[:64]!r} is unknown, repeated or out of place")
-            status = value
+    for kind, key, value in fields:
+        if kind is _FAULT:
+            raise MalformedHeadersError(value)
+        if kind is not _PSEUDO:
+            read[key] = f"{read[key]},{value}" if key in read else value
             continue
-        _check(name, value)
-        key = name.decode()
-        text = value.decode("latin-1")
-        read[key] = f"{read[key]},{text}" if key in read else text
+        number = len(value) == 3 and value.isascii() and value.isdigit()
+        if trailers or key != ":status" or status or read or not number:
+            raise MalformedHeadersError(f"pseudo-header {key[:64]!r} is unknown, repeated or out of place")
+        status = value
     if not trailers and not status:
         raise MalformedHeadersError("an answer without :status")
-    return ResponseHead(int(status or b"0"), read)
+    return ResponseHead(int(status or "0"), read)
 
 
-def check_trailers(fields: list[Field]) -> None:
+def check_trailers(fields: list[HeaderField]) -> None:
     """Check the trailers of a request.
 
     Raises:
         MalformedHeadersError: they break a rule of RFC 9113, 8.1 or 8.2.
     """
-    for name, value in fields:
-        if name[:1] == b":":
+    for kind, _, value in fields:
+        if kind is _FAULT:
+            raise MalformedHeadersError(value)
+        if kind is _PSEUDO:
             raise MalformedHeadersError("a pseudo-header in trailers")
-        _check(name, value)

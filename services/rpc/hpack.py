@@ -1,16 +1,20 @@
 """HPACK (RFC 7541): header blocks to header lists and back.
 
-The decoder keeps the other side's dynamic table. The encoder keeps none: it tells the other side so once, and every
+The reader keeps the other side's dynamic table. The encoder keeps none: it tells the other side so once, and every
 block it writes is good at any time, so callers make the blocks they send often only once.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Final, Generic, TypeVar
 
 from services.rpc import huffman
 from services.rpc.frames import ErrorCode, ProtocolError
 
 Field = tuple[bytes, bytes]
+Read = TypeVar("Read")
+Entry = tuple[Read, int, bytes]
+"""A line of a table: what the field was read as, what it counts in the table, and its name."""
 
 TABLE_SIZE_DEFAULT: Final = 4096
 FIELD_OVERHEAD: Final = 32
@@ -39,38 +43,57 @@ STATIC_TABLE: Final[tuple[Field, ...]] = tuple(_static_field(line) for line in _
 _STATIC_FIELDS = {field: index for index, field in reversed(list(enumerate(STATIC_TABLE, 1)))}
 _STATIC_NAMES = {field[0]: index for index, field in reversed(list(enumerate(STATIC_TABLE, 1)))}
 _FIRST_DYNAMIC = len(STATIC_TABLE) + 1
-
-_KNOWN_TEXTS_MAX = 512
-_KNOWN_TEXT_BYTES_MAX = 128
+_BEFORE_DYNAMIC = 0x80 | _FIRST_DYNAMIC - 1
+"""From the byte that names an entry of the dynamic table to its place there, which counts from the end."""
 
 
 class HeaderListTooLargeError(Exception):
     """A header list beyond the limit; the block was read to its end, so the connection can go on."""
 
 
-class Decoder:
+@lru_cache(maxsize=4)
+def _static_entries(read: Callable[[bytes, bytes], Any]) -> tuple[Entry[Any], ...]:
+    """The static table as it is read; index 0, which means no field, is filled with an entry that is never used."""
+    return tuple(_entry(read, *field) for field in ((b"", b""), *STATIC_TABLE))
+
+
+def _entry(read: Callable[[bytes, bytes], Read], name: bytes, value: bytes) -> Entry[Read]:
+    return read(name, value), len(name) + len(value) + FIELD_OVERHEAD, name
+
+
+class BlockReader(Generic[Read]):
     """Reads the header blocks of one direction of one connection.
+
+    A field is read once, when it comes as a literal; the table keeps what it was read as. Clients name most of their
+    fields by index, so the rest of the work on them (whether they are well formed, as text) is not done again.
 
     `generation` changes whenever the dynamic table does: a block that was read without changing it means the same
     until it changes.
 
     Args:
+        read: what to make of a name and a value; must not raise.
         list_bytes_max: the longest header list, each field with 32 bytes more than its name and value.
         table_size_max: the largest dynamic table the other side may ask for (our SETTINGS_HEADER_TABLE_SIZE).
     """
 
-    def __init__(self, list_bytes_max: int, table_size_max: int = TABLE_SIZE_DEFAULT) -> None:
+    def __init__(
+        self,
+        read: Callable[[bytes, bytes], Read],
+        list_bytes_max: int,
+        table_size_max: int = TABLE_SIZE_DEFAULT,
+    ) -> None:
         self.generation = 0
+        self._read = read
         self._list_bytes_max = list_bytes_max
         self._table_size_max = table_size_max
         self._table_size = TABLE_SIZE_DEFAULT
+        self._static: tuple[Entry[Read], ...] = _static_entries(read)
         # Oldest first: index 62 is the last one. Taking from the front moves at most 128 pointers.
-        self._table: list[Field] = []
+        self._table: list[Entry[Read]] = []
         self._table_bytes = 0
-        self._known: dict[bytes, bytes] = {}
 
-    def decode(self, block: bytes) -> list[Field]:
-        """The fields of a whole block, in order.
+    def decode(self, block: bytes) -> list[Read]:
+        """What the fields of a whole block were read as, in order.
 
         Raises:
             ProtocolError: COMPRESSION_ERROR, if it is no header block.
@@ -83,30 +106,35 @@ class Decoder:
         except huffman.HuffmanError as error:
             raise _broken(str(error)) from None
 
-    def _decode(self, block: bytes) -> list[Field]:
-        fields: list[Field] = []
+    def _decode(self, block: bytes) -> list[Read]:
+        fields: list[Read] = []
+        static = self._static
+        table = self._table
         left = self._list_bytes_max
         at = 0
         end = len(block)
         while at < end:
             first = block[at]
-            if first & 0x80:
-                index = first & 0x7F
+            if first > 0x80:
                 at += 1
-                if index == 0x7F:
+                if first < 0x80 | _FIRST_DYNAMIC:
+                    field, size, _ = static[first & 0x7F]
+                elif first < 0xFF:
+                    field, size, _ = table[_BEFORE_DYNAMIC - first]
+                else:
                     index, at = _integer(block, at, 0x7F)
-                field = self._field(index)
-            elif first & 0x40:
-                field, at = self._literal(block, at, 0x3F)
-                self._insert(field)
-            elif first & 0x20:
+                    field, size, _ = self._entry(index)
+            elif first & 0xE0 == 0x20:
                 if fields:
                     raise _broken("a table size update stands behind a field")
                 at = self._resize(block, at)
                 continue
+            elif first == 0x80:
+                raise _broken("a field of index 0")
             else:
-                field, at = self._literal(block, at, 0x0F)
-            left -= len(field[0]) + len(field[1]) + FIELD_OVERHEAD
+                entry, at = self._literal(block, at, first)
+                field, size, _ = entry
+            left -= size
             if left < 0:
                 # Reading goes on, for the table's sake, but nothing more is kept.
                 fields = [field]
@@ -116,52 +144,32 @@ class Decoder:
             raise HeaderListTooLargeError(f"a header list of more than {self._list_bytes_max} bytes")
         return fields
 
-    def _field(self, index: int) -> Field:
+    def _entry(self, index: int) -> Entry[Read]:
+        """An entry of either table; the index is not 0."""
         if index < _FIRST_DYNAMIC:
-            if not index:
-                raise _broken("a field of index 0")
-            return STATIC_TABLE[index - 1]
+            return self._static[index]
         return self._table[_FIRST_DYNAMIC - 1 - index]
 
-    def _literal(self, block: bytes, at: int, mask: int) -> tuple[Field, int]:
-        index = block[at] & mask
+    def _literal(self, block: bytes, at: int, first: int) -> tuple[Entry[Read], int]:
+        """A literal field that begins with the byte `first`, and where it ends; it enters the table if it wants to."""
+        mask = 0x3F if first & 0x40 else 0x0F
+        index = first & mask
         at += 1
         if index == mask:
             index, at = _integer(block, at, mask)
         if index:
-            name = self._field(index)[0]
+            name = self._entry(index)[2]
         else:
-            name, at = self._text(block, at)
-        value, at = self._text(block, at)
-        return (name, value), at
-
-    def _text(self, block: bytes, at: int) -> tuple[bytes, int]:
-        first = block[at]
-        length = first & 0x7F
-        at += 1
-        if length == 0x7F:
-            length, at = _integer(block, at, 0x7F)
-        end = at + length
-        if end > len(block):
-            raise IndexError
-        raw = block[at:end]
-        if not first & 0x80:
-            return raw, end
-        text = self._known.get(raw)
-        if text is None:
-            text = huffman.decode(raw)
-            if length <= _KNOWN_TEXT_BYTES_MAX:
-                if len(self._known) >= _KNOWN_TEXTS_MAX:
-                    self._known.clear()
-                self._known[raw] = text
-        return text, end
-
-    def _insert(self, field: Field) -> None:
-        self.generation += 1
-        self._table.append(field)
-        self._table_bytes += len(field[0]) + len(field[1]) + FIELD_OVERHEAD
-        if self._table_bytes > self._table_size:
-            self._evict()
+            name, at = _text(block, at)
+        value, at = _text(block, at)
+        entry = _entry(self._read, name, value)
+        if first & 0x40:
+            self.generation += 1
+            self._table.append(entry)
+            self._table_bytes += entry[1]
+            if self._table_bytes > self._table_size:
+                self._evict()
+        return entry, at
 
     def _resize(self, block: bytes, at: int) -> int:
         size = block[at] & 0x1F
@@ -179,10 +187,38 @@ class Decoder:
     def _evict(self) -> None:
         gone = 0
         while self._table_bytes > self._table_size:
-            name, value = self._table[gone]
-            self._table_bytes -= len(name) + len(value) + FIELD_OVERHEAD
+            self._table_bytes -= self._table[gone][1]
             gone += 1
         del self._table[:gone]
+
+
+def _as_it_is(name: bytes, value: bytes) -> Field:
+    return name, value
+
+
+class Decoder(BlockReader[Field]):
+    """Reads header blocks to names and values as they are.
+
+    Args:
+        list_bytes_max, table_size_max: as for `BlockReader`.
+    """
+
+    def __init__(self, list_bytes_max: int, table_size_max: int = TABLE_SIZE_DEFAULT) -> None:
+        super().__init__(_as_it_is, list_bytes_max, table_size_max)
+
+
+def _text(block: bytes, at: int) -> tuple[bytes, int]:
+    """A name or a value, and where it ends."""
+    first = block[at]
+    length = first & 0x7F
+    at += 1
+    if length == 0x7F:
+        length, at = _integer(block, at, 0x7F)
+    end = at + length
+    if end > len(block):
+        raise IndexError
+    text = block[at:end]
+    return (huffman.decode(text) if first & 0x80 else text), end
 
 
 def _integer(block: bytes, at: int, prefix: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """The Huffman code of HPACK (RFC 7541, 5.2 and appendix B): reading only, because writing it would not pay here.
 
 The code is canonical: codes of one length count up in the order of their symbols. So the lengths are all there is to
-write down, and the table that reads four bits at a time is made from them when it is first needed.
+write down. The table that reads a byte at a time is made from them, row by row, each when it is first needed.
 """
 
 from functools import lru_cache
@@ -18,9 +18,6 @@ _LENGTHS = (
     "30"
 )
 _END_OF_STRING = 256
-
-Step = tuple[int, bytes]
-"""Where reading stands after a byte or half of it, and the symbol that became whole on the way."""
 
 
 class HuffmanError(Exception):
@@ -56,28 +53,63 @@ def _tree() -> list[list[int]]:
     return nodes
 
 
+class _Row:
+    """One place in the tree at which a byte can begin.
+
+    Args:
+        node: the place.
+        fault: why no text may end here; empty if it may.
+    """
+
+    __slots__ = ("fault", "node", "steps")
+
+    def __init__(self, node: int, fault: str) -> None:
+        self.node = node
+        self.fault = fault
+        # By byte: the row that follows, and the symbols that become whole on the way. Empty until first needed.
+        self.steps: list[tuple[_Row, bytes]] = []
+
+
+class _Table:
+    """All rows, and how they are filled."""
+
+    def __init__(self) -> None:
+        self._nodes = _tree()
+        padding = [0]
+        for _ in range(7):
+            padding.append(self._nodes[padding[-1]][1])
+        self._rows = [
+            _Row(node, "" if node in padding else "a Huffman text ends inside a symbol")
+            for node in range(len(self._nodes))
+        ]
+        # Where the end-of-string symbol leads; there is no way out.
+        self._broken = _Row(-1, "end-of-string symbol inside a Huffman text")
+        self._broken.steps = [(self._broken, b"")] * 256
+
+    @property
+    def start(self) -> _Row:
+        """Where a text begins."""
+        return self._rows[0]
+
+    def fill(self, row: _Row) -> None:
+        """Make the steps of a row."""
+        row.steps = [self._walk(row.node, byte) for byte in range(256)]
+
+    def _walk(self, node: int, byte: int) -> tuple[_Row, bytes]:
+        symbols = bytearray()
+        for bit in range(7, -1, -1):
+            node = self._nodes[node][byte >> bit & 1]
+            if node < 0:
+                if ~node == _END_OF_STRING:
+                    return self._broken, b""
+                symbols.append(~node)
+                node = 0
+        return self._rows[node], bytes(symbols)
+
+
 @lru_cache(maxsize=1)
-def _table() -> tuple[list[Step | None], frozenset[int]]:
-    """Steps by node * 16 + four bits (None: end-of-string), and the nodes at which a text may end."""
-    nodes = _tree()
-    steps = [_walk(nodes, node, nibble) for node in range(len(nodes)) for nibble in range(16)]
-    endings = [0]
-    for _ in range(7):
-        endings.append(nodes[endings[-1]][1])
-    return steps, frozenset(endings)
-
-
-def _walk(nodes: list[list[int]], node: int, nibble: int) -> Step | None:
-    symbol = b""
-    for bit in (8, 4, 2, 1):
-        node = nodes[node][1 if nibble & bit else 0]
-        if node < 0:
-            if ~node == _END_OF_STRING:
-                return None
-            # No code is shorter than five bits, so four bits end at most one.
-            symbol = bytes((~node,))
-            node = 0
-    return node, symbol
+def _table() -> _Table:
+    return _Table()
 
 
 def decode(data: bytes) -> bytes:
@@ -86,19 +118,16 @@ def decode(data: bytes) -> bytes:
     Raises:
         HuffmanError: it is none.
     """
-    steps, endings = _table()
-    node = 0
+    table = _table()
+    row = table.start
     text = []
     for byte in data:
-        first = steps[node << 4 | byte >> 4]
-        if first is None:
-            raise HuffmanError("end-of-string symbol inside a Huffman text")
-        second = steps[first[0] << 4 | byte & 15]
-        if second is None:
-            raise HuffmanError("end-of-string symbol inside a Huffman text")
-        node = second[0]
-        text.append(first[1])
-        text.append(second[1])
-    if node not in endings:
-        raise HuffmanError("a Huffman text ends inside a symbol")
+        try:
+            row, symbols = row.steps[byte]
+        except IndexError:
+            table.fill(row)
+            row, symbols = row.steps[byte]
+        text.append(symbols)
+    if row.fault:
+        raise HuffmanError(row.fault)
     return b"".join(text)

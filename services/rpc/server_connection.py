@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _TLS_HANDSHAKE = 0x16
+_CONTENT_TYPE = grpc_messages.CONTENT_TYPE.decode()
 _KEEPALIVE_PING = b"stillher"
 _CLOSING_TIMEOUT_S = 5.0
 
@@ -159,7 +160,7 @@ class ServerConnection(Wire):
 
     def _on_request(self, event: RequestReceived) -> None:
         head = event.head
-        if head.method != "POST" or not head.content_type.startswith(grpc_messages.CONTENT_TYPE):
+        if head.method != "POST" or not head.content_type.startswith(_CONTENT_TYPE):
             call = self._calls[event.stream_id] = NotGrpc(self, event.stream_id, head)
             if event.ended:
                 call.ended()

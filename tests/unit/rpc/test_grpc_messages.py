@@ -57,29 +57,29 @@ def test_messages_that_are_refused_by_their_prefix(data: bytes, status: GrpcStat
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        (b"", None),
-        (b"1H", 3600.0),
-        (b"2M", 120.0),
-        (b"3S", 3.0),
-        (b"100m", 0.1),
-        (b"99999999u", 99.999999),
-        (b"5n", 5e-9),
-        (b"525600H", 365.0 * 24 * 3600),  # 60 years: cut to one
+        ("", None),
+        ("1H", 3600.0),
+        ("2M", 120.0),
+        ("3S", 3.0),
+        ("100m", 0.1),
+        ("99999999u", 99.999999),
+        ("5n", 5e-9),
+        ("525600H", 365.0 * 24 * 3600),  # 60 years: cut to one
     ],
 )
-def test_timeouts(text: bytes, seconds: float | None) -> None:
+def test_timeouts(text: str, seconds: float | None) -> None:
     assert grpc.parse_timeout(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", [b"S", b"-1S", b"1", b"1x", b"123456789S", b"1.5S", b" 1S"])
-def test_what_is_no_timeout(text: bytes) -> None:
+@pytest.mark.parametrize("text", ["S", "-1S", "1", "1x", "123456789S", "1.5S", " 1S", "\u00b2S"])
+def test_what_is_no_timeout(text: str) -> None:
     with pytest.raises(RpcError):
         grpc.parse_timeout(text)
 
 
 @given(st.floats(0, 1e9))
 def test_a_written_timeout_is_never_shorter_by_more_than_a_second(seconds: float) -> None:
-    read = grpc.parse_timeout(grpc.format_timeout(seconds))
+    read = grpc.parse_timeout(grpc.format_timeout(seconds).decode())
     assert read is not None
     assert read >= min(seconds, grpc.TIMEOUT_S_MAX, 99_999_999) - 1
 
