@@ -14,7 +14,8 @@ class Deadlines(Generic[Item]):
     """Items by deadline, in steps of `STEP_S`: none is reported early, and each at most one step late."""
 
     def __init__(self) -> None:
-        self._items: dict[int, set[Item]] = {}
+        # In the order in which they came, so that they are reported in the same order each time.
+        self._items: dict[int, dict[Item, None]] = {}
         self._steps: list[int] = []
 
     def add(self, deadline: float, item: Item) -> int:
@@ -22,10 +23,10 @@ class Deadlines(Generic[Item]):
         step = int(deadline / STEP_S) + 1
         items = self._items.get(step)
         if items is None:
-            self._items[step] = {item}
+            self._items[step] = {item: None}
             heappush(self._steps, step)
         else:
-            items.add(item)
+            items[item] = None
         return step
 
     def remove(self, step: int, item: Item) -> None:
@@ -33,7 +34,7 @@ class Deadlines(Generic[Item]):
         items = self._items.get(step)
         if items is None:
             return
-        items.discard(item)
+        items.pop(item, None)
         if not items:
             del self._items[step]
             if len(self._steps) > 2 * len(self._items) + _SPARE:

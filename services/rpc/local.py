@@ -14,6 +14,7 @@ import structlog
 
 from services.common.clock import Clock, SystemClock
 from services.common.errors import StatusError
+from services.rpc.deadline_timer import DeadlineTimer
 from services.rpc.limits import Limits
 from services.rpc.service import Call, ClientStream, Method, Service, StreamClosedError, routes_of
 from services.rpc.status import GrpcStatus, RpcError
@@ -28,7 +29,8 @@ log = structlog.get_logger()
 class LocalChannel:
     """Calls the handlers of services in this process and loop.
 
-    A unary handler runs in the caller's own task; a stream's handler has a task of its own.
+    A unary handler runs in the caller's own task; a stream's handler has a task of its own. Deadlines are right to ten
+    milliseconds.
 
     Args:
         services: one service or several.
@@ -50,6 +52,8 @@ class LocalChannel:
         self._limits = limits or Limits()
         self._clock = clock or SystemClock()
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._deadlines = DeadlineTimer(self._clock)
         self._calls: dict[_LocalCall, None] = {}
         self._streams: dict[LocalStream[Any, Any], None] = {}
 
@@ -63,22 +67,27 @@ class LocalChannel:
     ) -> Response:
         """Call a unary method (see `services.rpc.service.Channel`)."""
         handler = self._handler(method, streaming=False)
-        deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
-        running = _LocalCall(asyncio.current_task())
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        running = _LocalCall(asyncio.current_task(self._loop))
+        deadline: float | None = None
+        if timeout_s is not None:
+            deadline = self._clock.monotonic() + timeout_s
+            deadline_step = self._deadlines.watch(deadline, running)
         self._calls[running] = None
         try:
-            async with asyncio.timeout(timeout_s) as timeout:
-                return await handler(Call(method.path, metadata or {}, deadline, self._peer), request)  # type: ignore[no-any-return]
+            return await handler(Call(method.path, metadata or {}, deadline, self._peer), request)  # type: ignore[no-any-return]
         except (StatusError, RpcError):
             raise
         except CancelledError:
             raise running.cancelled_with() from None
         except Exception as error:  # noqa: BLE001 - logged, and told to the caller
-            if isinstance(error, TimeoutError) and timeout.expired():
-                raise RpcError(GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed") from None
             raise _failed(method.path, self._peer, error) from None
         finally:
-            self._calls.pop(running, None)
+            del self._calls[running]
+            if deadline is not None:
+                self._deadlines.forget(deadline_step, running)
+            running.settle()
 
     def open(
         self, method: Method[Request, Response], *, metadata: Mapping[str, str] | None = None
@@ -95,7 +104,8 @@ class LocalChannel:
         """End every call; later ones fail with UNAVAILABLE."""
         self._closed = True
         for running in list(self._calls):
-            running.close()
+            running.end(RpcError(GrpcStatus.UNAVAILABLE, "the channel was closed"))
+        self._deadlines.close()
         tasks = [stream.task for stream in self._streams if stream.task is not None]
         for stream in list(self._streams):
             stream.close(RpcError(GrpcStatus.UNAVAILABLE, "the channel was closed"))
@@ -115,27 +125,43 @@ class LocalChannel:
 
 
 class _LocalCall:
-    """A unary call under way, which the channel may have to end while the caller waits."""
+    """A unary call under way, which may have to end while the caller waits.
 
-    __slots__ = ("_closed", "_task")
+    It ends as with `asyncio.timeout`: the caller's task is cancelled, and what comes of that out of the handler is
+    turned into an error, unless somebody else has cancelled the task as well.
+
+    Args:
+        task: the caller's; None if it has none, then the call ends only by itself.
+    """
+
+    __slots__ = ("_cancelled_before", "_error", "_task")
 
     def __init__(self, task: asyncio.Task[Any] | None) -> None:
         self._task = task
-        self._closed = False
+        self._cancelled_before = 0 if task is None else task.cancelling()
+        self._error: RpcError | None = None
 
-    def close(self) -> None:
-        """End it with UNAVAILABLE."""
-        if self._task is not None:
-            self._closed = True
+    def end(self, error: RpcError) -> None:
+        """End it with an error."""
+        if self._task is not None and self._error is None:
+            self._error = error
             self._task.cancel()
+
+    def expired(self) -> None:
+        """The deadline has passed."""
+        self.end(RpcError(GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
 
     def cancelled_with(self) -> CancelledError | RpcError:
         """What a cancellation that came out of the handler means to the caller."""
-        if self._closed and self._task is not None and self._task.uncancel() == 0:
-            return RpcError(GrpcStatus.UNAVAILABLE, "the channel was closed")
-        if self._task is not None and self._task.cancelling():
+        ours = 0 if self._error is None else 1
+        if self._task is not None and self._task.cancelling() > self._cancelled_before + ours:
             return CancelledError()
-        return RpcError(GrpcStatus.CANCELLED, "the call was cancelled by its handler")
+        return self._error or RpcError(GrpcStatus.CANCELLED, "the call was cancelled by its handler")
+
+    def settle(self) -> None:
+        """The call is over: take our own cancellation of the caller's task back."""
+        if self._error is not None and self._task is not None:
+            self._task.uncancel()
 
 
 class _Pipe(Generic[Message]):

@@ -48,22 +48,22 @@ class Method(Generic[Request, Response]):
         name: `Pop`.
         request: codec of what the caller sends.
         response: codec of what the handler answers.
+        path: the `:path` of its calls; follows from the names.
     """
 
     service: str
     name: str
     request: Codec[Request]
     response: Codec[Response]
+    path: str = field(init=False, repr=False, compare=False)
 
-    @property
-    def path(self) -> str:
-        """The `:path` of its calls."""
-        return f"/{self.service}/{self.name}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", f"/{self.service}/{self.name}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
-    """What a handler is told of a call besides its message.
+    """What a handler is told of a call besides its message. Never change it; a frozen one takes longer to make.
 
     Args:
         path: `/service/method`.
