@@ -14,6 +14,7 @@ from tests.sim.checker import Checker, Verdict
 from tests.sim.clients import Consumer, Producer, Tools
 from tests.sim.faults import Faults
 from tests.sim.loop import SimLoop, StuckError
+from tests.sim.passing import TOPIC, Passing, carried_out
 from tests.sim.process import ProcessClock
 from tests.sim.swarm import TAGS, draw
 from tests.sim.trace import Trace
@@ -131,6 +132,7 @@ class _Run:
                 name = f"c{len(consumers)}"
                 consumers.append(Consumer(name, self._tools, swarm.random(name), subscription, manners))
         self._consumers = consumers
+        self._passing = Passing(self._tools, swarm.random("passing"), self._create_passing, self._delete_passing)
 
     async def live(self) -> None:
         """Set up, let faults strike, heal, and wait until all work is done."""
@@ -140,6 +142,7 @@ class _Run:
         world.weather.delay_s_max = world.swarm.delay_s_max
         producing = [loop.create_task(producer.run()) for producer in self._producers]
         consuming = [loop.create_task(consumer.run()) for consumer in self._consumers]
+        passing = loop.create_task(self._passing.run())
         striking = [loop.create_task(self.faults.run()), loop.create_task(self.faults.keep_alive())]
         await asyncio.sleep(world.swarm.safety_s)
         striking[0].cancel()
@@ -148,7 +151,8 @@ class _Run:
         for producer in self._producers:
             producer.stopping = True
         reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
-        await asyncio.wait(producing)
+        self._passing.stopping = True
+        await asyncio.wait((*producing, passing))
         if world.findings or loop.failures:
             world.trace.add("sim", "findings", len(world.findings))
         await self._finish_work()
@@ -160,7 +164,7 @@ class _Run:
         await asyncio.wait(consuming)
         striking[1].cancel()
         await asyncio.wait(striking)
-        for task in (*producing, *consuming):
+        for task in (*producing, *consuming, passing):
             task.result()
         self._note_end_state()
         await world.stop()
@@ -183,6 +187,23 @@ class _Run:
                 return state.create_group(options, name, attempts)
 
             await keeper.change(group)
+
+    async def _create_passing(self) -> bool:
+        cluster, options = self.world.cluster, self.world.swarm.options.controller
+        if cluster is None or not self.world.serving:
+            return False
+        if TOPIC in cluster.controller.state.topics:
+            return True
+        change = cluster.controller._keeper.change
+        return await carried_out(change(lambda state: state.create_topic(options, TOPIC, TopicType.NORMAL, 1)))
+
+    async def _delete_passing(self) -> bool:
+        cluster = self.world.cluster
+        if cluster is None or not self.world.serving:
+            return False
+        if TOPIC not in cluster.controller.state.topics:
+            return True
+        return await carried_out(cluster.controller._keeper.change(lambda state: state.delete_topic(TOPIC)))
 
     async def _finish_work(self) -> None:
         """Wait until nothing is left to do, within a budget of virtual time (L2)."""
@@ -241,7 +262,7 @@ class _Run:
             self.verdict.broke("S7", f"in the end the log is damaged, and the server has not said so: {error}")
             return self.verdict
         verdict = Checker(swarm, world.history, messages, world.arrivals).judge()
-        verdict.violations[:0] = self.verdict.violations
+        verdict.violations[:0] = self.verdict.violations + self._passing.violations(world.history.disasters)
         clock = ProcessClock(world.loop, world.machine)
         for what, without in (("recovery", ""), ("recovery without queue files", "consumequeue")):
             disk = stored.copy_of(world.disk, without)
