@@ -136,7 +136,7 @@ class ProxyApp:
         await self._follower.start()
         self._tick()
         self.metrics.up.set(1)
-        _logger.info("proxy_started", name=self.options.name)
+        _logger.info("proxy started", name=self.options.name)
 
     def drain(self) -> None:
         """Answer the polls that wait, and let no other wait; sends and the like go on."""
@@ -153,7 +153,7 @@ class ProxyApp:
         await self._streams.finish(0)
         await self._follower.stop()
         await self._brokers.close()
-        _logger.info("proxy_stopped", name=self.options.name)
+        _logger.info("proxy stopped", name=self.options.name)
 
     def _tick(self) -> None:
         """What time alone brings about."""

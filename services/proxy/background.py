@@ -34,4 +34,4 @@ class Background:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _logger.error("proxy_background_task_failed", exc_info=error)
+            _logger.error("a background task of the proxy failed", exc_info=error)

@@ -8,6 +8,7 @@ from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageQueue, QueryOffsetPolicy
 from services.common.pb.popwheel.v1 import broker_pb2 as broker
 from services.common.pb.popwheel.v1.controller_pb2 import Topic
+from services.common.wire import field, varint
 from services.proxy.brokers import Brokers
 from services.proxy.catalog import Catalog
 from services.proxy.options import ProxyOptions
@@ -15,7 +16,6 @@ from services.proxy.poll_limits import PollLimits
 from services.proxy.resources import full_name
 from services.proxy.statuses import OK, of_rpc_error
 from services.proxy.validation import check_group_name, filter_of
-from services.proxy.wire import field, varint
 from services.rpc.methods import GET_OFFSET, PULL, QUERY_OFFSET, UPDATE_OFFSET
 from services.rpc.service import Call, Channel, Stream
 from services.rpc.status import RpcError

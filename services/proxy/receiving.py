@@ -7,6 +7,7 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
 from services.common.pb.popwheel.v1.broker_pb2 import PoppedMessage, PopRequest
+from services.common.wire import field, varint
 from services.proxy.admission import Admission
 from services.proxy.catalog import Catalog
 from services.proxy.clients import Clients
@@ -18,7 +19,6 @@ from services.proxy.renewal import RenewalBook
 from services.proxy.resources import full_name
 from services.proxy.statuses import OK
 from services.proxy.validation import check_invisible, filter_of
-from services.proxy.wire import field, varint
 from services.rpc.service import Call, Stream, StreamClosedError
 
 _ANY_QUEUE = -1

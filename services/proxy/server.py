@@ -110,7 +110,7 @@ class MessagingServer:
                 response = response_type()
                 response.status.CopyFrom(self._refusal(error))  # type: ignore[attr-defined]
             except Exception:
-                _logger.exception("proxy_call_failed", method=name, peer=call.peer)
+                _logger.exception("a call failed unexpectedly", method=name, peer=call.peer)
                 response = response_type()
                 response.status.CopyFrom(_UNEXPECTED)  # type: ignore[attr-defined]
             code: int = response.status.code  # type: ignore[attr-defined]
@@ -147,7 +147,7 @@ class MessagingServer:
             except StreamClosedError:
                 raise
             except Exception:
-                _logger.exception("proxy_call_failed", method=name, peer=call.peer)
+                _logger.exception("a call failed unexpectedly", method=name, peer=call.peer)
                 given = _UNEXPECTED
             if given is not OK:
                 # Field 1 of both ReceiveMessageResponse and PullMessageResponse.

@@ -6,9 +6,9 @@ of ours make one `system_properties` field, without anybody decoding either (DES
 
 from functools import lru_cache
 
-from services.broker.pop.redelivery import varint
 from services.broker.store.record import StoredRecord
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
+from services.common.wire import varint
 
 _SYSTEM_PROPERTIES_TAG = b"\x1a"
 _RECEIPT_HANDLE_TAG = b"\x62"

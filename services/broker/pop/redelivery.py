@@ -6,6 +6,7 @@ from services.broker.pop.check_point import CheckPoint, Origin
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common import names
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import DeadLetterQueue, Message, SystemProperties
+from services.common.wire import varint
 
 _DEAD_LETTER_QUEUE_TAG = b"\xa2\x01"
 """Field 20 of SystemProperties, length-delimited."""
@@ -60,24 +61,3 @@ def dead_letter(check_point: CheckPoint, index: int, stored: StoredRecord) -> Re
         tag_hash=stored.tag_hash,
         origin=Origin(check_point.id, index).encode(),
     )
-
-
-def varint(number: int) -> bytes:
-    """A number in protobuf's variable-length encoding."""
-    if number < _SMALL:
-        return _VARINTS[number]
-    return _varint(number)
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 127:
-        encoded.append(number & 127 | 128)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
-
-_SMALL = 2048
-_VARINTS = [_varint(number) for number in range(_SMALL)]
-"""Made once: most numbers in a message are small."""

@@ -7,7 +7,7 @@ from services.common import receipt
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, SystemProperties
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.proxy.wire import field as wire_field
+from services.common.wire import field as wire_field
 from services.rpc import methods
 from services.rpc.service import Call, Service, Stream
 from services.rpc.status import RpcError

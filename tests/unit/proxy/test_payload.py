@@ -10,8 +10,8 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
+from services.common.wire import field, varint
 from services.proxy.payload import ClientMessage, messages_of
-from services.proxy.wire import field, varint
 
 texts = st.text(max_size=20)
 system_properties = st.builds(

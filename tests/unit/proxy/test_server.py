@@ -125,7 +125,7 @@ async def test_an_unexpected_error_is_a_status_and_calls_are_timed(capsys: pytes
         w.app._sending._turns = None  # type: ignore[assignment]
         answer = await w.send(message())
         assert answer.status.code == Code.INTERNAL_SERVER_ERROR
-        assert "proxy_call_failed" in capsys.readouterr().out
+        assert "a call failed unexpectedly" in capsys.readouterr().out
         labels = {
             "node_type": "proxy",
             "protocol_type": "grpc",

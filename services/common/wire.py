@@ -1,4 +1,4 @@
-"""Protobuf's wire format, as far as the proxy reads and writes it by hand: lengths, field heads, skipping."""
+"""Protobuf's wire format, as far as it is read and written by hand where decoding a message would cost too much."""
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -11,14 +11,23 @@ FIXED32 = 5
 
 def varint(value: int) -> bytes:
     """The bytes of a number that is not negative."""
-    if value < 0x80:
-        return bytes((value,))
+    if value < _SMALL:
+        return _VARINTS[value]
+    return _varint(value)
+
+
+def _varint(value: int) -> bytes:
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+_SMALL = 2048
+_VARINTS = [_varint(number) for number in range(_SMALL)]
+"""Made once: most numbers in a message are small."""
 
 
 def field(number: int, inside: bytes) -> bytes:
