@@ -112,6 +112,8 @@ class World:
             self._watch_arrivals(cluster)
             await cluster.start()
         except (CorruptDataError, UnknownFormatError, OSError) as error:
+            if isinstance(error, OSError):
+                self._note_disaster("sync")  # a sync may have been refused as it started
             if not outcome.done():
                 outcome.set_result(f"{type(error).__name__}: {error}")
             return
