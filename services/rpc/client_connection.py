@@ -95,7 +95,7 @@ class ClientConnection(Wire):
             self._close()
         finally:
             self._receiving = False
-        self.flush()
+        self._flush_received()
 
     def _dispatch(self, event: Event) -> None:
         match event:

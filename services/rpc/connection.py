@@ -337,7 +337,8 @@ class Connection(Sending):
             raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "a PING frame is eight bytes")
         self._count(self._pings, "pings_max")
         if not flags & frames.ACK:
-            self.outbox.control(frames.ping(payload, ack=True))
+            # Go clients ping after each answer or so, to learn how fast the network is: the next answer takes it along.
+            self.outbox.patient(frames.ping(payload, ack=True))
         elif payload == GOING_AWAY_PING and self.going_away:
             self.refuse_streams()
         else:

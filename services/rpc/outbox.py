@@ -18,6 +18,7 @@ class Outbox:
         self.initial_window = frames.WINDOW_DEFAULT
         self.frame_bytes_max = frames.FRAME_BYTES_DEFAULT
         self.queued_bytes = 0
+        self._patient = 0
         self._ready: list[bytes] = []
         # Streams whose own window is open and which wait for the connection's, longest waiting first.
         self._waiting: dict[int, Stream] = {}
@@ -25,9 +26,15 @@ class Outbox:
     def __bool__(self) -> bool:
         return bool(self._ready)
 
+    @property
+    def is_urgent(self) -> bool:
+        """Whether something is ready that should not wait."""
+        return len(self._ready) > self._patient
+
     def take(self) -> bytes:
         """All frames that are ready, in one run of bytes; they are the caller's to send now."""
         ready = self._ready
+        self._patient = 0
         if len(ready) == 1:
             return ready.pop()
         data = b"".join(ready)
@@ -37,6 +44,11 @@ class Outbox:
     def control(self, frame: bytes) -> None:
         """Send a whole frame that no window holds up."""
         self._ready.append(frame)
+
+    def patient(self, frame: bytes) -> None:
+        """Send a whole frame that no window holds up and that can wait a moment."""
+        self._ready.append(frame)
+        self._patient += 1
 
     def headers(self, stream: Stream, block: bytes, *, end: bool) -> None:
         """Send HEADERS; nothing must wait on this stream."""

@@ -269,7 +269,7 @@ class UnaryCall(ServerCall):
         data = grpc_messages.frame_message(self._method.response.encode(result))
         connection = self._connection
         connection.http2.respond(self.stream_id, RESPONSE_HEADERS, data, TRAILERS_OK)
-        connection.flush_soon()
+        connection.answered()
 
 
 class StreamCall(ServerCall):

@@ -40,7 +40,8 @@ class ServerConnection(Wire):
     """A client's connection to a `Server`.
 
     What comes in during one turn of the loop is answered by one write: handlers that do not wait have answered by
-    the end of `data_received`, all others join the write of the turn in which they end.
+    the end of `data_received`, all others join the write of the turn in which they end. The last answer that is due
+    is written at once.
 
     Args:
         server: what it belongs to.
@@ -52,6 +53,7 @@ class ServerConnection(Wire):
         self._detected = False
         self._ready = False
         self._calls: dict[int, ServerCall | NotGrpc] = {}
+        self._unary_calls = 0
         self._lingering: set[ServerCall] = set()
         self._opened_at = self._heard_at = self._last_call_at = self._taken_at = self.now
         self._closing_at: float | None = None
@@ -95,7 +97,7 @@ class ServerConnection(Wire):
             self._close()
         finally:
             self._receiving = False
-        self.flush()
+        self._flush_received()
         if not self._calls and self.http2.refusing:
             self._close_if_idle()
 
@@ -187,6 +189,7 @@ class ServerConnection(Wire):
             return
         unary = UnaryCall(self, event.stream_id, head, method, handler, deadline)
         self._calls[event.stream_id] = unary
+        self._unary_calls += 1
         if event.ended:
             unary.ended()
 
@@ -196,9 +199,17 @@ class ServerConnection(Wire):
 
     # What calls say
 
+    def answered(self) -> None:
+        """A unary call has its answer: write it now if it is the last, else with those that this turn may bring."""
+        if self._unary_calls > 1:
+            self.flush_soon()
+        elif not self._receiving:
+            self.flush()
+
     def call_ended(self, stream_id: int) -> None:
         """A call is over as far as its caller is concerned."""
-        self._calls.pop(stream_id, None)
+        if self._calls.pop(stream_id, None).__class__ is UnaryCall:
+            self._unary_calls -= 1
         if not self._calls:
             self._last_call_at = self.clock.monotonic()
             if self.http2.refusing:

@@ -9,6 +9,7 @@ from services.rpc.limits import Limits
 from services.rpc.tls import TlsSession
 
 _WRITE_BUFFER_HIGH_BYTES = 256 * 1024
+_PATIENCE_S = 0.001
 
 
 class Wire(asyncio.Protocol):
@@ -32,6 +33,7 @@ class Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._tls: TlsSession | None = None
         self._flush_planned = False
+        self._patience: asyncio.TimerHandle | None = None
         self._receiving = False
 
     @property
@@ -59,8 +61,18 @@ class Wire(asyncio.Protocol):
         self._flush_planned = False
         self.flush()
 
+    def _flush_received(self) -> None:
+        """Write what is to be sent after bytes came in; in a moment, if all of it can wait for that."""
+        if self.http2.outbox.is_urgent or self._tls is not None:
+            self.flush()
+        elif self.http2.outbox and self._patience is None:
+            self._patience = self.loop.call_later(_PATIENCE_S, self.flush)
+
     def flush(self) -> None:
         """Write what is to be sent now."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
         transport = self._transport
         if transport is None:
             return

@@ -1,0 +1,101 @@
+"""How many writes a socket gets: what can wait is written with what cannot, and the last answer at once."""
+
+import asyncio
+from typing import Any, cast
+
+from services.rpc import frames
+from services.rpc.server import Server
+from services.rpc.server_connection import ServerConnection
+from services.rpc.service import RAW, Call, Method, Service
+from tests.unit.rpc.peers import REQUEST
+
+HOLD = Method("t.T", "Echo", RAW, RAW)
+PING = frames.ping(b"12345678", ack=False)
+PONG = frames.ping(b"12345678", ack=True)
+
+
+class Socket:
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class Held:
+    """A service whose answers wait for `release`, and a client's bytes to it."""
+
+    def __init__(self) -> None:
+        service = Service()
+        service.unary(HOLD, self._hold)
+        self.waiting: list[asyncio.Future[bytes]] = []
+        self.socket = Socket()
+        self.connection = ServerConnection(Server(service))
+        self.connection.connection_made(cast(Any, self.socket))
+        self.connection.data_received(frames.PREFACE + frames.settings({}))
+        self.socket.writes.clear()
+
+    async def _hold(self, call: Call, request: bytes) -> bytes:
+        self.waiting.append(asyncio.get_running_loop().create_future())
+        return await self.waiting[-1]
+
+    def receive(self, data: bytes) -> None:
+        """Bytes come in, outside any task, as the loop would bring them."""
+        asyncio.get_running_loop().call_soon(self.connection.data_received, data)
+
+
+def call(stream_id: int) -> bytes:
+    request = frames.frame(frames.DATA, frames.END_STREAM, stream_id, bytes(5))
+    head = frames.frame(frames.HEADERS, frames.END_HEADERS, stream_id, REQUEST)
+    return head + request
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_ping_is_answered_with_the_next_answer() -> None:
+    held = Held()
+    held.receive(call(1) + PING)
+    await turns(2)
+    assert held.socket.writes == []
+    held.waiting[0].set_result(b"")
+    await turns(2)
+    assert len(held.socket.writes) == 1
+    assert held.socket.writes[0].startswith(PONG)
+
+
+async def test_a_ping_alone_is_answered_a_moment_later() -> None:
+    held = Held()
+    held.receive(PING)
+    async with asyncio.timeout(5):
+        while not held.socket.writes:
+            await asyncio.sleep(0.001)
+    assert held.socket.writes == [PONG]
+
+
+async def test_the_last_answer_is_written_at_once_and_all_of_a_turn_in_one_write() -> None:
+    held = Held()
+    held.receive(call(1) + call(3) + call(5))
+    await turns(2)
+    for waiting in held.waiting[:2]:
+        waiting.set_result(b"")
+    await turns(1)
+    assert held.socket.writes == [], "there may be more in this turn"
+    await turns(2)
+    assert len(held.socket.writes) == 1
+    held.waiting[2].set_result(b"")
+    await turns(1)
+    assert len(held.socket.writes) == 2
