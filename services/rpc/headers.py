@@ -88,7 +88,7 @@ def read_field(name: bytes, value: bytes) -> HeaderField:
     if kind is _FAULT:
         return kind, "", key
     # Printable text without spaces at its ends is good whatever it says; anything else needs a closer look.
-    if not (text.isprintable() and text[:1] != " " and text[-1:] != " ") and _BAD_VALUE.search(value) is not None:
+    if not (text.isprintable() and text.strip() == text) and _BAD_VALUE.search(value) is not None:
         return _FAULT, key, f"the value of header {key[:64]!r} has forbidden characters"
     if key == "te" and text != "trailers":
         return _FAULT, key, "header te may only say trailers"
