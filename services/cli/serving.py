@@ -65,6 +65,9 @@ def within_open_files(limits: Limits) -> Limits:
         return limits
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     connections = connections_within(hard)
+    # Those that are one too many are open for a moment: at the most three turns of the loop take them and close them.
+    backlog = min(limits.accept_backlog, (hard - connections) // 4)
+    limits = replace(limits, accept_backlog=max(1, backlog))
     if connections >= limits.connections_max:
         return limits
     _logger.warning(

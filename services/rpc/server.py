@@ -20,7 +20,6 @@ log = structlog.get_logger()
 
 _CHECK_EVERY_S = 1.0
 _LAST_STREAMS_S = 1.0
-_BACKLOG = 1024
 
 
 class Server:
@@ -73,7 +72,9 @@ class Server:
             OSError: the address is taken or not ours.
         """
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: ServerConnection(self), host, port, backlog=_BACKLOG)
+        self._listener = await loop.create_server(
+            lambda: ServerConnection(self), host, port, backlog=self.limits.accept_backlog
+        )
         self.port = self._listener.sockets[0].getsockname()[1]
         self._check_timer = loop.call_later(_CHECK_EVERY_S, self._check)
 
