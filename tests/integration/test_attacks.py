@@ -5,8 +5,6 @@
 
 import asyncio
 import contextlib
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +12,10 @@ import pytest
 
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.attacks import ATTACKS, Attack, Target
-from tests.harness.client import SERVICE, MessagingClient
+from tests.harness.client import SERVICE
+from tests.harness.metrics import metric
+from tests.harness.others import others_are_served
 from tests.harness.standalone import StandaloneProcess
 
 CHUNK_BYTES = 64 * 1024
@@ -42,11 +41,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandalonePro
 
 def hits(server: StandaloneProcess, limit: str) -> float:
     """How often a limit was gone past, as /metrics tells."""
-    with urllib.request.urlopen(f"{server.http_url}/metrics", timeout=10) as answer:
-        for line in answer.read().decode().splitlines():
-            if line.startswith(f'popwheel_rpc_limit_hits_total{{limit="{limit}"}}'):
-                return float(line.split(" ")[-1])
-    return 0.0
+    return metric(server, "popwheel_rpc_limit_hits_total", limit=limit)
 
 
 def memory_kib(server: StandaloneProcess, field: str) -> int:
@@ -94,51 +89,12 @@ async def attack_it(server: StandaloneProcess, attack: Attack) -> None:
         await asyncio.sleep(0)
 
 
-class Others:
-    """A well-behaved client that goes on all the while.
-
-    Args:
-        client: its connection.
-    """
-
-    def __init__(self, client: MessagingClient) -> None:
-        self._client = client
-        self.served = 0
-        self.slowest_s = 0.0
-
-    async def go_on(self) -> None:
-        """Send, receive and ack."""
-        client = self._client
-        while True:
-            began = time.monotonic()
-            sent = await client.send("Others", b"body")
-            assert sent.status.code == Code.OK, sent
-            (message,) = await client.receive_all("others", "Others", 1)
-            acked = await client.ack("others", "Others", [message])
-            assert acked.status.code == Code.OK, acked
-            self.served += 1
-            self.slowest_s = max(self.slowest_s, time.monotonic() - began)
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 async def test_an_attack_ends_at_its_limit_and_others_are_served(attacked: StandaloneProcess, attack: Attack) -> None:
-    async with MessagingClient(attacked.grpc_address) as client:
-        others = Others(client)
-        going_on = asyncio.create_task(others.go_on())
-        while not others.served:
-            assert not going_on.done() or going_on.result() is None
-            await asyncio.sleep(0.01)
+    async with others_are_served(attacked.grpc_address):
         start_kib = memory_kib(attacked, "VmRSS")
         forget_peak(attacked)
         await attack_it(attacked, attack)
         cost_mib = (memory_kib(attacked, "VmHWM") - start_kib) / 1024
-        before = others.served
-        while others.served < before + 3:
-            assert not going_on.done() or going_on.result() is None
-            await asyncio.sleep(0.01)
-        going_on.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await going_on
     print(f"\n| {attack.name} | {attack.number or '-'} | `{attack.limit}` | {cost_mib:.1f} |")
     assert cost_mib < 2 * attack.held_mib + 16, "what it holds, and what Python needs to handle it"
