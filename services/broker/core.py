@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,8 +59,11 @@ class BrokerCore:
         self._on_arrival = on_arrival
         self._topic_ids: dict[str, int] = {}
         self._group_ids: dict[str, int] = {}
+        self._unsettled = True
         self._deleted_topics: set[str] = set()
         self._deleted_groups: set[str] = set()
+        self.names_version = 0
+        """Grows with each change of what topics and groups are known, which a checkpoint has to save at once."""
         self.interests = Interests(options.pop.notify_interests_max)
         self.store = MessageStore(disk, folder, options.log, clock, self._arrived)
         self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max)
@@ -145,20 +148,25 @@ class BrokerCore:
         """A checkpoint with the position that the log is synced up to now."""
         return replace(checkpoint, store=replace(checkpoint.store, synced_position=self.store.log.synced_position))
 
-    def deleted(self, topics: Iterable[str], groups: Iterable[str]) -> None:
-        """Topics and groups were deleted; `take_in_cluster_change` does the rest."""
-        self._deleted_topics.update(topics)
-        self._deleted_groups.update(groups)
+    def cluster_changed(self, deleted_topics: Iterable[str], deleted_groups: Iterable[str]) -> None:
+        """The controller's state has changed, and these are not in it any more; `settle` does the rest."""
+        self._unsettled = True
+        self._deleted_topics.update(deleted_topics)
+        self._deleted_groups.update(deleted_groups)
 
-    def take_in_cluster_change(self) -> None:
+    def settle(self) -> None:
         """Drop what belongs to topics and groups that were deleted, also if they were made again since.
 
+        To be called before anything is read from or put into a topic: nobody gets a message of one that was deleted.
         What the controller does not know at all is kept: a controller that lost its state must not cost messages.
 
         Raises:
             StatusError: the disk is full; it is to be tried again.
         """
+        if not self._unsettled:
+            return
         topics, groups = self._view.topics, self._view.groups
+        known = self._topic_ids.copy(), self._group_ids.copy()
         for name, known_id in list(self._topic_ids.items()):
             if topics[name].id != known_id if name in topics else name in self._deleted_topics:
                 self.forget_topic(name)
@@ -169,10 +177,12 @@ class BrokerCore:
         self._group_ids.update((group.name, group.id) for group in groups.values())
         self._deleted_topics.clear()
         self._deleted_groups.clear()
+        self._unsettled = False
+        if known != (self._topic_ids, self._group_ids):
+            self.names_version += 1
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: its messages are gone, and no group has any progress in it."""
-        self._topic_ids.pop(topic, None)
         stored = [
             name
             for name in sorted({name for name, _ in self.store.queues})
@@ -180,14 +190,15 @@ class BrokerCore:
         ]
         # The topic's own name also when it holds nothing: recovery must know that this deletion was dealt with, or it
         # would drop what was put into a topic that was made again.
-        self._forget(RecordKind.FORGET_TOPIC, sorted({topic, *stored}))
+        forgotten = sorted({topic, *stored})
+        self.store.put([Record(RecordKind.FORGET_TOPIC, self.revive_topic, 0, name.encode()) for name in forgotten])
         for name in stored:
             self.store.forget_topic(name)
             self.state.forget_topic(name)
+        self._topic_ids.pop(topic, None)
 
     def forget_group(self, group: str) -> None:
         """A group was deleted: its progress, its retry topics and its dead letters are gone."""
-        self._group_ids.pop(group, None)
         stored = [
             name
             for name in sorted({name for name, _ in self.store.queues})
@@ -200,15 +211,12 @@ class BrokerCore:
             for each in self.state.table
             if each.group == group
         ]
+        records += [Record(RecordKind.FORGET_TOPIC, topic, 0, name.encode()) for name in stored]
         self.store.put(records)
         self.state.forget_group(group)
-        if stored:
-            self._forget(RecordKind.FORGET_TOPIC, stored)
-            for name in stored:
-                self.store.forget_topic(name)
-
-    def _forget(self, kind: RecordKind, topics: Sequence[str]) -> None:
-        self.store.put([Record(kind, self.revive_topic, 0, topic.encode()) for topic in topics])
+        for name in stored:
+            self.store.forget_topic(name)
+        self._group_ids.pop(group, None)
 
     def commit_offset(self, commit: OffsetCommit) -> None:
         """Set a group's committed offset by hand.

@@ -85,6 +85,7 @@ class BrokerServer:
 
     async def put(self, call: Call, request: pb.PutRequest) -> pb.PutResponse:
         """Append messages and wait until they are durable."""
+        self._core.settle()
         if self._disk_is_full():
             self._statistics.refused_disk_full += 1
             raise disk_full()
@@ -124,6 +125,7 @@ class BrokerServer:
 
     async def pop(self, call: Call, request: pb.PopRequest) -> pb.PopResponse:
         """Give messages out."""
+        self._core.settle()
         response = self._core.popping.pop(request)
         if response.messages:
             self._due_changed()
@@ -179,6 +181,7 @@ class BrokerServer:
     def _pull_once(
         self, request: pb.PullRequest, offset: int, wanted: frozenset[int] | None
     ) -> tuple[pb.PullResponse, bool, int]:
+        self._core.settle()
         queue = self._core.store.queue(request.topic, request.queue_id)
         max_offset = 0 if queue is None else queue.max_offset
         if offset < 0 or offset > max_offset:

@@ -153,6 +153,7 @@ class Sending:
             StatusError: why they could not be stored.
         """
         pause_s = _PAUSE_FIRST_S
+        in_doubt = False
         failed: set[str] = set()
         give_up: float | None = None
         while True:
@@ -162,7 +163,15 @@ class Sending:
                 if not self._is_news_to_broker(topic, results):
                     return results
                 refusal = StatusError(Code.TOPIC_NOT_FOUND, results[0].error)
+            except StatusError as error:
+                if in_doubt:
+                    raise StatusError(
+                        Code.PROXY_TIMEOUT,
+                        f"{error.message}; an earlier try had no answer, so it can't be told whether it is stored",
+                    ) from error
+                raise
             except RpcError as error:
+                in_doubt = True
                 refusal = of_rpc_error(error, f"the broker {broker}")
                 if error.status is not GrpcStatus.UNAVAILABLE:
                     raise refusal from error

@@ -2,18 +2,15 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from services.common.errors import StatusError
 from tests.sim.clients import Consumer, LogEnd, Manners, Producer, Subscription, Tools
-from tests.sim.history import Disaster, History
+from tests.sim.history import History
 
 TOPIC = "passing"
 GROUP = "passer"
 
-_KNOWN_OPEN_S = 5.0
-"""Known and open: a broker that loses power so soon after a deletion may bring the topic's messages back, because its
-note of the deletion was not on the device, nor which topic of that name it had known (seed 30092)."""
 _LAST_TRIES = 40
 _SLACK_S = 1.0
 """How long after a deletion the broker may not have heard of it."""
@@ -65,18 +62,12 @@ class Passing:
                 return
             await asyncio.sleep(0.5)
 
-    def violations(self, disasters: Sequence[Disaster]) -> list[str]:
-        """Messages that came back from a topic that was deleted.
-
-        Args:
-            disasters: what the machine has suffered.
-        """
+    def violations(self) -> list[str]:
+        """Messages that came back from a topic that was deleted."""
         found = [f"S2: {each}" for each in self.history.unexpected]
         for delivery in self.history.deliveries:
             sent = self.history.sent.get(delivery.message_id)
             for began_s, ended_s in self._deletions:
-                if any(ended_s <= disaster.time_s <= ended_s + _KNOWN_OPEN_S for disaster in disasters):
-                    continue
                 if sent is not None and -1 < sent.ended_s < began_s and delivery.asked_s > ended_s + _SLACK_S:
                     found.append(
                         f"P4: {delivery.message_id} came at {delivery.got_s:.6f}, though its topic was deleted at "

@@ -262,7 +262,7 @@ class _Run:
             self.verdict.broke("S7", f"in the end the log is damaged, and the server has not said so: {error}")
             return self.verdict
         verdict = Checker(swarm, world.history, messages, world.arrivals).judge()
-        verdict.violations[:0] = self.verdict.violations + self._passing.violations(world.history.disasters)
+        verdict.violations[:0] = self.verdict.violations + self._passing.violations()
         clock = ProcessClock(world.loop, world.machine)
         for what, without in (("recovery", ""), ("recovery without queue files", "consumequeue")):
             disk = stored.copy_of(world.disk, without)

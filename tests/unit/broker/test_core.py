@@ -496,7 +496,7 @@ def test_a_topic_that_the_controller_lost_is_kept() -> None:
     world = world_of()
     world.put("t", b"1")
     world.view.topics.clear()
-    world.core.take_in_cluster_change()
+    world.core.settle()
     world.add_group("g")
     assert world.bodies(world.pop("g", "t")) == [b"1"]
 
@@ -538,3 +538,17 @@ def test_the_disk_is_synced_by_the_checkpoint() -> None:
     world.save()
     run_now(world.core.store.log.sync())
     assert world.disk.unsynced_bytes == 0
+
+
+def test_a_deletion_that_finds_the_disk_full_is_made_up_for() -> None:
+    world = world_of()
+    world.put("t", b"1")
+    world.disk.fill(0)
+    with pytest.raises(StatusError, match="disk is nearly full"):
+        world.delete_topic("t")
+    world.disk.fill(1 << 30)
+    world.core.settle()
+    world.add_topic("t")
+    assert world.bodies(world.pop("g", "t")) == []
+    world.crash("process")
+    assert world.bodies(world.pop("g", "t")) == []

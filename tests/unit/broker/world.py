@@ -98,7 +98,7 @@ class World:
         self.core.recover(checkpoint)
         self.flush()
         self.save()
-        self.core.take_in_cluster_change()
+        self.core.settle()
         self.flush()
 
     def _due_changed(self) -> None:
@@ -119,18 +119,17 @@ class World:
 
     def delete_topic(self, name: str) -> None:
         """The controller says that a topic is no more."""
-        self.core.deleted([name], [])
         self._apply(deleted_topics=[name])
 
     def delete_group(self, name: str) -> None:
         """The controller says that a group is no more."""
-        self.core.deleted([], [name])
         self._apply(deleted_groups=[name])
 
     def _apply(self, **changes: Any) -> None:
         self._next_id += 1
         self.view.apply(ClusterUpdate(version=self._next_id, **changes))
-        self.core.take_in_cluster_change()
+        self.core.cluster_changed(changes.get("deleted_topics", ()), changes.get("deleted_groups", ()))
+        self.core.settle()
 
     def flush(self) -> None:
         """Sync the log and make all of it readable, as the flusher does."""
