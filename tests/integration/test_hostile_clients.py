@@ -3,122 +3,54 @@ others are served all the while (E1, M1).
 """
 
 import asyncio
-import os
-import signal
-import socket
 import ssl
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import grpc
-import httpx
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.common.errors import code_name
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.rpc import frames
-from tests.harness.client import SERVICE, MessagingClient, duration, make_message
-from tests.harness.metrics import lasting, metric
-from tests.harness.others import others_are_served
-from tests.harness.standalone import ROOT, StandaloneProcess
-from tests.unit.rpc.peers import split
-
-SETTINGS = (
-    *("--set", "proxy.receive.invisible_ms_min=500"),
-    *("--set", "proxy.limits.handshake_timeout_ms=1500"),
-    *("--set", "proxy.limits.keepalive_interval_ms=2000"),
-    *("--set", "proxy.limits.keepalive_timeout_ms=1000"),
-    *("--set", "broker.pop.stay_ms=3600000"),
+from tests.harness.client import SERVICE, MessagingClient, make_message
+from tests.harness.hostility import (
+    ANSWERS,
+    GROUP,
+    METHODS,
+    MIB,
+    NORMAL_TOPIC,
+    REQUESTS,
+    RESOURCE,
+    TOPIC,
+    WITH_GROUP,
+    WITH_TOPIC,
+    check,
+    endured,
+    hostile_server,
+    naming,
+    nothing_changes,
+    poll,
+    queue,
+    say,
+    status_of,
 )
-TOPIC, GROUP, OTHER_GROUP, NORMAL_TOPIC = "Target", "target-group", "other-group", "NormalOnly"
-MIB = 2**20
-HOUR_S = 3600.0
+from tests.harness.metrics import metric
+from tests.harness.standalone import StandaloneProcess
+from tests.unit.rpc.peers import split
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProcess]:
-    with StandaloneProcess(tmp_path_factory.mktemp("hostile") / "data", SETTINGS) as process:
-        answer = httpx.post(f"{process.http_url}/api/v1/topics", json={"name": NORMAL_TOPIC, "type": "NORMAL"})
-        assert answer.status_code == 201, answer.text
-        asyncio.run(_prepare(process))
-        yield process
-        log = process.log_text()
-        assert "Traceback" not in log, log[-4_000:]
-
-
-async def _prepare(process: StandaloneProcess) -> None:
-    async with MessagingClient(process.grpc_address) as client:
-        for group in (GROUP, OTHER_GROUP):
-            assert (await client.send(TOPIC, b"first")).status.code == Code.OK
-            (message,) = await client.receive_all(group, TOPIC, 1, invisible_s=HOUR_S)
-            assert (await client.ack(group, TOPIC, [message])).status.code == Code.OK
-        (rest,) = await client.receive_all(GROUP, TOPIC, 1, invisible_s=HOUR_S)
-        assert (await client.ack(GROUP, TOPIC, [rest])).status.code == Code.OK
-
-
-@asynccontextmanager
-async def nothing_changes(server: StandaloneProcess) -> AsyncIterator[None]:
-    """What lasts is the same afterwards: topics, groups, messages, offsets, the log's size, what is given out."""
-    before = lasting(server), await committed(server)
-    yield
-    after = lasting(server), await committed(server)
-    assert after == before
-
-
-async def committed(server: StandaloneProcess) -> dict[tuple[str, int], int]:
-    """The committed offsets of the target's groups."""
-    async with MessagingClient(server.grpc_address) as client:
-        route = await client.route(TOPIC)
-        return {
-            (group, queue.id): (await client.get_offset(group, queue)).offset
-            for group in (GROUP, OTHER_GROUP)
-            for queue in route.message_queues
-        }
-
-
-async def endured(server: StandaloneProcess, hostility: Callable[[], Awaitable[None]]) -> None:
-    """Nothing changes by it, and then it happens again while others are served."""
-    async with nothing_changes(server):
-        await hostility()
-    async with others_are_served(server.grpc_address):
-        await hostility()
-
-
-def check(status: d.Status, *codes: int) -> None:
-    """A status is one of these, by name, and says why in a sentence fit for a log."""
-    assert status.code in codes, f"{code_name(status.code)}: {status.message}"
-    assert len(status.message.split()) >= 3, status
-    assert status.message.isprintable(), status
+    yield from hostile_server(tmp_path_factory)
 
 
 # What is no HTTP/2
-
-
-async def say(server: StandaloneProcess, data: bytes, *, end: bool = False) -> bytes:
-    """Send bytes; all that comes back until the server closes the connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.grpc_port)
-    said = b""
-    try:
-        writer.write(data)
-        if end:
-            writer.write_eof()
-        async with asyncio.timeout(15):
-            with suppress(ConnectionError):
-                while part := await reader.read(65_536):
-                    said += part
-    finally:
-        writer.transport.abort()
-    return said
-
 
 GARBAGE = {
     "an HTTP/1.1 request": b"GET /index.html HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -241,80 +173,6 @@ async def test_a_request_beyond_all_limits(server: StandaloneProcess) -> None:
 
 
 # Requests that are wrong
-
-RESOURCE = d.Resource(name=TOPIC)
-
-
-def queue(name: str = TOPIC, number: int = 0) -> d.MessageQueue:
-    return d.MessageQueue(topic=d.Resource(name=name), id=number, broker=d.Broker(name="broker-0"))
-
-
-def poll(**fields: Any) -> pb.ReceiveMessageRequest:
-    return pb.ReceiveMessageRequest(
-        **{
-            "group": d.Resource(name=GROUP),
-            "message_queue": queue(number=-1),
-            "filter_expression": d.FilterExpression(type=d.TAG, expression="*"),
-            "batch_size": 1,
-            "invisible_duration": duration(HOUR_S),
-            "long_polling_timeout": duration(0),
-            **fields,
-        }
-    )
-
-
-def naming(topic: str = TOPIC, group: str = GROUP) -> dict[str, Message]:
-    """A request of each call that names a topic or a group."""
-    names: dict[str, Any] = {"topic": d.Resource(name=topic), "group": d.Resource(name=group)}
-    return {
-        "QueryRoute": pb.QueryRouteRequest(topic=names["topic"]),
-        "QueryAssignment": pb.QueryAssignmentRequest(**names),
-        "SendMessage": pb.SendMessageRequest(messages=[make_message(topic, b"body")]),
-        "ReceiveMessage": poll(group=names["group"], message_queue=queue(topic, -1)),
-        "AckMessage": pb.AckMessageRequest(**names, entries=[pb.AckMessageEntry(receipt_handle="none")]),
-        "ChangeInvisibleDuration": pb.ChangeInvisibleDurationRequest(
-            **names, receipt_handle="none", invisible_duration=duration(30)
-        ),
-        "ForwardMessageToDeadLetterQueue": pb.ForwardMessageToDeadLetterQueueRequest(**names, receipt_handle="none"),
-        "PullMessage": pb.PullMessageRequest(group=names["group"], message_queue=queue(topic), batch_size=1),
-        "UpdateOffset": pb.UpdateOffsetRequest(group=names["group"], message_queue=queue(topic), offset=0),
-        "GetOffset": pb.GetOffsetRequest(group=names["group"], message_queue=queue(topic)),
-        "QueryOffset": pb.QueryOffsetRequest(message_queue=queue(topic)),
-        "Telemetry": pb.TelemetryCommand(
-            settings=d.Settings(subscription=d.Subscription(group=names["group"], subscriptions=[]))
-        ),
-    }
-
-
-WITH_TOPIC = [name for name in naming() if name != "Telemetry"]
-WITH_GROUP = [name for name in naming() if name not in ("QueryRoute", "SendMessage", "QueryOffset")]
-_DESCRIPTOR = pb.DESCRIPTOR.services_by_name["MessagingService"]
-METHODS = [method.name for method in _DESCRIPTOR.methods]
-REQUESTS: dict[str, type[Message]] = {one.name: getattr(pb, one.input_type.name) for one in _DESCRIPTOR.methods}
-ANSWERS: dict[str, type[Message]] = {one.name: getattr(pb, one.output_type.name) for one in _DESCRIPTOR.methods}
-
-
-async def status_of(client: MessagingClient, method: str, request: Message, *, metadata: Any = None) -> d.Status:
-    """The status that a call is answered with; of a stream, the first part's."""
-    code, text, answer = await first_answer(client, method, request, metadata)
-    assert code is grpc.StatusCode.OK, f"{code}: {text}"
-    parsed: Any = ANSWERS[method].FromString(answer)
-    status: d.Status = parsed.status
-    return status
-
-
-async def first_answer(
-    client: MessagingClient, method: str, request: Message, metadata: Any
-) -> tuple[grpc.StatusCode, str, bytes]:
-    call = client._channel.stream_stream(f"/{SERVICE}/{method}")(
-        iter([request.SerializeToString()]), timeout=5, metadata=client.metadata if metadata is None else metadata
-    )
-    answer = await call.read()
-    if answer is grpc.aio.EOF:
-        return await call.code(), await call.details() or "", b""
-    call.cancel()
-    return grpc.StatusCode.OK, "", answer
-
 
 BAD_NAMES = {
     "empty": "",
@@ -530,291 +388,3 @@ async def test_a_message_of_another_type_than_its_topics(
             check(await status_of(client, "SendMessage", request_), code)
 
     await endured(server, hostility)
-
-
-# Receipt handles
-
-
-async def held(client: MessagingClient) -> d.Message:
-    """A message that the target group has been given for an hour."""
-    assert (await client.send(TOPIC, b"held")).status.code == Code.OK
-    (message,) = await client.receive_all(GROUP, TOPIC, 1, invisible_s=HOUR_S)
-    return message
-
-
-async def is_refused(client: MessagingClient, handle: str, *, group: str = GROUP, topic: str = TOPIC) -> None:
-    """All that is done with a handle is refused."""
-    names: dict[str, Any] = {"group": d.Resource(name=group), "topic": d.Resource(name=topic)}
-    for method, request in (
-        ("AckMessage", pb.AckMessageRequest(**names, entries=[pb.AckMessageEntry(receipt_handle=handle)])),
-        (
-            "ChangeInvisibleDuration",
-            pb.ChangeInvisibleDurationRequest(**names, receipt_handle=handle, invisible_duration=duration(0)),
-        ),
-        ("ForwardMessageToDeadLetterQueue", pb.ForwardMessageToDeadLetterQueueRequest(**names, receipt_handle=handle)),
-    ):
-        check(await status_of(client, method, request), Code.INVALID_RECEIPT_HANDLE)
-
-
-def forged(handle: str) -> Iterator[str]:
-    """Handles that are not quite this one."""
-    fields = handle.split(" ")
-    for index in range(len(fields)):
-        if index == 7:
-            continue  # the queue offset is not signed: which message of the pop; see the test below
-        changed = "0" if fields[index] != "0" else "1"
-        yield " ".join([*fields[:index], changed, *fields[index + 1 :]])
-    for cut in (0, 1, len(handle) // 2, len(handle) - 1):
-        yield handle[:cut]
-    yield from (handle + "0", handle + " ", " " + handle, handle.upper() + "!", handle * 2, "9" * 600, "\0" + handle)
-    yield " ".join([*fields[:7], "-1", fields[8]])
-    yield " ".join([*fields[:7], "٣", fields[8]])
-    yield " ".join([*fields[:7], "9" * 30, fields[8]])
-
-
-async def test_forged_and_truncated_handles(server: StandaloneProcess) -> None:
-    async with MessagingClient(server.grpc_address) as client:
-        message = await held(client)
-
-        async def hostility() -> None:
-            for handle in forged(message.system_properties.receipt_handle):
-                await is_refused(client, handle)
-
-        await endured(server, hostility)
-        assert (await client.ack(GROUP, TOPIC, [message])).status.code == Code.OK
-
-
-async def test_the_handle_of_a_message_that_was_not_given_out_with_it(server: StandaloneProcess) -> None:
-    async with MessagingClient(server.grpc_address) as client:
-        message = await held(client)
-        fields = message.system_properties.receipt_handle.split(" ")
-
-        async def hostility() -> None:
-            for offset in (int(fields[7]) + 1, int(fields[7]) + 100, 2**63):
-                await is_refused(client, " ".join([*fields[:7], str(offset), fields[8]]))
-
-        await endured(server, hostility)
-        assert (await client.ack(GROUP, TOPIC, [message])).status.code == Code.OK
-
-
-async def test_another_groups_message_is_not_acknowledged(server: StandaloneProcess) -> None:
-    async with MessagingClient(server.grpc_address) as client:
-        message = await held(client)
-        handle = message.system_properties.receipt_handle
-
-        async def hostility() -> None:
-            await is_refused(client, handle, group=OTHER_GROUP)
-            await is_refused(client, handle, topic=NORMAL_TOPIC)
-
-        await endured(server, hostility)
-        assert (await client.ack(GROUP, TOPIC, [message])).status.code == Code.OK
-        (same,) = await client.receive_all(OTHER_GROUP, TOPIC, 1, invisible_s=HOUR_S)
-        assert (await client.ack(OTHER_GROUP, TOPIC, [same])).status.code == Code.OK
-
-
-async def test_a_foreign_servers_handle(server: StandaloneProcess, tmp_path: Path) -> None:
-    with StandaloneProcess(tmp_path / "foreign") as foreign:
-        async with MessagingClient(foreign.grpc_address) as client:
-            handle = (await held(client)).system_properties.receipt_handle
-    async with nothing_changes(server), MessagingClient(server.grpc_address) as client:
-        await is_refused(client, handle)
-
-
-async def test_stale_handles(server: StandaloneProcess) -> None:
-    async with MessagingClient(server.grpc_address) as client:
-        message = await held(client)
-        before_change = message.system_properties.receipt_handle
-        assert (await client.change_invisible(GROUP, TOPIC, message, HOUR_S)).status.code == Code.OK
-
-        async def hostility() -> None:
-            await is_refused(client, before_change)
-
-        await endured(server, hostility)
-
-        assert (await client.change_invisible(GROUP, TOPIC, message, 0.5)).status.code == Code.OK
-        too_late = message.system_properties.receipt_handle
-        (again,) = await client.receive_all(GROUP, TOPIC, 1, invisible_s=HOUR_S)
-        assert again.system_properties.delivery_attempt == 2
-        async with nothing_changes(server):
-            await is_refused(client, too_late)
-        assert (await client.ack(GROUP, TOPIC, [again])).status.code == Code.OK
-
-
-async def test_good_and_bad_handles_in_one_request(server: StandaloneProcess) -> None:
-    async with MessagingClient(server.grpc_address) as client:
-        message = await held(client)
-        bad = d.Message(system_properties=d.SystemProperties(receipt_handle="forged", message_id="x"))
-        answer = await client.ack(GROUP, TOPIC, [bad, message, bad])
-        assert answer.status.code == Code.MULTIPLE_RESULTS
-        codes = [entry.status.code for entry in answer.entries]
-        assert codes == [Code.INVALID_RECEIPT_HANDLE, Code.OK, Code.INVALID_RECEIPT_HANDLE]
-
-
-# Calls that are given up
-
-
-async def test_polls_cancelled_at_every_moment_lose_nothing(server: StandaloneProcess) -> None:
-    topic, group, count = "Cancelled", "cancelled", 40
-    # What had reached the client before it cancelled comes again when its invisible duration is over.
-    made = {"name": group, "max_attempts": 1_000, "backoff_ms": [10]}
-    assert httpx.post(f"{server.http_url}/api/v1/groups", json=made).status_code == 201
-    async with MessagingClient(server.grpc_address) as client, others_are_served(server.grpc_address):
-        for number in range(count):
-            assert (await client.send(topic, b"%d" % number)).status.code == Code.OK
-        request = poll(
-            group=d.Resource(name=group),
-            message_queue=queue(topic, -1),
-            batch_size=8,
-            invisible_duration=duration(1),
-            long_polling_timeout=duration(5),
-        )
-        for step in range(60):
-            call = client._channel.stream_stream(f"/{SERVICE}/ReceiveMessage")(
-                iter([request.SerializeToString()]), timeout=10, metadata=client.metadata
-            )
-            await asyncio.sleep(step * 0.0002)
-            call.cancel()
-        found: set[bytes] = set()
-        async with asyncio.timeout(60):
-            while len(found) < count:
-                received = await client.receive(group, topic, invisible_s=HOUR_S, poll_s=5)
-                found |= {message.body for message in received.messages}
-                if received.messages:
-                    assert (await client.ack(group, topic, received.messages)).status.code == Code.OK
-        assert len(found) == count
-
-
-@pytest.mark.parametrize("method", METHODS)
-async def test_calls_cancelled_at_every_moment(server: StandaloneProcess, method: str) -> None:
-    request = naming(topic="Broken-off", group="broken-off").get(method, REQUESTS[method]()).SerializeToString()
-    async with MessagingClient(server.grpc_address) as client, others_are_served(server.grpc_address):
-        for step in range(30):
-            call = client._channel.stream_stream(f"/{SERVICE}/{method}")(metadata=client.metadata)
-            if step % 3:
-                with suppress(asyncio.CancelledError, asyncio.InvalidStateError):
-                    await call.write(request)
-            await asyncio.sleep(step * 0.0001)
-            call.cancel()
-        async with asyncio.timeout(10):
-            while _in_flight(server, method):
-                await asyncio.sleep(0.05)
-
-
-def _in_flight(server: StandaloneProcess, method: str) -> float:
-    path = f"/{SERVICE}/{method}"
-    # Telemetry streams of well-behaved clients live on; this module has none.
-    return metric(server, "popwheel_rpc_calls_in_flight", path=path)
-
-
-# Clients that are there no more, and do not say so
-
-PATIENT = """
-import asyncio, sys
-from tests.harness.client import MessagingClient
-
-async def main():
-    async with MessagingClient(sys.argv[1]) as client:
-        print("ready", flush=True)
-        await asyncio.gather(*(client.receive("half-open", "HalfOpen", poll_s=15.0) for _ in range(20)))
-
-asyncio.run(main())
-"""
-
-
-async def test_a_client_that_is_frozen_is_let_go_and_its_polls_end(server: StandaloneProcess) -> None:
-    async with MessagingClient(server.grpc_address) as client:
-        assert (await client.send("HalfOpen", b"kept")).status.code == Code.OK
-        (message,) = await client.receive_all("half-open", "HalfOpen", 1)
-        assert (await client.ack("half-open", "HalfOpen", [message])).status.code == Code.OK
-    before = metric(server, "popwheel_rpc_limit_hits_total", limit="keepalive_timeout_s")
-    frozen = subprocess.Popen(
-        [sys.executable, "-c", PATIENT, server.grpc_address],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-    )
-    try:
-        assert frozen.stdout is not None
-        assert await asyncio.to_thread(frozen.stdout.readline) == b"ready\n"
-        async with others_are_served(server.grpc_address), asyncio.timeout(30):
-            while metric(server, "popwheel_proxy_polls_waiting") < 20:
-                await asyncio.sleep(0.05)
-            frozen.send_signal(signal.SIGSTOP)
-            while metric(server, "popwheel_rpc_limit_hits_total", limit="keepalive_timeout_s") == before:
-                await asyncio.sleep(0.1)
-            while metric(server, "popwheel_proxy_polls_waiting"):
-                await asyncio.sleep(0.1)
-    finally:
-        frozen.kill()
-        frozen.wait()
-        assert frozen.stdout is not None
-        frozen.stdout.close()
-    async with MessagingClient(server.grpc_address) as client:
-        assert (await client.send("HalfOpen", b"next")).status.code == Code.OK
-        (message,) = await client.receive_all("half-open", "HalfOpen", 1)
-        assert message.body == b"next", "nobody who is gone was given it"
-        assert (await client.ack("half-open", "HalfOpen", [message])).status.code == Code.OK
-
-
-async def test_a_socket_that_answers_no_ping_is_let_go(server: StandaloneProcess) -> None:
-    before = metric(server, "popwheel_rpc_limit_hits_total", limit="keepalive_timeout_s")
-    async with nothing_changes(server):
-        said = await say(server, frames.PREFACE + frames.settings({}))
-        assert frames.ping(b"stillher", ack=False) in said
-        assert metric(server, "popwheel_rpc_limit_hits_total", limit="keepalive_timeout_s") == before + 1
-
-
-async def test_a_client_that_ends_its_half_and_stays(server: StandaloneProcess) -> None:
-    async with nothing_changes(server):
-        await say(server, frames.PREFACE + frames.settings({}), end=True)
-
-
-async def test_a_thousand_connections_that_send_nothing(server: StandaloneProcess) -> None:
-    def memory_kib() -> int:
-        for line in Path(f"/proc/{server.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1])
-        raise AssertionError("no VmRSS")
-
-    before = metric(server, "popwheel_rpc_limit_hits_total", limit="preface_timeout_s")
-    start_kib = memory_kib()
-    sockets = [socket.socket() for _ in range(1_000)]
-    try:
-        async with others_are_served(server.grpc_address) as others, asyncio.timeout(60):
-            for each in sockets:
-                each.setblocking(False)
-                await asyncio.get_running_loop().sock_connect(each, ("127.0.0.1", server.grpc_port))
-            cost_mib = (memory_kib() - start_kib) / 1024
-            await others.wait_for(3)
-            while metric(server, "popwheel_rpc_limit_hits_total", limit="preface_timeout_s") < before + 1_000:
-                await asyncio.sleep(0.1)
-            while metric(server, "popwheel_rpc_connections") > 5:
-                await asyncio.sleep(0.1)
-    finally:
-        for each in sockets:
-            each.close()
-    print(f"\n1,000 silent connections: {cost_mib:.1f} MiB")
-    assert cost_mib < 40
-
-
-async def test_more_connections_than_files(tmp_path: Path) -> None:
-    """Connections never take the files that the broker needs."""
-    with StandaloneProcess(tmp_path / "data", open_files_max=200) as server:
-        sockets = [socket.socket() for _ in range(400)]
-        try:
-            async with MessagingClient(server.grpc_address) as client:
-                assert (await client.send("Files", b"first")).status.code == Code.OK
-                for each in sockets:
-                    each.setblocking(False)
-                    each.connect_ex(("127.0.0.1", server.grpc_port))
-                async with asyncio.timeout(20):
-                    while not metric(server, "popwheel_rpc_limit_hits_total", limit="connections_max"):
-                        await asyncio.sleep(0.05)
-                for number in range(20):
-                    assert (await client.send(f"Files-{number}", b"body")).status.code == Code.OK
-                (message,) = await client.receive_all("files", "Files", 1)
-                assert (await client.ack("files", "Files", [message])).status.code == Code.OK
-        finally:
-            for each in sockets:
-                each.close()
-        assert "Too many open files" not in server.log_text()
