@@ -66,8 +66,8 @@ def within_open_files(limits: Limits) -> Limits:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     connections = connections_within(hard)
     # Those that are one too many are open for a moment: at the most three turns of the loop take them and close them.
-    backlog = min(limits.accept_backlog, (hard - connections) // 4)
-    limits = replace(limits, accept_backlog=max(1, backlog))
+    at_once = min(limits.accepted_at_once_max, (hard - connections) // 4)
+    limits = replace(limits, accepted_at_once_max=max(1, at_once))
     if connections >= limits.connections_max:
         return limits
     _logger.warning(

@@ -20,6 +20,7 @@ log = structlog.get_logger()
 
 _CHECK_EVERY_S = 1.0
 _LAST_STREAMS_S = 1.0
+_BACKLOG = 1024
 
 
 class Server:
@@ -73,8 +74,12 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
-            lambda: ServerConnection(self), host, port, backlog=self.limits.accept_backlog
+            lambda: ServerConnection(self), host, port, backlog=self.limits.accepted_at_once_max
         )
+        # To asyncio the backlog is also how many it accepts at once; what waits in the kernel costs no file.
+        for listening in self._listener.sockets:
+            with listening.dup() as twin:
+                twin.listen(_BACKLOG)
         self.port = self._listener.sockets[0].getsockname()[1]
         self._check_timer = loop.call_later(_CHECK_EVERY_S, self._check)
 
