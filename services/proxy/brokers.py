@@ -43,7 +43,7 @@ class Brokers:
         known = self._channels.get(name)
         if known is not None:
             return known[1]
-        raise StatusError(Code.HA_NOT_AVAILABLE, f"the broker {name!r} is not there now; try again")
+        raise StatusError(Code.HA_NOT_AVAILABLE, f"the broker {_shown(name)} is not there now; try again")
 
     async def close(self) -> None:
         """Close all channels."""
@@ -68,3 +68,8 @@ class Brokers:
     def _moved(self, name: str, address: str) -> bool:
         info = self._view.brokers.get(name)
         return info is None or info.address != address
+
+
+def _shown(name: str) -> str:
+    """A name that a client made up, as it may stand in a sentence."""
+    return repr(name if len(name) <= 64 else name[:61] + "...")

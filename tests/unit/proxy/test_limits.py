@@ -288,6 +288,14 @@ async def test_an_impossible_name_is_not_repeated_as_it_came() -> None:
         assert status.message.isprintable()
 
 
+async def test_the_name_of_a_broker_is_not_repeated_at_any_length() -> None:
+    async with world() as w:
+        queue = d.MessageQueue(topic=NAMES[0], id=0, broker=d.Broker(name="b" * 9_000))
+        status = await call(protocol.GET_OFFSET, pb.GetOffsetRequest(group=NAMES[1], message_queue=queue))(w)
+        assert status.code == Code.HA_NOT_AVAILABLE
+        assert len(status.message) < 200
+
+
 async def test_a_timestamp_of_any_size_is_taken() -> None:
     async with world() as w:
         queue = d.MessageQueue(topic=NAMES[0], id=0, broker=d.Broker(name="b1"))
