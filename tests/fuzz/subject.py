@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from services.cli.in_process import InProcessCluster
 from services.cli.options import StandaloneOptions
 from services.common.clock import SystemClock
+from services.common.names import REVIVE_PREFIX
 from services.rpc.limits import Limits
 from services.rpc.metrics import RpcMetrics
 from services.rpc.server import Server
@@ -98,7 +99,10 @@ class Subject:
             asyncio.get_running_loop().set_exception_handler(None)
 
     def snapshot(self) -> dict[str, object]:
-        """All that lasts: topics, groups, the log's end, committed offsets, messages that are out."""
+        """All that lasts: topics, groups, stored messages, committed offsets, messages that are out.
+
+        The log's end is none of it: the broker writes down by itself which topics and groups it has heard of.
+        """
         core = self.cluster.broker.core
         state = self.cluster.controller._keeper.state
         committed = {
@@ -106,10 +110,13 @@ class Subject:
             for progress in core.state.merge_buffer
             if progress.committed
         }
+        stored = {
+            key: queue.max_offset for key, queue in core.store.queues.items() if not key[0].startswith(REVIVE_PREFIX)
+        }
         return {
             "topics": tuple(state.topics),
             "groups": tuple(state.groups),
-            "log's end": core.store.log.end_position,
+            "messages stored": stored,
             "messages given out": core.state.table.open_messages,
             "committed offsets": committed,
         }
