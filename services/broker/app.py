@@ -98,7 +98,6 @@ class BrokerApp:
         self._tasks: list[asyncio.Task[None]] = []
         self._saving = asyncio.Lock()
         self._cluster_changed = asyncio.Event()
-        self._names_changed = asyncio.Event()
         self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
     @property
@@ -192,28 +191,21 @@ class BrokerApp:
 
     async def _save_often(self) -> None:
         saved_position = -1
-        saved_names = -1
         interval_s = self._options.checkpoint_interval_ms / 1000
         look_s = min(interval_s, _SAVE_LOOK_INTERVAL_S)
         waited_s = 0.0
         while not self.failure.done():
-            try:
-                async with asyncio.timeout(look_s):
-                    await self._names_changed.wait()
-            except TimeoutError:
-                waited_s += look_s
-            self._names_changed.clear()
-            position, names = self.core.store.log.end_position, self.core.names_version
+            await asyncio.sleep(look_s)
+            waited_s += look_s
+            position = self.core.store.log.end_position
             much_is_new = position - max(saved_position, 0) >= self._options.checkpoint_bytes
-            is_time = position != saved_position and (waited_s >= interval_s or much_is_new)
-            # New names at once: after a power loss they tell a topic that was made again from the one before.
-            if self.failure.done() or not (is_time or names != saved_names):
+            if position == saved_position or self.failure.done() or not (waited_s >= interval_s or much_is_new):
                 continue
             waited_s = 0.0
             try:
                 self.core.rewrite_lagging()
                 await self._save()
-                saved_position, saved_names = position, names
+                saved_position = position
             except (OSError, StatusError) as error:
                 if not self.failure.done():
                     _log.error("the broker's progress could not be saved, trying again", error=str(error))
@@ -255,7 +247,7 @@ class BrokerApp:
             self._cluster_changed.clear()
             try:
                 self.core.settle()
-                self._names_changed.set()
+                self.flusher.confirm_later()
             except StatusError as error:
                 _log.error("a change of topics or groups could not be taken in, trying again", error=str(error))
                 await asyncio.sleep(1)

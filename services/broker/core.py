@@ -1,6 +1,7 @@
 """A broker's core: store and pop state, changed only here, and the records that are neither messages nor pops."""
 
 import itertools
+import json
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -62,8 +63,6 @@ class BrokerCore:
         self._unsettled = True
         self._deleted_topics: set[str] = set()
         self._deleted_groups: set[str] = set()
-        self.names_version = 0
-        """Grows with each change of what topics and groups are known, which a checkpoint has to save at once."""
         self.interests = Interests(options.pop.notify_interests_max)
         self.store = MessageStore(disk, folder, options.log, clock, self._arrived)
         self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max)
@@ -89,7 +88,7 @@ class BrokerCore:
         for found in () if first is None else itertools.chain((first,), newer):
             self._note_closed(found, closed)
             state.replay(found, store.ensure_queue)
-            self._replay_deletion(found)
+            self._replay_names(found)
         state.table.bound_dues(self._clock.steady_ms())
         state.table.restart_ids(checkpoint.pop.next_number)
         self._acknowledge(closed)
@@ -120,9 +119,13 @@ class BrokerCore:
                 ]
             )
 
-    def _replay_deletion(self, found: StoredRecord) -> None:
-        """What is known of a topic or group since it was deleted is learned anew from the controller."""
-        if found.kind == RecordKind.FORGET_TOPIC:
+    def _replay_names(self, found: StoredRecord) -> None:
+        """Which topics and groups were known when the log ended."""
+        if found.kind == RecordKind.NAMES:
+            ids = json.loads(found.payload)
+            self._topic_ids.update(ids["topics"])
+            self._group_ids.update(ids["groups"])
+        elif found.kind == RecordKind.FORGET_TOPIC:
             self._topic_ids.pop(found.payload.decode(), None)
         elif found.kind == RecordKind.FORGET_GROUP:
             self._group_ids.pop(found.payload.decode(), None)
@@ -166,20 +169,27 @@ class BrokerCore:
         if not self._unsettled:
             return
         topics, groups = self._view.topics, self._view.groups
-        known = self._topic_ids.copy(), self._group_ids.copy()
         for name, known_id in list(self._topic_ids.items()):
             if topics[name].id != known_id if name in topics else name in self._deleted_topics:
                 self.forget_topic(name)
         for name, known_id in list(self._group_ids.items()):
             if groups[name].id != known_id if name in groups else name in self._deleted_groups:
                 self.forget_group(name)
-        self._topic_ids.update((topic.name, topic.id) for topic in topics.values())
-        self._group_ids.update((group.name, group.id) for group in groups.values())
+        self._note_names(
+            {topic.name: topic.id for topic in topics.values() if self._topic_ids.get(topic.name) != topic.id},
+            {group.name: group.id for group in groups.values() if self._group_ids.get(group.name) != group.id},
+        )
         self._deleted_topics.clear()
         self._deleted_groups.clear()
         self._unsettled = False
-        if known != (self._topic_ids, self._group_ids):
-            self.names_version += 1
+
+    def _note_names(self, topic_ids: dict[str, int], group_ids: dict[str, int]) -> None:
+        """Write down new topics and groups before anything is put into them, so that no message survives without."""
+        if topic_ids or group_ids:
+            body = json.dumps({"topics": topic_ids, "groups": group_ids}).encode()
+            self.store.put([Record(RecordKind.NAMES, self.revive_topic, 0, body)])
+            self._topic_ids.update(topic_ids)
+            self._group_ids.update(group_ids)
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: its messages are gone, and no group has any progress in it."""

@@ -191,10 +191,16 @@ class MessageStore:
         """Delete the oldest segment if it ends at or before `position`, and what leads into it; 1 if it went."""
         removed = self.log.remove_before(position)
         if removed:
-            start = self.log.start_position
-            for queue in self.queues.values():
-                queue.forget_before(queue.first_at_or_after(start))
+            self._forget_what_is_gone()
         return removed
+
+    def _forget_what_is_gone(self) -> None:
+        """Let the entries go that lead to before the log's start."""
+        start = self.log.start_position
+        for queue in self.queues.values():
+            oldest = queue.read(queue.min_offset, 1)
+            if oldest and oldest[0].position < start:
+                queue.forget_before(queue.first_at_or_after(start))
 
     def checkpoint(self) -> tuple[StoreCheckpoint, list[File]]:
         """Write the queues' files as far as they are confirmed.
@@ -247,6 +253,8 @@ class MessageStore:
                 if queue.max_offset == 0 and max_offset > 0:
                     # It was made again, and the log holds nothing of it any more: its offsets go on all the same (S3).
                     queue.begin_at(max_offset)
+        # The checkpoint may be older than what retention deleted last.
+        self._forget_what_is_gone()
         self.confirmed_position = self.log.end_position
 
     def _take_up(self, found: StoredRecord) -> None:

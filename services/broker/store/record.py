@@ -59,6 +59,8 @@ class RecordKind(IntEnum):
     """The group has no progress and holds no messages: it was deleted."""
     OFFSET = 7
     """A group's offset in a queue was set by hand."""
+    NAMES = 8
+    """Topics and groups with their ids, as the controller has them since: tells one from an earlier of its name."""
 
 
 @dataclass(slots=True)
