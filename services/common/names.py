@@ -9,6 +9,7 @@ SYSTEM_PREFIX = "rmq_sys_"
 STORED_NAME_LENGTH_MAX = 255
 """What a record of the commit log and a folder of the file system can hold."""
 
+_RETRY_SEPARATOR = "+"
 _LEGAL = re.compile(r"[%A-Za-z0-9_-]+")
 
 
@@ -18,7 +19,13 @@ def retry_topic(group: str, topic: str) -> str:
     The separator is one that no name may hold: with the articles' `_`, group `a` on topic `b_c` and group `a_b` on
     topic `c` would share a retry topic (decision 0005).
     """
-    return f"{RETRY_PREFIX}{group}+{topic}"
+    return f"{RETRY_PREFIX}{group}{_RETRY_SEPARATOR}{topic}"
+
+
+def group_of_retry_topic(topic: str) -> str:
+    """The group whose retry topic this is, as `retry_topic` makes it; empty if it is none."""
+    group, separator, _ = topic.removeprefix(RETRY_PREFIX).partition(_RETRY_SEPARATOR)
+    return group if separator and topic.startswith(RETRY_PREFIX) else ""
 
 
 def dead_letter_topic(group: str) -> str:

@@ -2,7 +2,7 @@
 
 from services.common.cluster import ClusterView
 from services.common.errors import StatusError
-from services.common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
+from services.common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, group_of_retry_topic, is_system_topic
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import (
     EnsureGroupRequest,
@@ -43,7 +43,7 @@ class Catalog:
         if name.startswith(DEAD_LETTER_PREFIX):
             there = name.removeprefix(DEAD_LETTER_PREFIX) in self._view.groups
         elif name.startswith(RETRY_PREFIX):
-            there = self._is_retry_topic(name.removeprefix(RETRY_PREFIX))
+            there = group_of_retry_topic(name) in self._view.groups
         else:
             there = False
         return Topic(name=name, type=TopicType.NORMAL, queues=1) if there else None
@@ -131,15 +131,6 @@ class Catalog:
         except RpcError as error:
             raise of_rpc_error(error, f"the controller, which would make the group {name},") from error
         return response.group
-
-    def _is_retry_topic(self, rest: str) -> bool:
-        """Whether `rest` is `{group}_{topic}` of a group that is there; both may hold underscores."""
-        position = rest.find("_")
-        while position > 0:
-            if rest[:position] in self._view.groups:
-                return True
-            position = rest.find("_", position + 1)
-        return False
 
     def _check_ready(self) -> None:
         if not self._view.ready:

@@ -71,7 +71,7 @@ async def test_a_missing_topic_is_made_where_that_is_allowed() -> None:
         assert (await route(w, "not a name")).status.code == Code.ILLEGAL_TOPIC
 
 
-@pytest.mark.parametrize("topic", ["%DLQ%group", "%RETRY%group_orders"])
+@pytest.mark.parametrize("topic", ["%DLQ%group", "%RETRY%group+orders"])
 async def test_topics_of_a_group_have_one_queue(topic: str) -> None:
     async with world() as w:
         (queue,) = (await route(w, topic)).message_queues
