@@ -45,6 +45,7 @@ class StandaloneProcess:
         log_path: where its output goes; beside the data folder if not given. Appended to over restarts.
         environment: variables that it gets on top of this process's own.
         open_files_max: how many files it may have open; as many as this process if not given.
+        module: what to run: the command line, or a module that changes something and then runs it.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class StandaloneProcess:
         log_path: Path | None = None,
         environment: dict[str, str] | None = None,
         open_files_max: int | None = None,
+        module: str = "services.cli.main",
     ) -> None:
         self.data_dir = data_dir
         self.extra_args = list(extra_args)
@@ -62,6 +64,7 @@ class StandaloneProcess:
         self.grpc_port, self.http_port = free_ports(2)
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
         self._open_files_max = open_files_max
+        self._module = module
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -94,7 +97,7 @@ class StandaloneProcess:
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "services.cli.main", "standalone"),
+                    *(sys.executable, "-m", self._module, "standalone"),
                     *("--data-dir", str(self.data_dir)),
                     *("--host", "127.0.0.1"),
                     *("--grpc-port", str(self.grpc_port), "--http-port", str(self.http_port)),
