@@ -48,6 +48,8 @@ def client_limits(options: ProxyOptions) -> Limits:
         concurrent_streams_max=limits.streams_per_connection_max,
         message_bytes_max=limits.request_bytes_max,
         send_buffer_bytes_max=limits.unsent_bytes_per_connection_max,
+        send_total_bytes_max=limits.unsent_bytes_max,
+        receive_total_bytes_max=limits.unfinished_bytes_max,
         preface_timeout_s=limits.handshake_timeout_ms / 1000,
         keepalive_interval_s=limits.keepalive_interval_ms / 1000,
         keepalive_timeout_s=limits.keepalive_timeout_ms / 1000,
@@ -119,7 +121,10 @@ def grpc_server(
         return GrpcioServer(service, limits, observer=RpcMetrics(registry))
     from services.rpc.server import Server
 
-    return Server(service, limits, tls=tls, observer=RpcMetrics(registry))
+    metrics = RpcMetrics(registry)
+    server = Server(service, limits, tls=tls, observer=metrics)
+    metrics.read_from(server.totals)
+    return server
 
 
 async def listen(server: "GrpcServer", host: str, port: int, key: str) -> None:

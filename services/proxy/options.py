@@ -40,6 +40,10 @@ class TransportLimits(_Section):
     """Size of one request; well above `message.body_bytes_max`, so that a body that is too large gets a status."""
     unsent_bytes_per_connection_max: Annotated[int, Field(ge=64 * _KIB)] = 16 * _MIB
     """Bytes held for one connection whose client reads slowly."""
+    unsent_bytes_max: Annotated[int, Field(ge=_MIB)] = 512 * _MIB
+    """Bytes held for all slow readers; beyond it those who read nothing, then those with most, are disconnected."""
+    unfinished_bytes_max: Annotated[int, Field(ge=_MIB)] = 512 * _MIB
+    """Bytes held of all requests that are not whole; beyond it those who hold most are refused with UNAVAILABLE."""
     handshake_timeout_ms: Annotated[int, Field(ge=100)] = 10_000
     """A new connection that has not begun to speak HTTP/2 by then is closed."""
     keepalive_interval_ms: Annotated[int, Field(ge=0)] = 60_000
@@ -149,13 +153,6 @@ class ClientOptions(_Section):
     """A producer's first pause between tries; doubles from then on."""
     send_backoff_max_ms: Positive = 1_000
     """A producer's longest pause between tries."""
-    group_max_attempts: Positive = 17
-    """Attempts told to consumers of a group that is not known yet."""
-    group_backoff_ms: tuple[Positive, ...] = (
-        *(1_000, 5_000, 10_000, 30_000),
-        *(minutes * 60_000 for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
-    )
-    """Pauses between attempts told to consumers of a group that is not known yet."""
 
 
 class ProxyOptions(_Section):

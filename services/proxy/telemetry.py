@@ -33,6 +33,14 @@ TelemetryStream = Stream[TelemetryCommand, TelemetryCommand]
 _RETRY_MULTIPLIER = 2.0
 _STREAMS_PER_CLIENT_MAX = 64
 _SETTINGS_BYTES_MAX = 1024 * 1024
+_MINUTE_MS = 60_000
+
+# What consumers are told whose group is not known yet; the controller's own defaults, which it has a moment later.
+_ATTEMPTS_MAX = 17
+_BACKOFF_MS = (
+    *(1_000, 5_000, 10_000, 30_000),
+    *(minutes * _MINUTE_MS for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+)
 
 
 class Session:
@@ -188,8 +196,8 @@ class Telemetry:
         backoff_ms = tuple(group.backoff_ms) if group is not None else ()
         answer.backoff_policy.CopyFrom(
             RetryPolicy(
-                max_attempts=group.max_attempts if group is not None else options.client.group_max_attempts,
-                customized_backoff=_customized(backoff_ms or options.client.group_backoff_ms),
+                max_attempts=group.max_attempts if group is not None else _ATTEMPTS_MAX,
+                customized_backoff=_customized(backoff_ms or _BACKOFF_MS),
             )
         )
 

@@ -67,6 +67,11 @@ class Connection(Sending):
             self._on_window_update,
         )
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes that are kept because their frame or header block is not yet whole."""
+        return self._reader.unfinished_bytes
+
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Take bytes in.
 

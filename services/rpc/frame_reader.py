@@ -35,6 +35,11 @@ class FrameReader:
         # The stream whose header block is open; 0 if none is.
         self._block_stream = 0
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes that are kept because their frame or header block is not yet whole."""
+        return len(self._rest) + self._block_bytes
+
     def receive(self, data: bytes) -> None:
         """Take bytes in; `on_frame` is called before this returns.
 
@@ -126,6 +131,7 @@ class FrameReader:
             self._block_stream = 0
             block = b"".join(self._block)
             self._block = []
+            self._block_bytes = 0
             self._on_frame(frames.HEADERS, self._block_flags, stream_id, block)
 
 

@@ -3,7 +3,8 @@
 from services.rpc import hpack
 from services.rpc.headers import HeaderField, RequestHead, read_field, read_request
 
-_HEADS_KEPT = 256
+_HEADS_KEPT = 64
+_LIST_BYTES_MAX = 2048
 _BLOCK_BYTES_MAX = 1024
 _MISSES_MAX = 64
 
@@ -43,7 +44,7 @@ class HeadReader:
             MalformedHeadersError: it is no request; the connection can go on.
         """
         if self._misses >= _MISSES_MAX:
-            return read_request(self._decoder.decode(block))
+            return self._read(block)
         generation = self._decoder.generation
         if generation != self._generation:
             self._known.clear()
@@ -53,11 +54,20 @@ class HeadReader:
             self._misses = 0
             return head
         self._misses += 1
-        head = read_request(self._decoder.decode(block))
+        head = self._read(block)
         if self._misses >= _MISSES_MAX:
             self._known.clear()
-        elif self._decoder.generation == generation and len(block) <= _BLOCK_BYTES_MAX:
+        elif (
+            self._decoder.generation == generation
+            and len(block) <= _BLOCK_BYTES_MAX
+            and head.list_bytes <= _LIST_BYTES_MAX
+        ):
             if len(self._known) >= _HEADS_KEPT:
                 self._known.clear()
             self._known[block] = head
+        return head
+
+    def _read(self, block: bytes) -> RequestHead:
+        head = read_request(self._decoder.decode(block))
+        head.list_bytes = self._decoder.list_bytes
         return head

@@ -43,6 +43,7 @@ class RequestHead:
         timeout: of `grpc-timeout`, empty if absent.
         content_length: None if absent.
         metadata: all headers but HTTP/2's and gRPC's own; values of one name joined by commas.
+        list_bytes: all of them, each with 32 bytes more than name and value.
     """
 
     method: str
@@ -51,6 +52,7 @@ class RequestHead:
     timeout: str
     content_length: int | None
     metadata: dict[str, str]
+    list_bytes: int = 0
 
 
 @dataclass(slots=True)

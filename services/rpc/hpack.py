@@ -83,6 +83,7 @@ class BlockReader(Generic[Read]):
         table_size_max: int = TABLE_SIZE_DEFAULT,
     ) -> None:
         self.generation = 0
+        self.list_bytes = 0
         self._read = read
         self._list_bytes_max = list_bytes_max
         self._table_size_max = table_size_max
@@ -142,6 +143,7 @@ class BlockReader(Generic[Read]):
                 fields.append(field)
         if left < 0:
             raise HeaderListTooLargeError(f"a header list of more than {self._list_bytes_max} bytes")
+        self.list_bytes = self._list_bytes_max - left
         return fields
 
     def _entry(self, index: int) -> Entry[Read]:

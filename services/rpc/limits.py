@@ -21,6 +21,10 @@ class Limits:
         message_bytes_max: one message, in either direction of a call.
         receive_buffer_bytes_max: bytes of one connection that were received and not yet taken by handlers.
         send_buffer_bytes_max: bytes of one connection to a client that wait because it reads slowly or gives no window.
+        receive_total_bytes_max: bytes of requests that are not finished, with their headers, over all connections of a
+            server; beyond it those who hold most lose calls. Two messages always have room, here and in the next one.
+        send_total_bytes_max: bytes that wait for readers over all connections of a server; beyond it those who take
+            nothing, then those for whom most waits, are let go.
         header_list_bytes_max: the headers of one call, each with 32 bytes more than name and value.
         continuations_max: CONTINUATION frames of one header block.
         connection_window_bytes: what may be under way to us on one connection.
@@ -49,6 +53,8 @@ class Limits:
     message_bytes_max: int = 8 * MIB
     receive_buffer_bytes_max: int = 64 * MIB
     send_buffer_bytes_max: int = 32 * MIB
+    receive_total_bytes_max: int = 512 * MIB
+    send_total_bytes_max: int = 512 * MIB
     header_list_bytes_max: int = 16_384
     continuations_max: int = 16
     connection_window_bytes: int = 16 * MIB

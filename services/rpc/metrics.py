@@ -8,6 +8,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from services.rpc.status import GrpcStatus
+from services.rpc.totals import Totals
 
 _BUCKETS_S = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 20.0, 60.0)
 
@@ -36,7 +37,12 @@ class RpcMetrics(Collector):
         self._connections_total = 0
         self._paths: dict[str, _PathCounts] = {}
         self._limits: dict[str, int] = {}
+        self._totals: Totals | None = None
         registry.register(self)
+
+    def read_from(self, totals: Totals) -> None:
+        """Show what a server's connections hold together."""
+        self._totals = totals
 
     def connection_opened(self) -> None:
         self._connections += 1
@@ -67,6 +73,15 @@ class RpcMetrics(Collector):
         yield CounterMetricFamily(
             "popwheel_rpc_connections_opened", "Connections that were opened", value=self._connections_total
         )
+        if self._totals is not None:
+            yield GaugeMetricFamily(
+                "popwheel_rpc_received_bytes",
+                "Bytes held of requests that are not whole, or not taken by their handlers yet",
+                value=self._totals.received_bytes,
+            )
+            yield GaugeMetricFamily(
+                "popwheel_rpc_unsent_bytes", "Bytes that readers have not taken yet", value=self._totals.unsent_bytes
+            )
         in_flight = GaugeMetricFamily("popwheel_rpc_calls_in_flight", "Handlers that run", labels=["path"])
         calls = CounterMetricFamily("popwheel_rpc_calls", "Calls that have ended", labels=["path", "status"])
         seconds = HistogramMetricFamily("popwheel_rpc_call_seconds", "How long calls took", labels=["path"])

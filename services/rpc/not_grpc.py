@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from services.rpc import hpack
 from services.rpc.events import DataReceived
 from services.rpc.headers import RequestHead
+from services.rpc.server_call import OPEN_CALL_BYTES
 from services.rpc.status import RpcError
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ class NotGrpc:
         self._connection = connection
         self._stream_id = stream_id
         self._head = head
+        self.counted_bytes = head.list_bytes + OPEN_CALL_BYTES
+        connection.received_bytes += self.counted_bytes
 
     def data(self, event: DataReceived) -> None:
         """Let the body go."""
@@ -43,7 +46,7 @@ class NotGrpc:
         http2 = self._connection.http2
         http2.send_headers(self._stream_id, hpack.encode(fields))
         http2.send_data(self._stream_id, b"" if method == "HEAD" else text, end=True)
-        self._connection.call_ended(self._stream_id)
+        self.abandon()
 
     def flushed(self) -> None:
         """Nothing waits for this."""
@@ -52,7 +55,9 @@ class NotGrpc:
         """Nothing waits for this."""
 
     def abandon(self) -> None:
-        """The client has gone."""
+        """The client has gone, or has its answer."""
+        self._connection.received_bytes -= self.counted_bytes
+        self.counted_bytes = 0
         self._connection.call_ended(self._stream_id)
 
     def refuse(self, error: RpcError) -> None:

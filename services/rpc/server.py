@@ -15,6 +15,7 @@ from services.rpc.server_connection import ServerConnection
 from services.rpc.service import Service, routes_of
 from services.rpc.status import GrpcStatus, RpcError
 from services.rpc.tls import self_signed_context
+from services.rpc.totals import Totals
 
 log = structlog.get_logger()
 
@@ -59,6 +60,7 @@ class Server:
         self._tls = tls
         self._listener: asyncio.Server | None = None
         self._connections: set[ServerConnection] = set()
+        self.totals = Totals(self.limits, self._connections)
         self._check_timer: asyncio.TimerHandle | None = None
         self._quiet: asyncio.Future[None] | None = None
 

@@ -24,6 +24,12 @@ log = structlog.get_logger()
 
 _RESPONSE_FIELDS: tuple[hpack.Field, ...] = ((b":status", b"200"), (b"content-type", grpc_messages.CONTENT_TYPE))
 
+OPEN_CALL_BYTES = 1024
+"""What a call counts as held until its first message is whole, beside its headers: the objects that it consists of."""
+
+_WAITING_MESSAGE_BYTES = 64
+"""What a message that waits for its handler counts as held, beside its own bytes."""
+
 _QUIET_ERRORS = (asyncio.CancelledError, StreamClosedError, StatusError, RpcError)
 """How a handler may end whose caller is gone, without a word in the log."""
 
@@ -53,6 +59,7 @@ class ServerCall:
         "_started",
         "_status",
         "_task",
+        "counted_bytes",
         "deadline",
         "stream_id",
     )
@@ -78,7 +85,10 @@ class ServerCall:
         self._started = 0.0
         self._headers_sent = False
         self._over = False
+        # For flow control, and what the server's total counts for it: headers and objects, too.
         self._held = 0
+        self.counted_bytes = head.list_bytes + OPEN_CALL_BYTES
+        connection.received_bytes += self.counted_bytes
         self._status = GrpcStatus.CANCELLED
 
     def data(self, event: DataReceived) -> None:
@@ -177,10 +187,19 @@ class ServerCall:
         self._release()
         self._connection.call_ended(self.stream_id)
 
+    def _count(self, held: int, counted: int) -> None:
+        """So many bytes more are held for this call, and counted for the server's total."""
+        self._held += held
+        self.counted_bytes += counted
+        self._connection.received_bytes += counted
+
     def _release(self) -> None:
         """Give back the bytes that are held for this call."""
+        connection = self._connection
+        connection.received_bytes -= self.counted_bytes
+        self.counted_bytes = 0
         if self._held:
-            self._connection.http2.release(self.stream_id, self._held)
+            connection.http2.release(self.stream_id, self._held)
             self._held = 0
 
     def expired(self) -> None:
@@ -220,9 +239,10 @@ class UnaryCall(ServerCall):
         ):
             # The usual case: the whole message came in one frame.
             connection.http2.release(self.stream_id, len(data))
+            self._release()
             self._decode(data[PREFIX_BYTES:])
             return
-        self._held += len(data)
+        self._count(len(data), len(data))
         if self._reader is None:
             self._reader = MessageReader(connection.limits.message_bytes_max)
         try:
@@ -275,7 +295,7 @@ class UnaryCall(ServerCall):
 class StreamCall(ServerCall):
     """A call with any number of messages each way: the `Stream` of its handler."""
 
-    __slots__ = ("_caller_ended", "_messages", "_receiver", "_senders")
+    __slots__ = ("_caller_ended", "_messages", "_opening_bytes", "_receiver", "_senders")
 
     def __init__(
         self,
@@ -289,6 +309,7 @@ class StreamCall(ServerCall):
         super().__init__(connection, stream_id, head, method, handler, deadline)
         self._reader = MessageReader(connection.limits.message_bytes_max)
         self._messages: deque[bytes] = deque()
+        self._opening_bytes = self.counted_bytes
         self._caller_ended = False
         self._receiver: asyncio.Future[None] | None = None
         self._senders: list[asyncio.Future[None]] = []
@@ -304,14 +325,15 @@ class StreamCall(ServerCall):
 
     def data(self, event: DataReceived) -> None:
         assert self._reader is not None
-        self._held += len(event.data)
         try:
             messages = self._reader.feed(event.data)
         except RpcError as error:
+            self._count(len(event.data), 0)
             if error.status is GrpcStatus.RESOURCE_EXHAUSTED:
                 self._connection.server.observer.limit_hit("message_bytes_max")
             self.refuse(error)
             return
+        self._count(len(event.data), len(event.data) + _WAITING_MESSAGE_BYTES * len(messages))
         self._messages.extend(messages)
         if not self._messages:
             # A message longer than the window must still be able to come in.
@@ -363,7 +385,8 @@ class StreamCall(ServerCall):
                 self._receiver = None
         message = self._messages.popleft()
         size = len(message) + PREFIX_BYTES
-        self._held -= size
+        self._count(-size, -size - _WAITING_MESSAGE_BYTES - self._opening_bytes)
+        self._opening_bytes = 0
         self._connection.http2.release(self.stream_id, size)
         if not self._messages and self._held:
             self._connection.http2.collect(self.stream_id)

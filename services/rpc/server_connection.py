@@ -23,6 +23,7 @@ from services.rpc.not_grpc import NotGrpc
 from services.rpc.server_call import ServerCall, StreamCall, UnaryCall
 from services.rpc.status import GrpcStatus, RpcError
 from services.rpc.tls import TlsSession
+from services.rpc.totals import RECEIVED
 from services.rpc.wire import Wire
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _TLS_HANDSHAKE = 0x16
 _CONTENT_TYPE = grpc_messages.CONTENT_TYPE.decode()
 _KEEPALIVE_PING = b"stillher"
 _CLOSING_TIMEOUT_S = 5.0
+_STALLED_S = 3.0
 
 
 class ServerConnection(Wire):
@@ -59,6 +61,11 @@ class ServerConnection(Wire):
         self._closing_at: float | None = None
         self._pinged_at: float | None = None
         self._taken_bytes = 0
+        # What its calls hold; and what of this and of unsent bytes is part of the server's totals.
+        self.received_bytes = 0
+        self._received_told = 0
+        self._unsent_told = 0
+        self._let_go = False
 
     # What the loop says
 
@@ -74,6 +81,10 @@ class ServerConnection(Wire):
         self._transport = None
         for call in list(self._calls.values()):
             call.abandon()
+        totals = self.server.totals
+        totals.received_bytes -= self._received_told
+        totals.unsent_bytes -= self._unsent_told
+        self._received_told = self._unsent_told = 0
         self.server.dismiss(self)
 
     def resume_writing(self) -> None:
@@ -97,6 +108,9 @@ class ServerConnection(Wire):
             self._close()
         finally:
             self._receiving = False
+        held = self.received_bytes + self.http2.unfinished_bytes
+        if held != self._received_told or self._tls is not None:
+            self._tell_received()
         self._flush_received()
         if not self._calls and self.http2.refusing:
             self._close_if_idle()
@@ -229,11 +243,73 @@ class ServerConnection(Wire):
     def flush(self) -> None:
         """Write what is to be sent now; a client for whom too much waits is let go."""
         super().flush()
-        waiting = self.http2.outbox.queued_bytes
-        if (self.paused or waiting) and self._transport is not None:
-            waiting += self._transport.get_write_buffer_size()
-            if waiting > self.limits.backlog_bytes_max:
-                self.abort_for("send_buffer_bytes_max")
+        if self._transport is not None:
+            unsent = self.http2.outbox.queued_bytes + self._transport.get_write_buffer_size()
+            if unsent != self._unsent_told:
+                self._tell_unsent()
+                if unsent > self.limits.backlog_bytes_max:
+                    self.abort_for("send_buffer_bytes_max")
+
+    # What it holds of the server's memory
+
+    @property
+    def received_total(self) -> int:
+        """Bytes of requests, frames and records that are not finished."""
+        if self._transport is None or self._let_go:
+            self._received_told = 0
+        else:
+            encrypted = 0 if self._tls is None else self._tls.unfinished_bytes
+            self._received_told = self.received_bytes + self.http2.unfinished_bytes + encrypted
+        return self._received_told
+
+    @property
+    def unsent_total(self) -> int:
+        """Bytes that the client has not taken."""
+        if self._transport is None or self._let_go:
+            self._unsent_told = 0
+        else:
+            self._unsent_told = self.http2.outbox.queued_bytes + self._transport.get_write_buffer_size()
+        return self._unsent_told
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the client has taken nothing for a while, though something waits for it."""
+        return self.clock.monotonic() - self._taken_at > _STALLED_S
+
+    def _tell_received(self) -> None:
+        totals = self.server.totals
+        told = self._received_told
+        totals.received_bytes += self.received_total - told
+        if totals.received_bytes > totals.received_bytes_max:
+            totals.relieve_received()
+
+    def _tell_unsent(self) -> None:
+        totals = self.server.totals
+        told = self._unsent_told
+        totals.unsent_bytes += self.unsent_total - told
+        if totals.unsent_bytes > totals.unsent_bytes_max:
+            totals.relieve_unsent()
+
+    def shed(self, count: int) -> int:
+        """Let go of unfinished calls, the largest first, until `count` bytes are free.
+
+        Without such calls the connection is closed for the frames that it has not finished.
+
+        Returns:
+            How many bytes are free now.
+        """
+        before = self.received_total
+        if not self.received_bytes:
+            if before:
+                self.abort_for(RECEIVED)
+            return before
+        for call in sorted(self._calls.values(), key=_counted_bytes, reverse=True):
+            if before - self.received_bytes >= count or not call.counted_bytes:
+                break
+            self.server.observer.limit_hit(RECEIVED)
+            call.refuse(RpcError(GrpcStatus.UNAVAILABLE, "too many unfinished requests at this server; try again"))
+        self.flush_soon()
+        return before - self.received_total
 
     # Its end
 
@@ -272,6 +348,7 @@ class ServerConnection(Wire):
 
     def abort_for(self, limit: str) -> None:
         """Close at once, because the client went past a limit."""
+        self._let_go = True
         self.server.observer.limit_hit(limit)
         log.info("connection closed", peer=self.peer, limit=limit)
         self.abort()
@@ -291,7 +368,11 @@ class ServerConnection(Wire):
             return
         unread = self._transport.get_write_buffer_size()
         taken = self.sent_bytes - unread
-        if taken != self._taken_bytes or not (unread or self.http2.outbox.queued_bytes):
+        self._tell_received()  # handlers have taken messages since
+        unsent = unread + self.http2.outbox.queued_bytes
+        if unsent != self._unsent_told:
+            self._tell_unsent()
+        if taken != self._taken_bytes or not unsent:
             self._taken_bytes = taken
             self._taken_at = now
         elif now - self._taken_at > limits.stalled_timeout_s:
@@ -310,3 +391,7 @@ class ServerConnection(Wire):
             self.flush()
         if limits.idle_timeout_s and not self.busy and now - self._last_call_at > limits.idle_timeout_s:
             self.refuse_streams()
+
+
+def _counted_bytes(call: ServerCall | NotGrpc) -> int:
+    return call.counted_bytes

@@ -101,6 +101,11 @@ class TlsSession:
         self.established = False
         self._early: list[bytes] = []
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes that are kept because their record is not yet whole."""
+        return self._incoming.pending
+
     def receive(self, data: bytes) -> bytes:
         """Take encrypted bytes in; the plain bytes they hold. `take` may have something to send afterwards.
 

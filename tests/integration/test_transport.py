@@ -422,6 +422,42 @@ async def test_unfinished_messages_beyond_the_limit(serve: Serve, recorder: Reco
     await reader.read()
 
 
+async def test_unfinished_messages_of_many_connections_beyond_the_limit(serve: Serve, recorder: Recorder) -> None:
+    server = await serve(Limits(message_bytes_max=100_000, receive_total_bytes_max=MIB))
+    channel = connect(f"127.0.0.1:{server.port}")
+    part = headers(1, ECHO_BLOCK) + data(1, b"\0\0\1\x86\xa0" + bytes(16_000)) + 3 * data(1, bytes(16_000))
+    hoarders = []
+    for _ in range(40):
+        hoarders.append(await raw(server, START, part))
+        assert await channel.call(ECHO, bytes(90_000)) == bytes(90_000)
+    await recorder.until(lambda: "receive_total_bytes_max" in recorder.limits)
+    assert server.totals.received_bytes < MIB
+    assert recorder.open == 41
+    for _, writer in hoarders:
+        writer.close()
+    await recorder.until(lambda: recorder.open == 1)
+    assert server.totals.received_bytes == 0
+    await channel.close()
+
+
+async def test_unread_answers_of_many_connections_beyond_the_limit(serve: Serve, recorder: Recorder) -> None:
+    server = await serve(Limits(message_bytes_max=100_000, send_total_bytes_max=MIB))
+    channel = connect(f"127.0.0.1:{server.port}")
+    call = headers(1, ECHO_BLOCK) + data(1, b"\0\0\0\x3a\x98" + bytes(15_000), end=True)
+    deaf = []
+    for _ in range(100):
+        deaf.append(await raw(server, frames.PREFACE, frames.settings({4: 0}), call))
+        assert await channel.call(ECHO, bytes(90_000)) == bytes(90_000)
+    await recorder.until(lambda: "send_total_bytes_max" in recorder.limits)
+    await recorder.until(lambda: recorder.open <= 80)
+    assert server.totals.unsent_bytes <= MIB
+    for _, writer in deaf:
+        writer.close()
+    await recorder.until(lambda: recorder.open == 1)
+    assert server.totals.unsent_bytes == 0
+    await channel.close()
+
+
 async def test_headers_and_streams_beyond_the_limit(serve: Serve, recorder: Recorder) -> None:
     server = await serve(Limits(header_list_bytes_max=2_000, concurrent_streams_max=1))
     many = hpack.encode([(b"x", b"y" * 3_000)])

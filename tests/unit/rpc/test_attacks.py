@@ -2,7 +2,6 @@
 
 import asyncio
 import tracemalloc
-from typing import Any
 
 import pytest
 
@@ -12,80 +11,16 @@ from services.rpc import frames
 from services.rpc.outbox import Outbox
 from services.rpc.server import Server
 from services.rpc.server_connection import ServerConnection
-from services.rpc.status import GrpcStatus
 from services.rpc.streams import Stream
 from tests.harness.attacks import ATTACKS, Attack, Target
 from tests.unit.rpc.contract_service import ECHO, LISTEN, ContractService
 from tests.unit.rpc.peers import Served
+from tests.unit.rpc.sockets import Observer, Socket
 
 MIB = 2**20
 READ_BYTES = 64 * 1024
 LIMITS = client_limits(ProxyOptions())
 TARGET = Target(LISTEN.path, ECHO.path, bytes(100_000))
-
-
-class Observer:
-    """Remembers the limits that were hit."""
-
-    def __init__(self) -> None:
-        self.limits: list[str] = []
-
-    def connection_opened(self) -> None: ...
-
-    def connection_closed(self) -> None: ...
-
-    def call_started(self, path: str) -> None: ...
-
-    def call_ended(self, path: str, status: GrpcStatus, seconds: float) -> None: ...
-
-    def limit_hit(self, name: str) -> None:
-        self.limits.append(name)
-
-
-class Socket(asyncio.Transport):
-    """The server's end of a socket whose other end takes all, or nothing.
-
-    Args:
-        connection: told when it is closed.
-        reads: whether the other end takes what is written.
-    """
-
-    def __init__(self, connection: ServerConnection, *, reads: bool) -> None:
-        super().__init__()
-        self._connection = connection
-        self._reads = reads
-        self.unread: list[bytes] = []
-        self.unread_bytes = 0
-        self.closed = False
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """There is no buffer."""
-
-    def get_write_buffer_size(self) -> int:
-        return self.unread_bytes
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default
-
-    def write(self, data: Any) -> None:
-        if not self._reads and not self.closed:
-            self.unread.append(bytes(data))
-            self.unread_bytes += len(data)
-            if self.unread_bytes > 256 * 1024:
-                self._connection.pause_writing()
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            asyncio.get_running_loop().call_soon(self._connection.connection_lost, None)
-
-    def abort(self) -> None:
-        self.unread.clear()
-        self.unread_bytes = 0
-        self.close()
 
 
 class Attacked:
@@ -169,6 +104,8 @@ async def test_an_attack_makes_the_server_hold_no_more_than_its_limits(attack: A
         await asyncio.sleep(0)
     assert not attacked.connection.busy, "nothing runs for somebody who is gone"
     assert not attacked.server._connections
+    totals = attacked.server.totals
+    assert (totals.received_bytes, totals.unsent_bytes) == (0, 0), "nothing is held for somebody who is gone"
     attacked.server.deadlines.close()
 
 
