@@ -3,7 +3,7 @@
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +37,7 @@ class BrokerCore:
         clock: the time.
         random_source: which queue a pop begins with.
         view: topics, groups and keys as the controller has them.
-        on_arrival: told of each message that has become readable.
+        on_arrival: told of the queue in which messages have become readable.
         on_due_changed: told when something may come due earlier than before.
     """
 
@@ -273,8 +273,8 @@ class BrokerCore:
                 positions += [entry.position for entry in oldest]
         return min(positions, default=None)
 
-    def _arrived(self, queue: ConsumeQueue, tag_hash: int) -> None:
-        self.interests.arrived(queue, tag_hash)
+    def _arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
+        self.interests.arrived(queue, tag_hashes)
         self._on_arrival(queue)
 
     @property

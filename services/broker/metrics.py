@@ -13,11 +13,11 @@ from prometheus_client.registry import Collector
 from services.broker.core import BrokerCore
 from services.broker.options import BrokerOptions
 from services.broker.pop.check_point import REVIVE_QUEUES
-from services.broker.store.record import Record
 from services.common import names
 from services.common.clock import Clock
 from services.common.disk import DiskUsage
 from services.common.pb.popwheel.v1.broker_pb2 import PopResponse
+from services.common.put import MessageRun
 
 
 class BrokerStatistics:
@@ -30,11 +30,11 @@ class BrokerStatistics:
         self.bytes_out: dict[tuple[str, str], int] = defaultdict(int)
         self.refused_disk_full = 0
 
-    def put(self, records: Sequence[Record]) -> None:
+    def put(self, runs: Sequence[MessageRun]) -> None:
         """Messages were stored."""
-        for record in records:
-            self.messages_in[record.topic] += 1
-            self.bytes_in[record.topic] += len(record.payload)
+        for run in runs:
+            self.messages_in[run.topic] += len(run.payloads)
+            self.bytes_in[run.topic] += sum(map(len, run.payloads))
 
     def popped(self, group: str, topic: str, response: PopResponse) -> None:
         """Messages were given out."""

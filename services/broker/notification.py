@@ -1,6 +1,6 @@
 """Interests of proxies in arriving messages: one per (topic, group, filter), however many polls wait at a proxy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from services.broker.store.consume_queue import ConsumeQueue
@@ -103,11 +103,14 @@ class Interests:
         for interest_id in list(subscriber.interests):
             self.cancel(subscriber, interest_id)
 
-    def arrived(self, queue: ConsumeQueue, tag_hash: int) -> None:
-        """Tell those who wait for it that a message has become readable."""
+    def arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
+        """Tell those who wait for them that messages have become readable."""
         for interest in self._by_topic.get(queue.topic, ()):
-            if interest.wanted is None or tag_hash in interest.wanted or queue.topic != interest.topic:
-                interest.subscriber.tell(interest.id, 1)
+            wanted = interest.wanted
+            if wanted is None or queue.topic != interest.topic:
+                interest.subscriber.tell(interest.id, len(tag_hashes))
+            elif messages := sum(tag_hash in wanted for tag_hash in tag_hashes):
+                interest.subscriber.tell(interest.id, messages)
 
 
 def _topics(interest: Interest) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -17,11 +17,11 @@ from services.broker.pop.check_point import OffsetCommit
 from services.broker.store.commit_log import WriterStoppedError
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import disk_full
-from services.broker.store.record import Record, RecordKind, hash_tag
 from services.common.clock import Clock
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.put import MessageRun, PutResult
 from services.rpc import methods
 from services.rpc.service import Call, Service, Stream, UnaryHandler
 
@@ -30,7 +30,7 @@ Response = TypeVar("Response")
 
 _SCAN_ENTRIES = 4096
 _NO_INVISIBLE_DURATION = None
-_OK = Code.OK
+_OK = int(Code.OK)
 
 
 class BrokerServer:
@@ -83,7 +83,7 @@ class BrokerServer:
         for event in self._pulls_waiting.get((queue.topic, queue.queue_id), ()):
             event.set()
 
-    async def put(self, call: Call, request: pb.PutRequest) -> pb.PutResponse:
+    async def put(self, call: Call, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append messages and wait until they are durable."""
         self._core.settle()
         if self._disk_is_full():
@@ -95,19 +95,10 @@ class BrokerServer:
                 Code.TOO_MANY_REQUESTS,
                 "the device does not keep up, too much waits to be written (broker.waiting_bytes_max); try again later",
             )
-        records = [
-            Record(
-                RecordKind.MESSAGE,
-                message.topic,
-                message.queue_id,
-                message.payload,
-                message.system_properties,
-                hash_tag(message.tag),
-            )
-            for message in request.messages
-        ]
+        if not all(run.is_even for run in runs):
+            raise StatusError(Code.BAD_REQUEST, "a run is empty or its columns differ in length; nothing was stored")
         try:
-            appended = store.put(records)
+            appended = store.put_runs(runs)
         except WriterStoppedError:
             raise
         except StatusError:
@@ -117,11 +108,8 @@ class BrokerServer:
                 await self._flusher.sync()
             raise
         await self._flusher.durable(appended.end_position)
-        self._statistics.put(records)
-        response = pb.PutResponse()
-        for offset in appended.queue_offsets:
-            response.results.add(code=_OK, queue_offset=offset, store_time_ms=appended.store_time_ms)
-        return response
+        self._statistics.put(runs)
+        return [PutResult(_OK, "", offset, appended.store_time_ms) for offset in appended.queue_offsets]
 
     async def pop(self, call: Call, request: pb.PopRequest) -> pb.PopResponse:
         """Give messages out."""

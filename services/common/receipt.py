@@ -98,14 +98,57 @@ def decode(key: bytes, group: str, topic: str, handle: str) -> ReceiptHandle:
     Raises:
         StatusError: INVALID_RECEIPT_HANDLE, if it was not made with this key for this group and topic.
     """
+    signed, offset, signature = _parts(handle)
+    fields = _signed_fields(key, group, topic, signed, signature)
+    if fields is None:
+        raise _invalid()
+    return ReceiptHandle(*fields, offset)
+
+
+class HandleReader:
+    """Reads handles that were shown together: those of one pop from one queue differ in the offset only, so what they
+    have in common is looked at once.
+
+    Args:
+        key: the cluster's, which signs.
+        group: for which they are shown.
+        topic: and for which topic.
+    """
+
+    __slots__ = ("_check_point_id", "_group", "_key", "_signature", "_signed", "_topic")
+
+    def __init__(self, key: bytes, group: str, topic: str) -> None:
+        self._key = key
+        self._group = group
+        self._topic = topic
+        self._signed = ""
+        self._signature = ""
+        self._check_point_id = 0
+
+    def read(self, handle: str) -> tuple[int, int]:
+        """CK id and queue offset of a handle whose signature is right.
+
+        Raises:
+            StatusError: as `decode` does.
+        """
+        signed, offset, signature = _parts(handle)
+        if signature != self._signature or signed != self._signed:
+            fields = _signed_fields(self._key, self._group, self._topic, signed, signature)
+            if fields is None:
+                raise _invalid()
+            self._signed, self._signature, self._check_point_id = signed, signature, fields[0]
+        return self._check_point_id, offset
+
+
+def _parts(handle: str) -> tuple[str, int, str]:
+    """What is signed, the queue offset, the signature; the first and the last unchecked."""
     parts = handle.rsplit(" ", 2)
-    if len(handle) > _LENGTH_MAX or len(parts) != 3:
+    if len(parts) != 3 or len(handle) > _LENGTH_MAX:
         raise _invalid()
     signed, offset, signature = parts
-    fields = _signed_fields(key, group, topic, signed, signature)
-    if fields is None or not (offset.isascii() and offset.isdigit()):
+    if not (offset.isascii() and offset.isdigit()):
         raise _invalid()
-    return ReceiptHandle(*fields, int(offset))
+    return signed, int(offset), signature
 
 
 @lru_cache(maxsize=1024)

@@ -2,21 +2,23 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import PutRequest, PutResult
+from services.common.put import MessageRun
 from services.proxy.background import Background
 from services.proxy.limit_error import LimitError
 from services.proxy.options import SendOptions
 from services.proxy.payload import ClientMessage
+from services.rpc.grpc_messages import status_error
 from services.rpc.methods import PUT
 from services.rpc.service import Channel
 from services.rpc.status import RpcError
 
 _MESSAGE_OVERHEAD_BYTES = 64
+_OK_CODE = int(Code.OK)
 
 
 @dataclass(slots=True, eq=False)
@@ -28,14 +30,14 @@ class Shipment:
         queue_id: the queue they are for.
         messages: the messages.
         size: about how many bytes they have.
-        results: resolves to one result per message, or fails with a `StatusError` or `RpcError`.
+        stored: resolves to the queue offset of each message, or fails with a `StatusError` or `RpcError`.
     """
 
     topic: str
     queue_id: int
     messages: list[ClientMessage]
     size: int
-    results: asyncio.Future[list[PutResult]]
+    stored: asyncio.Future[Sequence[int]]
 
 
 class Lane:
@@ -64,11 +66,11 @@ class Lane:
         self.waiting_messages = 0
         self.waiting_bytes = 0
 
-    def ship(self, topic: str, queue_id: int, messages: list[ClientMessage]) -> asyncio.Future[list[PutResult]]:
+    def ship(self, topic: str, queue_id: int, messages: list[ClientMessage]) -> asyncio.Future[Sequence[int]]:
         """Send messages with the next Put.
 
         Returns:
-            A future of one result per message; it fails with a `StatusError` or `RpcError`.
+            A future of the queue offset of each message; it fails with a `StatusError` or `RpcError`.
 
         Raises:
             LimitError: TOO_MANY_REQUESTS, if too much waits already.
@@ -88,7 +90,7 @@ class Lane:
         if not self._running:
             self._running = True
             self._background.start(self._run())
-        return shipment.results
+        return shipment.stored
 
     async def _run(self) -> None:
         """Put what waits until nothing waits any more."""
@@ -121,7 +123,7 @@ class Lane:
             self._waiting.popleft()
             self.waiting_messages -= len(shipment.messages)
             self.waiting_bytes -= shipment.size
-            if shipment.results.done():
+            if shipment.stored.done():
                 continue
             batch.append(shipment)
             count += len(shipment.messages)
@@ -129,34 +131,44 @@ class Lane:
         return batch
 
     async def _put(self, batch: list[Shipment]) -> None:
-        request = PutRequest()
-        messages = request.messages
+        by_queue: dict[tuple[str, int], list[Shipment]] = {}
         for shipment in batch:
-            for message in shipment.messages:
-                put = messages.add()
-                put.topic = shipment.topic
-                put.queue_id = shipment.queue_id
-                put.payload = message.payload
-                put.system_properties = message.system_properties
-                put.tag = message.properties.tag
+            by_queue.setdefault((shipment.topic, shipment.queue_id), []).append(shipment)
+        runs = [_run_of(shipments) for shipments in by_queue.values()]
         try:
-            response = await self._channel(self._name).call(PUT, request, timeout_s=self._options.put_timeout_ms / 1000)
+            results = await self._channel(self._name).call(PUT, runs, timeout_s=self._options.put_timeout_ms / 1000)
         except (StatusError, RpcError) as error:
             for shipment in batch:
-                if not shipment.results.done():
-                    shipment.results.set_exception(error)
+                if not shipment.stored.done():
+                    shipment.stored.set_exception(error)
             return
         except BaseException as error:
             for shipment in batch:
                 _fail(shipment, error)
             raise
-        results = response.results
-        position = 0
-        for shipment in batch:
-            behind = position + len(shipment.messages)
-            if not shipment.results.done():
-                shipment.results.set_result(results[position:behind])
-            position = behind
+        for shipments, result in zip(by_queue.values(), results, strict=True):
+            offset = result.queue_offset
+            for shipment in shipments:
+                behind = offset + len(shipment.messages)
+                if shipment.stored.done():
+                    pass  # its sender has gone
+                elif result.code == _OK_CODE:
+                    shipment.stored.set_result(range(offset, behind))
+                else:
+                    shipment.stored.set_exception(status_error(result.code, result.error))
+                offset = behind
+
+
+def _run_of(shipments: Sequence[Shipment]) -> MessageRun:
+    """What is asked of the broker for shipments to the same queue."""
+    messages = [message for shipment in shipments for message in shipment.messages]
+    return MessageRun(
+        shipments[0].topic,
+        shipments[0].queue_id,
+        [message.payload for message in messages],
+        [message.system_properties for message in messages],
+        [message.properties.tag for message in messages],
+    )
 
 
 def _full(limit: str) -> LimitError:
@@ -165,7 +177,7 @@ def _full(limit: str) -> LimitError:
 
 def _fail(shipment: Shipment, error: BaseException) -> None:
     """Let a sender know that its Put ended in a way that nobody foresaw, or was cancelled as the proxy ends."""
-    if isinstance(error, Exception) and not shipment.results.done():
-        shipment.results.set_exception(error)
+    if isinstance(error, Exception) and not shipment.stored.done():
+        shipment.stored.set_exception(error)
     else:
-        shipment.results.cancel()
+        shipment.stored.cancel()

@@ -15,6 +15,9 @@ from services.common.wire import LENGTH_DELIMITED, garbled, read_varint, skip
 
 _SYSTEM_PROPERTIES = 3
 _BODY = 4
+_MESSAGES_TAG = 1 << 3 | LENGTH_DELIMITED
+_SYSTEM_PROPERTIES_TAG = bytes((_SYSTEM_PROPERTIES << 3 | LENGTH_DELIMITED,))
+_BODY_TAG = bytes((_BODY << 3 | LENGTH_DELIMITED,))
 _HEAD_KEPT_BYTES = 256
 
 
@@ -40,11 +43,6 @@ class ClientMessage:
     body: memoryview
     head_bytes: int
 
-    @property
-    def body_bytes(self) -> int:
-        """Size of its body."""
-        return len(self.body)
-
 
 def messages_of(request: bytes) -> list[ClientMessage]:
     """Cut a SendMessageRequest into its messages.
@@ -55,22 +53,73 @@ def messages_of(request: bytes) -> list[ClientMessage]:
     messages: list[ClientMessage] = []
     position = 0
     end = len(request)
+    view = memoryview(request)
+    head = b""
+    message = None
     while position < end:
         tag, position = read_varint(request, position, end)
-        if tag == 1 << 3 | LENGTH_DELIMITED:
+        if tag == _MESSAGES_TAG:
             length, position = read_varint(request, position, end)
-            if position + length > end:
+            stop = position + length
+            if stop > end:
                 raise garbled()
-            messages.append(_message(request, position, position + length))
-            position += length
+            alike = None if message is None else _alike(request, view, position, stop, head, message)
+            if alike is None:
+                message, head = _message(request, position, stop)
+            else:
+                message = alike
+            messages.append(message)
+            position = stop
         else:
             _check_tag(tag)
             position = skip(request, tag & 7, position, end)
     return messages
 
 
-def _message(data: bytes, position: int, end: int) -> ClientMessage:
-    """Cut up the message whose fields lie from `position` to `end`."""
+def _alike(
+    data: bytes, view: memoryview, position: int, end: int, head: bytes, model: ClientMessage
+) -> ClientMessage | None:
+    """Cut up a message that has the same head as the one before it, then system properties, then a body.
+
+    That is how nearly all messages of a batch look: a fifth of the work of `_message`.
+
+    Args:
+        data: the request.
+        view: the same.
+        position: where the message begins.
+        end: where it ends.
+        head: with which the message before it began, see `_message`.
+        model: the message before it.
+
+    Returns:
+        None if it does not look like that.
+    """
+    if not head or not data.startswith(head, position, end):
+        return None
+    length, position = read_varint(data, position + len(head), end)
+    stop = position + length
+    if data[stop : stop + 1] != _BODY_TAG or stop >= end:
+        return None
+    body_length, body_start = read_varint(data, stop + 1, end)
+    if body_start + body_length != end:
+        return None
+    system = data[position:stop]
+    try:
+        properties = SystemProperties.FromString(system)
+    except DecodeError:
+        raise garbled() from None
+    return ClientMessage(
+        head[:-1] + view[stop:end], system, model.head, properties, view[body_start:end], model.head_bytes
+    )
+
+
+def _message(data: bytes, position: int, end: int) -> tuple[ClientMessage, bytes]:
+    """Cut up the message whose fields lie from `position` to `end`.
+
+    Returns:
+        The message; and its head with the tag of the system properties if it begins with just that, else nothing.
+    """
+    begin = position
     view = memoryview(data)  # so that a body is copied once, when the payload is put together
     kept: list[memoryview] = []  # runs of fields that belong to the payload
     head: list[bytes] = []  # the same without bodies
@@ -129,7 +178,7 @@ def _message(data: bytes, position: int, end: int) -> ClientMessage:
         properties = SystemProperties.FromString(system)
     except DecodeError:
         raise garbled() from None
-    return ClientMessage(
+    message = ClientMessage(
         payload=b"".join(kept),
         system_properties=system,
         head=decoded_head,
@@ -137,6 +186,8 @@ def _message(data: bytes, position: int, end: int) -> ClientMessage:
         body=body,
         head_bytes=len(head_data),
     )
+    beginning = head_data + _SYSTEM_PROPERTIES_TAG
+    return message, beginning if data.startswith(beginning, begin, end) else b""
 
 
 @lru_cache(maxsize=1024)

@@ -1,12 +1,12 @@
 """SendMessage: checks the messages, picks broker and queue, and tries another broker while the client still waits."""
 
 import asyncio
+from collections.abc import Sequence
 
 from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
-from services.common.pb.popwheel.v1.broker_pb2 import PutResult
 from services.common.pb.popwheel.v1.controller_pb2 import Topic
 from services.proxy.background import Background
 from services.proxy.brokers import Brokers
@@ -24,7 +24,6 @@ from services.rpc.service import Call
 from services.rpc.status import GrpcStatus, RpcError
 
 _OK_CODE = int(Code.OK)  # looked up once: enum wrappers are slow, and each send needs it
-_TOPIC_NOT_FOUND = int(Code.TOPIC_NOT_FOUND)
 _ANSWER_RESERVE_S = 0.3
 _PAUSE_FIRST_S = 0.02
 _PAUSE_LONGEST_S = 0.5
@@ -83,7 +82,7 @@ class Sending:
             self._check(call, message, topic, now_ms)
             if not topic.queues:
                 topic = await self._make(topic, messages)
-            results = await self._store(call, topic, messages)
+            stored: Sequence[int | StatusError] = await self._store(call, topic, messages)
         else:
             self._check_count(len(messages))
             by_topic: dict[str, tuple[Topic, list[int]]] = {}
@@ -98,12 +97,16 @@ class Sending:
             for name, (topic, indexes) in by_topic.items():
                 if not topic.queues:
                     by_topic[name] = await self._make(topic, [messages[index] for index in indexes]), indexes
-            results = [PutResult()] * len(messages)
-            for topic, indexes in by_topic.values():
-                stored = await self._store_or_say_why(call, topic, [messages[index] for index in indexes])
-                for index, result in zip(indexes, stored, strict=True):
-                    results[index] = result
-        return _answer(messages, results)
+            if len(by_topic) == 1:
+                stored = await self._store_or_say_why(call, topic, messages)
+            else:
+                results: list[int | StatusError] = [0] * len(messages)
+                for topic, indexes in by_topic.values():
+                    some = await self._store_or_say_why(call, topic, [messages[index] for index in indexes])
+                    for index, result in zip(indexes, some, strict=True):
+                        results[index] = result
+                stored = results
+        return _answer(messages, stored)
 
     def _topic_of(self, message: ClientMessage) -> Topic:
         """The topic of a message, if it may be sent to; one without queues has still to be made (`_make`)."""
@@ -137,17 +140,22 @@ class Sending:
                 "message.batch_messages_max",
             )
 
-    async def _store_or_say_why(self, call: Call, topic: Topic, messages: list[ClientMessage]) -> list[PutResult]:
-        """Like `_store`, with a refusal as the result of each message."""
+    async def _store_or_say_why(
+        self, call: Call, topic: Topic, messages: list[ClientMessage]
+    ) -> Sequence[int | StatusError]:
+        """Like `_store`, with a refusal in the place of each message's offset."""
         try:
             return await self._store(call, topic, messages)
         except StatusError as error:
             if isinstance(error, LimitError):
                 self._metrics.limit_hit(error.limit)
-            return [PutResult(code=error.code, error=error.message)] * len(messages)
+            return [error] * len(messages)
 
-    async def _store(self, call: Call, topic: Topic, messages: list[ClientMessage]) -> list[PutResult]:
+    async def _store(self, call: Call, topic: Topic, messages: list[ClientMessage]) -> Sequence[int]:
         """Put messages into one queue; while a broker cannot be reached, another one is tried until the deadline.
+
+        Returns:
+            The queue offset of each message.
 
         Raises:
             StatusError: why they could not be stored.
@@ -159,10 +167,7 @@ class Sending:
         while True:
             broker, queue = self._pick(topic, failed)
             try:
-                results = await self._lane(broker).ship(topic.name, queue, messages)
-                if not self._is_news_to_broker(topic, results):
-                    return results
-                refusal = StatusError(Code.TOPIC_NOT_FOUND, results[0].error)
+                return await self._lane(broker).ship(topic.name, queue, messages)
             except StatusError as error:
                 if in_doubt:
                     raise StatusError(
@@ -189,14 +194,6 @@ class Sending:
                 raise refusal
             await _pause(pause_s)
             pause_s = min(pause_s * 2, _PAUSE_LONGEST_S)
-
-    def _is_news_to_broker(self, topic: Topic, results: list[PutResult]) -> bool:
-        """Whether a broker has not heard yet of a topic that was just made."""
-        return (
-            results[0].code == _TOPIC_NOT_FOUND
-            and all(result.code == _TOPIC_NOT_FOUND for result in results)
-            and self._catalog.find_topic(topic.name) is not None
-        )
 
     def _pick(self, topic: Topic, failed: set[str]) -> tuple[str, int]:
         """The next broker and queue in turn, past brokers that failed a moment ago if there are others."""
@@ -230,21 +227,23 @@ class Sending:
             del self._lanes[name]
 
 
-def _answer(messages: list[ClientMessage], results: list[PutResult]) -> SendMessageResponse:
+def _answer(messages: list[ClientMessage], stored: Sequence[int | StatusError]) -> SendMessageResponse:
     """One entry per message; the status on top is theirs if they all have the same."""
     response = SendMessageResponse()
-    entries = response.entries
+    add = response.entries.add
     codes = set()
-    for message, result in zip(messages, results, strict=True):
-        code = result.code
-        codes.add(code)
-        given = OK if code == _OK_CODE else status(code, result.error)
-        entries.add(status=given, message_id=message.properties.message_id, offset=result.queue_offset)
+    for message, result in zip(messages, stored, strict=True):
+        if isinstance(result, int):
+            codes.add(_OK_CODE)
+            add(status=OK, message_id=message.properties.message_id, offset=result)
+        else:
+            codes.add(int(result.code))
+            add(status=status(result.code, result.message), message_id=message.properties.message_id)
     if len(codes) > 1:
         response.status.code = Code.MULTIPLE_RESULTS
         response.status.message = "some messages were stored and some were not; see the entries"
     else:
-        response.status.CopyFrom(entries[0].status)
+        response.status.CopyFrom(response.entries[0].status)
     return response
 
 

@@ -71,13 +71,14 @@ def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -
     Raises:
         StatusError: with the code of the first rule that it breaks.
     """
-    if message.body_bytes > limits.body_bytes_max:
+    body_bytes = len(message.body)
+    if body_bytes > limits.body_bytes_max:
         raise LimitError(
             Code.MESSAGE_BODY_TOO_LARGE,
-            f"the body has {message.body_bytes} bytes, at most {limits.body_bytes_max} are taken",
+            f"the body has {body_bytes} bytes, at most {limits.body_bytes_max} are taken",
             "message.body_bytes_max",
         )
-    if message.body_bytes == 0:
+    if body_bytes == 0:
         raise StatusError(Code.MESSAGE_BODY_EMPTY, "the body is empty; a message needs at least one byte")
     properties = message.properties
     _check_message_id(properties.message_id, limits)
@@ -177,7 +178,7 @@ def _check_message_id(message_id: str, limits: MessageLimits) -> None:
 def _is_plain(text: str) -> bool:
     """Whether a text is not blank and holds no control characters."""
     # Printable texts are the rule and hold none; others may still be fine (a character that is not assigned yet).
-    return bool(text.strip()) and (text.isprintable() or _CONTROL.search(text) is None)
+    return not text.isspace() and text != "" and (text.isprintable() or _CONTROL.search(text) is None)
 
 
 @lru_cache(maxsize=1024)

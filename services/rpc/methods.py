@@ -1,12 +1,14 @@
 """The methods of our own services (proto/popwheel/v1), declared once for those who call and those who serve."""
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from google.protobuf.message import Message
 
 from services.common.pb.popwheel.v1 import broker_pb2 as broker
 from services.common.pb.popwheel.v1 import controller_pb2 as controller
-from services.rpc.service import Method, protobuf
+from services.common.put import MessageRun, PutResult, decode_results, decode_runs, encode_results, encode_runs
+from services.rpc.service import Codec, Method, protobuf
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -16,7 +18,9 @@ def _method(service: str, name: str, request: type[Request], response: type[Resp
     return Method(service, name, protobuf(request), protobuf(response))
 
 
-PUT = _method("popwheel.v1.Broker", "Put", broker.PutRequest, broker.PutResponse)
+PUT: Method[Sequence[MessageRun], Sequence[PutResult]] = Method(
+    "popwheel.v1.Broker", "Put", Codec(encode_runs, decode_runs), Codec(encode_results, decode_results)
+)
 POP = _method("popwheel.v1.Broker", "Pop", broker.PopRequest, broker.PopResponse)
 ACK = _method("popwheel.v1.Broker", "Ack", broker.AckRequest, broker.AckResponse)
 CHANGE_INVISIBLE = _method(

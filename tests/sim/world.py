@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
@@ -137,17 +137,18 @@ class World:
         store = cluster.broker.core.store
         told = store._on_arrival
 
-        def arrived(queue: ConsumeQueue, tag_hash: int) -> None:
-            self.arrivals[queue.topic, queue.queue_id, queue.max_offset - 1] = self.loop.time()
-            told(queue, tag_hash)
+        def arrived(queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
+            for offset in range(queue.max_offset - len(tag_hashes), queue.max_offset):
+                self.arrivals[queue.topic, queue.queue_id, offset] = self.loop.time()
+            told(queue, tag_hashes)
 
         store._on_arrival = arrived
         log = store.log
         end = self.log_end
         append = log.append
 
-        def appended(records: Any) -> None:
-            append(records)
+        def appended(lengths: Sequence[int], buffers: Sequence[bytes]) -> None:
+            append(lengths, buffers)
             end.position = log.end_position
 
         log.append = appended  # type: ignore[method-assign]

@@ -14,7 +14,7 @@ from services.common.cluster import ClusterView
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.receipt import HandleMaker
+from services.common.receipt import HandleMaker, HandleReader
 
 _DONE = pb.EntryResult(code=Code.OK)
 
@@ -54,28 +54,28 @@ class Acking:
         self._on_due_changed = on_due_changed
 
     def ack(self, group: str, topic: str, handles: Sequence[str]) -> list[pb.EntryResult]:
-        """Mark messages as done with; one result for each handle, in their order."""
+        """Mark messages as done with; one result for each handle, in their order, or none at all if all is well."""
         bits_of: dict[CheckPoint, int] = {}
-        results = [self._ack_one(group, topic, handle, bits_of) for handle in handles]
+        results: list[pb.EntryResult] = []
+        refused = False
+        reader = HandleReader(self._view.receipt_key, group, topic)
+        for handle in handles:
+            try:
+                check_point, index = self._open(*reader.read(handle))
+                bits = bits_of.get(check_point, 0)
+                if bits >> index & 1:
+                    raise StatusError(Code.INVALID_RECEIPT_HANDLE, "this receipt handle stands twice in the call")
+            except StatusError as error:
+                results.append(pb.EntryResult(code=error.code, error=error.message))
+                refused = True
+                continue
+            bits_of[check_point] = bits | 1 << index
+            results.append(_DONE)
         if bits_of:
             self._store.put([self._ack_record(check_point, bits) for check_point, bits in bits_of.items()])
             for check_point, bits in bits_of.items():
                 self._state.close(check_point.id, bits)
-        return results
-
-    def _ack_one(self, group: str, topic: str, handle: str, bits_of: dict[CheckPoint, int]) -> pb.EntryResult:
-        try:
-            check_point, index = self._held(group, topic, handle)
-        except StatusError as error:
-            return pb.EntryResult(code=error.code, error=error.message)
-        bit = 1 << index
-        bits = bits_of.get(check_point, 0)
-        if bits & bit:
-            return pb.EntryResult(
-                code=Code.INVALID_RECEIPT_HANDLE, error="this receipt handle stands twice in the call"
-            )
-        bits_of[check_point] = bits | bit
-        return _DONE
+        return results if refused else []
 
     def change_invisible(self, group: str, topic: str, handle: str, invisible_ms: int) -> str:
         """Hide a message for `invisible_ms` from now; its new receipt handle, the only one that is good now (P7).
@@ -228,8 +228,16 @@ class Acking:
             StatusError: INVALID_RECEIPT_HANDLE: it is forged or foreign, or its message is not hidden by it any more.
         """
         decoded = receipt.decode(self._view.receipt_key, group, topic, handle)
-        check_point = self._state.table.get(decoded.check_point_id)
-        index = -1 if check_point is None else check_point.index_of(decoded.queue_offset)
+        return self._open(decoded.check_point_id, decoded.queue_offset)
+
+    def _open(self, check_point_id: int, queue_offset: int) -> Held:
+        """The message of a CK with this offset.
+
+        Raises:
+            StatusError: INVALID_RECEIPT_HANDLE: it is none of the CK's messages that are still hidden by it.
+        """
+        check_point = self._state.table.get(check_point_id)
+        index = -1 if check_point is None else check_point.index_of(queue_offset)
         if check_point is None or index < 0 or not check_point.open_bits >> index & 1:
             raise StatusError(
                 Code.INVALID_RECEIPT_HANDLE,

@@ -69,8 +69,12 @@ class CommitLog:
         """Start and end position of each segment, oldest first."""
         return list(pairwise([*self._starts, self.end_position]))
 
-    def append(self, records: Sequence[Sequence[bytes]]) -> None:
-        """Write encoded records at the end, each as a run of buffers.
+    def append(self, lengths: Sequence[int], buffers: Sequence[bytes]) -> None:
+        """Write encoded records at the end.
+
+        Args:
+            lengths: of each record, in bytes.
+            buffers: two for each record, its bytes.
 
         Raises:
             OSError: nothing was appended; the bytes that were written were taken back.
@@ -78,20 +82,17 @@ class CommitLog:
         """
         if self.stopped is not None:
             raise WriterStoppedError(self.stopped)
-        position = self.end_position
+        position = start = self.end_position
+        written = 0
         try:
-            buffers: list[bytes] = []
-            start = position
-            for buffers_of_one in records:
-                length = sum(map(len, buffers_of_one))
+            for index, length in enumerate(lengths):
                 if not self._files or position - self._starts[-1] + length > self._segment_bytes:
-                    self._write(start, buffers)
-                    buffers, start = [], position
+                    self._write(start, buffers[2 * written : 2 * index])
+                    written, start = index, position
                     if not self._files or position != self._starts[-1]:
                         self._add_segment(position)
-                buffers.extend(buffers_of_one)
                 position += length
-            self._write(start, buffers)
+            self._write(start, buffers[2 * written :])
         except OSError:
             self._take_back()
             raise

@@ -32,6 +32,10 @@ class Entry(NamedTuple):
     tag_hash: int
 
 
+packed_entry = _ENTRY.pack
+"""The bytes of an entry: of its position, length and tag hash."""
+
+
 class ConsumeQueue:
     """The entries of one queue.
 
@@ -83,12 +87,9 @@ class ConsumeQueue:
         """Whether entries are in memory only."""
         return self._flushed < self.max_offset
 
-    def append(self, position: int, length: int, tag_hash: int) -> int:
-        """Add an entry; its offset."""
-        window = self._window
-        offset = self._base + len(window) // ENTRY_BYTES
-        window += _ENTRY.pack(position, length, tag_hash)
-        return offset
+    def extend(self, entries: bytes | bytearray) -> None:
+        """Add entries that were put together by `packed_entry`."""
+        self._window += entries
 
     def read(self, offset: int, count: int) -> list[Entry]:
         """Up to `count` entries from `offset` on; those below `min_offset` are not given."""

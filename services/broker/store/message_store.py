@@ -14,14 +14,18 @@ from pathlib import Path
 from services.broker.options import LogOptions
 from services.broker.store import record
 from services.broker.store.commit_log import CommitLog
-from services.broker.store.consume_queue import ConsumeQueue, Entry
+from services.broker.store.consume_queue import ConsumeQueue, Entry, packed_entry
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common.clock import Clock
 from services.common.disk import Disk, File
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.put import MessageRun
 
 QueueName = tuple[str, int]
+_Pending = tuple[int, ConsumeQueue, bytes | bytearray, Sequence[int]]
+"""What is appended and not confirmed: the log's end behind it, its queue, the entries for it, their tag hashes."""
+
 _READ_GAP_SHARE = 2
 
 
@@ -65,7 +69,7 @@ class MessageStore:
         folder: `commitlog` and `consumequeue` are folders in it.
         options: sizes and limits.
         clock: for store times.
-        on_arrival: told of each message that has become readable: its queue and its tag hash.
+        on_arrival: told of messages that have become readable: their queue and their tag hashes, in order.
     """
 
     def __init__(
@@ -74,14 +78,14 @@ class MessageStore:
         folder: Path,
         options: LogOptions,
         clock: Clock,
-        on_arrival: Callable[[ConsumeQueue, int], None],
+        on_arrival: Callable[[ConsumeQueue, Sequence[int]], None],
     ) -> None:
         self._disk = disk
         self._queue_folder = folder / "consumequeue"
         self._options = options
         self._clock = clock
         self._on_arrival = on_arrival
-        self._unconfirmed: deque[tuple[int, ConsumeQueue, int, int, int]] = deque()
+        self._unconfirmed: deque[_Pending] = deque()
         self._next_offsets: dict[ConsumeQueue, int] = {}
         self._unsynced_files: list[File] = []
         self.log = CommitLog(disk, folder / "commitlog", options.segment_bytes)
@@ -98,23 +102,69 @@ class MessageStore:
         """
         now_ms = self._clock.wall_ms()
         position = self.log.end_position
-        encoded: list[Sequence[bytes]] = []
+        lengths: list[int] = []
+        buffers: list[bytes] = []
         offsets: list[int] = []
-        pending: list[tuple[int, ConsumeQueue, int, int, int]] = []
+        pending: list[_Pending] = []
         next_offsets: dict[ConsumeQueue, int] = {}
         for each in records:
             queue = self.ensure_queue((each.topic, each.queue_id))
-            offset = next_offsets.get(queue)
-            if offset is None:
-                offset = self._next_offsets.get(queue, queue.max_offset)
-            length, buffers = record.encode(each, position, self.epoch, now_ms, offset)
-            encoded.append(buffers)
+            offset = self._next_offset(queue, next_offsets)
+            length, parts = record.encode(each, position, self.epoch, now_ms, offset)
+            lengths.append(length)
+            buffers += parts
             next_offsets[queue] = offset + 1
             offsets.append(offset)
-            pending.append((position + length, queue, position, length, each.tag_hash))
+            entry = packed_entry(position, length, each.tag_hash)
             position += length
+            pending.append((position, queue, entry, (each.tag_hash,)))
+        self._append(lengths, buffers, pending, next_offsets)
+        return Appended(offsets, position, now_ms)
+
+    def put_runs(self, runs: Sequence[MessageRun]) -> Appended:
+        """Append runs of messages in their order, in one write; the offsets are those of the first of each run.
+
+        Raises:
+            StatusError: as `put` does; nothing was appended.
+        """
+        now_ms = self._clock.wall_ms()
+        position = self.log.end_position
+        lengths: list[int] = []
+        buffers: list[bytes] = []
+        offsets: list[int] = []
+        pending: list[_Pending] = []
+        next_offsets: dict[ConsumeQueue, int] = {}
+        for run in runs:
+            queue = self.ensure_queue((run.topic, run.queue_id))
+            offset = self._next_offset(queue, next_offsets)
+            tag_hashes = [record.hash_tag(tag) for tag in run.tags]
+            run_lengths, run_buffers = record.encode_run(run, tag_hashes, position, self.epoch, now_ms, offset)
+            entries = bytearray()
+            for length, tag_hash in zip(run_lengths, tag_hashes, strict=True):
+                entries += packed_entry(position, length, tag_hash)
+                position += length
+            lengths += run_lengths
+            buffers += run_buffers
+            next_offsets[queue] = offset + len(run_lengths)
+            offsets.append(offset)
+            pending.append((position, queue, entries, tag_hashes))
+        self._append(lengths, buffers, pending, next_offsets)
+        return Appended(offsets, position, now_ms)
+
+    def _next_offset(self, queue: ConsumeQueue, next_offsets: dict[ConsumeQueue, int]) -> int:
+        """Where a queue goes on behind what is appended, and behind what is being put together."""
+        offset = next_offsets.get(queue)
+        return self._next_offsets.get(queue, queue.max_offset) if offset is None else offset
+
+    def _append(
+        self,
+        lengths: Sequence[int],
+        buffers: Sequence[bytes],
+        pending: Sequence[_Pending],
+        next_offsets: dict[ConsumeQueue, int],
+    ) -> None:
         try:
-            self.log.append(encoded)
+            self.log.append(lengths, buffers)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise disk_full() from error
@@ -123,15 +173,14 @@ class MessageStore:
             ) from error
         self._next_offsets.update(next_offsets)
         self._unconfirmed.extend(pending)
-        return Appended(offsets, position, now_ms)
 
     def confirm(self, position: int) -> None:
         """Make the records before `position` readable, in their order."""
         unconfirmed = self._unconfirmed
         while unconfirmed and unconfirmed[0][0] <= position:
-            _, queue, at, length, tag_hash = unconfirmed.popleft()
-            queue.append(at, length, tag_hash)
-            self._on_arrival(queue, tag_hash)
+            _, queue, entries, tag_hashes = unconfirmed.popleft()
+            queue.extend(entries)
+            self._on_arrival(queue, tag_hashes)
         self.confirmed_position = max(self.confirmed_position, position)
         if not unconfirmed:
             self._next_offsets.clear()
@@ -266,7 +315,7 @@ class MessageStore:
                 f"the record at {found.position} has offset {found.queue_offset} of queue {found.topic}/"
                 f"{found.queue_id}, which goes on with {queue.max_offset}; restore the data from a replica or a backup"
             )
-        queue.append(found.position, found.length, found.tag_hash)
+        queue.extend(packed_entry(found.position, found.length, found.tag_hash))
         if found.kind == RecordKind.FORGET_TOPIC:
             self.forget_topic(found.payload.decode())
 

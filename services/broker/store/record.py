@@ -31,6 +31,7 @@ from typing import NamedTuple
 from google_crc32c import extend, value
 
 from services.common.errors import CorruptDataError, UnknownFormatError
+from services.common.put import MessageRun
 
 _HEADER = struct.Struct(">IIBBBBQIQHQQHBBIH")
 _CHECKED = struct.Struct(">BBBBQIQHQQHBBIH")
@@ -117,8 +118,8 @@ def hash_tag(tag: str) -> int:
 
 def encode(
     record: Record, position: int, epoch: int, store_time_ms: int, queue_offset: int
-) -> tuple[int, Sequence[bytes]]:
-    """The record's length and its bytes, as buffers to be written one after another; the payload is not copied.
+) -> tuple[int, tuple[bytes, bytes]]:
+    """The record's length and its bytes, as two buffers to be written one after another; the payload is not copied.
 
     Args:
         record: what is to be written.
@@ -159,6 +160,65 @@ def encode(
     checked = b"".join((header, topic, origin, system_properties))
     checksum = extend(value(checked), payload)
     return length, (_LENGTH_AND_CHECKSUM.pack(length, checksum) + checked, payload)
+
+
+def encode_run(
+    run: MessageRun,
+    tag_hashes: Sequence[int],
+    position: int,
+    epoch: int,
+    store_time_ms: int,
+    queue_offset: int,
+) -> tuple[list[int], list[bytes]]:
+    """What `encode` says of each message of a run: their lengths, and two buffers for each.
+
+    Args:
+        run: what is to be written.
+        tag_hashes: one for each message, see `hash_tag`.
+        position: where in the log the first will stand.
+        epoch: the writing master's.
+        store_time_ms: wall clock.
+        queue_offset: of the first.
+
+    Raises:
+        ValueError: one is longer than the format can say.
+    """
+    topic = run.topic.encode()
+    topic_length, queue_id, kind = len(topic), run.queue_id, int(RecordKind.MESSAGE)
+    lengths: list[int] = []
+    buffers: list[bytes] = []
+    for payload, system_properties, tag_hash in zip(run.payloads, run.system_properties, tag_hashes, strict=True):
+        system_length = len(system_properties)
+        length = HEADER_BYTES + topic_length + system_length + len(payload)
+        if length > RECORD_BYTES_MAX:
+            raise ValueError(f"a record of {length} bytes; the log takes {RECORD_BYTES_MAX} at the most")
+        checked = (
+            _CHECKED.pack(
+                _MAGIC,
+                _VERSION,
+                kind,
+                0,
+                position,
+                epoch,
+                store_time_ms,
+                queue_id,
+                queue_offset,
+                tag_hash,
+                0,
+                topic_length,
+                0,
+                system_length,
+                0,
+            )
+            + topic
+            + system_properties
+        )
+        lengths.append(length)
+        buffers.append(_LENGTH_AND_CHECKSUM.pack(length, extend(value(checked), payload)) + checked)
+        buffers.append(payload)
+        position += length
+        queue_offset += 1
+    return lengths, buffers
 
 
 def length_at(data: bytes, offset: int) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -37,13 +37,15 @@ class World:
     def append(self, *payloads: bytes) -> None:
         """Append a batch."""
         position = self.log.end_position
-        batch: list[Sequence[bytes]] = []
+        lengths: list[int] = []
+        batch: list[bytes] = []
         for number, payload in enumerate(payloads):
             each = Record(RecordKind.MESSAGE, "t", 0, payload)
             length, buffers = record.encode(each, position, 1, 0, len(self.appended) + number)
-            batch.append(buffers)
+            lengths.append(length)
+            batch += buffers
             position += length
-        self.log.append(batch)
+        self.log.append(lengths, batch)
         self.appended += payloads
 
     def restart(self, synced_position: int = 0) -> list[StoredRecord]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.store.consume_queue import ENTRY_BYTES, ConsumeQueue, Entry
+from services.broker.store.consume_queue import ENTRY_BYTES, ConsumeQueue, Entry, packed_entry
 from services.common.errors import CorruptDataError
 from tests.harness.memory_disk import MemoryDisk
 
@@ -26,7 +26,8 @@ def new_disk() -> MemoryDisk:
 def fill(queue: ConsumeQueue, count: int) -> list[Entry]:
     entries = [Entry(1000 + 10 * number, number + 1, number % 3) for number in range(count)]
     for offset, entry in enumerate(entries):
-        assert queue.append(*entry) == offset
+        assert queue.max_offset == offset
+        queue.extend(packed_entry(*entry))
     return entries
 
 
@@ -53,7 +54,7 @@ def test_memory_and_files_give_the_same(batches: list[int], in_memory: int, flus
     for number, size in enumerate(batches):
         for _ in range(size):
             entry = Entry(len(entries) * 7, len(entries) + 1, len(entries) % 5)
-            queue.append(*entry)
+            queue.extend(packed_entry(*entry))
             entries.append(entry)
         if number < flushed:
             for file in queue.flush():
@@ -85,14 +86,14 @@ def test_it_is_loaded_as_any_checkpoint_saw_it(flushed: int, later: int, loaded:
     entries = fill(queue, flushed)
     queue.flush()
     for number in range(later):
-        queue.append(9_000_000 + number, 1, 1)
+        queue.extend(packed_entry(9_000_000 + number, 1, 1))
     queue.flush()
     loaded, min_offset = min(loaded, flushed), min(min_offset, loaded, flushed)
     found = queue_on(disk)
     assert found.load(min_offset, loaded)
     assert (found.min_offset, found.max_offset) == (min_offset, loaded)
     assert read_all(found) == entries[min_offset:loaded]
-    assert found.append(1, 2, 3) == loaded
+    found.extend(packed_entry(1, 2, 3))
     found.flush()
     assert read_all(found) == [*entries[min_offset:loaded], Entry(1, 2, 3)]
     again = queue_on(disk)
@@ -147,7 +148,8 @@ def test_it_begins_anywhere() -> None:
     queue = queue_on(disk)
     queue.begin_at(37)
     assert (queue.min_offset, queue.max_offset) == (37, 37)
-    assert queue.append(5, 6, 7) == 37
+    assert queue.max_offset == 37
+    queue.extend(packed_entry(5, 6, 7))
     queue.flush()
     found = queue_on(disk)
     assert found.load(37, 38)

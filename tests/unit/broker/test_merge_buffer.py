@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from services.broker.pop.check_point import CheckPoint
 from services.broker.pop.merge_buffer import MergeBuffer, QueueProgress
-from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.consume_queue import ConsumeQueue, packed_entry
 from tests.harness.memory_disk import MemoryDisk
 
 
 def queue_of(count: int = 1000, topic: str = "t") -> ConsumeQueue:
     queue = ConsumeQueue(MemoryDisk(random.Random(0)), Path("/q") / topic, topic, 0, 16, 16)
     for number in range(count):
-        queue.append(number, 1, 0)
+        queue.extend(packed_entry(number, 1, 0))
     return queue
 
 

@@ -13,6 +13,7 @@ from services.broker.store.message_store import MessageStore, StoreCheckpoint
 from services.broker.store.record import Record, RecordKind, hash_tag
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.put import MessageRun
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 
@@ -43,7 +44,7 @@ class World:
             FOLDER,
             self.options,
             self.clock,
-            lambda queue, tag_hash: self.arrived.append((queue.topic, queue.queue_id, tag_hash)),
+            lambda queue, tag_hashes: self.arrived.extend((queue.topic, queue.queue_id, each) for each in tag_hashes),
         )
 
     def put(self, *records: Record) -> None:
@@ -93,6 +94,40 @@ def test_only_what_is_confirmed_is_readable() -> None:
     assert world.contents() == {("a", 0): (0, 1, [(0, b"1")]), ("b", 0): (0, 1, [(0, b"2")])}
     world.store.confirm(second.end_position)
     assert world.contents()[("a", 0)] == (0, 2, [(0, b"1"), (1, b"3")])
+
+
+RUNS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.integers(1, 5)), max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches=st.lists(RUNS, max_size=4))
+def test_runs_are_stored_as_their_messages_would_be_one_by_one(batches: list[list[tuple[str, int, int]]]) -> None:
+    together, single = World(), World()
+    number = 0
+    for batch in batches:
+        runs = []
+        records = []
+        for topic, queue_id, count in batch:
+            payloads = [b"%d" % (number + index) for index in range(count)]
+            number += count
+            runs.append(MessageRun(topic, queue_id, payloads, [b"p"] * count, ["tag", ""][number % 2 :] * count))
+            runs[-1].tags = runs[-1].tags[:count]
+            records.append(
+                [
+                    Record(RecordKind.MESSAGE, topic, queue_id, payload, b"p", hash_tag(tag))
+                    for payload, tag in zip(payloads, runs[-1].tags, strict=True)
+                ]
+            )
+        put = together.store.put_runs(runs)
+        one_by_one = single.store.put([record for run in records for record in run])
+        firsts = [sum(map(len, records[:index])) for index in range(len(records))]
+        assert list(put.queue_offsets) == [one_by_one.queue_offsets[first] for first in firsts]
+        assert put.end_position == one_by_one.end_position
+        together.store.confirm(put.end_position)
+        single.store.confirm(put.end_position)
+    assert together.contents() == single.contents()
+    assert together.arrived == single.arrived
+    assert together.disk.files() == single.disk.files()
 
 
 @settings(max_examples=60, deadline=None)

@@ -42,10 +42,10 @@ def test_as_many_are_told_as_have_arrived_and_it_is_woken_once() -> None:
     proxy = Proxy(interests)
     proxy.add(1)
     for _ in range(3):
-        interests.arrived(queue_of("t"), 0)
-    interests.arrived(queue_of("other"), 0)
+        interests.arrived(queue_of("t"), [0])
+    interests.arrived(queue_of("other"), [0])
     assert (proxy.woken, proxy.take(), proxy.take()) == (1, {1: 3}, {})
-    interests.arrived(queue_of("t"), 0)
+    interests.arrived(queue_of("t"), [0])
     assert (proxy.woken, proxy.take()) == (2, {1: 1})
 
 
@@ -55,7 +55,7 @@ def test_filters() -> None:
     proxy.add(1, "t", "g", "a", "b")
     proxy.add(2, "t", "g")
     for tag in ("a", "b", "c", ""):
-        interests.arrived(queue_of("t"), hash_tag(tag))
+        interests.arrived(queue_of("t"), [hash_tag(tag)])
     assert proxy.take() == {1: 2, 2: 4}
 
 
@@ -64,7 +64,7 @@ def test_the_retry_topic_wakes_its_group_whatever_the_filter() -> None:
     proxy = Proxy(interests)
     proxy.add(1, "t", "g", "a")
     proxy.add(2, "t", "h", "a")
-    interests.arrived(queue_of(names.retry_topic("g", "t")), hash_tag("c"))
+    interests.arrived(queue_of(names.retry_topic("g", "t")), [hash_tag("c")])
     assert proxy.take() == {1: 1}
 
 
@@ -74,12 +74,12 @@ def test_what_is_cancelled_is_not_told_any_more() -> None:
     for each in (proxy, other):
         each.add(1)
         each.add(2)
-    interests.arrived(queue_of("t"), 0)
+    interests.arrived(queue_of("t"), [0])
     interests.cancel(proxy.subscriber, 1)
     interests.cancel(proxy.subscriber, 99)
     assert proxy.take() == {2: 1}
     interests.cancel_all(proxy.subscriber)
-    interests.arrived(queue_of("t"), 0)
+    interests.arrived(queue_of("t"), [0])
     assert (proxy.take(), other.take(), len(interests)) == ({}, {1: 2, 2: 2}, 2)
     interests.cancel_all(other.subscriber)
     assert (len(interests), interests._by_topic) == (0, {})
@@ -90,8 +90,8 @@ def test_one_of_the_same_id_is_replaced_also_at_the_limit() -> None:
     proxy = Proxy(interests)
     proxy.add(1, "t")
     proxy.add(1, "u")
-    interests.arrived(queue_of("t"), 0)
-    interests.arrived(queue_of("u"), 0)
+    interests.arrived(queue_of("t"), [0])
+    interests.arrived(queue_of("u"), [0])
     assert (proxy.take(), len(interests)) == ({1: 1}, 1)
 
 
@@ -103,7 +103,7 @@ def test_no_more_than_allowed() -> None:
     with pytest.raises(StatusError, match="notify_interests_max") as caught:
         proxy.add(3)
     assert caught.value.code == Code.TOO_MANY_REQUESTS
-    interests.arrived(queue_of("t"), 0)
+    interests.arrived(queue_of("t"), [0])
     assert proxy.take() == {1: 1, 2: 1}
     interests.cancel(proxy.subscriber, 1)
     proxy.add(3)

@@ -15,6 +15,7 @@ from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic, WatchRequest
+from services.common.put import MessageRun, PutResult
 from services.rpc import methods
 from services.rpc.local import LocalChannel
 from services.rpc.service import Call, Service, Stream
@@ -58,11 +59,10 @@ class Broker:
         self.app = BrokerApp(options, FOLDER, clock, random.Random(0), self.registry, self.to_controller, disk)
         self.channel = LocalChannel(self.app.service, clock=clock)
 
-    async def put(self, body: bytes, tag: str = "", queue_id: int = 0, topic: str = "t") -> pb.PutResult:
+    async def put(self, body: bytes, tag: str = "", queue_id: int = 0, topic: str = "t") -> PutResult:
         payload, properties = wire_message(topic, body, tag)
-        message = pb.PutMessage(topic=topic, queue_id=queue_id, payload=payload, system_properties=properties, tag=tag)
-        response = await self.channel.call(methods.PUT, pb.PutRequest(messages=[message]))
-        return response.results[0]
+        run = MessageRun(topic, queue_id, [payload], [properties], [tag])
+        return (await self.channel.call(methods.PUT, [run]))[0]
 
     async def pop(self, max_messages: int = 32, invisible_ms: int = INVISIBLE_MS) -> list[str]:
         """Handles of what was popped."""

@@ -16,8 +16,8 @@ SEEDS = range(40)
 def append(log: CommitLog, count: int) -> None:
     """Append records of one message each."""
     for _ in range(count):
-        _, buffers = encode(Record(RecordKind.MESSAGE, "topic", 0, b"body" * 100), log.end_position, 1, 0, 0)
-        log.append([buffers])
+        length, buffers = encode(Record(RecordKind.MESSAGE, "topic", 0, b"body" * 100), log.end_position, 1, 0, 0)
+        log.append([length], buffers)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

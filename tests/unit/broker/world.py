@@ -1,6 +1,7 @@
 """A broker's core on a disk and a clock of the tests, with calls as short as tests want them."""
 
 import random
+import struct
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -196,7 +197,9 @@ class World:
 
     def ack(self, group: str, topic: str, *handles: str) -> list[int]:
         """Say that messages are done with; a code for each."""
-        return [result.code for result in self.core.acking.ack(group, topic, handles)]
+        results = self.core.acking.ack(group, topic, handles)
+        assert not results or len(results) == len(handles)
+        return [result.code for result in results] or [Code.OK] * len(handles)
 
     def revive(self) -> int:
         """Redeliver all that is due, as the reviver does; how many."""
@@ -229,9 +232,9 @@ class World:
             for entry in queue.read(at, 100):
                 found.append((at, store.read(entry)))
                 at += 1
-        for _, unconfirmed, position, length, tag_hash in store._unconfirmed:
-            if unconfirmed is queue:
-                stored = store.read(Entry(position, length, tag_hash))
+        for _, unconfirmed, entries, _ in store._unconfirmed:
+            for fields in struct.iter_unpack(">QIQ", entries) if unconfirmed is queue else ():
+                stored = store.read(Entry(*fields))
                 if stored.queue_offset >= queue.min_offset:
                     found.append((stored.queue_offset, stored))
         return found

@@ -1,12 +1,15 @@
 """A broker in memory: one list of messages per topic, handed out once per group, with notifications."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from services.common import receipt
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, SystemProperties
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.put import MessageRun, PutResult
 from services.common.wire import field as wire_field
 from services.rpc import methods
 from services.rpc.service import Call, Service, Stream
@@ -22,19 +25,28 @@ class Watcher:
     interests: dict[int, pb.NotifyInterest] = field(default_factory=dict)
 
 
+class StoredMessage(NamedTuple):
+    """One message as it was put."""
+
+    payload: bytes
+    system_properties: bytes = b""
+    tag: str = ""
+    queue_id: int = 0
+
+
 class FakeBroker:
     """Serves popwheel.v1.Broker; what it was asked is kept in `calls`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.topics: dict[str, list[pb.PutMessage]] = {}
+        self.topics: dict[str, list[StoredMessage]] = {}
         self.ready: dict[tuple[str, str], list[int]] = {}
         self.open: dict[str, tuple[str, str, int]] = {}
         self.acked: list[str] = []
         self.calls: list[tuple[str, object]] = []
         self.watchers: list[Watcher] = []
         self.put_error: StatusError | RpcError | None = None
-        self.put_results: list[pb.PutResult] = []
+        self.put_results: list[PutResult] = []
         self.pop_error: StatusError | RpcError | None = None
         self.put_gate = asyncio.Event()
         self.put_gate.set()
@@ -69,25 +81,26 @@ class FakeBroker:
         """Messages that a group has not been given."""
         return len(self._ready(group, topic))
 
-    async def _put(self, call: Call, request: pb.PutRequest) -> pb.PutResponse:
+    async def _put(self, call: Call, request: Sequence[MessageRun]) -> Sequence[PutResult]:
         self.calls.append(("Put", request))
         await self.put_gate.wait()
         if self.put_error is not None:
             raise self.put_error
         if self.put_results:
             results, self.put_results = self.put_results, []
-            return pb.PutResponse(results=results)
-        response = pb.PutResponse()
-        for message in request.messages:
-            log = self.topics.setdefault(message.topic, [])
-            for (_, topic), ready in self.ready.items():
-                if topic == message.topic:
-                    ready.append(len(log))
-            response.results.add(code=Code.OK, queue_offset=len(log))
-            log.append(message)
-        for topic in {message.topic for message in request.messages}:
-            await self.arrived(topic, sum(message.topic == topic for message in request.messages))
-        return response
+            return results
+        results = []
+        for run in request:
+            log = self.topics.setdefault(run.topic, [])
+            results.append(PutResult(Code.OK, queue_offset=len(log)))
+            for message in zip(run.payloads, run.system_properties, run.tags, strict=True):
+                for (_, topic), ready in self.ready.items():
+                    if topic == run.topic:
+                        ready.append(len(log))
+                log.append(StoredMessage(*message, queue_id=run.queue_id))
+        for topic in {run.topic for run in request}:
+            await self.arrived(topic, sum(len(run.payloads) for run in request if run.topic == topic))
+        return results
 
     async def arrived(self, topic: str, count: int) -> None:
         """Notify of messages that have newly arrived."""
@@ -204,6 +217,6 @@ class FakeBroker:
         return self.ready.setdefault((group, topic), list(range(len(self.topics.get(topic, [])))))
 
 
-def decoded(stored: pb.PutMessage) -> Message:
+def decoded(stored: StoredMessage) -> Message:
     """A stored message as a consumer would read it."""
     return Message.FromString(stored.payload + wire_field(3, stored.system_properties))

@@ -13,6 +13,7 @@ from services.common.pb.popwheel.v1 import broker_pb2 as broker
 from services.proxy import protocol
 from services.rpc.service import Call
 from services.rpc.status import GrpcStatus, RpcError
+from tests.unit.proxy.fake_broker import StoredMessage
 from tests.unit.proxy.world import CLIENT, message, poll_request, turns, until, world
 
 
@@ -76,9 +77,7 @@ async def test_what_a_pop_leaves_behind_wakes_the_next_poll() -> None:
         polls = [w.poll(poll_request(batch=2)) for _ in range(3)]
         await until(lambda: w.metric("popwheel_proxy_polls_waiting") == 3)
         for index in range(6):  # told of one at a time, while pops are under way
-            w.broker.topics.setdefault("orders", []).append(
-                broker.PutMessage(topic="orders", payload=b"\x22\x01%d" % index)
-            )
+            w.broker.topics.setdefault("orders", []).append(StoredMessage(b"\x22\x01%d" % index))
             w.broker.ready["group", "orders"].append(index)
         await w.broker.arrived("orders", 1)
         answers = await asyncio.gather(*polls)

@@ -80,53 +80,60 @@ class Filter(_message.Message):
 Global___Filter: _TypeAlias = Filter  # noqa: Y015
 
 @_typing.final
-class PutMessage(_message.Message):
+class PutRun(_message.Message):
+    """Messages for one queue, in their order. Their parts stand in columns of equal length."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
     QUEUE_ID_FIELD_NUMBER: _builtins.int
-    PAYLOAD_FIELD_NUMBER: _builtins.int
+    PAYLOADS_FIELD_NUMBER: _builtins.int
     SYSTEM_PROPERTIES_FIELD_NUMBER: _builtins.int
-    TAG_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue_id: _builtins.int
-    payload: _builtins.bytes
-    """The client's Message without its system_properties field, byte for byte."""
-    system_properties: _builtins.bytes
-    """The inside of the client's system_properties field, byte for byte."""
-    tag: _builtins.str
+    @_builtins.property
+    def payloads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The clients' Messages without their system_properties fields, byte for byte."""
+
+    @_builtins.property
+    def system_properties(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The insides of the clients' system_properties fields, byte for byte."""
+
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         queue_id: _builtins.int = ...,
-        payload: _builtins.bytes = ...,
-        system_properties: _builtins.bytes = ...,
-        tag: _builtins.str = ...,
+        payloads: _abc.Iterable[_builtins.bytes] | None = ...,
+        system_properties: _abc.Iterable[_builtins.bytes] | None = ...,
+        tags: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload", "queue_id", b"queue_id", "system_properties", b"system_properties", "tag", b"tag", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["payloads", b"payloads", "queue_id", b"queue_id", "system_properties", b"system_properties", "tags", b"tags", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PutMessage: _TypeAlias = PutMessage  # noqa: Y015
+Global___PutRun: _TypeAlias = PutRun  # noqa: Y015
 
 @_typing.final
 class PutRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    MESSAGES_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___PutMessage]: ...
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PutRun]: ...
     def __init__(
         self,
         *,
-        messages: _abc.Iterable[Global___PutMessage] | None = ...,
+        runs: _abc.Iterable[Global___PutRun] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["runs", b"runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -143,6 +150,7 @@ class PutResult(_message.Message):
     code: _builtins.int
     error: _builtins.str
     queue_offset: _builtins.int
+    """Of the first message; the others follow it without a gap."""
     store_time_ms: _builtins.int
     def __init__(
         self,
@@ -166,7 +174,9 @@ class PutResponse(_message.Message):
 
     RESULTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___PutResult]: ...
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___PutResult]:
+        """One for each run: it is stored as a whole or not at all."""
+
     def __init__(
         self,
         *,
