@@ -121,8 +121,8 @@ class HandleReader:
         self._key = key
         self._group = group
         self._topic = topic
-        self._signed = ""
-        self._signature = ""
+        self._signed: str | None = None  # nothing was read yet: no text is equal to this
+        self._signature: str | None = None
         self._check_point_id = 0
 
     def read(self, handle: str) -> tuple[int, int]:

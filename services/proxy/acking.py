@@ -3,7 +3,8 @@
 The broker that gave a handle out is read from the handle; only that broker checks it.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from services.common import receipt
 from services.common.cluster import ClusterView
@@ -12,6 +13,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
 from services.common.pb.apache.rocketmq.v2.service_pb2 import (
     AckMessageRequest,
     AckMessageResponse,
+    AckMessageResultEntry,
     ChangeInvisibleDurationRequest,
     ChangeInvisibleDurationResponse,
     ForwardMessageToDeadLetterQueueRequest,
@@ -33,6 +35,8 @@ from services.proxy.validation import check_changed_invisible, check_group_name,
 from services.rpc.methods import ACK, CHANGE_INVISIBLE, DEAD_LETTER
 from services.rpc.service import Call, Channel
 from services.rpc.status import RpcError
+
+_DONE = AckMessageResultEntry(status=OK)
 
 
 class Acking:
@@ -70,12 +74,16 @@ class Acking:
                 "receive.acknowledgements_max",
             )
         handles = [entry.receipt_handle for entry in entries]
-        statuses = await self._ack_all(group, topic, handles)
-        self._renewals.drop([handle for handle, given in zip(handles, statuses, strict=True) if given.code == Code.OK])
-        response = AckMessageResponse(status=_overall(statuses))
-        answered = response.entries
-        for entry, given in zip(entries, statuses, strict=True):
-            answered.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=given)
+        refusals = await self._ack_all(group, topic, handles)
+        self._renewals.drop([handle for index, handle in enumerate(handles) if index not in refusals])
+        results = [_DONE] * len(handles)
+        for index, refusal in refusals.items():
+            results[index] = AckMessageResultEntry(status=refusal)
+        # Copies of ready-made entries that are then filled in: half the price of adding them one by one.
+        response = AckMessageResponse(status=_overall(refusals, len(handles)), entries=results)
+        for answered, entry, handle in zip(response.entries, entries, handles, strict=True):
+            answered.message_id = entry.message_id
+            answered.receipt_handle = handle
         return response
 
     async def change_invisible(
@@ -117,23 +125,25 @@ class Acking:
         self._renewals.drop((handle,))
         return ForwardMessageToDeadLetterQueueResponse(status=OK)
 
-    async def _ack_all(self, group: str, topic: str, handles: Sequence[str]) -> list[Status]:
-        """One status per handle, in order; each broker is asked once."""
-        statuses: list[Status] = [OK] * len(handles)
-        by_broker: dict[str, list[int]] = {}
+    async def _ack_all(self, group: str, topic: str, handles: Sequence[str]) -> dict[int, Status]:
+        """Acknowledge, asking each broker once; the statuses of what is refused, by the place of the handle."""
+        refusals: dict[int, Status] = {}
+        by_broker: defaultdict[str, list[int]] = defaultdict(list)
         for index, handle in enumerate(handles):
             try:
-                by_broker.setdefault(receipt.broker_name(handle), []).append(index)
+                by_broker[receipt.broker_name(handle)].append(index)
             except StatusError as error:
-                statuses[index] = status(error.code, error.message)
+                refusals[index] = status(error.code, error.message)
         for broker, indexes in by_broker.items():
             results = await self._ack_at(broker, group, topic, [handles[index] for index in indexes])
-            for index, result in zip(indexes, results, strict=True):
-                statuses[index] = status(result.code, result.error)
-        return statuses
+            if results:
+                for index, result in zip(indexes, results, strict=True):
+                    if result.code != Code.OK:
+                        refusals[index] = status(result.code, result.error)
+        return refusals
 
     async def _ack_at(self, broker: str, group: str, topic: str, handles: list[str]) -> Sequence[EntryResult]:
-        """Acknowledge at one broker; a failure is the result of each."""
+        """Acknowledge at one broker: no results if all is well; a failure is the result of each."""
         if broker not in self._view.brokers:
             return [self._why_away(broker, group, topic, handle) for handle in handles]
         asked = AckRequest(group=group, topic=topic, receipt_handles=handles)
@@ -172,9 +182,11 @@ class Acking:
         return group, topic
 
 
-def _overall(statuses: Sequence[Status]) -> Status:
-    """The status on top: the entries' own if they agree, else MULTIPLE_RESULTS."""
-    first = statuses[0]
-    if all(other.code == first.code for other in statuses):
+def _overall(refusals: Mapping[int, Status], count: int) -> Status:
+    """The status on top of `count` entries: their own if they agree, else MULTIPLE_RESULTS."""
+    if not refusals:
+        return OK
+    first = next(iter(refusals.values()))
+    if len(refusals) == count and all(other.code == first.code for other in refusals.values()):
         return first
     return Status(code=Code.MULTIPLE_RESULTS, message="the entries have different results; see each")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from services.common import receipt
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.receipt import HandleMaker, ReceiptHandle
+from services.common.receipt import HandleMaker, HandleReader, ReceiptHandle
 
 KEY = b"a key of the tests"
 NAMES = st.text(alphabet="%abcXYZ_-019", min_size=1, max_size=60)
@@ -36,12 +36,27 @@ def refused(text: str, key: bytes = KEY, group: str = "g", topic: str = "t") -> 
     with pytest.raises(StatusError) as caught:
         receipt.decode(key, group, topic, text)
     assert caught.value.code == Code.INVALID_RECEIPT_HANDLE
+    # Neither first nor after one that is good.
+    for reader in (HandleReader(key, group, topic), reader_of(EXAMPLE, key, group, topic)):
+        with pytest.raises(StatusError) as caught:
+            reader.read(text)
+        assert caught.value.code == Code.INVALID_RECEIPT_HANDLE
+
+
+def reader_of(handle: ReceiptHandle, key: bytes, group: str, topic: str) -> HandleReader:
+    """A reader that has just read a good handle."""
+    reader = HandleReader(key, group, topic)
+    assert reader.read(made(handle, key, group, topic)) == (handle.check_point_id, handle.queue_offset)
+    return reader
 
 
 @given(handle=HANDLES, group=NAMES, topic=NAMES)
 def test_what_was_given_out_is_read(handle: ReceiptHandle, group: str, topic: str) -> None:
     text = made(handle, KEY, group, topic)
     assert receipt.decode(KEY, group, topic, text) == handle
+    reader = reader_of(EXAMPLE, KEY, group, topic)
+    for _ in range(2):
+        assert reader.read(text) == (handle.check_point_id, handle.queue_offset)
     assert receipt.broker_name(text) == handle.broker_name
     assert len(text.split(" ")) == 9
 
@@ -99,6 +114,7 @@ def test_it_is_for_one_group_topic_and_key() -> None:
 
 def test_an_overlong_one_is_refused_unread() -> None:
     refused(made(EXAMPLE) + " " * 600)
+    refused(" 1 ")
     with pytest.raises(StatusError):
         receipt.broker_name(made(EXAMPLE) + "0" * 600)
 

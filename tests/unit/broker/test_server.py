@@ -72,7 +72,8 @@ class Broker:
 
     async def ack(self, *handles: str) -> list[int]:
         request = pb.AckRequest(group="g", topic="t", receipt_handles=handles)
-        return [result.code for result in (await self.channel.call(methods.ACK, request)).results]
+        results = (await self.channel.call(methods.ACK, request)).results
+        return [result.code for result in results] or [Code.OK] * len(handles)
 
     async def pull(
         self, offset: int, max_messages: int = 32, wait_ms: int = 0, expression: str = "*"

@@ -16,7 +16,7 @@ from services.broker.store.message_store import StoreCheckpoint
 from services.broker.store.record import Record, RecordKind, StoredRecord, hash_tag
 from services.common.cluster import ClusterView
 from services.common.disk import File
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message, Resource, SystemProperties
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, Resource, SystemProperties
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
 from tests.harness.manual_clock import ManualClock

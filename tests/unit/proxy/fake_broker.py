@@ -145,6 +145,8 @@ class FakeBroker:
             else:
                 self.acked.append(handle)
                 response.results.add(code=Code.OK)
+        if all(result.code == Code.OK for result in response.results):
+            del response.results[:]
         return response
 
     async def _change(self, call: Call, request: pb.ChangeInvisibleRequest) -> pb.ChangeInvisibleResponse:
