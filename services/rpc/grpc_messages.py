@@ -68,6 +68,11 @@ class MessageReader:
         self._wanted = PREFIX_BYTES
 
     @property
+    def partial(self) -> bytes:
+        """What is kept because its message is not yet whole."""
+        return bytes(self._rest)
+
+    @property
     def partial_bytes(self) -> int:
         """Bytes that are kept because their message is not yet whole."""
         return len(self._rest)

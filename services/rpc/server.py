@@ -57,6 +57,7 @@ class Server:
         self.clock = clock or SystemClock()
         self.deadlines = DeadlineTimer(self.clock)
         self.port = 0
+        self.partings = 0
         self._tls = tls
         self._listener: asyncio.Server | None = None
         self._connections: set[ServerConnection] = set()

@@ -158,10 +158,13 @@ class ServerCall:
         trailers = grpc_messages.trailers_of_error(error)
         connection = self._connection
         if self._headers_sent:
-            connection.http2.send_data(self.stream_id, b"", trailers=hpack.encode(trailers))
+            self._send_trailers(hpack.encode(trailers))
         else:
             connection.http2.send_headers(self.stream_id, hpack.encode([*_RESPONSE_FIELDS, *trailers]), end=True)
         connection.flush_soon()
+
+    def _send_trailers(self, trailers: bytes) -> None:
+        self._connection.http2.send_data(self.stream_id, b"", trailers=trailers)
 
     def refuse(self, error: RpcError) -> None:
         """End the call with an error before its handler began, or over its head."""
@@ -295,7 +298,7 @@ class UnaryCall(ServerCall):
 class StreamCall(ServerCall):
     """A call with any number of messages each way: the `Stream` of its handler."""
 
-    __slots__ = ("_caller_ended", "_messages", "_opening_bytes", "_receiver", "_senders")
+    __slots__ = ("_caller_ended", "_kept_end", "_messages", "_opening_bytes", "_receiver", "_senders", "_silent")
 
     def __init__(
         self,
@@ -310,6 +313,9 @@ class StreamCall(ServerCall):
         self._reader = MessageReader(connection.limits.message_bytes_max)
         self._messages: deque[bytes] = deque()
         self._opening_bytes = self.counted_bytes
+        # Whether the caller had said nothing when its handler ended; then its trailers.
+        self._silent = False
+        self._kept_end: bytes | None = None
         self._caller_ended = False
         self._receiver: asyncio.Future[None] | None = None
         self._senders: list[asyncio.Future[None]] = []
@@ -353,11 +359,25 @@ class StreamCall(ServerCall):
         if not self._connection.http2.is_blocked(self.stream_id):
             self._wake_senders()
 
+    def _done(self, result: Any, error: BaseException | None) -> None:
+        # Nothing taken, nothing there to be taken, and no end: the caller has not said anything yet.
+        self._silent = bool(self._opening_bytes) and not (self._messages or self._caller_ended)
+        super()._done(result, error)
+
+    def _send_trailers(self, trailers: bytes) -> None:
+        if self._silent:
+            self._kept_end = trailers
+        else:
+            super()._send_trailers(trailers)
+
     def _end(self) -> None:
         super()._end()
         self._messages.clear()
         self._wake_receiver()
         self._wake_senders()
+        if self._kept_end is not None:
+            assert self._reader is not None
+            self._connection.part(self.stream_id, self._kept_end, self._started, self._reader.partial)
 
     def _wake_receiver(self) -> None:
         if self._receiver is not None and not self._receiver.done():
@@ -414,5 +434,5 @@ class StreamCall(ServerCall):
             written = not connection.http2.is_blocked(self.stream_id)
 
     def _answer(self, result: Any) -> None:
-        self._connection.http2.send_data(self.stream_id, b"", trailers=TRAILERS_OK)
+        self._send_trailers(TRAILERS_OK)
         self._connection.flush_soon()

@@ -20,6 +20,7 @@ from services.rpc.events import (
     StreamReset,
 )
 from services.rpc.not_grpc import NotGrpc
+from services.rpc.parting import PARTINGS_MAX, PATIENCE_S, Parting, tell_end
 from services.rpc.server_call import ServerCall, StreamCall, UnaryCall
 from services.rpc.status import GrpcStatus, RpcError
 from services.rpc.tls import TlsSession
@@ -54,7 +55,7 @@ class ServerConnection(Wire):
         self.server = server
         self._detected = False
         self._ready = False
-        self._calls: dict[int, ServerCall | NotGrpc] = {}
+        self._calls: dict[int, ServerCall | NotGrpc | Parting] = {}
         self._unary_calls = 0
         self._lingering: set[ServerCall] = set()
         self._opened_at = self._heard_at = self._last_call_at = self._taken_at = self.now
@@ -154,13 +155,11 @@ class ServerConnection(Wire):
                     call.ended()
             case RequestTooLarge(stream_id):
                 self.server.observer.limit_hit("header_list_bytes_max")
-                self._refuse(
-                    stream_id,
-                    RpcError(
-                        GrpcStatus.RESOURCE_EXHAUSTED,
-                        f"the headers are longer than the {self.limits.header_list_bytes_max} bytes allowed",
-                    ),
+                error = RpcError(
+                    GrpcStatus.RESOURCE_EXHAUSTED,
+                    f"the headers are longer than the {self.limits.header_list_bytes_max} bytes allowed",
                 )
+                tell_end(self, stream_id, _refusal(error))
             case StreamRefused(limit):
                 self.server.observer.limit_hit(limit)
             case PingAcknowledged(opaque):
@@ -183,23 +182,21 @@ class ServerConnection(Wire):
             return
         route = self.server.routes.get(head.path)
         if route is None:
-            self._refuse(
-                event.stream_id, RpcError(GrpcStatus.UNIMPLEMENTED, f"there is no method {head.path[:256]} here")
-            )
+            self._refuse(event, RpcError(GrpcStatus.UNIMPLEMENTED, f"there is no method {head.path[:256]} here"))
             return
         try:
             timeout_s = grpc_messages.parse_timeout(head.timeout)
         except RpcError as error:
-            self._refuse(event.stream_id, error)
+            self._refuse(event, error)
             return
         deadline = None if timeout_s is None else self.now + timeout_s
         method, handler, streaming = route
         if streaming:
             stream = StreamCall(self, event.stream_id, head, method, handler, deadline)
             self._calls[event.stream_id] = stream
-            stream.begin()
             if event.ended:
                 stream.ended()
+            stream.begin()
             return
         unary = UnaryCall(self, event.stream_id, head, method, handler, deadline)
         self._calls[event.stream_id] = unary
@@ -207,9 +204,11 @@ class ServerConnection(Wire):
         if event.ended:
             unary.ended()
 
-    def _refuse(self, stream_id: int, error: RpcError) -> None:
-        fields = [(b":status", b"200"), (b"content-type", grpc_messages.CONTENT_TYPE)]
-        self.http2.send_headers(stream_id, hpack.encode([*fields, *grpc_messages.trailers_of_error(error)]), end=True)
+    def _refuse(self, event: RequestReceived, error: RpcError) -> None:
+        if event.ended:
+            tell_end(self, event.stream_id, _refusal(error))
+        else:
+            self.part(event.stream_id, _refusal(error), self.now)
 
     # What calls say
 
@@ -228,6 +227,21 @@ class ServerConnection(Wire):
             self._last_call_at = self.clock.monotonic()
             if self.http2.refusing:
                 self.loop.call_soon(self._close_if_idle)
+
+    def part(self, stream_id: int, end: bytes, since: float, begun: bytes = b"") -> None:
+        """End a call whose caller has not sent its first message yet (`Parting`).
+
+        Args:
+            stream_id: its stream.
+            end: headers that end the answer.
+            since: when the call came in, in seconds of the monotonic clock.
+            begun: what has come of the first message.
+        """
+        deadline = since + PATIENCE_S
+        if self.server.partings < PARTINGS_MAX and self.clock.monotonic() < deadline:
+            self._calls[stream_id] = Parting(self, stream_id, end, deadline, begun)
+        else:
+            tell_end(self, stream_id, end)
 
     def lingering_began(self, call: ServerCall) -> None:
         """A call is over and its handler is not yet."""
@@ -393,5 +407,11 @@ class ServerConnection(Wire):
             self.refuse_streams()
 
 
-def _counted_bytes(call: ServerCall | NotGrpc) -> int:
+def _counted_bytes(call: ServerCall | NotGrpc | Parting) -> int:
     return call.counted_bytes
+
+
+def _refusal(error: RpcError) -> bytes:
+    """An answer that is nothing but an error."""
+    fields = [(b":status", b"200"), (b"content-type", grpc_messages.CONTENT_TYPE)]
+    return hpack.encode([*fields, *grpc_messages.trailers_of_error(error)])

@@ -11,15 +11,17 @@ import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.rpc import frames, hpack
 from services.rpc.client import connect
 from services.rpc.limits import Limits
 from services.rpc.metrics import RpcMetrics
 from services.rpc.server import Server
-from services.rpc.service import Service
+from services.rpc.service import Call, Service, Stream
 from services.rpc.status import GrpcStatus, RpcError
 from services.rpc.tls import client_context, self_signed, server_context
-from tests.unit.rpc.contract_service import CHAT, ECHO, LISTEN, REFUSE, REPEAT, WAIT, ContractService
+from tests.unit.rpc.contract_service import CHAT, ECHO, LISTEN, MISSING, REFUSE, REPEAT, WAIT, ContractService
 from tests.unit.rpc.peers import REQUEST, data, headers
 
 START = frames.PREFACE + frames.settings({})
@@ -149,6 +151,45 @@ async def test_streams_of_grpcio(channel: grpc.aio.Channel) -> None:
     assert await chat.code() is grpc.StatusCode.OK
     once = channel.unary_stream(CHAT.path)(b"b" * MIB)
     assert [len(message) async for message in once] == [MIB, MIB]
+
+
+async def test_who_is_refused_before_it_has_written_is_told_why(recorder: Recorder) -> None:
+    service = Service()
+    service.stream(CHAT, refuse_at_once)
+    service.stream(REPEAT, answer_at_once)
+    server = Server(service, observer=recorder)
+    await server.start("127.0.0.1", 0)
+    told: set[tuple[grpc.StatusCode, str]] = set()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=OPTIONS) as channel:
+        for number in range(200):
+            call = channel.stream_stream((CHAT.path, MISSING.path, REPEAT.path)[number % 3])()
+            try:
+                await call.write(bytes((10, 100_000)[number & 1]))
+                if number & 2:
+                    await call.done_writing()
+                assert [message async for message in call] == [b"no"]
+            except grpc.aio.AioRpcError:
+                pass
+            told.add((await call.code(), await call.details()))
+        began = server.clock.monotonic()
+        silent = channel.stream_stream(CHAT.path)()
+        assert await silent.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert 0.05 < server.clock.monotonic() - began < 2
+    assert told == {
+        (grpc.StatusCode.INVALID_ARGUMENT, "not this one"),
+        (grpc.StatusCode.UNIMPLEMENTED, f"there is no method {MISSING.path} here"),
+        (grpc.StatusCode.OK, ""),
+    }
+    assert server.partings == 0
+    await server.stop(1)
+
+
+async def refuse_at_once(call: Call, stream: Stream[bytes, bytes]) -> None:
+    raise StatusError(Code.ILLEGAL_TOPIC, "not this one")
+
+
+async def answer_at_once(call: Call, stream: Stream[bytes, bytes]) -> None:
+    await stream.send([b"no"])
 
 
 async def test_headers_of_a_stream_come_before_anything_else(channel: grpc.aio.Channel) -> None:
