@@ -17,7 +17,7 @@ _SYSTEM_PROPERTIES = 3
 _BODY = 4
 _MESSAGES_TAG = 1 << 3 | LENGTH_DELIMITED
 _SYSTEM_PROPERTIES_TAG = bytes((_SYSTEM_PROPERTIES << 3 | LENGTH_DELIMITED,))
-_BODY_TAG = bytes((_BODY << 3 | LENGTH_DELIMITED,))
+_BODY_TAG = _BODY << 3 | LENGTH_DELIMITED
 _HEAD_KEPT_BYTES = 256
 
 
@@ -98,7 +98,7 @@ def _alike(
         return None
     length, position = read_varint(data, position + len(head), end)
     stop = position + length
-    if data[stop : stop + 1] != _BODY_TAG or stop >= end:
+    if stop >= end or data[stop] != _BODY_TAG:
         return None
     body_length, body_start = read_varint(data, stop + 1, end)
     if body_start + body_length != end:

@@ -81,7 +81,9 @@ def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -
     if body_bytes == 0:
         raise StatusError(Code.MESSAGE_BODY_EMPTY, "the body is empty; a message needs at least one byte")
     properties = message.properties
-    _check_message_id(properties.message_id, limits)
+    message_id = properties.message_id
+    if len(message_id) > limits.id_length_max or not _is_plain(message_id):
+        raise _illegal_message_id(message_id, limits)
     if properties.HasField("tag"):
         _check_tag(properties.tag)
     for key in properties.keys:
@@ -156,29 +158,20 @@ def filter_of(expression: FilterExpression) -> broker.Filter:
     return broker.Filter(kind=broker.FilterKind.TAG, expression=" || ".join(dict.fromkeys(tags)))
 
 
-def message_type(properties: SystemProperties) -> MessageType.ValueType:
-    """The type of a message: as it says, or as its properties show where it does not say."""
-    given = properties.message_type
-    if given != _UNSPECIFIED:
-        return given
-    return _shown_type(properties) or _NORMAL
-
-
-def _check_message_id(message_id: str, limits: MessageLimits) -> None:
+def _illegal_message_id(message_id: str, limits: MessageLimits) -> StatusError:
     if len(message_id) > limits.id_length_max:
-        raise LimitError(
+        return LimitError(
             Code.ILLEGAL_MESSAGE_ID,
             f"the message id has more than {limits.id_length_max} characters",
             "message.id_length_max",
         )
-    if not _is_plain(message_id):
-        raise StatusError(Code.ILLEGAL_MESSAGE_ID, "the message id is blank or has control characters")
+    return StatusError(Code.ILLEGAL_MESSAGE_ID, "the message id is blank or has control characters")
 
 
 def _is_plain(text: str) -> bool:
     """Whether a text is not blank and holds no control characters."""
     # Printable texts are the rule and hold none; others may still be fine (a character that is not assigned yet).
-    return not text.isspace() and text != "" and (text.isprintable() or _CONTROL.search(text) is None)
+    return text != "" and not text.isspace() and (text.isprintable() or _CONTROL.search(text) is None)
 
 
 @lru_cache(maxsize=1024)
@@ -222,7 +215,8 @@ def _check_properties(message: ClientMessage, limits: MessageLimits) -> None:
 
 
 def _check_type(properties: SystemProperties, topic: Topic) -> None:
-    kind = message_type(properties)
+    shown = _shown_type(properties)
+    kind = properties.message_type or shown or _NORMAL
     accepted = ACCEPTED_TYPES.get(topic.type, ())
     if kind not in accepted:
         raise StatusError(
@@ -234,7 +228,6 @@ def _check_type(properties: SystemProperties, topic: Topic) -> None:
         raise StatusError(
             Code.UNSUPPORTED, f"messages of type {_type_name(kind)} are not supported yet; nothing was stored"
         )
-    shown = _shown_type(properties)
     if shown is not None:
         raise StatusError(
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
