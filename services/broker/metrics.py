@@ -16,7 +16,7 @@ from services.broker.pop.check_point import REVIVE_QUEUES
 from services.common import names
 from services.common.clock import Clock
 from services.common.disk import DiskUsage
-from services.common.pb.popwheel.v1.broker_pb2 import PopResponse
+from services.common.pop_answer import PopAnswer
 from services.common.put import MessageRun
 
 
@@ -36,10 +36,10 @@ class BrokerStatistics:
             self.messages_in[run.topic] += len(run.payloads)
             self.bytes_in[run.topic] += sum(map(len, run.payloads))
 
-    def popped(self, group: str, topic: str, response: PopResponse) -> None:
+    def popped(self, group: str, topic: str, answer: PopAnswer) -> None:
         """Messages were given out."""
-        self.messages_out[topic, group] += len(response.messages)
-        self.bytes_out[topic, group] += response.ByteSize()
+        self.messages_out[topic, group] += len(answer.messages)
+        self.bytes_out[topic, group] += sum(map(len, answer.messages))
 
 
 class BrokerCollector(Collector):

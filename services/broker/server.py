@@ -21,6 +21,7 @@ from services.common.clock import Clock
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.pop_answer import PopAnswer
 from services.common.put import MessageRun, PutResult
 from services.rpc import methods
 from services.rpc.service import Call, Service, Stream, UnaryHandler
@@ -111,14 +112,14 @@ class BrokerServer:
         self._statistics.put(runs)
         return [PutResult(_OK, "", offset, appended.store_time_ms) for offset in appended.queue_offsets]
 
-    async def pop(self, call: Call, request: pb.PopRequest) -> pb.PopResponse:
+    async def pop(self, call: Call, request: pb.PopRequest) -> PopAnswer:
         """Give messages out."""
         self._core.settle()
-        response = self._core.popping.pop(request)
-        if response.messages:
+        answer = self._core.popping.pop(request)
+        if answer.messages:
             self._due_changed()
-            self._statistics.popped(request.group, request.topic, response)
-        return response
+            self._statistics.popped(request.group, request.topic, answer)
+        return answer
 
     async def ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
         """Messages are done with. In the page cache when answered: a crash of the process does not undo it (P3)."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import PoppedMessage, PopRequest, PopResponse, ReleaseRequest
+from services.common.pb.popwheel.v1.broker_pb2 import PopRequest, ReleaseRequest
+from services.common.pop_answer import PopAnswer
 from services.proxy.background import Background
 from services.proxy.brokers import Brokers
 from services.proxy.interests import Interest, InterestBook, Ticket
@@ -36,10 +37,11 @@ class Found:
     """What a poll ended with: messages of one broker, or none."""
 
     broker: str
-    messages: Sequence[PoppedMessage]
+    messages: Sequence[bytes]
+    handles: Sequence[str]
 
 
-NOTHING = Found("", ())
+NOTHING = Found("", (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,22 +149,19 @@ class Poll:
         tools = self._tools
         tools.metrics.pops.inc()
         try:
-            response = await tools.brokers.channel(ticket.broker).call(
-                POP, self._request, timeout_s=tools.pop_timeout_s
-            )
+            answer = await tools.brokers.channel(ticket.broker).call(POP, self._request, timeout_s=tools.pop_timeout_s)
         except (StatusError, RpcError) as error:
             self._pop_failed(ticket, error)
             return
         except BaseException:
             tools.book.fail(ticket, tools.clock.monotonic())
             raise
-        self._popped(ticket, response)
+        self._popped(ticket, answer)
 
-    def _popped(self, ticket: Ticket, response: PopResponse) -> None:
+    def _popped(self, ticket: Ticket, answer: PopAnswer) -> None:
         tools = self._tools
         now = tools.clock.monotonic()
-        messages = response.messages
-        count = len(messages)
+        count = len(answer.messages)
         self._failure = None
         if self._first:
             self._first = False
@@ -171,12 +170,13 @@ class Poll:
         if self._woken and not count:
             tools.metrics.empty_wakes.inc()
         self._woken = False
-        tools.book.finish(ticket, count, response.waiting, now)
+        tools.book.finish(ticket, count, answer.waiting, now)
         effect = self._machine.popped(count, now)
         if effect is Do.ANSWER:
-            self.found = Found(ticket.broker, messages)
+            self.found = Found(ticket.broker, answer.messages, answer.handles)
         elif effect is Do.RELEASE:
-            release(tools, self._request, Found(ticket.broker, messages), attempted=False)
+            found = Found(ticket.broker, answer.messages, answer.handles)
+            release(tools, self._request, found, attempted=False)
         self._perform(effect)
 
     def _pop_failed(self, ticket: Ticket, error: StatusError | RpcError) -> None:
@@ -210,9 +210,10 @@ def release(tools: PollTools, request: PopRequest, found: Found, *, attempted: b
         found: the messages.
         attempted: whether some of them may have reached the client.
     """
-    handles = [message.receipt_handle for message in found.messages]
-    if handles:
-        asked = ReleaseRequest(group=request.group, topic=request.topic, receipt_handles=handles, attempted=attempted)
+    if found.handles:
+        asked = ReleaseRequest(
+            group=request.group, topic=request.topic, receipt_handles=found.handles, attempted=attempted
+        )
         tools.background.start(_release(tools, found.broker, asked))
 
 

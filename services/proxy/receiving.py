@@ -6,7 +6,7 @@ from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
-from services.common.pb.popwheel.v1.broker_pb2 import PoppedMessage, PopRequest
+from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
 from services.common.wire import field, varint
 from services.proxy.admission import Admission
 from services.proxy.catalog import Catalog
@@ -162,11 +162,9 @@ class Receiving:
         stream: Stream[ReceiveMessageRequest, bytes],
     ) -> None:
         """Send the messages; if the client has gone they are given back, and each counts as one attempt."""
-        handles: list[str] = []
         if request.auto_renew:
-            handles = [message.receipt_handle for message in found.messages]
             now = self._clock.monotonic()
-            self._renewals.hold(client_id, found.broker, pop.group, pop.topic, handles, now)
+            self._renewals.hold(client_id, found.broker, pop.group, pop.topic, found.handles, now)
         parts = answer_parts(found.messages, self._clock.wall_ms())
         size = sum(map(len, parts))
         self._admission.unsent_bytes += size
@@ -179,7 +177,7 @@ class Receiving:
         finally:
             self._admission.unsent_bytes -= size
             if not sent:
-                self._renewals.drop(handles)
+                self._renewals.drop(found.handles)
                 release(self._tools, pop, found, attempted=True)
 
     def _machine(self, call: Call, pop: PopRequest, asked_ms: int, first: str) -> LongPoll:
@@ -219,7 +217,7 @@ class Receiving:
         return named if named in names else names[0]
 
 
-def answer_parts(messages: Sequence[PoppedMessage], now_ms: int) -> list[bytes]:
+def answer_parts(messages: Sequence[bytes], now_ms: int) -> list[bytes]:
     """The bytes of one ReceiveMessageResponse each: the status, the messages, the time of delivery.
 
     Args:
@@ -227,8 +225,7 @@ def answer_parts(messages: Sequence[PoppedMessage], now_ms: int) -> list[bytes]:
         now_ms: milliseconds since 1970.
     """
     parts = [_OK_ANSWER]
-    for popped in messages:
-        message = popped.message
+    for message in messages:
         parts.append(b"".join((_MESSAGE_TAG, varint(len(message)), message)))
     seconds, milliseconds = divmod(now_ms, 1000)
     parts.append(field(3, b"\x08" + varint(seconds) + b"\x10" + varint(milliseconds * 1_000_000)))

@@ -7,6 +7,7 @@ from google.protobuf.message import Message
 
 from services.common.pb.popwheel.v1 import broker_pb2 as broker
 from services.common.pb.popwheel.v1 import controller_pb2 as controller
+from services.common.pop_answer import PopAnswer, decode_pop_answer, encode_pop_answer
 from services.common.put import MessageRun, PutResult, decode_results, decode_runs, encode_results, encode_runs
 from services.rpc.service import Codec, Method, protobuf
 
@@ -21,7 +22,9 @@ def _method(service: str, name: str, request: type[Request], response: type[Resp
 PUT: Method[Sequence[MessageRun], Sequence[PutResult]] = Method(
     "popwheel.v1.Broker", "Put", Codec(encode_runs, decode_runs), Codec(encode_results, decode_results)
 )
-POP = _method("popwheel.v1.Broker", "Pop", broker.PopRequest, broker.PopResponse)
+POP: Method[broker.PopRequest, PopAnswer] = Method(
+    "popwheel.v1.Broker", "Pop", protobuf(broker.PopRequest), Codec(encode_pop_answer, decode_pop_answer)
+)
 ACK = _method("popwheel.v1.Broker", "Ack", broker.AckRequest, broker.AckResponse)
 CHANGE_INVISIBLE = _method(
     "popwheel.v1.Broker", "ChangeInvisible", broker.ChangeInvisibleRequest, broker.ChangeInvisibleResponse

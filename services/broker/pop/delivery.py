@@ -4,6 +4,7 @@ Inside one protobuf message the last value of a field wins, so the sender's syst
 of ours make one `system_properties` field, without anybody decoding either (DESIGN 4, Payload).
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from services.broker.store.record import StoredRecord
@@ -28,23 +29,30 @@ def common_properties(broker_name: str, invisible_ms: int | None) -> bytes:
     return properties.SerializeToString()
 
 
-def popped_message(stored: StoredRecord, common: bytes, handle: str) -> bytes:
-    """A whole `apache.rocketmq.v2.Message` for a consumer that pops."""
-    encoded_handle = handle.encode()
-    return _join(
-        stored,
-        b"".join(
+def popped_messages(records: Sequence[StoredRecord], common: bytes, handles: Sequence[str]) -> list[bytes]:
+    """A whole `apache.rocketmq.v2.Message` of each record for a consumer that pops; one loop, as each step counts."""
+    messages: list[bytes] = []
+    for stored, handle in zip(records, handles, strict=True):
+        encoded_handle = handle.encode()
+        inside = stored.system_properties
+        added = b"".join(
             (
                 common,
-                _place(stored),
+                _QUEUE_ID_TAG,
+                varint(stored.queue_id),
+                _QUEUE_OFFSET_TAG,
+                varint(stored.queue_offset),
+                _store_timestamp(stored.store_time_ms),
                 _DELIVERY_ATTEMPT_TAG,
                 varint(stored.attempts + 1),
                 _RECEIPT_HANDLE_TAG,
                 varint(len(encoded_handle)),
                 encoded_handle,
             )
-        ),
-    )
+        )
+        length = varint(len(inside) + len(added))
+        messages.append(b"".join((stored.payload, _SYSTEM_PROPERTIES_TAG, length, inside, added)))
+    return messages
 
 
 def pulled_message(stored: StoredRecord, common: bytes) -> bytes:

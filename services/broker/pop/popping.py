@@ -18,11 +18,13 @@ from services.common.clock import Clock
 from services.common.cluster import ClusterView
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import PopRequest, PopResponse
+from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
+from services.common.pop_answer import PopAnswer
 from services.common.receipt import HandleMaker
 
 _RETRY_FIRST_ONE_IN = 5
 _SCAN_STEP = 256
+_ANY_QUEUE = -1
 
 
 @dataclass(slots=True)
@@ -83,7 +85,7 @@ class Popping:
         self._broker_name = broker_name
         self.damaged: dict[ConsumeQueue, str] = {}
 
-    def pop(self, request: PopRequest) -> PopResponse:
+    def pop(self, request: PopRequest) -> PopAnswer:
         """Give out up to `max_messages` messages and hide them from the group; never waits.
 
         Raises:
@@ -109,15 +111,22 @@ class Popping:
             self._take(progress, receipt.FROM_TOPIC, wanted, budget, taken)
         if retry is not None and not retry_first and not budget.is_spent:
             self._take(retry, receipt.FROM_RETRY_TOPIC, None, budget, taken)
-        response = PopResponse()
+        answer = PopAnswer()
         if taken:
-            self._give_out(request, taken, response)
-        response.waiting = self.waiting(request.group, request.topic, wanted)
-        return response
+            self._give_out(request, taken, answer)
+        if request.queue_id >= 0:
+            retry, queues = self._sources(request.group, request.topic, _ANY_QUEUE)
+        answer.waiting = self._waiting(retry, queues, wanted)
+        return answer
 
     def waiting(self, group: str, topic: str, wanted: frozenset[int] | None) -> int:
         """How many messages wait for a group; where a filter leaves that open, whether any may (0 or 1)."""
-        retry, queues = self._sources(group, topic, -1)
+        retry, queues = self._sources(group, topic, _ANY_QUEUE)
+        return self._waiting(retry, queues, wanted)
+
+    def _waiting(
+        self, retry: QueueProgress | None, queues: Sequence[QueueProgress], wanted: frozenset[int] | None
+    ) -> int:
         ahead = sum(progress.available for progress in queues if progress.queue not in self.damaged)
         if wanted is not None:
             ahead = min(ahead, 1)
@@ -195,7 +204,7 @@ class Popping:
                     return found, tuple(offsets), at
         return found, tuple(offsets), at
 
-    def _give_out(self, request: PopRequest, taken: list[_Taken], response: PopResponse) -> None:
+    def _give_out(self, request: PopRequest, taken: list[_Taken], answer: PopAnswer) -> None:
         now_ms = self._clock.steady_ms()
         check_points = [self._check_point(request, each, now_ms) for each in taken]
         revive_topic = names.revive_topic(self._view.name)
@@ -223,9 +232,9 @@ class Popping:
                 self._broker_name,
                 check_point.queue_id,
             )
-            for stored in each.records:
-                handle = maker.handle(stored.queue_offset)
-                response.messages.add(message=delivery.popped_message(stored, common, handle), receipt_handle=handle)
+            given = [maker.handle(offset) for offset in each.offsets]
+            answer.handles += given
+            answer.messages += delivery.popped_messages(each.records, common, given)
 
     def _check_point(self, request: PopRequest, taken: _Taken, now_ms: int) -> CheckPoint:
         return CheckPoint(

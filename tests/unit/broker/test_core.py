@@ -89,7 +89,7 @@ def test_the_retry_topic_comes_first_one_time_in_five() -> None:
         world.core.acking.release("g", "t", handles(world.pop("g", "t", 25)), True)
         world.flush()
     found = [world.pop("g", "t", 1)[0].system_properties.delivery_attempt for _ in range(100)]
-    assert 10 <= found.count(2) <= 35
+    assert 10 <= sum(attempt > 1 for attempt in found) <= 35
 
 
 @pytest.mark.parametrize("after", ["retention", "deleted", "deleted and made again"])
@@ -434,7 +434,7 @@ def test_an_answer_is_no_larger_than_allowed_but_for_a_single_message() -> None:
     sizes = []
     while True:
         answer = world.answer("g", "t")
-        sizes.append([len(message.message) > 3000 for message in answer.messages])
+        sizes.append([len(message) > 3000 for message in answer.messages])
         if not answer.messages:
             break
         assert answer.waiting == 5 - sum(map(len, sizes))

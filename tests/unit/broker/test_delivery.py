@@ -107,7 +107,7 @@ def test_a_popped_message(
     record = stored(
         payload, inside, attempts=attempts, queue_id=queue_id, queue_offset=queue_offset, store_time_ms=store_time_ms
     )
-    data = delivery.popped_message(record, delivery.common_properties("broker-7", invisible_ms), handle)
+    (data,) = delivery.popped_messages([record], delivery.common_properties("broker-7", invisible_ms), [handle])
     assert top_fields(data).count(3) == 1
     found = Message.FromString(data)
     added = found.system_properties

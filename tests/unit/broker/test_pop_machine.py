@@ -125,7 +125,7 @@ class PopMachine(RuleBasedStateMachine):
         world = self.world
         readable = self.readable(group, topic)
         answer = world.answer(group, topic, count, FILTERS[group], invisible_ms=invisible_ms)
-        messages = [Message.FromString(each.message) for each in answer.messages]
+        messages = [Message.FromString(each) for each in answer.messages]
         now_ms = world.clock.steady_ms()
         for message in messages:
             sent = self.sent_of(group, message)

@@ -67,8 +67,7 @@ class Broker:
     async def pop(self, max_messages: int = 32, invisible_ms: int = INVISIBLE_MS) -> list[str]:
         """Handles of what was popped."""
         request = pb.PopRequest(group="g", topic="t", queue_id=-1, max_messages=max_messages, invisible_ms=invisible_ms)
-        response = await self.channel.call(methods.POP, request)
-        return [message.receipt_handle for message in response.messages]
+        return (await self.channel.call(methods.POP, request)).handles
 
     async def ack(self, *handles: str) -> list[int]:
         request = pb.AckRequest(group="g", topic="t", receipt_handles=handles)

@@ -19,6 +19,7 @@ from services.common.disk import File
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, Resource, SystemProperties
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
+from services.common.pop_answer import PopAnswer
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import CrashKind, MemoryDisk
 
@@ -170,7 +171,7 @@ class World:
     ) -> list[Message]:
         """Take messages."""
         return [
-            Message.FromString(each.message)
+            Message.FromString(each)
             for each in self.answer(group, topic, max_messages, expression, queue_id, invisible_ms).messages
         ]
 
@@ -182,7 +183,7 @@ class World:
         expression: str = "*",
         queue_id: int = -1,
         invisible_ms: int = INVISIBLE_MS,
-    ) -> pb.PopResponse:
+    ) -> PopAnswer:
         """The broker's answer to a pop."""
         return self.core.popping.pop(
             pb.PopRequest(

@@ -9,6 +9,7 @@ from services.common import receipt
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, SystemProperties
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.pop_answer import PopAnswer
 from services.common.put import MessageRun, PutResult
 from services.common.wire import field as wire_field
 from services.rpc import methods
@@ -113,13 +114,13 @@ class FakeBroker:
             if events:
                 await watcher.stream.send((pb.NotifyEvents(events=events),))
 
-    async def _pop(self, call: Call, request: pb.PopRequest) -> pb.PopResponse:
+    async def _pop(self, call: Call, request: pb.PopRequest) -> PopAnswer:
         self.calls.append(("Pop", request))
         await self.pop_gate.wait()
         if self.pop_error is not None:
             raise self.pop_error
         ready = self._ready(request.group, request.topic)
-        response = pb.PopResponse()
+        answer = PopAnswer()
         for index in ready[: request.max_messages]:
             stored = self.topics[request.topic][index]
             self._handles += 1
@@ -131,10 +132,11 @@ class FakeBroker:
             handle = maker.handle(index)
             self.open[handle] = (request.group, request.topic, index)
             inside = stored.system_properties + SystemProperties(receipt_handle=handle).SerializeToString()
-            response.messages.add(message=stored.payload + wire_field(3, inside), receipt_handle=handle)
+            answer.messages.append(stored.payload + wire_field(3, inside))
+            answer.handles.append(handle)
         del ready[: request.max_messages]
-        response.waiting = len(ready)
-        return response
+        answer.waiting = len(ready)
+        return answer
 
     async def _ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
         self.calls.append(("Ack", request))

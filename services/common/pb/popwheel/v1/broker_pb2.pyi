@@ -234,47 +234,32 @@ class PopRequest(_message.Message):
 Global___PopRequest: _TypeAlias = PopRequest  # noqa: Y015
 
 @_typing.final
-class PoppedMessage(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MESSAGE_FIELD_NUMBER: _builtins.int
-    RECEIPT_HANDLE_FIELD_NUMBER: _builtins.int
-    message: _builtins.bytes
-    """A whole apache.rocketmq.v2.Message, ready for the client."""
-    receipt_handle: _builtins.str
-    def __init__(
-        self,
-        *,
-        message: _builtins.bytes = ...,
-        receipt_handle: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "receipt_handle", b"receipt_handle"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PoppedMessage: _TypeAlias = PoppedMessage  # noqa: Y015
-
-@_typing.final
 class PopResponse(_message.Message):
+    """Messages and their receipt handles, in columns of equal length."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGES_FIELD_NUMBER: _builtins.int
+    RECEIPT_HANDLES_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     waiting: _builtins.int
     """How many messages are known to wait still for this group and topic (a scan that ended on its bound counts as one)."""
     @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoppedMessage]: ...
+    def messages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Each a whole apache.rocketmq.v2.Message, ready for the client."""
+
+    @_builtins.property
+    def receipt_handles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
-        messages: _abc.Iterable[Global___PoppedMessage] | None = ...,
+        messages: _abc.Iterable[_builtins.bytes] | None = ...,
+        receipt_handles: _abc.Iterable[_builtins.str] | None = ...,
         waiting: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "receipt_handles", b"receipt_handles", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -334,7 +319,9 @@ class AckResponse(_message.Message):
 
     RESULTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___EntryResult]: ...
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___EntryResult]:
+        """One for each handle, in their order; none at all if all is well."""
+
     def __init__(
         self,
         *,
