@@ -256,6 +256,8 @@ class BrokerApp:
 
     def _cluster_changes(self, update: ClusterUpdate) -> None:
         self.core.cluster_changed(update.deleted_topics, update.deleted_groups)
+        if update.deleted_topics or update.deleted_groups:
+            self.statistics.forget(frozenset(update.deleted_topics), frozenset(update.deleted_groups))
         self._cluster_changed.set()
 
     def _arrived(self, queue: ConsumeQueue) -> None:

@@ -191,6 +191,19 @@ class BrokerCore:
             self._topic_ids.update(topic_ids)
             self._group_ids.update(group_ids)
 
+    def knows_topic(self, topic: str) -> bool:
+        """Whether a topic was heard of, and not of its deletion; retry and dead letter topics go with theirs."""
+        if topic.startswith(names.DEAD_LETTER_PREFIX):
+            return self.knows_group(topic.removeprefix(names.DEAD_LETTER_PREFIX))
+        if topic.startswith(names.RETRY_PREFIX):
+            group, topic = names.group_of_retry_topic(topic), names.topic_of_retry_topic(topic)
+            return self.knows_group(group) and topic in self._topic_ids
+        return topic in self._topic_ids
+
+    def knows_group(self, group: str) -> bool:
+        """Whether a group was heard of, and not of its deletion."""
+        return group in self._group_ids
+
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: its messages are gone, and no group has any progress in it."""
         stored = [

@@ -4,7 +4,8 @@ The hot path counts in plain numbers; they become metrics only when somebody ask
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,28 +19,52 @@ from services.common.clock import Clock
 from services.common.disk import DiskUsage
 from services.common.pop_answer import PopAnswer
 from services.common.put import MessageRun
+from services.common.series import Labels, Series, bounded
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What went one way.
+
+    Args:
+        messages: how many.
+        size_bytes: of all of them.
+    """
+
+    messages: int = 0
+    size_bytes: int = 0
 
 
 class BrokerStatistics:
     """Plain counts of the hot path."""
 
     def __init__(self) -> None:
-        self.messages_in: dict[str, int] = defaultdict(int)
-        self.bytes_in: dict[str, int] = defaultdict(int)
-        self.messages_out: dict[tuple[str, str], int] = defaultdict(int)
-        self.bytes_out: dict[tuple[str, str], int] = defaultdict(int)
+        self.stored = Series(1, Traffic)  # by topic
+        self.given_out = Series(2, Traffic)  # by topic and group
         self.refused_disk_full = 0
 
     def put(self, runs: Sequence[MessageRun]) -> None:
         """Messages were stored."""
         for run in runs:
-            self.messages_in[run.topic] += len(run.payloads)
-            self.bytes_in[run.topic] += sum(map(len, run.payloads))
+            traffic = self.stored.row(run.topic)
+            traffic.messages += len(run.payloads)
+            traffic.size_bytes += sum(map(len, run.payloads))
 
     def popped(self, group: str, topic: str, answer: PopAnswer) -> None:
         """Messages were given out."""
-        self.messages_out[topic, group] += len(answer.messages)
-        self.bytes_out[topic, group] += sum(map(len, answer.messages))
+        traffic = self.given_out.row(topic, group)
+        traffic.messages += len(answer.messages)
+        traffic.size_bytes += sum(map(len, answer.messages))
+
+    def forget(self, topics: Container[str], groups: Container[str]) -> None:
+        """Drop what was counted for topics and groups that were deleted, also if they were made again since."""
+        self.stored.keep(lambda topic: topic not in topics)
+        self.given_out.keep(lambda topic, group: topic not in topics and group not in groups)
+
+    def keep_known(self, core: BrokerCore) -> None:
+        """Drop what was counted for a topic or a group after its deletion, by a call that was under way."""
+        self.stored.keep(core.knows_topic)
+        self.given_out.keep(lambda topic, group: core.knows_topic(topic) and core.knows_group(group))
 
 
 class BrokerCollector(Collector):
@@ -82,27 +107,25 @@ class BrokerCollector(Collector):
 
     def _traffic(self) -> Iterator[Metric]:
         statistics = self._statistics
-        for name, text, by_topic in (
-            ("rocketmq_messages_in", "Messages stored.", statistics.messages_in),
-            ("rocketmq_throughput_in", "Bytes of messages stored.", statistics.bytes_in),
+        statistics.keep_known(self._core)
+        by_topic, by_topic_and_group = ("topic",), ("topic", "consumer_group")
+        for messages, throughput, text, labels, series in (
+            ("rocketmq_messages_in", "rocketmq_throughput_in", "stored", by_topic, statistics.stored),
+            ("rocketmq_messages_out", "rocketmq_throughput_out", "given out", by_topic_and_group, statistics.given_out),
         ):
-            family = CounterMetricFamily(name, text, labels=("topic",))
-            for topic, count in by_topic.items():
-                family.add_metric((topic,), count)
-            yield family
-        for name, text, by_topic_and_group in (
-            ("rocketmq_messages_out", "Messages given out.", statistics.messages_out),
-            ("rocketmq_throughput_out", "Bytes of messages given out.", statistics.bytes_out),
-        ):
-            family = CounterMetricFamily(name, text, labels=("topic", "consumer_group"))
-            for labels, count in by_topic_and_group.items():
-                family.add_metric(labels, count)
-            yield family
+            counts = CounterMetricFamily(messages, f"Messages {text}.", labels=labels)
+            sizes = CounterMetricFamily(throughput, f"Bytes of messages {text}.", labels=labels)
+            for values, traffic in series:
+                counts.add_metric(values, traffic.messages)
+                sizes.add_metric(values, traffic.size_bytes)
+            yield counts
+            yield sizes
         dead = CounterMetricFamily(
             "rocketmq_send_to_dlq_messages", "Messages moved to dead letter queues.", labels=("consumer_group",)
         )
         for (topic, _), queue in self._core.store.queues.items():
-            if topic.startswith(names.DEAD_LETTER_PREFIX):
+            # The queues of what was deleted stay, empty: their offsets are not used again.
+            if topic.startswith(names.DEAD_LETTER_PREFIX) and self._core.knows_topic(topic):
                 dead.add_metric((topic.removeprefix(names.DEAD_LETTER_PREFIX),), queue.max_offset)
         yield dead
         yield CounterMetricFamily(
@@ -112,9 +135,9 @@ class BrokerCollector(Collector):
         )
 
     def _consumers(self) -> Iterator[Metric]:
-        ready: dict[tuple[str, str], int] = defaultdict(int)
-        lag: dict[tuple[str, str], int] = defaultdict(int)
-        inflight: dict[tuple[str, str], int] = defaultdict(int)
+        ready: dict[Labels, int] = defaultdict(int)
+        lag: dict[Labels, int] = defaultdict(int)
+        inflight: dict[Labels, int] = defaultdict(int)
         for progress in self._core.state.merge_buffer:
             labels = (progress.group, progress.queue.topic)
             ready[labels] += progress.available
@@ -129,9 +152,14 @@ class BrokerCollector(Collector):
             ("rocketmq_consumer_lag_messages", "Messages not acknowledged yet.", lag),
         ):
             family = GaugeMetricFamily(name, text, labels=("consumer_group", "topic"))
-            for labels, count in values.items():
-                family.add_metric(labels, count)
+            # What was given out of a deleted topic lapses only when it is due.
+            there = {labels: count for labels, count in values.items() if self._is_known(*labels)}
+            for group_and_topic, count in bounded(there).items():
+                family.add_metric(group_and_topic, count)
             yield family
+
+    def _is_known(self, group: str, topic: str) -> bool:
+        return self._core.knows_group(group) and self._core.knows_topic(topic)
 
     def _pop(self) -> Iterator[Metric]:
         table = self._core.state.table

@@ -28,6 +28,11 @@ def group_of_retry_topic(topic: str) -> str:
     return group if separator and topic.startswith(RETRY_PREFIX) else ""
 
 
+def topic_of_retry_topic(topic: str) -> str:
+    """The topic whose retry topic this is, as `retry_topic` makes it; empty if it is none."""
+    return topic.partition(_RETRY_SEPARATOR)[2] if topic.startswith(RETRY_PREFIX) else ""
+
+
 def dead_letter_topic(group: str) -> str:
     """Where messages end that `group` has failed on as often as it may."""
     return f"{DEAD_LETTER_PREFIX}{group}"

@@ -86,6 +86,10 @@ class ProxyApp:
             receive.pop_timeout_ms / 1000,
         )
         catalog = Catalog(self.view, controller, options)
+        self.metrics.follow(
+            self.view,
+            lambda topic, group: catalog.find_topic(topic) is not None and catalog.find_group(group) is not None,
+        )
         self._sending = Sending(catalog, self._brokers, options, clock, self._background, self.metrics)
         limits = PollLimits(options, self.metrics)
         self._receiving = Receiving(

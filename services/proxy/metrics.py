@@ -3,10 +3,16 @@
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from services.common.cluster import ClusterView
 from services.common.errors import code_name
+from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
+from services.common.series import Series
+
+Known = Callable[[str, str], bool]
+"""Whether a topic and a group are there."""
 
 _BOUNDS_MS = (1, 3, 5, 10, 100, 1000, 3000)
 
@@ -47,6 +53,55 @@ class LatencyTable(Collector):
         yield family
 
 
+class Count:
+    """A number that goes up."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def inc(self) -> None:
+        """One more."""
+        self.value += 1
+
+
+class PollCounts(Collector):
+    """Counts polls by topic and group, as many of these as `Series` allows.
+
+    Args:
+        name: of the metric.
+        text: what it says.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name = name
+        self._text = text
+        self._series = Series(2, Count)
+        self.known: Known = _all_are_known
+
+    def labels(self, topic: str, group: str) -> Count:
+        """Where to count the polls of a group for a topic."""
+        return self._series.row(topic, group)
+
+    def keep(self, known: Known) -> None:
+        """Drop what is not known."""
+        self._series.keep(known)
+
+    def collect(self) -> Iterable[Metric]:
+        """The counts as Prometheus reads them."""
+        # Polls that were under way when a topic was deleted may have counted after that.
+        self._series.keep(self.known)
+        family = CounterMetricFamily(self._name, self._text, labels=("topic", "consumer_group"))
+        for labels, count in self._series:
+            family.add_metric(labels, count.value)
+        yield family
+
+
+def _all_are_known(topic: str, group: str) -> bool:
+    return True
+
+
 class ProxyMetrics:
     """The proxy's metrics.
 
@@ -64,11 +119,10 @@ class ProxyMetrics:
             ("limit",),
             registry=registry,
         )
-        by_poll = ("topic", "consumer_group")
-        self.long_polls = Counter("is_long_polling", "Polls that may wait for messages", by_poll, registry=registry)
-        self.short_polling_hits = Counter(
-            "is_short_polling_hit", "Polls whose first pop found messages", by_poll, registry=registry
-        )
+        self.long_polls = PollCounts("is_long_polling", "Polls that may wait for messages")
+        self.short_polling_hits = PollCounts("is_short_polling_hit", "Polls whose first pop found messages")
+        for by_poll in (self.long_polls, self.short_polling_hits):
+            registry.register(by_poll)
         self.wakes = Counter("popwheel_proxy_poll_wakes", "Polls woken by a notification", registry=registry)
         self.empty_wakes = Counter(
             "popwheel_proxy_poll_wakes_without_message", "Polls woken whose pop found nothing", registry=registry
@@ -105,6 +159,25 @@ class ProxyMetrics:
     def limit_hit(self, limit: str) -> None:
         """Count a call that was refused because of a limit."""
         self._limit_hits.labels(limit).inc()
+
+    def follow(self, view: ClusterView, known: Known) -> None:
+        """Drop what was counted for topics and groups when their deletion is heard of.
+
+        Args:
+            view: the cluster.
+            known: whether a topic (of the system, too) and a group are there; asked when `view` has changed.
+        """
+
+        def changed(update: ClusterUpdate) -> None:
+            topics, groups = frozenset(update.deleted_topics), frozenset(update.deleted_groups)
+            for counts in (self.long_polls, self.short_polling_hits):
+                counts.known = known
+                if topics or groups:
+                    # Also what was made again since.
+                    counts.keep(lambda topic, group: topic not in topics and group not in groups)
+                    counts.keep(known)
+
+        view.subscribe(changed)
 
     def read_from(self, sources: dict[str, Callable[[], float]]) -> None:
         """Take the gauges' values from here whenever they are shown; names as in `popwheel_proxy_...`."""

@@ -6,6 +6,7 @@ import httpx
 
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
 from tests.harness.client import MessagingClient, bodies
+from tests.harness.metrics import metrics
 from tests.harness.standalone import StandaloneProcess
 
 
@@ -27,3 +28,25 @@ async def test_where_topics_are_made_by_hand_only_a_missing_one_is_refused_until
             assert (await client.send("ByHand", b"two")).status.code == Code.OK
             assert len((await client.route("ByHand")).message_queues) == 2
             assert bodies(await client.receive_all("by-hand", "ByHand", 1)) == [b"two"]
+
+
+async def test_no_metric_names_a_topic_or_a_group_that_was_deleted(
+    server: StandaloneProcess, client: MessagingClient
+) -> None:
+    def named(name: str) -> set[str]:
+        return {metric for metric, labels in metrics(server) if name in dict(labels).values()}
+
+    for topic, group in (("Going", "staying"), ("Staying", "going"), ("Staying", "staying")):
+        await client.send(topic, b"acked")
+        await client.ack(group, topic, await client.receive_all(group, topic, 1))
+        await client.send(topic, b"forwarded")
+        await client.forward_to_dead_letters(group, topic, (await client.receive_all(group, topic, 1))[0])
+        await client.send(topic, b"given out")
+        await client.receive_all(group, topic, 1)
+    for name in ("Going", "going"):
+        assert {"rocketmq_messages_out_total", "is_long_polling_total", "rocketmq_consumer_lag_messages"} <= named(name)
+    both = named("Staying") | named("staying")
+    for path in ("topics/Going", "groups/going"):
+        assert httpx.delete(f"{server.http_url}/api/v1/{path}").status_code == 204
+    assert named("Going") == named("going") == set()
+    assert named("Staying") | named("staying") == both

@@ -38,6 +38,16 @@ class FakeController:
         self._publish(pb.ClusterUpdate(groups=[group]))
         return group
 
+    def delete_topic(self, name: str) -> None:
+        """A topic is deleted."""
+        del self.topics[name]
+        self._publish(pb.ClusterUpdate(deleted_topics=[name]))
+
+    def delete_group(self, name: str) -> None:
+        """A group is deleted."""
+        del self.groups[name]
+        self._publish(pb.ClusterUpdate(deleted_groups=[name]))
+
     def add_broker(self, name: str) -> None:
         """A broker comes."""
         self.brokers[name] = pb.BrokerInfo(name=name, address=f"{name}:1")

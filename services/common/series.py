@@ -1,0 +1,67 @@
+"""What is counted by topic or group: names that clients choose, so bounded in number, and gone when what they name is.
+
+Without the first, a client that uses ever new names fills the memory of this process and of whoever scrapes it; without
+the second, the series of deleted topics and groups stay for as long as the process lives.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Generic, TypeVar
+
+Row = TypeVar("Row")
+
+SERIES_MAX: Final = 10_000
+"""Series of one metric; what comes beyond is counted together, as `OTHER`."""
+
+OTHER: Final = "(other)"
+"""A label that no topic and no group can have as its name."""
+
+Labels = tuple[str, ...]
+
+
+class Series(Generic[Row]):
+    """One row of counts for each combination of labels.
+
+    Args:
+        label_count: labels of each.
+        make: gives an empty row.
+        series_max: as many rows; one more is for all others.
+    """
+
+    def __init__(self, label_count: int, make: Callable[[], Row], series_max: int = SERIES_MAX) -> None:
+        self._make = make
+        self._series_max = series_max
+        self._rows: dict[Labels, Row] = {}
+        self._other = (OTHER,) * label_count
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[tuple[Labels, Row]]:
+        """Labels and row of each."""
+        return iter(self._rows.items())
+
+    def row(self, *labels: str) -> Row:
+        """Where to count; the caller does not keep it."""
+        row = self._rows.get(labels)
+        if row is None:
+            if len(self._rows) >= self._series_max:
+                labels = self._other
+            row = self._rows.get(labels)
+            if row is None:
+                row = self._rows[labels] = self._make()
+        return row
+
+    def keep(self, known: Callable[..., bool]) -> None:
+        """Drop the rows whose labels are not known any more; what was counted together stays."""
+        for labels in [labels for labels in self._rows if labels != self._other and not known(*labels)]:
+            del self._rows[labels]
+
+
+def bounded(values: Mapping[Labels, int], series_max: int = SERIES_MAX) -> Mapping[Labels, int]:
+    """At most `series_max` of these values, the largest, and the sum of all others."""
+    if len(values) <= series_max:
+        return values
+    largest = sorted(values.items(), key=lambda each: each[1], reverse=True)
+    shown = dict(largest[:series_max])
+    shown[(OTHER,) * len(largest[0][0])] = sum(count for _, count in largest[series_max:])
+    return shown
