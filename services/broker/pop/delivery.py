@@ -30,26 +30,29 @@ def common_properties(broker_name: str, invisible_ms: int | None) -> bytes:
 
 
 def popped_messages(records: Sequence[StoredRecord], common: bytes, handles: Sequence[str]) -> list[bytes]:
-    """A whole `apache.rocketmq.v2.Message` of each record for a consumer that pops; one loop, as each step counts."""
+    """A whole `apache.rocketmq.v2.Message` of each record of one queue, for a consumer that pops."""
     messages: list[bytes] = []
+    alike: tuple[int, int, int] | None = None
     for stored, handle in zip(records, handles, strict=True):
-        encoded_handle = handle.encode()
-        inside = stored.system_properties
-        added = b"".join(
-            (
-                common,
-                _QUEUE_ID_TAG,
-                varint(stored.queue_id),
-                _QUEUE_OFFSET_TAG,
-                varint(stored.queue_offset),
-                _store_timestamp(stored.store_time_ms),
-                _DELIVERY_ATTEMPT_TAG,
-                varint(stored.attempts + 1),
-                _RECEIPT_HANDLE_TAG,
-                varint(len(encoded_handle)),
-                encoded_handle,
+        if alike != (stored.queue_id, stored.store_time_ms, stored.attempts):
+            # Mostly the same for all: they were sent together.
+            alike = (stored.queue_id, stored.store_time_ms, stored.attempts)
+            shared = b"".join(
+                (
+                    common,
+                    _QUEUE_ID_TAG,
+                    varint(stored.queue_id),
+                    _store_timestamp(stored.store_time_ms),
+                    _DELIVERY_ATTEMPT_TAG,
+                    varint(stored.attempts + 1),
+                    _QUEUE_OFFSET_TAG,
+                )
             )
+        handle_bytes = handle.encode()
+        added = b"".join(
+            (shared, varint(stored.queue_offset), _RECEIPT_HANDLE_TAG, varint(len(handle_bytes)), handle_bytes)
         )
+        inside = stored.system_properties
         length = varint(len(inside) + len(added))
         messages.append(b"".join((stored.payload, _SYSTEM_PROPERTIES_TAG, length, inside, added)))
     return messages

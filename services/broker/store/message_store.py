@@ -26,7 +26,8 @@ QueueName = tuple[str, int]
 _Pending = tuple[int, ConsumeQueue, bytes | bytearray, Sequence[int]]
 """What is appended and not confirmed: the log's end behind it, its queue, the entries for it, their tag hashes."""
 
-_READ_GAP_SHARE = 2
+_READ_GAP_BYTES = 16 * 1024
+"""What lies between two records is read with them, up to this many bytes: that costs less than another read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,15 +205,17 @@ class MessageStore:
         return record.decode(self.log.read(entry.position, entry.length), 0, entry.position)
 
     def read_many(self, entries: Sequence[Entry]) -> list[StoredRecord]:
-        """The records that entries lead to, in one read where they stand close together. Raises as `read` does."""
-        if len(entries) > 1:
-            start = entries[0].position
-            span = entries[-1].position + entries[-1].length - start
-            if 0 < span <= _READ_GAP_SHARE * sum(entry.length for entry in entries):
-                data = self.log.read(start, span)
-                if len(data) == span:
-                    return [record.decode(data, entry.position - start, entry.position) for entry in entries]
-        return [self.read(entry) for entry in entries]
+        """The records that entries lead to, those that stand close together in one read. Raises as `read` does."""
+        found: list[StoredRecord] = []
+        for run in _runs(entries):
+            start = run[0].position
+            span = run[-1].position + run[-1].length - start
+            data = self.log.read(start, span)
+            if len(data) == span:
+                found += [record.decode(data, entry.position - start, entry.position) for entry in run]
+            else:  # a segment ends on the way
+                found += [self.read(entry) for entry in run]
+        return found
 
     def offset_at(self, queue: ConsumeQueue, timestamp_ms: int) -> int:
         """Offset of the first record that was stored at or after a time; the queue's end if there is none."""
@@ -349,6 +352,21 @@ class MessageStore:
         for file in self._unsynced_files:
             file.close()
         self.log.close()
+
+
+def _runs(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Entries parted where their records stand too far from one another to be read at once."""
+    runs: list[list[Entry]] = []
+    run: list[Entry] = []
+    end = -1
+    for entry in entries:
+        position, length, _ = entry
+        if not run or not 0 <= position - end <= _READ_GAP_BYTES:
+            run = []
+            runs.append(run)
+        run.append(entry)
+        end = position + length
+    return runs
 
 
 def check_place(queue: ConsumeQueue, offset: int, stored: StoredRecord) -> None:

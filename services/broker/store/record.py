@@ -277,20 +277,24 @@ def decode(data: bytes, offset: int, position: int) -> StoredRecord:
     origin_start = topic_start + topic_length
     system_start = origin_start + origin_length
     payload_start = system_start + system_length
-    return StoredRecord(
-        kind,
-        _topic_name(data[topic_start:origin_start]),
-        queue_id,
-        data[payload_start:end],
-        data[system_start:payload_start],
-        tag_hash,
-        attempts,
-        data[origin_start:system_start],
-        position,
-        length,
-        epoch,
-        stored_ms,
-        queue_offset,
+    # As `StoredRecord(...)`, whose way through Python takes thrice as long.
+    return tuple.__new__(
+        StoredRecord,
+        (
+            kind,
+            _topic_name(data[topic_start:origin_start]),
+            queue_id,
+            data[payload_start:end],
+            data[system_start:payload_start],
+            tag_hash,
+            attempts,
+            data[origin_start:system_start],
+            position,
+            length,
+            epoch,
+            stored_ms,
+            queue_offset,
+        ),
     )
 
 

@@ -227,11 +227,26 @@ def test_damage_in_the_log_is_refused_at_recovery() -> None:
         world.recover(checkpoint)
 
 
-def test_records_are_read_one_by_one_where_they_stand_far_apart() -> None:
-    world = World()
-    world.put_all([(("a", 0), 10), *[(("b", 0), 400)] * 20, (("a", 0), 11)])
+@pytest.mark.parametrize(("between", "reads"), [(0, 1), (30, 1), (60, 2)])
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 4096])
+def test_records_that_stand_close_together_are_read_at_once(between: int, reads: int, segment_bytes: int) -> None:
+    world = World(options=LogOptions(segment_bytes=segment_bytes))
+    others = [(("b", 0), 400)] * between
+    world.put_all([(("a", 0), 10), (("a", 0), 11), *others, (("a", 0), 12), (("a", 0), 13)])
     entries = world.store.queues["a", 0].read(0, 10)
-    assert [len(each.payload) for each in world.store.read_many(entries)] == [10, 11]
+    lengths: list[int] = []
+    read = world.store.log.read
+
+    def counted(position: int, length: int) -> bytes:
+        lengths.append(length)
+        return read(position, length)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.store.log, "read", counted)
+        records = world.store.read_many(entries)
+    assert [len(each.payload) for each in records] == [10, 11, 12, 13]
+    if segment_bytes > 4096:
+        assert len(lengths) == reads
 
 
 def test_an_offset_is_found_by_time() -> None:
