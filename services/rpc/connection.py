@@ -70,7 +70,8 @@ class Connection(Sending):
     @property
     def unfinished_bytes(self) -> int:
         """Bytes that are kept because their frame or header block is not yet whole."""
-        return self._reader.unfinished_bytes
+        reader = self._reader
+        return len(reader.rest) + reader.block_bytes
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Take bytes in.

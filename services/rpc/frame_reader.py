@@ -17,6 +17,8 @@ and with no other flags than END_STREAM and `SELF_DEPENDENT`; all else comes as 
 class FrameReader:
     """Reads frames; what it refuses ends the connection.
 
+    `rest` is what is kept of a frame that is not whole, `block_bytes` the size of what is kept of a header block.
+
     Args:
         limits: of header blocks.
         preface: whether the client's preface comes first.
@@ -26,19 +28,14 @@ class FrameReader:
     def __init__(self, limits: Limits, on_frame: OnFrame, *, preface: bool) -> None:
         self._limits = limits
         self._on_frame = on_frame
-        self._rest = b""
+        self.rest = b""
         self._preface_wanted = preface
         self._settings_wanted = True
         self._block: list[bytes] = []
-        self._block_bytes = 0
+        self.block_bytes = 0
         self._block_flags = 0
         # The stream whose header block is open; 0 if none is.
         self._block_stream = 0
-
-    @property
-    def unfinished_bytes(self) -> int:
-        """Bytes that are kept because their frame or header block is not yet whole."""
-        return len(self._rest) + self._block_bytes
 
     def receive(self, data: bytes) -> None:
         """Take bytes in; `on_frame` is called before this returns.
@@ -46,13 +43,13 @@ class FrameReader:
         Raises:
             ProtocolError: they break a rule. What `on_frame` raises comes through, too.
         """
-        if self._rest:
-            data = self._rest + data
-            self._rest = b""
+        if self.rest:
+            data = self.rest + data
+            self.rest = b""
         if self._preface_wanted:
             self._preface_wanted = self._read_preface(data)
             if self._preface_wanted:
-                self._rest = data
+                self.rest = data
                 return
             data = data[len(frames.PREFACE) :]
         at = 0
@@ -74,7 +71,7 @@ class FrameReader:
                 self._on_frame(kind, flags, stream_id, payload)
             else:
                 self._read(kind, flags, stream_id, payload)
-        self._rest = data[at:] if at else data
+        self.rest = data[at:] if at else data
 
     def _read_preface(self, data: bytes) -> bool:
         """Whether the preface is still to be waited for."""
@@ -112,7 +109,7 @@ class FrameReader:
             self._on_frame(frames.HEADERS, kept, stream_id, payload)
         else:
             self._block = [payload]
-            self._block_bytes = len(payload)
+            self.block_bytes = len(payload)
             self._block_flags = kept
             self._block_stream = stream_id
 
@@ -120,18 +117,18 @@ class FrameReader:
         if not self._block_stream:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS before it")
         self._block.append(payload)
-        self._block_bytes += len(payload)
+        self.block_bytes += len(payload)
         if len(self._block) - 1 > self._limits.continuations_max:
             raise ProtocolError(
                 ErrorCode.ENHANCE_YOUR_CALM, "too many CONTINUATION frames in one header block", "continuations_max"
             )
-        if self._block_bytes > self._limits.header_list_bytes_max:
+        if self.block_bytes > self._limits.header_list_bytes_max:
             raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, "a header block beyond the limit", "header_list_bytes_max")
         if flags & frames.END_HEADERS:
             self._block_stream = 0
             block = b"".join(self._block)
             self._block = []
-            self._block_bytes = 0
+            self.block_bytes = 0
             self._on_frame(frames.HEADERS, self._block_flags, stream_id, block)
 
 

@@ -242,7 +242,8 @@ class UnaryCall(ServerCall):
         ):
             # The usual case: the whole message came in one frame.
             connection.http2.release(self.stream_id, len(data))
-            self._release()
+            connection.received_bytes -= self.counted_bytes
+            self.counted_bytes = 0
             self._decode(data[PREFIX_BYTES:])
             return
         self._count(len(data), len(data))

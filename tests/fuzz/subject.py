@@ -153,8 +153,8 @@ class Subject:
             "handlers": (len(connection._calls) + len(connection._lingering), 2 * limits.concurrent_streams_max),
             "held bytes": (http2.held_bytes, limits.receive_buffer_bytes_max + limits.connection_window_bytes),
             "queued bytes": (http2.outbox.queued_bytes, limits.send_buffer_bytes_max + 8 * 2**20),
-            "bytes of an unfinished frame": (len(http2._reader._rest), 16_384 + 9),
-            "bytes of an unfinished block": (http2._reader._block_bytes, limits.header_list_bytes_max + 16_384),
+            "bytes of an unfinished frame": (len(http2._reader.rest), 16_384 + 9),
+            "bytes of an unfinished block": (http2._reader.block_bytes, limits.header_list_bytes_max + 16_384),
             "bytes of the header table": (http2._heads._decoder._table_bytes, 4096),
             "known heads": (len(http2._heads._known), 256),
         }

@@ -52,7 +52,7 @@ class Attacked:
             "received bytes": http2.held_bytes,
             "unsent bytes": http2.outbox.queued_bytes + self.socket.unread_bytes,
             "frames not written": len(http2.outbox._ready),
-            "bytes of a frame": len(http2._reader._rest),
+            "bytes of a frame": len(http2._reader.rest),
             "bytes of a header block": sum(map(len, http2._reader._block)),
             "closed streams remembered": len(http2._closed._recent) + len(http2._closed._older),
             "bytes of the header table": http2._heads._decoder._table_bytes,
