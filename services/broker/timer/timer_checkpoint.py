@@ -1,0 +1,67 @@
+"""The timer checkpoint: 4 KiB that say how far the timers' progress is on disk (DESIGN 5).
+
+Magic `PWTC`, version 2 bytes, CRC-32C 4 bytes of all that follows; then eight numbers of 8 bytes, signed, big-endian,
+and zeros.
+"""
+
+import struct
+from dataclasses import astuple, dataclass
+
+from google_crc32c import value
+
+from services.common.errors import CorruptDataError, UnknownFormatError
+
+CHECKPOINT_BYTES = 4096
+_PREFIX = struct.Struct(">4sHI")
+_FIELDS = struct.Struct(">8q")
+_MAGIC = b"PWTC"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TimerCheckpoint:
+    """What the articles' TimerCheckPoint holds, and where the commit log is to be read from.
+
+    Args:
+        last_read_time_ms: all slots before this time are done.
+        last_timer_log_flush_position: up to here the timer log is on the device.
+        last_timer_queue_offset: offset in the timer queue up to which records have their units before that position.
+        master_timer_queue_offset: the master's, on a slave.
+        state_version: counts the broker's changes of role.
+        timestamp_ms: when this was written, wall clock.
+        counter: how many checkpoints were written before.
+        scan_position: position of the commit log from which on records tell what has fired of the slots not done.
+    """
+
+    last_read_time_ms: int = 0
+    last_timer_log_flush_position: int = 0
+    last_timer_queue_offset: int = 0
+    master_timer_queue_offset: int = 0
+    state_version: int = 0
+    timestamp_ms: int = 0
+    counter: int = 0
+    scan_position: int = 0
+
+
+def encode(checkpoint: TimerCheckpoint) -> bytes:
+    """The contents of the file."""
+    body = _FIELDS.pack(*astuple(checkpoint)).ljust(CHECKPOINT_BYTES - _PREFIX.size, b"\0")
+    return _PREFIX.pack(_MAGIC, _VERSION, value(body)) + body
+
+
+def decode(data: bytes) -> TimerCheckpoint:
+    """Read the contents of the file.
+
+    Raises:
+        CorruptDataError: it is damaged.
+        UnknownFormatError: it was written by a release that this one does not know.
+    """
+    if len(data) < _PREFIX.size:
+        raise CorruptDataError("the timer checkpoint is cut off")
+    magic, version, checksum = _PREFIX.unpack_from(data)
+    body = data[_PREFIX.size :]
+    if magic != _MAGIC or (version == _VERSION and (len(data) != CHECKPOINT_BYTES or value(body) != checksum)):
+        raise CorruptDataError("the timer checkpoint is damaged")
+    if version != _VERSION:
+        raise UnknownFormatError(f"the timer checkpoint has format version {version}, this release knows {_VERSION}")
+    return TimerCheckpoint(*_FIELDS.unpack_from(body))
