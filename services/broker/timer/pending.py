@@ -4,6 +4,8 @@ import numpy as np
 import numpy.typing as npt
 
 _MARGIN_S = 24 * 3600
+_ONE = np.int32(1)
+"""Of the column's own type: with another `np.add.at` takes forty times as long."""
 
 
 class PendingTimers:
@@ -59,7 +61,7 @@ class PendingTimers:
         if latest >= self._begin + self._size or not self.total:
             self._reach(latest)
         held = seconds[seconds >= self._begin]
-        np.add.at(self._counts, held % self._size, 1)
+        np.add.at(self._counts, held % self._size, _ONE)
         self._overdue += count - len(held)
         self._topics[topic] = self._topics.get(topic, 0) + count
         self.total += count

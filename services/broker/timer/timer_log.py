@@ -21,13 +21,15 @@ _TAIL_BYTES = 256 * 1024
 _SCAN_BYTES = 8 * 1024 * 1024 // UNIT_BYTES * UNIT_BYTES
 _WINDOW_BYTES_MIN = 40 * UNIT_BYTES
 _WINDOW_BYTES_MAX = 2500 * UNIT_BYTES
+_BYTES_PER_UNIT_MAX = 64 * UNIT_BYTES
+"""To read so many bytes for one unit is still cheaper than to read once more."""
 
 
 class TimerLog:
     """Appends units, follows their chains and reads all of them in bulk.
 
-    One that has just been opened is to be scanned and cut before anything is appended: what stands behind the first
-    damaged unit is not to be trusted.
+    One that found files is to be scanned and cut before anything is appended: what stands behind the first damaged unit
+    is not to be trusted.
 
     Args:
         disk: where its files are.
@@ -51,7 +53,9 @@ class TimerLog:
         self._tail = bytearray()
         self._written = self._starts[-1] + self._files[-1].size() if self._files else 0
         self._cut: list[File] = []
-        self._last_place = self._starts[-1] + self._room if self._files else -1
+        self._last_place = -1
+        self._is_cut = not self._files
+        self._file_ended = False
         self.end_position = self._written
         self.flushed_position = self.start_position
         self.valid_end = self.start_position
@@ -72,7 +76,7 @@ class TimerLog:
     @property
     def next_position(self) -> int:
         """Where the next unit will stand."""
-        if not self._files or self.end_position <= self._last_place:
+        if not self._files or self._file_ended or self.end_position <= self._last_place:
             return self.end_position
         return self.end_position + self._blank_bytes
 
@@ -103,15 +107,18 @@ class TimerLog:
 
     def _make_room(self) -> None:
         """Write the tail, and begin a file if the last one is full or there is none."""
-        if self._files and self.end_position > self._last_place:
-            size = self._blank_bytes
-            self._write_tail(unit.encode_blank(size))
-        elif self._files:
-            self._write_tail(b"")
-            return
+        if not self._is_cut:
+            raise ValueError("the timer log was not cut since it was opened; nothing may be appended before that")
+        if self._files and not self._file_ended:
+            if self.end_position <= self._last_place:
+                self._write_tail(b"")
+                return
+            self._write_tail(unit.encode_blank(self._blank_bytes))
+            self._file_ended = True
         self._files.append(self._disk.open(self._folder / f"{self.end_position:020d}{_SUFFIX}"))
         self._starts.append(self.end_position)
         self._last_place = self.end_position + self._room
+        self._file_ended = False
         self.names_changed = True
 
     def _write_tail(self, blank: bytes) -> None:
@@ -125,8 +132,8 @@ class TimerLog:
         """Write what is in memory only.
 
         Returns:
-            The files that the caller is to sync (and not to close), before it calls `synced` with what `end_position`
-            is now.
+            The files that the caller is to sync, and not to close; then the folder, if `names_changed`; then it calls
+            `synced` with what `end_position` is now.
 
         Raises:
             OSError: nothing is lost: all is in memory still.
@@ -162,8 +169,8 @@ class TimerLog:
         used = 0
         while position >= 0 and len(found) < count:
             if not data_start <= position < data_start + len(data):
-                dense = used * 4 * UNIT_BYTES >= len(data)
-                window = min(window * 2, _WINDOW_BYTES_MAX) if dense else max(window // 2, UNIT_BYTES)
+                dense = used * _BYTES_PER_UNIT_MAX >= len(data)
+                window = min(window * 2, _WINDOW_BYTES_MAX) if dense else max(window // 2, _WINDOW_BYTES_MIN)
                 data_start, data = self._window(position, window)
                 used = 0
             each = unit.decode(data, position - data_start)
@@ -204,9 +211,7 @@ class TimerLog:
             Positions, and units as `unit.COLUMNS_DTYPE`.
         """
         self.valid_end = self.start_position
-        for index, start in enumerate(self._starts):
-            if start != self.valid_end:
-                return
+        for index in range(len(self._starts)):
             end = self._starts[index + 1] if index + 1 < len(self._starts) else self.end_position
             blank = 0
             while self.valid_end < end:
@@ -228,12 +233,18 @@ class TimerLog:
     def cut(self, position: int) -> None:
         """Drop everything from `position` on, which is where a unit begins or `valid_end`.
 
-        It is to be synced (`write`, `synced`) before more is appended: else a power loss may bring back what was cut
-        off behind what was appended.
+        It is to be synced (see `write`) before more is appended: else a power loss may bring back what was cut off
+        behind what was appended.
+
+        Raises:
+            ValueError: the log does not reach so far.
         """
+        if position > self.end_position:
+            raise ValueError(f"the timer log ends at {self.end_position}, it cannot be cut at {position}")
         self._write_tail(b"")
         while self._starts and self._starts[-1] > position:
             self._drop(len(self._starts) - 1)
+        self._last_place = -1
         if self._files:
             file, length = self._files[-1], position - self._starts[-1]
             if file.size() != length:
@@ -241,6 +252,8 @@ class TimerLog:
                 if file not in self._cut:
                     self._cut.append(file)
             self._last_place = self._starts[-1] + self._room
+        self._file_ended &= position == self.end_position
+        self._is_cut = True
         self.end_position = self._written = position
         self.flushed_position = min(self.flushed_position, position)
 
@@ -250,6 +263,8 @@ class TimerLog:
             self._drop(len(self._starts) - 1)
         self._tail.clear()
         self._last_place = -1
+        self._file_ended = False
+        self._is_cut = True
         self.end_position = self._written = self.flushed_position = self.valid_end = position
 
     def delete_before(self, position: int) -> int:
