@@ -19,6 +19,7 @@ class MessageRun:
         payloads: the clients' Messages without their system properties, byte for byte.
         system_properties: the insides of their system properties, byte for byte.
         tags: their tags, empty for none.
+        due_ms: when each is to be delivered, wall clock; no column at all if they are not delayed.
     """
 
     topic: str
@@ -26,11 +27,13 @@ class MessageRun:
     payloads: Sequence[bytes]
     system_properties: Sequence[bytes]
     tags: Sequence[str]
+    due_ms: Sequence[int] = ()
 
     @property
     def is_even(self) -> bool:
         """Whether it holds messages and its columns are equally long."""
-        return 0 < len(self.payloads) == len(self.system_properties) == len(self.tags)
+        count = len(self.payloads)
+        return 0 < count == len(self.system_properties) == len(self.tags) and len(self.due_ms) in (0, count)
 
 
 @dataclass(slots=True)
@@ -42,12 +45,14 @@ class PutResult:
         error: why not.
         queue_offset: of the first message; the others follow without a gap.
         store_time_ms: wall clock.
+        recall_handles: one for each message of a delayed run, in their order; with it the message can be taken back.
     """
 
     code: int
     error: str = ""
     queue_offset: int = 0
     store_time_ms: int = 0
+    recall_handles: Sequence[str] = ()
 
 
 def encode_runs(runs: Sequence[MessageRun]) -> bytes:
@@ -60,6 +65,7 @@ def encode_runs(runs: Sequence[MessageRun]) -> bytes:
             payloads=run.payloads,
             system_properties=run.system_properties,
             tags=run.tags,
+            due_ms=run.due_ms,
         )
     return request.SerializeToString()
 
@@ -67,7 +73,7 @@ def encode_runs(runs: Sequence[MessageRun]) -> bytes:
 def decode_runs(data: bytes) -> list[MessageRun]:
     """Read a popwheel.v1.PutRequest; raises `google.protobuf.message.DecodeError`."""
     return [
-        MessageRun(run.topic, run.queue_id, run.payloads[:], run.system_properties[:], run.tags[:])
+        MessageRun(run.topic, run.queue_id, run.payloads[:], run.system_properties[:], run.tags[:], run.due_ms[:])
         for run in pb.PutRequest.FromString(data).runs
     ]
 
@@ -81,6 +87,7 @@ def encode_results(results: Sequence[PutResult]) -> bytes:
             error=result.error,
             queue_offset=result.queue_offset,
             store_time_ms=result.store_time_ms,
+            recall_handles=result.recall_handles,
         )
     return response.SerializeToString()
 
@@ -88,6 +95,6 @@ def encode_results(results: Sequence[PutResult]) -> bytes:
 def decode_results(data: bytes) -> list[PutResult]:
     """Read a popwheel.v1.PutResponse; raises `google.protobuf.message.DecodeError`."""
     return [
-        PutResult(result.code, result.error, result.queue_offset, result.store_time_ms)
+        PutResult(result.code, result.error, result.queue_offset, result.store_time_ms, result.recall_handles[:])
         for result in pb.PutResponse.FromString(data).results
     ]

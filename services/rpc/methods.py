@@ -37,7 +37,9 @@ QUERY_OFFSET = _method("popwheel.v1.Broker", "QueryOffset", broker.QueryOffsetRe
 GET_OFFSET = _method("popwheel.v1.Broker", "GetOffset", broker.GetOffsetRequest, broker.GetOffsetResponse)
 UPDATE_OFFSET = _method("popwheel.v1.Broker", "UpdateOffset", broker.UpdateOffsetRequest, broker.UpdateOffsetResponse)
 NOTIFY = _method("popwheel.v1.Broker", "Notify", broker.NotifyInterest, broker.NotifyEvents)
-
+RECALL = _method("popwheel.v1.Broker", "Recall", broker.RecallRequest, broker.RecallResponse)
+TIMER_STATS = _method("popwheel.v1.Broker", "TimerStats", broker.TimerStatsRequest, broker.TimerStatsResponse)
+TIMER_LIST = _method("popwheel.v1.Broker", "TimerList", broker.TimerListRequest, broker.TimerListResponse)
 
 WATCH = _method("popwheel.v1.Controller", "Watch", controller.WatchRequest, controller.ClusterUpdate)
 ENSURE_TOPIC = _method(

@@ -90,6 +90,7 @@ class PutRun(_message.Message):
     PAYLOADS_FIELD_NUMBER: _builtins.int
     SYSTEM_PROPERTIES_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
+    DUE_MS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue_id: _builtins.int
     @_builtins.property
@@ -102,6 +103,10 @@ class PutRun(_message.Message):
 
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def due_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """When each is to be delivered, wall clock. Empty: at once."""
+
     def __init__(
         self,
         *,
@@ -110,10 +115,11 @@ class PutRun(_message.Message):
         payloads: _abc.Iterable[_builtins.bytes] | None = ...,
         system_properties: _abc.Iterable[_builtins.bytes] | None = ...,
         tags: _abc.Iterable[_builtins.str] | None = ...,
+        due_ms: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["payloads", b"payloads", "queue_id", b"queue_id", "system_properties", b"system_properties", "tags", b"tags", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_ms", b"due_ms", "payloads", b"payloads", "queue_id", b"queue_id", "system_properties", b"system_properties", "tags", b"tags", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -147,11 +153,16 @@ class PutResult(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     QUEUE_OFFSET_FIELD_NUMBER: _builtins.int
     STORE_TIME_MS_FIELD_NUMBER: _builtins.int
+    RECALL_HANDLES_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     error: _builtins.str
     queue_offset: _builtins.int
     """Of the first message; the others follow it without a gap."""
     store_time_ms: _builtins.int
+    @_builtins.property
+    def recall_handles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """One for each message of a delayed run: with it the message can be taken back."""
+
     def __init__(
         self,
         *,
@@ -159,10 +170,11 @@ class PutResult(_message.Message):
         error: _builtins.str = ...,
         queue_offset: _builtins.int = ...,
         store_time_ms: _builtins.int = ...,
+        recall_handles: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "error", b"error", "queue_offset", b"queue_offset", "store_time_ms", b"store_time_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "error", b"error", "queue_offset", b"queue_offset", "recall_handles", b"recall_handles", "store_time_ms", b"store_time_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -814,3 +826,233 @@ class NotifyEvents(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NotifyEvents: _TypeAlias = NotifyEvents  # noqa: Y015
+
+@_typing.final
+class RecallRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    RECALL_HANDLE_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    recall_handle: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        recall_handle: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["recall_handle", b"recall_handle", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecallRequest: _TypeAlias = RecallRequest  # noqa: Y015
+
+@_typing.final
+class RecallResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecallResponse: _TypeAlias = RecallResponse  # noqa: Y015
+
+@_typing.final
+class TimerStatsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TimerStatsRequest: _TypeAlias = TimerStatsRequest  # noqa: Y015
+
+@_typing.final
+class TimerHorizon(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WITHIN_MS_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    within_ms: _builtins.int
+    """Counts what is due within this time from now, without what the horizons before it count; 0: all that is later."""
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        within_ms: _builtins.int = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "within_ms", b"within_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TimerHorizon: _TypeAlias = TimerHorizon  # noqa: Y015
+
+@_typing.final
+class TimerTopic(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TimerTopic: _TypeAlias = TimerTopic  # noqa: Y015
+
+@_typing.final
+class TimerStatsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    READ_TIME_MS_FIELD_NUMBER: _builtins.int
+    WRITE_TIME_MS_FIELD_NUMBER: _builtins.int
+    BEHIND_MS_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    RECALLED_FIELD_NUMBER: _builtins.int
+    HORIZONS_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    read_time_ms: _builtins.int
+    """Up to when the wheel was read; wall clock."""
+    write_time_ms: _builtins.int
+    """Up to when new delayed messages go straight to their topic instead of the wheel; wall clock."""
+    behind_ms: _builtins.int
+    """How far delivery lags behind the clock."""
+    pending: _builtins.int
+    recalled: _builtins.int
+    """Since the broker was started."""
+    @_builtins.property
+    def horizons(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimerHorizon]:
+        """1 minute, 10 minutes, 1 hour, 1 day, later."""
+
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimerTopic]: ...
+    def __init__(
+        self,
+        *,
+        read_time_ms: _builtins.int = ...,
+        write_time_ms: _builtins.int = ...,
+        behind_ms: _builtins.int = ...,
+        pending: _builtins.int = ...,
+        recalled: _builtins.int = ...,
+        horizons: _abc.Iterable[Global___TimerHorizon] | None = ...,
+        topics: _abc.Iterable[Global___TimerTopic] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind_ms", b"behind_ms", "horizons", b"horizons", "pending", b"pending", "read_time_ms", b"read_time_ms", "recalled", b"recalled", "topics", b"topics", "write_time_ms", b"write_time_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TimerStatsResponse: _TypeAlias = TimerStatsResponse  # noqa: Y015
+
+@_typing.final
+class TimerListRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    WITHIN_MS_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    within_ms: _builtins.int
+    limit: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        within_ms: _builtins.int = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "topic", b"topic", "within_ms", b"within_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TimerListRequest: _TypeAlias = TimerListRequest  # noqa: Y015
+
+@_typing.final
+class TimerEntry(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DUE_MS_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    TAG_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    RECALL_HANDLE_FIELD_NUMBER: _builtins.int
+    due_ms: _builtins.int
+    topic: _builtins.str
+    message_id: _builtins.str
+    tag: _builtins.str
+    recall_handle: _builtins.str
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        due_ms: _builtins.int = ...,
+        topic: _builtins.str = ...,
+        message_id: _builtins.str = ...,
+        tag: _builtins.str = ...,
+        keys: _abc.Iterable[_builtins.str] | None = ...,
+        recall_handle: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_ms", b"due_ms", "keys", b"keys", "message_id", b"message_id", "recall_handle", b"recall_handle", "tag", b"tag", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TimerEntry: _TypeAlias = TimerEntry  # noqa: Y015
+
+@_typing.final
+class TimerListResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIMERS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    more: _builtins.bool
+    """There are more than were asked for."""
+    @_builtins.property
+    def timers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimerEntry]: ...
+    def __init__(
+        self,
+        *,
+        timers: _abc.Iterable[Global___TimerEntry] | None = ...,
+        more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["more", b"more", "timers", b"timers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TimerListResponse: _TypeAlias = TimerListResponse  # noqa: Y015
