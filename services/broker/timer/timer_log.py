@@ -17,6 +17,7 @@ from services.common.disk import Disk, File
 from services.common.errors import CorruptDataError
 
 _SUFFIX = ".timerlog"
+_SLOT_FIELD = Unit._fields.index("slot_ms")
 _TAIL_BYTES = 256 * 1024
 _SCAN_BYTES = 8 * 1024 * 1024 // UNIT_BYTES * UNIT_BYTES
 _WINDOW_BYTES_MIN = 40 * UNIT_BYTES
@@ -50,6 +51,8 @@ class TimerLog:
             if name.endswith(_SUFFIX):
                 self._starts.append(int(name.removesuffix(_SUFFIX)))
                 self._files.append(disk.open(folder / name))
+        self._latest_slots = [0] * len(self._starts)
+        """Of each file: the latest slot of its units, once they were scanned."""
         self._tail = bytearray()
         self._written = self._starts[-1] + self._files[-1].size() if self._files else 0
         self._cut: list[File] = []
@@ -92,6 +95,8 @@ class TimerLog:
         if self.end_position > self._last_place or len(self._tail) >= _TAIL_BYTES:
             self._make_room()
         self._tail += unit.encode(*each)
+        if each[_SLOT_FIELD] > self._latest_slots[-1]:
+            self._latest_slots[-1] = each[_SLOT_FIELD]
         place = self.end_position
         self.end_position = place + UNIT_BYTES
         return place
@@ -117,6 +122,7 @@ class TimerLog:
             self._file_ended = True
         self._files.append(self._disk.open(self._folder / f"{self.end_position:020d}{_SUFFIX}"))
         self._starts.append(self.end_position)
+        self._latest_slots.append(0)
         self._last_place = self.end_position + self._room
         self._file_ended = False
         self.names_changed = True
@@ -139,7 +145,7 @@ class TimerLog:
             OSError: nothing is lost: all is in memory still.
         """
         self._write_tail(b"")
-        ends = [*self._starts[1:], self.end_position]
+        ends = [*self._starts[1:], self.end_position][: len(self._files)]
         return [
             file
             for file, end in zip(self._files, ends, strict=True)
@@ -221,7 +227,9 @@ class TimerLog:
                 count = len(units) if valid.all() else int(valid.argmin())
                 begin, self.valid_end = self.valid_end, self.valid_end + count * UNIT_BYTES
                 if count:
-                    yield np.arange(begin, self.valid_end, UNIT_BYTES, dtype=np.int64), unit.columns(units[:count])
+                    found = unit.columns(units[:count])
+                    self._latest_slots[index] = max(self._latest_slots[index], int(found["slot_ms"].max()))
+                    yield np.arange(begin, self.valid_end, UNIT_BYTES, dtype=np.int64), found
                 if count * UNIT_BYTES < _SCAN_BYTES:
                     blank = unit.blank_size(data, count * UNIT_BYTES)
                     break
@@ -278,8 +286,15 @@ class TimerLog:
         self._drop(0)
         return 1
 
+    def delete_done(self, slot_ms: int) -> int:
+        """Like `delete_before`, of the oldest file if all its units are in slots before `slot_ms`."""
+        if len(self._starts) < 2 or self._latest_slots[0] >= slot_ms:
+            return 0
+        return self.delete_before(self._starts[1])
+
     def _drop(self, index: int) -> None:
         start, file = self._starts.pop(index), self._files.pop(index)
+        self._latest_slots.pop(index)
         if file in self._cut:
             self._cut.remove(file)
         file.close()

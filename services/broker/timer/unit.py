@@ -33,8 +33,8 @@ import numpy.typing as npt
 
 from services.common.errors import CorruptDataError
 
-_CHECKED = struct.Struct(">IqIQIQIIi")
-_UNIT = struct.Struct(">IqIQIQIIiI")
+_CHECKED = struct.Struct(">IqIqIqIIi")
+_UNIT = struct.Struct(">IqIqIqIIiI")
 _BLANK = struct.Struct(">IqI")
 _PRIME = (1 << 32) - 5
 _WEIGHTS = np.array([5**power for power in range(11, -1, -1)], dtype=np.uint64)
