@@ -23,6 +23,7 @@ from services.proxy.offsets import Offsets
 from services.proxy.options import ProxyOptions
 from services.proxy.poll_limits import PollLimits
 from services.proxy.poll_shell import PollTools
+from services.proxy.recalling import Recalling
 from services.proxy.receiving import Receiving
 from services.proxy.renewal import Renewal, RenewalBook
 from services.proxy.routing import Routing
@@ -102,6 +103,7 @@ class ProxyApp:
         self._server = MessagingServer(
             Routing(catalog, self._brokers, options),
             self._sending,
+            Recalling(self.view, self._brokers, options),
             self._receiving,
             Acking(self.view, self._brokers, self._renewals, options),
             Offsets(catalog, self._brokers, options, limits),

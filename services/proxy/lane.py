@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.put import MessageRun
+from services.common.put import MessageRun, PutResult
 from services.proxy.background import Background
 from services.proxy.limit_error import LimitError
 from services.proxy.options import SendOptions
@@ -30,14 +30,18 @@ class Shipment:
         queue_id: the queue they are for.
         messages: the messages.
         size: about how many bytes they have.
-        stored: resolves to the queue offset of each message, or fails with a `StatusError` or `RpcError`.
+        stored: resolves to the queue offset of each message, for delayed ones to their recall handles; or fails with a
+            `StatusError` or `RpcError`.
+        due_ms: when each of them is to be delivered; nothing if they are not delayed. Delayed ones are a run of their
+            own, which a broker refuses as a whole: no shipment is refused for another's delivery time.
     """
 
     topic: str
     queue_id: int
     messages: list[ClientMessage]
     size: int
-    stored: asyncio.Future[Sequence[int]]
+    stored: asyncio.Future[Sequence[int] | Sequence[str]]
+    due_ms: Sequence[int] = ()
 
 
 class Lane:
@@ -66,11 +70,20 @@ class Lane:
         self.waiting_messages = 0
         self.waiting_bytes = 0
 
-    def ship(self, topic: str, queue_id: int, messages: list[ClientMessage]) -> asyncio.Future[Sequence[int]]:
+    def ship(
+        self, topic: str, queue_id: int, messages: list[ClientMessage], due_ms: Sequence[int] = ()
+    ) -> asyncio.Future[Sequence[int] | Sequence[str]]:
         """Send messages with the next Put.
 
+        Args:
+            topic: full name of the topic.
+            queue_id: the queue they are for.
+            messages: the messages, all delayed or none.
+            due_ms: when each is to be delivered, wall clock; nothing for messages that are not delayed.
+
         Returns:
-            A future of the queue offset of each message; it fails with a `StatusError` or `RpcError`.
+            A future of the queue offset of each message, of its recall handle if they are delayed; it fails with a
+            `StatusError` or `RpcError`.
 
         Raises:
             LimitError: TOO_MANY_REQUESTS, if too much waits already.
@@ -83,7 +96,7 @@ class Lane:
                 raise _full("send.waiting_messages_max")
             if self.waiting_bytes + size > self._options.waiting_bytes_max:
                 raise _full("send.waiting_bytes_max")
-        shipment = Shipment(topic, queue_id, messages, size, asyncio.get_running_loop().create_future())
+        shipment = Shipment(topic, queue_id, messages, size, asyncio.get_running_loop().create_future(), due_ms)
         self._waiting.append(shipment)
         self.waiting_messages += len(messages)
         self.waiting_bytes += size
@@ -131,9 +144,12 @@ class Lane:
         return batch
 
     async def _put(self, batch: list[Shipment]) -> None:
-        by_queue: dict[tuple[str, int], list[Shipment]] = {}
+        by_queue: dict[tuple[str, int] | Shipment, list[Shipment]] = {}
         for shipment in batch:
-            by_queue.setdefault((shipment.topic, shipment.queue_id), []).append(shipment)
+            if shipment.due_ms:
+                by_queue[shipment] = [shipment]
+            else:
+                by_queue.setdefault((shipment.topic, shipment.queue_id), []).append(shipment)
         runs = [_run_of(shipments) for shipments in by_queue.values()]
         try:
             results = await self._channel(self._name).call(PUT, runs, timeout_s=self._options.put_timeout_ms / 1000)
@@ -153,7 +169,7 @@ class Lane:
                 if shipment.stored.done():
                     pass  # its sender has gone
                 elif result.code == _OK_CODE:
-                    shipment.stored.set_result(range(offset, behind))
+                    shipment.stored.set_result(_handles(shipment, result) if shipment.due_ms else range(offset, behind))
                 else:
                     shipment.stored.set_exception(status_error(result.code, result.error))
                 offset = behind
@@ -168,7 +184,13 @@ def _run_of(shipments: Sequence[Shipment]) -> MessageRun:
         [message.payload for message in messages],
         [message.system_properties for message in messages],
         [message.properties.tag for message in messages],
+        shipments[0].due_ms,
     )
+
+
+def _handles(shipment: Shipment, result: PutResult) -> Sequence[str]:
+    """The recall handle of each delayed message; a broker gives none where it does not take messages back."""
+    return result.recall_handles or ("",) * len(shipment.messages)
 
 
 def _full(limit: str) -> LimitError:

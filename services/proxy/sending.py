@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from services.common.clock import Clock
 from services.common.errors import StatusError
@@ -29,6 +30,24 @@ _PAUSE_FIRST_S = 0.02
 _PAUSE_LONGEST_S = 0.5
 _PATIENCE_S = 3.0
 _SUSPECT_S = 1.0
+
+Stored = Sequence[int] | Sequence[str]
+"""Of messages of one topic: the queue offset of each, or of each delayed one its recall handle."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """What of a request is stored together: messages of one topic, all delayed or none.
+
+    Args:
+        topic: the topic.
+        indexes: their places in the request.
+        due_ms: when each is to be delivered, if they are delayed.
+    """
+
+    topic: Topic
+    indexes: list[int] = field(default_factory=list)
+    due_ms: list[int] = field(default_factory=list)
 
 
 class Sending:
@@ -79,34 +98,43 @@ class Sending:
         if len(messages) == 1:
             message = messages[0]
             topic = self._topic_of(message)
-            self._check(call, message, topic, now_ms)
+            due_ms = self._check(call, message, topic, now_ms)
             if not topic.queues:
                 topic = await self._make(topic, messages)
-            stored: Sequence[int | StatusError] = await self._store(call, topic, messages)
-        else:
-            self._check_count(len(messages))
-            by_topic: dict[str, tuple[Topic, list[int]]] = {}
-            head = None
-            for index, message in enumerate(messages):
-                if message.head is not head:
-                    head = message.head
-                    topic = self._topic_of(message)
-                self._check(call, message, topic, now_ms)
-                by_topic.setdefault(topic.name, (topic, []))[1].append(index)
-            # Only now, as nothing must be made for a request that is refused (E1).
-            for name, (topic, indexes) in by_topic.items():
-                if not topic.queues:
-                    by_topic[name] = await self._make(topic, [messages[index] for index in indexes]), indexes
-            if len(by_topic) == 1:
-                stored = await self._store_or_say_why(call, topic, messages)
-            else:
-                results: list[int | StatusError] = [0] * len(messages)
-                for topic, indexes in by_topic.values():
-                    some = await self._store_or_say_why(call, topic, [messages[index] for index in indexes])
-                    for index, result in zip(indexes, some, strict=True):
-                        results[index] = result
-                stored = results
-        return _answer(messages, stored)
+            return _answer(messages, await self._store(call, topic, messages, () if due_ms is None else (due_ms,)))
+        self._check_count(len(messages))
+        parts = self._parts_of(call, messages, now_ms)
+        # Only now, as nothing must be made for a request that is refused (E1).
+        for part in parts:
+            if not part.topic.queues:
+                part.topic = await self._make(part.topic, [messages[index] for index in part.indexes])
+        if len(parts) == 1:
+            return _answer(messages, await self._store_or_say_why(call, parts[0].topic, messages, parts[0].due_ms))
+        results: list[int | str | StatusError] = [0] * len(messages)
+        for part in parts:
+            some = [messages[index] for index in part.indexes]
+            stored = await self._store_or_say_why(call, part.topic, some, part.due_ms)
+            for index, result in zip(part.indexes, stored, strict=True):
+                results[index] = result
+        return _answer(messages, results)
+
+    def _parts_of(self, call: Call, messages: list[ClientMessage], now_ms: int) -> list[_Part]:
+        """Check all messages, and tell which of them can be stored together."""
+        parts: dict[tuple[str, bool], _Part] = {}
+        part = head = None
+        delayed = False
+        for index, message in enumerate(messages):
+            if message.head is not head:
+                part, head = None, message.head
+                topic = self._topic_of(message)
+            due_ms = self._check(call, message, topic, now_ms)
+            if part is None or (due_ms is not None) is not delayed:
+                delayed = due_ms is not None
+                part = parts.setdefault((topic.name, delayed), _Part(topic))
+            part.indexes.append(index)
+            if due_ms is not None:
+                part.due_ms.append(due_ms)
+        return list(parts.values())
 
     def _topic_of(self, message: ClientMessage) -> Topic:
         """The topic of a message, if it may be sent to; one without queues has still to be made (`_make`)."""
@@ -114,12 +142,13 @@ class Sending:
         check_sendable(name)
         return self._catalog.topic_to_be(name)
 
-    def _check(self, call: Call, message: ClientMessage, topic: Topic, now_ms: int) -> None:
-        """Check a message for its topic; what the sender left out is added to it."""
-        check_message(message, topic, self._options.message)
+    def _check(self, call: Call, message: ClientMessage, topic: Topic, now_ms: int) -> int | None:
+        """Check a message for its topic, and add to it what the sender left out; its delivery time if it is delayed."""
+        due_ms = check_message(message, topic, self._options.message)
         missing = missing_properties(message, call.peer, now_ms)
         if missing:
             message.system_properties += missing
+        return due_ms
 
     async def _make(self, topic: Topic, messages: list[ClientMessage]) -> Topic:
         """A topic that is made on first use; messages are checked again if it turns out to be of another type."""
@@ -141,21 +170,21 @@ class Sending:
             )
 
     async def _store_or_say_why(
-        self, call: Call, topic: Topic, messages: list[ClientMessage]
-    ) -> Sequence[int | StatusError]:
-        """Like `_store`, with a refusal in the place of each message's offset."""
+        self, call: Call, topic: Topic, messages: list[ClientMessage], due_ms: Sequence[int]
+    ) -> Sequence[int | str | StatusError]:
+        """Like `_store`, with a refusal in the place of each message's offset or handle."""
         try:
-            return await self._store(call, topic, messages)
+            return await self._store(call, topic, messages, due_ms)
         except StatusError as error:
             if isinstance(error, LimitError):
                 self._metrics.limit_hit(error.limit)
             return [error] * len(messages)
 
-    async def _store(self, call: Call, topic: Topic, messages: list[ClientMessage]) -> Sequence[int]:
+    async def _store(self, call: Call, topic: Topic, messages: list[ClientMessage], due_ms: Sequence[int]) -> Stored:
         """Put messages into one queue; while a broker cannot be reached, another one is tried until the deadline.
 
         Returns:
-            The queue offset of each message.
+            The queue offset of each message, of delayed ones their recall handles.
 
         Raises:
             StatusError: why they could not be stored.
@@ -167,7 +196,7 @@ class Sending:
         while True:
             broker, queue = self._pick(topic, failed)
             try:
-                return await self._lane(broker).ship(topic.name, queue, messages)
+                return await self._lane(broker).ship(topic.name, queue, messages, due_ms)
             except StatusError as error:
                 if in_doubt:
                     raise StatusError(
@@ -227,7 +256,7 @@ class Sending:
             del self._lanes[name]
 
 
-def _answer(messages: list[ClientMessage], stored: Sequence[int | StatusError]) -> SendMessageResponse:
+def _answer(messages: list[ClientMessage], stored: Sequence[int | str | StatusError]) -> SendMessageResponse:
     """One entry per message; the status on top is theirs if they all have the same."""
     response = SendMessageResponse()
     add = response.entries.add
@@ -236,6 +265,9 @@ def _answer(messages: list[ClientMessage], stored: Sequence[int | StatusError]) 
         if isinstance(result, int):
             codes.add(_OK_CODE)
             add(status=OK, message_id=message.properties.message_id, offset=result)
+        elif isinstance(result, str):
+            codes.add(_OK_CODE)
+            add(status=OK, message_id=message.properties.message_id, recall_handle=result)
         else:
             codes.add(int(result.code))
             add(status=status(result.code, result.message), message_id=message.properties.message_id)

@@ -20,6 +20,7 @@ from services.proxy.clients import Clients
 from services.proxy.limit_error import LimitError
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.offsets import Offsets
+from services.proxy.recalling import Recalling
 from services.proxy.receiving import Receiving
 from services.proxy.routing import Routing
 from services.proxy.sending import Sending
@@ -40,7 +41,7 @@ class MessagingServer:
     """The client protocol's service.
 
     Args:
-        routing, sending, receiving, acking, offsets, telemetry: who answers what.
+        routing, sending, recalling, receiving, acking, offsets, telemetry: who answers what.
         clients: who is alive.
         clock: for how long calls take.
         metrics: what is counted.
@@ -50,6 +51,7 @@ class MessagingServer:
         self,
         routing: Routing,
         sending: Sending,
+        recalling: Recalling,
         receiving: Receiving,
         acking: Acking,
         offsets: Offsets,
@@ -68,6 +70,7 @@ class MessagingServer:
         self._bind(protocol.QUERY_ROUTE, routing.query_route, pb.QueryRouteResponse)
         self._bind(protocol.QUERY_ASSIGNMENT, routing.query_assignment, pb.QueryAssignmentResponse)
         self._bind(protocol.SEND_MESSAGE, sending.send, pb.SendMessageResponse)
+        self._bind(protocol.RECALL_MESSAGE, recalling.recall, pb.RecallMessageResponse)
         self._bind(protocol.ACK_MESSAGE, acking.ack, pb.AckMessageResponse)
         self._bind(protocol.CHANGE_INVISIBLE_DURATION, acking.change_invisible, pb.ChangeInvisibleDurationResponse)
         self._bind(
@@ -82,7 +85,6 @@ class MessagingServer:
         self._bind(protocol.NOTIFY_CLIENT_TERMINATION, self._client_terminates, pb.NotifyClientTerminationResponse)
         for method, response, what in (
             (protocol.END_TRANSACTION, pb.EndTransactionResponse, "transactions are"),
-            (protocol.RECALL_MESSAGE, pb.RecallMessageResponse, "recalling delayed messages is"),
             (protocol.SYNC_LITE_SUBSCRIPTION, pb.SyncLiteSubscriptionResponse, "lite topics are"),
         ):
             self._bind(method, _not_supported(f"{what} not supported yet; nothing was changed"), response)

@@ -23,7 +23,10 @@ _NOT_IN_TAGS = re.compile(r"[\x00-\x1f\x7f|]")
 _ALL = broker.Filter(kind=broker.FilterKind.ALL)
 _EXPRESSION_LENGTH_MAX = 8_192
 _NORMAL = MessageType.NORMAL  # looked up once: enum wrappers are slow
-_UNSPECIFIED = MessageType.MESSAGE_TYPE_UNSPECIFIED
+_DELAY = MessageType.DELAY
+_SECONDS_MAX = 253_402_300_799  # the last second of the year 9999, as google.protobuf.Timestamp has it
+_NANOS_PER_S = 1_000_000_000
+_NANOS_PER_MS = 1_000_000
 
 ACCEPTED_TYPES: dict[int, tuple[MessageType.ValueType, ...]] = {
     TopicType.NORMAL: (MessageType.NORMAL,),
@@ -65,8 +68,11 @@ def check_group_name(name: str, limits: MessageLimits) -> None:
         raise _illegal_name(Code.ILLEGAL_CONSUMER_GROUP, "consumer group", name, limits.group_length_max)
 
 
-def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -> None:
+def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -> int | None:
     """Check everything about one message of a send.
+
+    Returns:
+        When it is to be delivered, in milliseconds of the wall clock; None for one that is not delayed.
 
     Raises:
         StatusError: with the code of the first rule that it breaks.
@@ -90,7 +96,7 @@ def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -
         if not _is_plain(key):
             raise StatusError(Code.ILLEGAL_MESSAGE_KEY, "a key is blank or holds control characters")
     _check_properties(message, limits)
-    _check_type(properties, topic)
+    return _check_type(properties, topic)
 
 
 def check_invisible(asked_ms: int, options: ReceiveOptions) -> int:
@@ -214,7 +220,8 @@ def _check_properties(message: ClientMessage, limits: MessageLimits) -> None:
             )
 
 
-def _check_type(properties: SystemProperties, topic: Topic) -> None:
+def _check_type(properties: SystemProperties, topic: Topic) -> int | None:
+    """Check a message's type; the delivery time of a delayed one."""
     shown = _shown_type(properties)
     kind = properties.message_type or shown or _NORMAL
     accepted = ACCEPTED_TYPES.get(topic.type, ())
@@ -224,6 +231,8 @@ def _check_type(properties: SystemProperties, topic: Topic) -> None:
             f"the message is of type {_type_name(kind)}, the topic {topic.name} takes "
             f"{' and '.join(_type_name(one) for one in accepted) or 'none'}",
         )
+    if kind == _DELAY:
+        return _due_ms(properties)
     if kind != _NORMAL:
         raise StatusError(
             Code.UNSUPPORTED, f"messages of type {_type_name(kind)} are not supported yet; nothing was stored"
@@ -233,6 +242,35 @@ def _check_type(properties: SystemProperties, topic: Topic) -> None:
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             f"the message is of type NORMAL but has a property of one of type {_type_name(shown)}",
         )
+    return None
+
+
+def _due_ms(properties: SystemProperties) -> int:
+    """The delivery time of a delayed message, in milliseconds: never before what its sender wrote.
+
+    Clients write whole seconds (Python, Rust), milliseconds or finer. How far ahead it may be is for the broker to say.
+
+    Raises:
+        StatusError: MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, ILLEGAL_DELIVERY_TIME.
+    """
+    has = properties.HasField
+    if not has("delivery_timestamp"):
+        raise StatusError(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "the message is of type DELAY but has no delivery timestamp"
+        )
+    if has("message_group") or has("lite_topic") or has("priority"):
+        raise StatusError(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            "the message is of type DELAY but has a message group, a lite topic or a priority",
+        )
+    seconds = properties.delivery_timestamp.seconds
+    nanos = properties.delivery_timestamp.nanos
+    if not (0 <= seconds <= _SECONDS_MAX and 0 <= nanos < _NANOS_PER_S):
+        raise StatusError(
+            Code.ILLEGAL_DELIVERY_TIME,
+            f"the delivery timestamp ({seconds} s, {nanos} ns) is not a time between the years 1970 and 9999",
+        )
+    return seconds * 1000 + -(-nanos // _NANOS_PER_MS)
 
 
 def _shown_type(properties: SystemProperties) -> MessageType.ValueType | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from services.common import receipt
+from services.common import recall_handle, receipt
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, SystemProperties
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
@@ -33,6 +33,14 @@ class StoredMessage(NamedTuple):
     system_properties: bytes = b""
     tag: str = ""
     queue_id: int = 0
+
+
+class Timer(NamedTuple):
+    """One delayed message."""
+
+    topic: str
+    due_ms: int
+    message: Message
 
 
 class FakeBroker:
@@ -67,7 +75,10 @@ class FakeBroker:
         service.unary(methods.UPDATE_OFFSET, self._update_offset)
         service.unary(methods.QUERY_OFFSET, self._query_offset)
         service.stream(methods.NOTIFY, self._notify)
+        service.unary(methods.RECALL, self._recall)
         self.offsets: dict[tuple[str, str, int], int] = {}
+        self.timers: dict[str, Timer] = {}
+        self.recall_error: StatusError | RpcError | None = None
 
     def asked(self, method: str) -> list[object]:
         """The requests of one method, in order."""
@@ -92,6 +103,9 @@ class FakeBroker:
             return results
         results = []
         for run in request:
+            if run.due_ms:
+                results.append(PutResult(Code.OK, recall_handles=self._delay(run)))
+                continue
             log = self.topics.setdefault(run.topic, [])
             results.append(PutResult(Code.OK, queue_offset=len(log)))
             for message in zip(run.payloads, run.system_properties, run.tags, strict=True):
@@ -99,9 +113,28 @@ class FakeBroker:
                     if topic == run.topic:
                         ready.append(len(log))
                 log.append(StoredMessage(*message, queue_id=run.queue_id))
-        for topic in {run.topic for run in request}:
+        for topic in {run.topic for run in request if not run.due_ms}:
             await self.arrived(topic, sum(len(run.payloads) for run in request if run.topic == topic))
         return results
+
+    def _delay(self, run: MessageRun) -> list[str]:
+        """Keep the messages of a delayed run; their recall handles."""
+        handles = []
+        for payload, properties, due_ms in zip(run.payloads, run.system_properties, run.due_ms, strict=True):
+            message = decoded(StoredMessage(payload, properties))
+            message_id = message.system_properties.message_id
+            handles.append(recall_handle.encode(KEY, run.topic, self.name, len(self.timers), due_ms, message_id))
+            self.timers[handles[-1]] = Timer(run.topic, due_ms, message)
+        return handles
+
+    async def _recall(self, call: Call, request: pb.RecallRequest) -> pb.RecallResponse:
+        self.calls.append(("Recall", request))
+        if self.recall_error is not None:
+            raise self.recall_error
+        shown = recall_handle.decode(KEY, request.topic, request.recall_handle)
+        if self.timers.pop(request.recall_handle, None) is None:
+            raise StatusError(Code.MESSAGE_NOT_FOUND, "the broker holds no such message")
+        return pb.RecallResponse(message_id=shown.message_id)
 
     async def arrived(self, topic: str, count: int) -> None:
         """Notify of messages that have newly arrived."""

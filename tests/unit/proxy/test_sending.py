@@ -204,7 +204,6 @@ async def test_a_body_of_the_largest_size_is_taken() -> None:
     "later",
     [
         message("mixed", message_type=MessageType.FIFO, message_group="g"),
-        message("mixed", message_type=MessageType.DELAY),
         message("mixed", message_type=MessageType.TRANSACTION),
     ],
 )

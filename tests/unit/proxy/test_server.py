@@ -91,7 +91,6 @@ async def test_an_offset_is_found_by_policy() -> None:
     ("method", "request_message"),
     [
         (protocol.END_TRANSACTION, pb.EndTransactionRequest()),
-        (protocol.RECALL_MESSAGE, pb.RecallMessageRequest()),
         (protocol.SYNC_LITE_SUBSCRIPTION, pb.SyncLiteSubscriptionRequest()),
     ],
 )

@@ -1,0 +1,57 @@
+"""RecallMessage: takes back a delayed message before its time; any proxy serves any handle.
+
+The broker that holds the message is read from the handle; only that broker checks it, and knows which of recall and
+delivery was first.
+"""
+
+from services.common import recall_handle
+from services.common.cluster import ClusterView
+from services.common.pb.apache.rocketmq.v2.service_pb2 import RecallMessageRequest, RecallMessageResponse
+from services.common.pb.popwheel.v1.broker_pb2 import RecallRequest
+from services.proxy.brokers import Brokers
+from services.proxy.options import ProxyOptions
+from services.proxy.resources import full_name
+from services.proxy.statuses import OK, of_rpc_error
+from services.proxy.validation import check_sendable, check_topic_name
+from services.rpc.methods import RECALL
+from services.rpc.service import Call
+from services.rpc.status import RpcError
+
+
+class Recalling:
+    """Takes producers' recalls to the brokers.
+
+    Args:
+        view: for the key of the handles' signature.
+        brokers: the brokers there are.
+        options: limits.
+    """
+
+    def __init__(self, view: ClusterView, brokers: Brokers, options: ProxyOptions) -> None:
+        self._view = view
+        self._brokers = brokers
+        self._options = options
+
+    async def recall(self, call: Call, request: RecallMessageRequest) -> RecallMessageResponse:
+        """Take back a message: OK says that it will not be delivered. Its topic may have been deleted since.
+
+        Raises:
+            StatusError: ILLEGAL_TOPIC; BAD_REQUEST: the handle was not given out for this topic; HA_NOT_AVAILABLE: its
+                broker is away; PRECONDITION_FAILED: it is too late; MESSAGE_NOT_FOUND: there is no such message.
+        """
+        topic = full_name(request.topic)
+        check_sendable(topic)
+        if topic not in self._view.topics:
+            check_topic_name(topic, self._options.message)
+        handle = request.recall_handle
+        broker = recall_handle.broker_name(handle)
+        if broker not in self._view.brokers and self._view.ready:
+            # Whoever shows a good handle may try again when its broker is back; with another there is no point.
+            recall_handle.decode(self._view.receipt_key, topic, handle)
+        asked = RecallRequest(topic=topic, recall_handle=handle)
+        timeout_s = self._options.receive.pop_timeout_ms / 1000
+        try:
+            answer = await self._brokers.channel(broker).call(RECALL, asked, timeout_s=timeout_s)
+        except RpcError as error:
+            raise of_rpc_error(error, f"the broker {broker}") from error
+        return RecallMessageResponse(status=OK, message_id=answer.message_id)
