@@ -20,6 +20,10 @@ from services.broker.server import BrokerServer
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import StoreCheckpoint
 from services.broker.supervised import supervised
+from services.broker.timer.delay import TIMER_TOPIC
+from services.broker.timer.service import TimerService
+from services.broker.timer.timer_metrics import TimerCollector, TimerStatistics
+from services.broker.timer.timer_server import TimerServer
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
 from services.common.disk import Disk, SystemDisk, replace_file
@@ -72,11 +76,30 @@ class BrokerApp:
         self.follower = ControllerFollower(controller, self.view, options.name, clock)
         self._disk.make_folder(data_dir)
         self.statistics = BrokerStatistics()
+        self.timer_statistics = TimerStatistics()
         self.core = BrokerCore(
-            options, self._disk, data_dir, clock, random_source, self.view, self._arrived, self._due_changed
+            options,
+            self._disk,
+            data_dir,
+            clock,
+            random_source,
+            self.view,
+            self._arrived,
+            self._due_changed,
+            self.timer_statistics.fire,
         )
         self.flusher = Flusher(self.core.store, options.flush, options.flush_interval_ms, self._fail)
         self.reviver = Reviver(self.core, clock, self.flusher.confirm_later, self._fail)
+        self.timer = TimerService(
+            self.core.timer,
+            self._disk,
+            clock,
+            options.timer.flush_interval_ms,
+            options.timer.clean_interval_ms,
+            self.flusher.sync,
+            self.flusher.confirm_later,
+            self._fail,
+        )
         self.server = BrokerServer(
             self.core,
             self.flusher,
@@ -85,6 +108,15 @@ class BrokerApp:
             self.statistics,
             self._disk_is_full,
             self.reviver.due_changed,
+            TimerServer(
+                self.core.timer,
+                self.core.store,
+                self.flusher,
+                self.view,
+                options.name,
+                clock,
+                self.timer_statistics,
+            ),
         )
         BrokerCollector(
             registry,
@@ -95,6 +127,7 @@ class BrokerApp:
             lambda: self.reviver.redelivered,
             lambda: self._disk.usage(self._folder),
         )
+        TimerCollector(registry, options.timer, self.core.timer, self.timer_statistics, self.core.knows_topic)
         self._tasks: list[asyncio.Task[None]] = []
         self._saving = asyncio.Lock()
         self._cluster_changed = asyncio.Event()
@@ -151,10 +184,12 @@ class BrokerApp:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.reviver.stop()
+        await self.timer.stop()
         await self.follower.stop()
         if not self.failure.done():
             with suppress(OSError):
                 await self.flusher.stop()
+                await self.timer.save()
                 await self._save()
         self.core.store.close()
         if isinstance(self._disk, SystemDisk):
@@ -248,6 +283,7 @@ class BrokerApp:
             try:
                 self.core.settle()
                 self.flusher.confirm_later()
+                self.timer.start()  # only now is it known which topics are gone
             except StatusError as error:
                 _log.error("a change of topics or groups could not be taken in, trying again", error=str(error))
                 await asyncio.sleep(1)
@@ -261,7 +297,10 @@ class BrokerApp:
         self._cluster_changed.set()
 
     def _arrived(self, queue: ConsumeQueue) -> None:
-        self.server.arrived(queue)
+        if queue.topic == TIMER_TOPIC:
+            self.timer.arrived()
+        else:
+            self.server.arrived(queue)
 
     def _due_changed(self) -> None:
         self.reviver.due_changed()

@@ -11,7 +11,7 @@ from services.broker.checkpoint import Checkpoint
 from services.broker.notification import Interests
 from services.broker.options import BrokerOptions
 from services.broker.pop.acking import Acking
-from services.broker.pop.check_point import REVIVE_QUEUES, OffsetCommit, Origin, decode_ack, encode_ack
+from services.broker.pop.check_point import ORIGIN_BYTES, REVIVE_QUEUES, OffsetCommit, Origin, decode_ack, encode_ack
 from services.broker.pop.pop_state import PopState
 from services.broker.pop.popping import Popping
 from services.broker.store import retention
@@ -19,6 +19,7 @@ from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.store.retention import SegmentAge
+from services.broker.timer.message_timer import MessageTimer
 from services.common import names
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
@@ -39,6 +40,7 @@ class BrokerCore:
         view: topics, groups and keys as the controller has them.
         on_arrival: told of the queue in which messages have become readable.
         on_due_changed: told when something may come due earlier than before.
+        on_fired: told of each delayed message that fires: its topic, and by how many milliseconds it is late.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class BrokerCore:
         view: ClusterView,
         on_arrival: Callable[[ConsumeQueue], None],
         on_due_changed: Callable[[], None],
+        on_fired: Callable[[str, int], None],
     ) -> None:
         self._options = options
         self._disk = disk
@@ -68,6 +71,9 @@ class BrokerCore:
         self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max)
         self.popping = Popping(self.store, self.state, view, options.pop, clock, random_source, options.name)
         self.acking = Acking(self.store, self.state, view, clock, options.name, on_due_changed)
+        self.timer = MessageTimer(
+            self.store, disk, folder / "timer", options, clock, lambda topic: self._topic_ids.get(topic), on_fired
+        )
 
     def recover(self, checkpoint: Checkpoint) -> None:
         """Bring store and pop state to where the log ends.
@@ -78,6 +84,7 @@ class BrokerCore:
         store, state = self.store, self.state
         self._topic_ids = dict(checkpoint.topic_ids)
         self._group_ids = dict(checkpoint.group_ids)
+        done_timers = self.timer.begin_recovery()
         newer = store.recover(checkpoint.store)
         first = next(newer, None)  # now all that the checkpoint covers is loaded
         state.restore(checkpoint.pop, store.ensure_queue)
@@ -89,14 +96,16 @@ class BrokerCore:
             self._note_closed(found, closed)
             state.replay(found, store.ensure_queue)
             self._replay_names(found)
+            done_timers.note(found)
         state.table.bound_dues(self._clock.steady_ms())
         state.table.restart_ids(checkpoint.pop.next_number)
+        self.timer.finish_recovery(done_timers, checkpoint.store.position)
         self._acknowledge(closed)
 
     def _note_closed(self, found: StoredRecord, closed: dict[int, int]) -> None:
         """Bits of open CKs that a record closes which is not in their revive queue, and whose ACK is yet to be seen."""
         table = self.state.table
-        if found.kind == RecordKind.MESSAGE and found.origin:
+        if found.kind == RecordKind.MESSAGE and len(found.origin) == ORIGIN_BYTES:
             origin = Origin.decode(found.origin)
             if table.get(origin.check_point_id) is not None:
                 closed[origin.check_point_id] = closed.get(origin.check_point_id, 0) | 1 << origin.index
@@ -272,12 +281,14 @@ class BrokerCore:
             self._options.retention.hours,
             self._disk.usage(self._folder).used_share > self._options.retention.disk_used_share_max,
             self._needed_from(),
+            self.timer.needed_since_ms(),
         )
         return self.store.delete_before(position)
 
     def _needed_from(self) -> int | None:
-        """The least position that an open CK needs: of its message, or of its own record."""
-        positions = [position] if (position := self.state.table.first_position()) is not None else []
+        """The least position that an open CK needs, of its message or of its own record, or that a timer needs."""
+        needed = (self.state.table.first_position(), self.timer.needed_from())
+        positions = [position for position in needed if position is not None]
         topic = self.revive_topic
         for number in range(REVIVE_QUEUES):
             queue = self.store.queue(topic, number)

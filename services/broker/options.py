@@ -1,8 +1,8 @@
 """The broker's settings (`broker.*`)."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 _MEBIBYTE = 1024 * 1024
 
@@ -78,6 +78,53 @@ class PopOptions(BaseModel):
     )
 
 
+_DAY_MS = 24 * 3_600_000
+_ROLL_MARGIN_MS = 3_600_000
+_SLOT_MS = 1000
+
+
+class TimerOptions(BaseModel):
+    """Delayed messages (docs/timers.md)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    delay_ms_max: int = Field(
+        default=40 * _DAY_MS, ge=1000, le=49 * _DAY_MS, description="How far ahead a delivery time may lie."
+    )
+    slots: int = Field(
+        default=14 * 24 * 3600, ge=16, le=14 * 24 * 3600, description="Slots of the timer wheel, of one second each."
+    )
+    roll_window_ms: int = Field(
+        default=0,
+        ge=0,
+        le=10 * _DAY_MS,
+        description="A message due later than this is appended anew on its way, so that retention does not reach it. "
+        "0: two days, or two thirds of a retention that is shorter than three.",
+    )
+    log_file_bytes: int = Field(
+        default=100 * _MEBIBYTE, ge=4096, le=1024 * _MEBIBYTE, description="Size of one file of the timer log."
+    )
+    flush_interval_ms: int = Field(
+        default=1000, ge=10, le=60_000, description="How often wheel, timer log and their checkpoint are saved."
+    )
+    clean_interval_ms: int = Field(
+        default=30_000, ge=10, le=3_600_000, description="How often files of the timer log are deleted that are done."
+    )
+    timers_max: int = Field(
+        default=50_000_000, ge=1, le=1_000_000_000, description="Delayed messages that may be pending; then refused."
+    )
+    timers_per_slot_max: int = Field(
+        default=200_000, ge=1, le=10_000_000, description="Messages that may be due within one second; then refused."
+    )
+    stage_entries_max: int = Field(
+        default=4096, ge=1, le=1_000_000, description="Entries that may wait before each of the timer's stages."
+    )
+    recall: bool = Field(default=True, description="Whether delayed messages can be recalled.")
+    recalls_max: int = Field(
+        default=200_000, ge=1, le=10_000_000, description="Recalls of messages not due yet that are remembered."
+    )
+
+
 class BrokerOptions(BaseModel):
     """Settings of the service that stores messages and knows who holds which."""
 
@@ -117,6 +164,7 @@ class BrokerOptions(BaseModel):
     log: LogOptions = LogOptions()
     retention: RetentionOptions = RetentionOptions()
     pop: PopOptions = PopOptions()
+    timer: TimerOptions = TimerOptions()
     grpc_host: str = Field(default="127.0.0.1", description="Address the broker listens at when it runs by itself.")
     grpc_port: int = Field(default=8082, ge=0, le=65535, description="Port of its service for proxies.")
     http_port: int = Field(default=8090, ge=0, le=65535, description="Port of health and metrics.")
@@ -126,3 +174,25 @@ class BrokerOptions(BaseModel):
     controller_address: str = Field(
         default="127.0.0.1:8083", description="host:port of the controller, when the broker runs by itself."
     )
+
+    @property
+    def roll_window_ms(self) -> int:
+        """How far ahead a message may be due without being appended anew on its way."""
+        if self.timer.roll_window_ms:
+            return self.timer.roll_window_ms
+        return max(2 * _SLOT_MS, min(2 * _DAY_MS, int(self.retention.hours * 3_600_000 * 2 / 3)))
+
+    @model_validator(mode="after")
+    def _check_roll(self) -> Self:
+        window_ms, retention_ms = self.timer.roll_window_ms, self.retention.hours * 3_600_000
+        if window_ms > retention_ms * 0.9:
+            raise ValueError(
+                f"timer.roll_window_ms is {window_ms}, which is over nine tenths of retention.hours "
+                f"({retention_ms:.0f} ms): messages would be deleted before they are due; make it shorter, or 0"
+            )
+        if self.roll_window_ms > self.timer.slots * _SLOT_MS // 2:
+            raise ValueError(
+                f"timer.roll_window_ms is {self.roll_window_ms}, which is over half the span of the wheel "
+                f"({self.timer.slots} slots of {_SLOT_MS} ms); make it shorter or the wheel larger"
+            )
+        return self

@@ -17,6 +17,7 @@ from services.broker.pop.check_point import OffsetCommit
 from services.broker.store.commit_log import WriterStoppedError
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import disk_full
+from services.broker.timer.timer_server import TimerServer
 from services.common.clock import Clock
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -45,6 +46,7 @@ class BrokerServer:
         statistics: what is counted.
         disk_is_full: whether sends are to be refused.
         due_changed: told after each pop.
+        timer: takes delayed messages.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class BrokerServer:
         statistics: BrokerStatistics,
         disk_is_full: Callable[[], bool],
         due_changed: Callable[[], None],
+        timer: TimerServer,
     ) -> None:
         self._core = core
         self._flusher = flusher
@@ -64,6 +67,7 @@ class BrokerServer:
         self._statistics = statistics
         self._disk_is_full = disk_is_full
         self._due_changed = due_changed
+        self._timer = timer
         self._pulls_waiting: dict[tuple[str, int], list[asyncio.Event]] = defaultdict(list)
         self.service = Service()
         self.service.unary(methods.PUT, self.put)
@@ -77,6 +81,9 @@ class BrokerServer:
         self.service.unary(methods.QUERY_OFFSET, _naming_damage(self.query_offset))
         self.service.unary(methods.GET_OFFSET, self.get_offset)
         self.service.unary(methods.UPDATE_OFFSET, self.update_offset)
+        self.service.unary(methods.RECALL, _naming_damage(timer.recall))
+        self.service.unary(methods.TIMER_STATS, timer.stats)
+        self.service.unary(methods.TIMER_LIST, _naming_damage(timer.list))
         self.service.stream(methods.NOTIFY, self.notify)
 
     def arrived(self, queue: ConsumeQueue) -> None:
@@ -98,19 +105,41 @@ class BrokerServer:
             )
         if not all(run.is_even for run in runs):
             raise StatusError(Code.BAD_REQUEST, "a run is empty or its columns differ in length; nothing was stored")
+        if any(run.due_ms for run in runs):
+            return await self._put_some_delayed(runs)
         try:
             appended = store.put_runs(runs)
-        except WriterStoppedError:
-            raise
-        except StatusError:
-            # What was taken back must stay so through a power loss, too, before the refusal is told (S2). If this
-            # fails the flusher has the broker end.
-            with suppress(OSError):
-                await self._flusher.sync()
+        except StatusError as error:
+            await self._settle_refusal(error)
             raise
         await self._flusher.durable(appended.end_position)
         self._statistics.put(runs)
         return [PutResult(_OK, "", offset, appended.store_time_ms) for offset in appended.queue_offsets]
+
+    async def _put_some_delayed(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
+        """Append runs of which some are delayed; each of those is stored or refused by itself."""
+        store = self._core.store
+        results: list[PutResult] = []
+        for run in runs:
+            try:
+                if run.due_ms:
+                    results.append(self._timer.put(run))
+                else:
+                    appended = store.put_runs([run])
+                    self._statistics.put([run])
+                    results.append(PutResult(_OK, "", appended.queue_offsets[0], appended.store_time_ms))
+            except StatusError as error:
+                await self._settle_refusal(error)
+                results.append(PutResult(int(error.code), error.message))
+        await self._flusher.durable(store.log.end_position)
+        return results
+
+    async def _settle_refusal(self, error: StatusError) -> None:
+        """What was taken back must stay so through a power loss, too, before the refusal is told (S2)."""
+        if isinstance(error, WriterStoppedError):
+            raise error
+        with suppress(OSError):  # if this fails the flusher has the broker end
+            await self._flusher.sync()
 
     async def pop(self, call: Call, request: pb.PopRequest) -> PopAnswer:
         """Give messages out."""

@@ -25,6 +25,7 @@ WAITING = {
     "services.broker.reviver": "sleeps until the next message is due",
     "services.broker.supervised": "tasks that run as long as the broker does",
     "services.broker.server": "answers calls",
+    "services.broker.timer.service": "fires when it is time, and saves every second",
     "services.cli.process": "wires one service",
     "services.cli.run": "runs a process from its start to its signal",
     "services.cli.serving": "loads heavy modules beside the loop",

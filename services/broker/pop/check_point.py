@@ -25,6 +25,8 @@ _ACK = struct.Struct(">Q")
 _RENEWAL = struct.Struct(">QQ")
 _OFFSET = struct.Struct(">QHB")
 
+ORIGIN_BYTES = _ORIGIN.size
+
 _SPARSE = 1
 _REPLACES = 2
 _PARTLY_OPEN = 4

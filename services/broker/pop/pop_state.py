@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from services.broker.pop import check_point as codec
-from services.broker.pop.check_point import REVIVE_QUEUES, CheckPoint, Origin
+from services.broker.pop.check_point import ORIGIN_BYTES, REVIVE_QUEUES, CheckPoint, Origin
 from services.broker.pop.merge_buffer import MergeBuffer
 from services.broker.pop.revive import ReviveTable
 from services.broker.store.consume_queue import ConsumeQueue
@@ -78,7 +78,7 @@ class PopState:
     def replay(self, found: StoredRecord, ensure_queue: Callable[[tuple[str, int]], ConsumeQueue]) -> None:
         """Fold in any record that is newer than the snapshot."""
         if found.kind == RecordKind.MESSAGE:
-            if found.origin:
+            if len(found.origin) == ORIGIN_BYTES:
                 origin = Origin.decode(found.origin)
                 self.close(origin.check_point_id, 1 << origin.index)
         elif found.kind == RecordKind.FORGET_TOPIC:

@@ -236,6 +236,27 @@ class CommitLog:
         # Names that a process made which died before it synced them.
         self._names_changed = True
 
+    def records(self, position: int, end: int) -> Iterator[StoredRecord]:
+        """Read record after record from `position` on, which begins one, as far as they begin before `end`.
+
+        Raises:
+            CorruptDataError: one is damaged.
+        """
+        while position < min(end, self.end_position):
+            segment_end = self._segment_end(position)
+            data = self.read(position, min(_SCAN_BYTES, segment_end - position))
+            length = record.length_at(data, 0)
+            if length > len(data):
+                data = self.read(position, min(length, segment_end - position))
+            offset = 0
+            while position + offset < end and (
+                not offset or record.HEADER_BYTES <= record.length_at(data, offset) <= len(data) - offset
+            ):
+                found = record.decode(data, offset, position + offset)
+                yield found
+                offset += found.length
+            position += offset
+
     def _write_again(self, position: int, data: bytes) -> None:
         """Make what is read dirty again, so that the next sync brings it to the device."""
         index = bisect_right(self._starts, position) - 1

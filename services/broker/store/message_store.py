@@ -35,12 +35,14 @@ class Appended:
     """Where a batch of records went.
 
     Args:
-        queue_offsets: one for each record.
+        queue_offsets: one for each record or run.
+        positions: of the records in the log; not told of runs.
         end_position: of the log, after the batch.
         store_time_ms: wall clock.
     """
 
     queue_offsets: Sequence[int]
+    positions: Sequence[int]
     end_position: int
     store_time_ms: int
 
@@ -106,6 +108,7 @@ class MessageStore:
         lengths: list[int] = []
         buffers: list[bytes] = []
         offsets: list[int] = []
+        positions: list[int] = []
         pending: list[_Pending] = []
         next_offsets: dict[ConsumeQueue, int] = {}
         for each in records:
@@ -116,11 +119,12 @@ class MessageStore:
             buffers += parts
             next_offsets[queue] = offset + 1
             offsets.append(offset)
+            positions.append(position)
             entry = packed_entry(position, length, each.tag_hash)
             position += length
             pending.append((position, queue, entry, (each.tag_hash,)))
         self._append(lengths, buffers, pending, next_offsets)
-        return Appended(offsets, position, now_ms)
+        return Appended(offsets, positions, position, now_ms)
 
     def put_runs(self, runs: Sequence[MessageRun]) -> Appended:
         """Append runs of messages in their order, in one write; the offsets are those of the first of each run.
@@ -150,7 +154,7 @@ class MessageStore:
             offsets.append(offset)
             pending.append((position, queue, entries, tag_hashes))
         self._append(lengths, buffers, pending, next_offsets)
-        return Appended(offsets, position, now_ms)
+        return Appended(offsets, (), position, now_ms)
 
     def _next_offset(self, queue: ConsumeQueue, next_offsets: dict[ConsumeQueue, int]) -> int:
         """Where a queue goes on behind what is appended, and behind what is being put together."""

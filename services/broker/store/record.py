@@ -62,6 +62,10 @@ class RecordKind(IntEnum):
     """A group's offset in a queue was set by hand."""
     NAMES = 8
     """Topics and groups with their ids, as the controller has them since: tells one from an earlier of its name."""
+    TIMER = 9
+    """A message that is delivered later (`services.broker.timer.delay`)."""
+    RECALL = 10
+    """A delayed message is not to be delivered."""
 
 
 @dataclass(slots=True)
@@ -76,8 +80,9 @@ class Record:
         system_properties: inside of the message's system properties.
         tag_hash: see `hash_tag`.
         attempts: how often the message was delivered before.
-        origin: names the entry that this record takes the place of (`pop.check_point.Origin`), so that the log itself
-            tells that it was dealt with; empty for none.
+        origin: names the entry that this record takes the place of (`pop.check_point.Origin`, 10 bytes, or the timer
+            of `timer.delay.fired_origin`, 8 bytes), so that the log itself tells that it was dealt with; for a timer,
+            where it goes and when; empty for none.
     """
 
     kind: RecordKind

@@ -362,6 +362,7 @@ async def end_dead(broker: Broker) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     await broker.channel.close()
     await broker.app.reviver.stop()
+    await broker.app.timer.stop()
     await broker.app.follower.stop()
     await broker.to_controller.close()
 

@@ -92,6 +92,7 @@ class World:
             self.view,
             lambda queue: self.arrived.append((queue.topic, queue.queue_id)),
             self._due_changed,
+            lambda topic, late_ms: None,
         )
         if self.saved is None:
             checkpoint = Checkpoint(store=StoreCheckpoint(synced_position=self.core.store.log.end_position))

@@ -1,0 +1,326 @@
+"""The timer of one broker: takes delayed messages in, fires them at their millisecond, takes recalls.
+
+What the articles call TimerMessageStore, without its threads: `service` waits and syncs, the stages decide.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from services.broker.options import BrokerOptions
+from services.broker.store.message_store import MessageStore
+from services.broker.store.record import Record, RecordKind, hash_tag
+from services.broker.timer import recovery, timer_checkpoint
+from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
+from services.broker.timer.pending import PendingTimers
+from services.broker.timer.recovery import DoneTimers
+from services.broker.timer.stages import (
+    TimerDequeueGet,
+    TimerDequeueGetMessage,
+    TimerDequeuePutMessage,
+    TimerEnqueueGet,
+    TimerEnqueuePut,
+)
+from services.broker.timer.timer_checkpoint import TimerCheckpoint
+from services.broker.timer.timer_log import TimerLog
+from services.broker.timer.timer_state import SLOT_MS, TimerState
+from services.broker.timer.wheel import TimerWheel
+from services.common.clock import Clock
+from services.common.disk import Disk
+from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.put import MessageRun
+
+_ENQUEUED_AT_ONCE = 256
+_FIRED_AT_ONCE = 64
+_CHECKPOINT_NAME = "timercheck"
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one round through the stages did.
+
+    Args:
+        busy: there is more to do at once.
+        appended: something was put into the commit log.
+        refusal: why nothing could be put; it is to be tried again.
+    """
+
+    busy: bool
+    appended: bool
+    refusal: str | None = None
+
+
+class MessageTimer:
+    """Delayed messages.
+
+    Args:
+        store: where all messages are.
+        disk: where the timer's own files are.
+        folder: their folder.
+        options: limits and sizes.
+        clock: the time.
+        topic_id: id of the topic that has a name now, None if there is none.
+        on_fired: told of each message that has fired: its topic, and by how many milliseconds it was late.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        disk: Disk,
+        folder: Path,
+        options: BrokerOptions,
+        clock: Clock,
+        topic_id: Callable[[str], int | None],
+        on_fired: Callable[[str, int], None],
+    ) -> None:
+        self._store = store
+        self._disk = disk
+        self.folder = folder
+        self._options = options.timer
+        self._roll_window_ms = options.roll_window_ms
+        self._clock = clock
+        self._topic_id = topic_id
+        self._on_fired = on_fired
+        self._checkpoint: TimerCheckpoint | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make everything fresh, with the timer log as its files are."""
+        options = self._options
+        self._disk.make_folder(self.folder)
+        self.state = state = TimerState(
+            TimerWheel(options.slots),
+            TimerLog(self._disk, self.folder / "timerlog", options.log_file_bytes),
+            PendingTimers(options.delay_ms_max),
+            options.stage_entries_max,
+            lambda: self._store.log.end_position,
+        )
+        self._enqueue_get = TimerEnqueueGet(state, self._store)
+        self._enqueue_put = TimerEnqueuePut(state, self._roll_window_ms)
+        self._dequeue_get = TimerDequeueGet(state)
+        self._get_message = TimerDequeueGetMessage(state, self._store, self._is_alive)
+        self._put_message = TimerDequeuePutMessage(state, self._store, self._on_fired)
+
+    # Recovery
+
+    def begin_recovery(self) -> DoneTimers:
+        """Read the timer's checkpoint; all newer records are to be noted in what is given, then `finish_recovery`.
+
+        Raises:
+            UnknownFormatError: the files are of a newer release.
+        """
+        path = self.folder / _CHECKPOINT_NAME
+        self._checkpoint = None
+        if self._disk.exists(path):
+            file = self._disk.open(path)
+            try:
+                self._checkpoint = timer_checkpoint.decode(file.read(0, file.size()))
+            except CorruptDataError as error:
+                _log.error("the timer's checkpoint is damaged, it is made again from the commit log", why=str(error))
+            finally:
+                file.close()
+        return DoneTimers(0 if self._checkpoint is None else self._checkpoint.scan_position)
+
+    def finish_recovery(self, done: DoneTimers, noted_from: int) -> None:
+        """Bring everything to where the commit log ends.
+
+        Args:
+            done: what was noted of all records from `noted_from` on.
+            noted_from: position in the commit log.
+
+        Raises:
+            CorruptDataError: the commit log is damaged.
+        """
+        recovery.scan(self._store, done, done.scan_position, noted_from)
+        now_ms = self._clock.wall_ms()
+        try:
+            recovery.recover(self.state, self._store, self._checkpoint, done, now_ms)
+        except recovery.TimerLogDamagedError as error:
+            _log.error("the timer log is damaged, it is made again from the commit log", why=str(error))
+            end_position = self.state.log.end_position
+            self._begin()
+            self.state.log.reset(end_position)
+            done = DoneTimers(0)
+            recovery.scan(self._store, done, 0, self._store.log.end_position)
+            recovery.recover(self.state, self._store, None, done, now_ms)
+        self._dequeue_get.open(self.state.curr_read_time_ms)
+
+    # What is told from outside
+
+    def accept(self, run: MessageRun) -> tuple[list[Record], list[int]]:
+        """The records of a delayed run: of the timer queue, or of the topic itself where the time has come already.
+
+        Returns:
+            The records in order, and when each is due; 0 for those that are not delayed any more.
+
+        Raises:
+            StatusError: ILLEGAL_DELIVERY_TIME or TOO_MANY_REQUESTS; nothing was changed.
+        """
+        now_ms = self._clock.wall_ms()
+        options, pending = self._options, self.state.pending
+        topic_id = self._topic_id(run.topic) or 0
+        records: list[Record] = []
+        dues: list[int] = []
+        for payload, properties, tag, due_ms in zip(
+            run.payloads, run.system_properties, run.tags, run.due_ms, strict=True
+        ):
+            if due_ms <= now_ms:
+                dues.append(0)
+                records.append(Record(RecordKind.MESSAGE, run.topic, run.queue_id, payload, properties, hash_tag(tag)))
+                continue
+            if due_ms - now_ms > options.delay_ms_max:
+                raise StatusError(
+                    Code.ILLEGAL_DELIVERY_TIME,
+                    f"the delivery time is {due_ms - now_ms} ms ahead, at most {options.delay_ms_max} are possible "
+                    "(broker.timer.delay_ms_max)",
+                )
+            if pending.total >= options.timers_max:
+                raise StatusError(
+                    Code.TOO_MANY_REQUESTS,
+                    f"{pending.total} delayed messages are pending, the limit (broker.timer.timers_max); send later",
+                )
+            if pending.at(due_ms) >= options.timers_per_slot_max:
+                raise StatusError(
+                    Code.TOO_MANY_REQUESTS,
+                    f"{pending.at(due_ms)} messages are due within that second, the limit "
+                    "(broker.timer.timers_per_slot_max); choose another delivery time",
+                )
+            dues.append(due_ms)
+            origin = Delay(run.topic, run.queue_id, topic_id, due_ms).encode()
+            records.append(
+                Record(RecordKind.TIMER, TIMER_TOPIC, TIMER_QUEUE, payload, properties, hash_tag(tag), origin=origin)
+            )
+        return records, dues
+
+    def accepted(self, topic: str, dues: Sequence[int]) -> None:
+        """What `accept` gave was appended."""
+        for due_ms in dues:
+            if due_ms:
+                self.state.pending.add(topic, due_ms)
+
+    def recall(self, topic: str, root: int, due_ms: int) -> Record | None:
+        """The record that recalls a message, to be appended at once; then `recalled`. None if it is recalled already.
+
+        Raises:
+            StatusError: PRECONDITION_FAILED: it is too late. MESSAGE_NOT_FOUND: there is no such message.
+                TOO_MANY_REQUESTS. UNSUPPORTED.
+        """
+        state = self.state
+        if not self._options.recall:
+            raise StatusError(Code.UNSUPPORTED, "recalling delayed messages is switched off (broker.timer.recall)")
+        if root >= self._store.log.end_position:
+            raise StatusError(Code.MESSAGE_NOT_FOUND, "the broker holds no such delayed message (any more)")
+        if root in state.recalled:
+            return None
+        if due_ms <= max(self._clock.wall_ms(), state.fired_until_ms):
+            raise StatusError(
+                Code.PRECONDITION_FAILED, "it is too late: the message has been delivered or is being delivered"
+            )
+        if len(state.recalled) >= self._options.recalls_max:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"{len(state.recalled)} recalls are remembered, the limit (broker.timer.recalls_max); try again later",
+            )
+        origin = Delay(topic, 0, 0, due_ms, root=root).encode()
+        return Record(RecordKind.RECALL, TIMER_TOPIC, TIMER_QUEUE, b"", origin=origin)
+
+    # The round
+
+    def step(self) -> Step:
+        """Go through all stages once, for a millisecond or two.
+
+        Raises:
+            CorruptDataError: the timer queue or the timer log is damaged.
+        """
+        now_ms = self._clock.wall_ms()
+        done = self._enqueue_get.step(_ENQUEUED_AT_ONCE)
+        # Before what is put in, so that it meets the slot of now.
+        done += self._dequeue_get.step(now_ms, _FIRED_AT_ONCE)
+        done += self._get_message.step(_FIRED_AT_ONCE)
+        refusal = None
+        put = 0
+        try:
+            done += self._enqueue_put.step(now_ms, _ENQUEUED_AT_ONCE)
+            put = self._put_message.step(now_ms, _FIRED_AT_ONCE)
+        except (StatusError, OSError) as error:
+            refusal = str(error)
+        return Step(bool(done or put) and refusal is None, bool(put), refusal)
+
+    def next_time_ms(self) -> int | None:
+        """When there is something to do next, wall clock, if nothing arrives before; None if nothing is pending."""
+        return self._dequeue_get.next_time_ms()
+
+    @property
+    def enqueue_lag(self) -> int:
+        """Records of the timer queue that are not in the wheel yet."""
+        queue = self._store.queue(TIMER_TOPIC, TIMER_QUEUE)
+        return 0 if queue is None else queue.max_offset - self.state.commit_queue_offset
+
+    def overdue_entries(self) -> int:
+        """Messages and recalls that are due and not dealt with."""
+        state = self.state
+        now_ms = self._clock.wall_ms()
+        overdue = sum(unit.fire_ms <= now_ms for unit in state.due_heap)
+        return overdue + len(state.dequeue_get_queue) + len(state.dequeue_put_queue)
+
+    def dequeue_behind_ms(self) -> int:
+        """By how much the oldest message that is due and has not fired is late."""
+        state = self.state
+        now_ms = self._clock.wall_ms()
+        oldest = [state.due_heap[0].fire_ms] if state.due_heap else []
+        oldest += [queue[0].fire_ms for queue in (state.dequeue_get_queue,) if queue]
+        oldest += [queue[0].unit.fire_ms for queue in (state.dequeue_put_queue,) if queue]
+        return max(0, now_ms - min(oldest, default=now_ms))
+
+    # What is saved
+
+    def snapshot(self, previous: TimerCheckpoint | None) -> TimerCheckpoint:
+        """How far the timer has come; to be saved when timer log and commit log are on the device as they are now."""
+        state = self.state
+        moved = previous is None or (previous.last_read_time_ms, previous.master_timer_queue_offset) != (
+            state.commit_read_time_ms,
+            state.commit_queue_offset,
+        )
+        return TimerCheckpoint(
+            last_read_time_ms=state.commit_read_time_ms,
+            last_timer_log_flush_position=state.log.end_position,
+            last_timer_queue_offset=state.commit_queue_offset,
+            master_timer_queue_offset=state.commit_queue_offset,
+            state_version=self._store.epoch,
+            timestamp_ms=self._clock.wall_ms() if previous is None or moved else previous.timestamp_ms,
+            counter=(0 if previous is None else previous.counter) + (1 if moved else 0),
+            scan_position=state.scan_position,
+        )
+
+    def needed_from(self) -> int | None:
+        """The least position that the next recovery needs of what is not in the wheel, or has fired; None for none."""
+        state = self.state
+        queue = self._store.queue(TIMER_TOPIC, TIMER_QUEUE)
+        positions = [state.scan_position] if state.wheel.units_total or state.opened_slots else []
+        if queue is not None:
+            positions += [entry.position for entry in queue.read(state.commit_queue_offset, 1)]
+        return min(positions, default=None)
+
+    def needed_since_ms(self) -> int | None:
+        """Records stored since then are still needed by timers; None if none is pending.
+
+        All that was stored earlier has fired or was rolled: its slot was within the roll window.
+        """
+        state = self.state
+        return state.commit_read_time_ms - self._roll_window_ms - SLOT_MS if state.wheel.units_total else None
+
+    def clean(self) -> int:
+        """Delete the files of the timer log whose units are all done; how many."""
+        return self.state.log.delete_done(self.state.commit_read_time_ms)
+
+    def path_of_checkpoint(self) -> Path:
+        """Where the checkpoint is saved."""
+        return self.folder / _CHECKPOINT_NAME
+
+    def _is_alive(self, topic: str, topic_id: int) -> bool:
+        """Whether a topic is the one that a message was sent to; 0 if that was not known to this broker then."""
+        return topic_id == 0 or self._topic_id(topic) == topic_id

@@ -1,0 +1,175 @@
+"""Waits for the timer: fires at the millisecond, saves every second (TimerFlushService), deletes what is done."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from services.broker.supervised import supervised
+from services.broker.timer import timer_checkpoint
+from services.broker.timer.message_timer import MessageTimer
+from services.broker.timer.timer_checkpoint import TimerCheckpoint
+from services.common.clock import Clock
+from services.common.disk import Disk, replace_file
+from services.common.errors import CorruptDataError
+
+_log = structlog.get_logger()
+
+_TRY_AGAIN_S = 1.0
+_LONGEST_WAIT_S = 1.0
+"""The wall clock may be set while the loop's own clock is waited on; T1 and T3 then hold to this bound."""
+_SHORTEST_WAIT_S = 0.0005
+_WHEEL_NAME = "timerwheel"
+_LOG_FOLDER = "timerlog"
+
+
+class TimerService:
+    """Runs the timer of a broker.
+
+    Args:
+        timer: what it runs.
+        disk: where its files are.
+        clock: the time.
+        flush_interval_ms: how often it is saved.
+        clean_interval_ms: how often files that are done are deleted.
+        sync: brings the commit log to the device.
+        confirm_later: makes what was appended readable.
+        on_failure: told if it can't go on.
+    """
+
+    def __init__(
+        self,
+        timer: MessageTimer,
+        disk: Disk,
+        clock: Clock,
+        flush_interval_ms: int,
+        clean_interval_ms: int,
+        sync: Callable[[], Awaitable[None]],
+        confirm_later: Callable[[], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._timer = timer
+        self._disk = disk
+        self._clock = clock
+        self._flush_interval_s = flush_interval_ms / 1000
+        self._clean_interval_s = clean_interval_ms / 1000
+        self._sync = sync
+        self._confirm_later = confirm_later
+        self._on_failure = on_failure
+        self._arrived = asyncio.Event()
+        self._saved: TimerCheckpoint | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.failing: str | None = None
+
+    def start(self) -> None:
+        """Begin to fire and to save, unless that is done already."""
+        if self._tasks:
+            return
+        self._tasks = [
+            supervised(self._run(), "timer", self._on_failure),
+            supervised(self._save_often(), "timer-flush", self._on_failure),
+            supervised(self._clean_often(), "timer-clean", self._on_failure),
+        ]
+
+    async def stop(self) -> None:
+        """End; what is not saved is made again from the commit log."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    def arrived(self) -> None:
+        """There is something new in the timer queue."""
+        self._arrived.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._arrived.clear()
+            try:
+                step = self._timer.step()
+            except CorruptDataError as error:
+                self._fails(str(error))
+                await asyncio.sleep(_TRY_AGAIN_S)
+                continue
+            if step.appended:
+                self._confirm_later()
+            if step.refusal is not None:
+                self._fails(step.refusal)
+            elif self.failing is not None and step.appended:
+                _log.info("the timer goes on")
+                self.failing = None
+            if step.busy:
+                await asyncio.sleep(0)
+                continue
+            await self._wait(_TRY_AGAIN_S if step.refusal is not None else self._until_next_s())
+
+    def _until_next_s(self) -> float | None:
+        """How long nothing is to be done; None: until something arrives."""
+        next_ms = self._timer.next_time_ms()
+        if next_ms is None:
+            return None
+        return min(_LONGEST_WAIT_S, max(_SHORTEST_WAIT_S, (next_ms - self._clock.wall_ms()) / 1000))
+
+    async def _wait(self, wait_s: float | None) -> None:
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._arrived.wait()
+        except TimeoutError:
+            return
+
+    def _fails(self, reason: str) -> None:
+        if self.failing is None:
+            _log.error("delayed messages cannot be fired, trying again", why=reason)
+        self.failing = reason
+
+    async def _save_often(self) -> None:
+        while True:
+            await asyncio.sleep(self._flush_interval_s)
+            try:
+                await self.save()
+            except OSError as error:
+                _log.error("the timer's progress could not be saved, trying again", error=str(error))
+
+    async def save(self) -> None:
+        """Bring timer log, wheel and checkpoint to the device, if anything has changed, in an order that a crash at
+        any point leaves sound: units before slots that lead to them, what fired before the time that says so.
+
+        Raises:
+            OSError: the device refused.
+        """
+        timer = self._timer
+        state = timer.state
+        snapshot = timer.snapshot(self._saved)
+        if snapshot == self._saved:
+            return
+        files = state.log.write()
+        for file in files:
+            await file.sync()
+        if state.log.names_changed:
+            state.log.names_changed = False
+            try:
+                await self._disk.sync_folder(timer.folder / _LOG_FOLDER)
+            except OSError:
+                state.log.names_changed = True
+                raise
+        state.log.synced(snapshot.last_timer_log_flush_position)
+        await self._sync()
+        wheel = self._disk.open(timer.folder / _WHEEL_NAME)
+        try:
+            state.wheel.write(wheel)
+            await wheel.sync()
+        finally:
+            wheel.close()
+        await replace_file(self._disk, timer.path_of_checkpoint(), timer_checkpoint.encode(snapshot))
+        self._saved = snapshot
+
+    async def _clean_often(self) -> None:
+        while True:
+            await asyncio.sleep(self._clean_interval_s)
+            try:
+                removed = self._timer.clean()
+            except OSError as error:
+                _log.error("files of the timer log could not be deleted, trying again", error=str(error))
+            else:
+                if removed:
+                    _log.info("files of the timer log deleted", files=removed)

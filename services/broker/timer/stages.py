@@ -1,0 +1,356 @@
+"""The five stages of a delayed message, by their names in the articles, as plain steps joined by bounded queues.
+
+    timer queue -> TimerEnqueueGet -> enqueue_put_queue -> TimerEnqueuePut -> wheel and timer log
+    -> TimerDequeueGet -> dequeue_get_queue -> TimerDequeueGetMessage -> dequeue_put_queue
+    -> TimerDequeuePutMessage -> its topic, or the timer queue again (roll)
+
+Nothing here waits or knows what time it is; `service` calls the steps, with the time.
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+
+from services.broker.store.consume_queue import Entry
+from services.broker.store.message_store import MessageStore, check_place
+from services.broker.store.record import Record, RecordKind, StoredRecord
+from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_origin
+from services.broker.timer.timer_state import SLOT_MS, DueUnit, Firing, OpenSlot, TimerRequest, TimerState, slot_of
+from services.broker.timer.unit import UnitFlag, hash_topic
+from services.common.errors import CorruptDataError
+
+_LEAD_MS = 500
+"""A slot is read so long before its time: reading the chain of a full one takes a while."""
+_SLOTS_LOOKED_AHEAD = 60
+
+
+class TimerEnqueueGet:
+    """Reads the records of the timer queue, in their order.
+
+    Args:
+        state: what the stages share.
+        store: where the timer queue is.
+    """
+
+    def __init__(self, state: TimerState, store: MessageStore) -> None:
+        self._state = state
+        self._store = store
+
+    def step(self, count: int) -> int:
+        """Read up to `count` records that can be read by now; how many.
+
+        Raises:
+            CorruptDataError: one is damaged; it is tried again by the next step.
+        """
+        state = self._state
+        queue = self._store.queue(TIMER_TOPIC, TIMER_QUEUE)
+        if queue is None or not state.should_running_dequeue:
+            return 0
+        count = min(count, state.stage_entries_max - len(state.enqueue_put_queue))
+        first = max(state.curr_queue_offset, queue.min_offset)
+        entries = queue.read(first, count)
+        for offset, stored in enumerate(self._store.read_many(entries), first):
+            check_place(queue, offset, stored)
+            state.enqueue_put_queue.append(
+                TimerRequest(
+                    offset,
+                    stored.position,
+                    stored.length,
+                    stored.kind == RecordKind.RECALL,
+                    decode_delay(stored.origin),
+                )
+            )
+        state.curr_queue_offset = first + len(entries)
+        return len(entries)
+
+
+class TimerEnqueuePut:
+    """Chains what was read into the slot of its second, and into that of the roll window's end what is due later.
+
+    Args:
+        state: what the stages share.
+        roll_window_ms: how far ahead a slot may be.
+    """
+
+    def __init__(self, state: TimerState, roll_window_ms: int) -> None:
+        self._state = state
+        self._roll_window_ms = roll_window_ms
+
+    def step(self, now_ms: int, count: int) -> int:
+        """Take up to `count` requests; how many were taken.
+
+        Raises:
+            OSError: the timer log cannot be written; the request waits.
+        """
+        state = self._state
+        state.curr_write_time_ms = max(state.curr_write_time_ms, slot_of(now_ms))
+        requests = state.enqueue_put_queue
+        taken = 0
+        while requests and taken < count:
+            request = requests[0]
+            if request.position in state.done:
+                # It fired, or was rolled, before the crash that this broker recovered from.
+                state.done.discard(request.position)
+                state.fired_until_ms = max(state.fired_until_ms, min(request.delay.due_ms, now_ms))
+            else:
+                self._chain_in(request, now_ms)
+                if request.queue_offset < state.counted_from_offset:
+                    self._count(request)
+            requests.popleft()
+            state.commit_queue_offset = request.queue_offset + 1
+            taken += 1
+        return taken
+
+    def _count(self, request: TimerRequest) -> None:
+        """Count what was accepted before the recovery, and had not come as far as the timer log."""
+        delay = request.delay
+        if not request.is_recall:
+            self._state.pending.add(delay.topic, delay.due_ms)
+        else:
+            self._state.recall(delay.root, delay.topic, delay.due_ms)
+
+    def _chain_in(self, request: TimerRequest, now_ms: int) -> None:
+        state = self._state
+        due_ms = request.delay.due_ms
+        slot_ms, rolls = self._slot_for(due_ms, now_ms)
+        flags = UnitFlag.DELETE if request.is_recall else UnitFlag.TIMER
+        if rolls:
+            flags |= UnitFlag.ROLL
+        position = state.log.append(
+            (
+                state.wheel.last(slot_ms),
+                flags,
+                min(now_ms, due_ms),
+                due_ms,
+                slot_ms,
+                request.position,
+                request.length,
+                hash_topic(request.delay.topic),
+            )
+        )
+        state.wheel.add(slot_ms, position)
+        if slot_ms == state.curr_read_time_ms:
+            # Its slot is being read already.
+            state.opened(slot_ms).outstanding += 1
+            heapq.heappush(state.due_heap, due_unit(due_ms, flags, request.position, request.length, slot_ms))
+
+    def _slot_for(self, due_ms: int, now_ms: int) -> tuple[int, bool]:
+        """The slot for a due time, and whether it is to be rolled there because that is too early."""
+        state = self._state
+        due_slot_ms = slot_of(due_ms)
+        farthest_ms = min(
+            slot_of(now_ms) + self._roll_window_ms,
+            # Beyond it the wheel has come round to slots that are not done.
+            state.commit_read_time_ms + state.wheel.span_ms - SLOT_MS,
+        )
+        slot_ms = max(state.curr_read_time_ms, min(due_slot_ms, slot_of(farthest_ms)))
+        return slot_ms, slot_ms < due_slot_ms
+
+
+class TimerDequeueGet:
+    """Reads the slots whose time comes, and gives out each of their messages at its own millisecond.
+
+    Args:
+        state: what the stages share.
+    """
+
+    def __init__(self, state: TimerState) -> None:
+        self._state = state
+
+    def step(self, now_ms: int, count: int) -> int:
+        """Read up to `count` units of slots, give out up to `count` that are due; how much was done.
+
+        Raises:
+            CorruptDataError: the timer log is damaged.
+        """
+        state = self._state
+        if not state.should_running_dequeue or state.commit_queue_offset < state.dequeue_from_offset:
+            # Recalls that are still to be read must be known before anything fires (T4).
+            return 0
+        self._open_slots(now_ms)
+        loaded = self._load(count)
+        given = 0
+        while state.due_heap and given < count and state.due_heap[0].fire_ms <= now_ms:
+            if len(state.dequeue_get_queue) >= state.stage_entries_max:
+                break
+            state.dequeue_get_queue.append(heapq.heappop(state.due_heap))
+            given += 1
+        if given:
+            state.fired_until_ms = max(state.fired_until_ms, now_ms)
+        return loaded + given
+
+    def _open_slots(self, now_ms: int) -> None:
+        """Begin to read the slots up to now, and the next one a little before its time."""
+        state = self._state
+        until_ms = slot_of(now_ms + _LEAD_MS)
+        # While older slots cannot be brought to an end the wheel must not come round to them.
+        until_ms = min(until_ms, state.commit_read_time_ms + state.wheel.span_ms // 2)
+        while state.curr_read_time_ms < until_ms:
+            next_ms = state.wheel.next_occupied(state.curr_read_time_ms + SLOT_MS, until_ms + SLOT_MS)
+            left_ms, state.curr_read_time_ms = state.curr_read_time_ms, until_ms if next_ms is None else next_ms
+            state.close_if_done(left_ms)
+            if next_ms is not None:
+                self.open(next_ms)
+                if len(state.loading) >= 2:
+                    break
+        state.settle_commit()
+
+    def open(self, slot_ms: int) -> None:
+        """Begin to read a slot."""
+        state = self._state
+        slot = state.wheel.slot(slot_ms)
+        if slot is not None:
+            state.opened_slots[slot_ms] = OpenSlot(state.begin_position(slot_ms), slot.count, slot.last)
+            state.loading.append(slot_ms)
+
+    def _load(self, count: int) -> int:
+        state = self._state
+        if not state.loading:
+            return 0
+        slot_ms = state.loading[0]
+        slot = state.opened_slots[slot_ms]
+        units, slot.next_position = state.log.read_chain(slot.next_position, count)
+        for _, unit in units:
+            if unit.slot_ms != slot_ms:
+                raise CorruptDataError(f"a unit of slot {unit.slot_ms} stands in the chain of slot {slot_ms}")
+            if unit.position in state.done:
+                state.done.discard(unit.position)
+                state.finish(slot_ms)
+            else:
+                fire_ms = slot_ms if unit.flags & UnitFlag.ROLL else unit.due_ms
+                slot.units.append(due_unit(fire_ms, unit.flags, unit.position, unit.length, slot_ms))
+        if slot.next_position == NONE:
+            # Only now, and all at once: a recall must not come before the message that it recalls.
+            state.loading.popleft()
+            for each in slot.units:
+                heapq.heappush(state.due_heap, each)
+            slot.units = []
+            state.close_if_done(slot_ms)
+        return len(units)
+
+    def next_time_ms(self) -> int | None:
+        """When there is something to do next, if nothing is enqueued before; None if there is nothing to wait for."""
+        state = self._state
+        times = [state.due_heap[0].fire_ms] if state.due_heap else []
+        after_ms = state.curr_read_time_ms + SLOT_MS
+        next_ms = state.wheel.next_occupied(after_ms, after_ms + _SLOTS_LOOKED_AHEAD * SLOT_MS)
+        if next_ms is not None:
+            times.append(next_ms - _LEAD_MS)
+        elif state.wheel.units_total:
+            times.append(after_ms + _SLOTS_LOOKED_AHEAD * SLOT_MS - _LEAD_MS)
+        return min(times, default=None)
+
+
+class TimerDequeueGetMessage:
+    """Reads the messages that are due, and leaves out those that were recalled or whose topic is gone.
+
+    Args:
+        state: what the stages share.
+        store: where the messages are.
+        is_alive: whether the topic of that name is still the one with that id.
+    """
+
+    def __init__(self, state: TimerState, store: MessageStore, is_alive: Callable[[str, int], bool]) -> None:
+        self._state = state
+        self._store = store
+        self._is_alive = is_alive
+
+    def step(self, count: int) -> int:
+        """Read up to `count` messages; how many."""
+        state = self._state
+        count = min(count, len(state.dequeue_get_queue), state.stage_entries_max - len(state.dequeue_put_queue))
+        due = [state.dequeue_get_queue.popleft() for _ in range(count)]
+        for unit, stored in zip(due, self._read(due), strict=True):
+            if stored is not None:
+                self._decide(unit, stored)
+        return count
+
+    def _decide(self, unit: DueUnit, stored: StoredRecord) -> None:
+        state = self._state
+        delay = decode_delay(stored.origin)
+        root = unit.position if delay.root == NONE else delay.root
+        if stored.kind == RecordKind.RECALL and not unit.rolls:
+            state.forget_recall(root)
+            state.finish(unit.slot_ms)
+        elif stored.kind == RecordKind.TIMER and root in state.recalled:
+            state.finish(unit.slot_ms)
+        elif stored.kind == RecordKind.TIMER and not self._is_alive(delay.topic, delay.topic_id):
+            state.pending.remove(delay.topic, delay.due_ms)
+            state.finish(unit.slot_ms)
+        elif unit.rolls:
+            origin = delay._replace(root=root, predecessor=unit.position).encode()
+            state.dequeue_put_queue.append(Firing(unit, delay, _moved(stored, TIMER_TOPIC, TIMER_QUEUE, origin)))
+        else:
+            record = _moved(stored, delay.topic, delay.queue_id, fired_origin(unit.position))
+            record.kind = RecordKind.MESSAGE
+            state.dequeue_put_queue.append(Firing(unit, delay, record))
+
+    def _read(self, due: Sequence[DueUnit]) -> Sequence[StoredRecord | None]:
+        """The records of units; None for one that is damaged, which then stays as it is until it is repaired (S7)."""
+        order = sorted(range(len(due)), key=lambda index: due[index].position)
+        entries = [Entry(due[index].position, due[index].length, 0) for index in order]
+        try:
+            read: Sequence[StoredRecord | None] = self._store.read_many(entries)
+        except (CorruptDataError, ValueError):
+            read = [self._read_one(entry) for entry in entries]
+        found: list[StoredRecord | None] = [None] * len(due)
+        for index, stored in zip(order, read, strict=True):
+            found[index] = stored
+        return found
+
+    def _read_one(self, entry: Entry) -> StoredRecord | None:
+        try:
+            return self._store.read(entry)
+        except (CorruptDataError, ValueError) as error:
+            self._state.damaged[entry.position] = str(error)
+            return None
+
+
+class TimerDequeuePutMessage:
+    """Puts messages into their topics, and rolled ones into the timer queue again.
+
+    Args:
+        state: what the stages share.
+        store: where they are put.
+        on_fired: told of each message that was fired: its topic, and by how many milliseconds it is late.
+    """
+
+    def __init__(self, state: TimerState, store: MessageStore, on_fired: Callable[[str, int], None]) -> None:
+        self._state = state
+        self._store = store
+        self._on_fired = on_fired
+
+    def step(self, now_ms: int, count: int) -> int:
+        """Put up to `count` messages; how many.
+
+        Raises:
+            StatusError: the disk is full; nothing was put, and nothing is lost.
+        """
+        state = self._state
+        firings = [state.dequeue_put_queue[index] for index in range(min(count, len(state.dequeue_put_queue)))]
+        if not firings:
+            return 0
+        self._store.put([firing.record for firing in firings])
+        for firing in firings:
+            state.dequeue_put_queue.popleft()
+            if not firing.unit.rolls:
+                state.pending.remove(firing.delay.topic, firing.delay.due_ms)
+                self._on_fired(firing.delay.topic, now_ms - firing.delay.due_ms)
+            state.finish(firing.unit.slot_ms)
+        return len(firings)
+
+
+def due_unit(fire_ms: int, flags: int, position: int, length: int, slot_ms: int) -> DueUnit:
+    """What the heap holds of a unit: at one millisecond the messages come first, then the recalls."""
+    return DueUnit(fire_ms, bool(flags & UnitFlag.DELETE), position, length, bool(flags & UnitFlag.ROLL), slot_ms)
+
+
+def _moved(stored: StoredRecord, topic: str, queue_id: int, origin: bytes) -> Record:
+    return Record(
+        RecordKind(stored.kind),
+        topic,
+        queue_id,
+        stored.payload,
+        stored.system_properties,
+        stored.tag_hash,
+        origin=origin,
+    )

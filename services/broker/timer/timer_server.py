@@ -1,0 +1,112 @@
+"""What proxies and operators ask of the timer: taking delayed messages, recalling them, looking at them."""
+
+from services.broker.flusher import Flusher
+from services.broker.store.message_store import MessageStore
+from services.broker.timer import overview
+from services.broker.timer.message_timer import MessageTimer
+from services.broker.timer.timer_metrics import TimerStatistics
+from services.common import recall_handle
+from services.common.clock import Clock
+from services.common.cluster import ClusterView
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.put import MessageRun, PutResult
+from services.rpc.service import Call
+
+_OK = int(Code.OK)
+_LIST_MAX = 1000
+_NOT_DELAYED = ""
+
+
+class TimerServer:
+    """Serves the timer's part of popwheel.v1.Broker.
+
+    Args:
+        timer: decides.
+        store: where records are put.
+        flusher: makes durable.
+        view: the key that recall handles are signed with.
+        broker_name: goes into recall handles.
+        clock: the time.
+        statistics: what is counted.
+    """
+
+    def __init__(
+        self,
+        timer: MessageTimer,
+        store: MessageStore,
+        flusher: Flusher,
+        view: ClusterView,
+        broker_name: str,
+        clock: Clock,
+        statistics: TimerStatistics,
+    ) -> None:
+        self._timer = timer
+        self._store = store
+        self._flusher = flusher
+        self._view = view
+        self._broker_name = broker_name
+        self._clock = clock
+        self._statistics = statistics
+
+    def put(self, run: MessageRun) -> PutResult:
+        """Append a delayed run; the caller makes it durable.
+
+        Raises:
+            StatusError: nothing was stored.
+        """
+        records, dues = self._timer.accept(run)
+        appended = self._store.put(records)
+        self._timer.accepted(run.topic, dues)
+        self._statistics.accepted.row(run.topic).total += len(dues)
+        handles = []
+        for properties, due_ms, position in zip(run.system_properties, dues, appended.positions, strict=True):
+            if not due_ms:
+                handles.append(_NOT_DELAYED)
+                continue
+            message_id = overview.system_properties(properties).message_id
+            handles.append(
+                recall_handle.encode(self._view.receipt_key, run.topic, self._broker_name, position, due_ms, message_id)
+            )
+        return PutResult(_OK, "", appended.queue_offsets[0], appended.store_time_ms, handles)
+
+    async def recall(self, call: Call, request: pb.RecallRequest) -> pb.RecallResponse:
+        """Take a message back that is not due yet; durably, when this is answered (T4)."""
+        handle = recall_handle.decode(self._view.receipt_key, request.topic, request.recall_handle)
+        record = self._timer.recall(request.topic, handle.position, handle.due_ms)
+        if record is not None:
+            self._store.put([record])
+            self._timer.state.recall(handle.position, request.topic, handle.due_ms)
+            self._statistics.recalls += 1
+        await self._flusher.durable(self._store.log.end_position)
+        return pb.RecallResponse(message_id=handle.message_id)
+
+    async def stats(self, call: Call, request: pb.TimerStatsRequest) -> pb.TimerStatsResponse:
+        """How many messages are pending, and how far the timer is behind."""
+        return overview.stats(self._timer, self._clock.wall_ms())
+
+    async def list(self, call: Call, request: pb.TimerListRequest) -> pb.TimerListResponse:
+        """The messages of a topic that are due soon."""
+        limit = min(max(1, request.limit), _LIST_MAX)
+        found, more = overview.pending_messages(
+            self._timer, self._store, request.topic, self._clock.wall_ms(), max(0, request.within_ms), limit
+        )
+        answer = pb.TimerListResponse(more=more)
+        for message in found:
+            handle = recall_handle.encode(
+                self._view.receipt_key,
+                request.topic,
+                self._broker_name,
+                message.root,
+                message.delay.due_ms,
+                message.properties.message_id,
+            )
+            answer.timers.add(
+                due_ms=message.delay.due_ms,
+                topic=request.topic,
+                message_id=message.properties.message_id,
+                tag=message.properties.tag,
+                keys=message.properties.keys,
+                recall_handle=handle,
+            )
+        return answer

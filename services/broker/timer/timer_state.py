@@ -1,0 +1,199 @@
+"""What the stages of the timer share: wheel, timer log, progress, the queues between them."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from services.broker.store.record import Record
+from services.broker.timer.delay import Delay
+from services.broker.timer.pending import PendingTimers
+from services.broker.timer.timer_log import TimerLog
+from services.broker.timer.wheel import TimerWheel
+
+SLOT_MS = 1000
+
+
+def slot_of(time_ms: int) -> int:
+    """The slot that a time falls into, by its first millisecond."""
+    return time_ms - time_ms % SLOT_MS
+
+
+class TimerRequest(NamedTuple):
+    """A record of the timer queue on its way into the wheel.
+
+    Args:
+        queue_offset: its own, in the timer queue.
+        position: its own, in the commit log; this is what a timer is known by.
+        length: of the record.
+        is_recall: whether it recalls a message.
+        delay: what it says.
+    """
+
+    queue_offset: int
+    position: int
+    length: int
+    is_recall: bool
+    delay: Delay
+
+
+class DueUnit(NamedTuple):
+    """A unit of the timer log whose slot was read; they sort in the order in which they are dealt with.
+
+    Args:
+        fire_ms: when.
+        is_recall: whether it recalls a message.
+        position: of its record in the commit log.
+        length: of that record.
+        rolls: whether it goes round again.
+        slot_ms: its slot.
+    """
+
+    fire_ms: int
+    is_recall: bool
+    position: int
+    length: int
+    rolls: bool
+    slot_ms: int
+
+
+class Firing(NamedTuple):
+    """A message that is to be put where it belongs.
+
+    Args:
+        unit: what it comes from.
+        delay: what its record says.
+        record: what is put.
+    """
+
+    unit: DueUnit
+    delay: Delay
+    record: Record
+
+
+@dataclass(slots=True)
+class OpenSlot:
+    """A slot that is begun and not done.
+
+    Args:
+        begin_position: where the commit log ended when it was begun: what fired of it stands behind.
+        outstanding: units that are not dealt with.
+        next_position: where to read on in its chain; -1 if all is read.
+        units: read so far, while the chain is being read.
+    """
+
+    begin_position: int
+    outstanding: int = 0
+    next_position: int = -1
+    units: list[DueUnit] = field(default_factory=list)
+
+
+class TimerState:
+    """The state of one broker's timers.
+
+    Args:
+        wheel: the slots.
+        log: the units that are chained into them.
+        pending: counts.
+        stage_entries_max: how many entries a queue between two stages may hold.
+        log_end: where the commit log ends now.
+    """
+
+    def __init__(
+        self,
+        wheel: TimerWheel,
+        log: TimerLog,
+        pending: PendingTimers,
+        stage_entries_max: int,
+        log_end: Callable[[], int],
+    ) -> None:
+        self.wheel = wheel
+        self.log = log
+        self.pending = pending
+        self.stage_entries_max = stage_entries_max
+        self._log_end = log_end
+        self.should_running_dequeue = True
+        self.curr_queue_offset = 0
+        """Of the timer queue: what is read next."""
+        self.commit_queue_offset = 0
+        """Of the timer queue: everything before it is in the timer log, or done."""
+        self.curr_write_time_ms = 0
+        """The second that entries are put in now."""
+        self.curr_read_time_ms = 0
+        """The slot that is being read; what is due in it, or was before, is put into it as it comes."""
+        self.commit_read_time_ms = 0
+        """The oldest slot that is not done."""
+        self.enqueue_put_queue: deque[TimerRequest] = deque()
+        self.dequeue_get_queue: deque[DueUnit] = deque()
+        self.dequeue_put_queue: deque[Firing] = deque()
+        self.due_heap: list[DueUnit] = []
+        self.loading: deque[int] = deque()
+        self.opened_slots: dict[int, OpenSlot] = {}
+        self.recalled: dict[int, int] = {}
+        """Root of each message that was recalled and is not due yet -> when it would be."""
+        self.damaged: dict[int, str] = {}
+        """Position of each record that is damaged -> what is wrong. Its slot stays open."""
+        self.fired_until_ms = 0
+        """Nothing that is due at this time or before can be recalled any more."""
+        # What recovery found
+        self.done: set[int] = set()
+        """Positions of timers that fired or rolled before the crash, as long as their units may still be read."""
+        self.done_until_ms = -1
+        """The last slot with units of those."""
+        self.done_scan_position = 0
+        """Where in the commit log the records begin that tell of them."""
+        self.dequeue_from_offset = 0
+        """Nothing fires before the timer queue is read up to here."""
+        self.counted_from_offset = 0
+        """Entries of the timer queue before it were accepted by an earlier process; they are counted as they come."""
+
+    def begin_position(self, slot_ms: int) -> int:
+        """Where in the commit log the records may begin that tell what fired of a slot that is begun now."""
+        return self.done_scan_position if slot_ms <= self.done_until_ms else self._log_end()
+
+    def opened(self, slot_ms: int) -> OpenSlot:
+        """A slot that is open, or is opened by what has just been put into it."""
+        slot = self.opened_slots.get(slot_ms)
+        if slot is None:
+            slot = self.opened_slots[slot_ms] = OpenSlot(self.begin_position(slot_ms))
+        return slot
+
+    def finish(self, slot_ms: int) -> None:
+        """One unit of a slot is dealt with."""
+        slot = self.opened_slots[slot_ms]
+        slot.outstanding -= 1
+        if not slot.outstanding:
+            self.close_if_done(slot_ms)
+
+    def close_if_done(self, slot_ms: int) -> None:
+        """Let go of a slot that is done. The one being read stays open: more may be put into it."""
+        slot = self.opened_slots.get(slot_ms)
+        if slot_ms == self.curr_read_time_ms or (slot is not None and (slot.outstanding or slot.next_position >= 0)):
+            return
+        if slot is not None:
+            del self.opened_slots[slot_ms]
+        self.wheel.clear(slot_ms)
+        self.settle_commit()
+
+    def settle_commit(self) -> None:
+        """Move on the time up to which all is done."""
+        oldest_ms = next(iter(self.opened_slots), self.curr_read_time_ms)  # they are opened in their order
+        self.commit_read_time_ms = max(self.commit_read_time_ms, oldest_ms)
+
+    @property
+    def scan_position(self) -> int:
+        """From where on in the commit log the records tell all that fired of the slots that are not done."""
+        if self.commit_read_time_ms <= self.done_until_ms:
+            return self.done_scan_position
+        oldest = next(iter(self.opened_slots.values()), None)
+        return self._log_end() if oldest is None else oldest.begin_position
+
+    def recall(self, root: int, topic: str, due_ms: int) -> None:
+        """A message is not to be delivered."""
+        if root not in self.recalled:
+            self.recalled[root] = due_ms
+            self.pending.remove(topic, due_ms)
+
+    def forget_recall(self, root: int) -> None:
+        """The time of a recalled message has come."""
+        self.recalled.pop(root, None)
