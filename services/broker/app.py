@@ -160,6 +160,7 @@ class BrokerApp:
         began_s = self._clock.monotonic()
         self.core.recover(self._load(path))
         await self.flusher.sync()
+        await self.timer.save()  # also so that nothing follows what recovery cut off before that is on the device
         await self._save()
         _log.info(
             "broker recovered",
