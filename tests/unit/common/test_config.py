@@ -175,7 +175,8 @@ ROOTS = st.builds(
         flush=st.sampled_from(["sync", "async"]),
         share=st.floats(min_value=0, max_value=1, exclude_min=True),
         on=st.booleans(),
-        name=st.text().filter(lambda name: name != "tiny"),
+        # U+0085 is a line break of YAML that PyYAML writes so that it does not read it back itself.
+        name=st.text().filter(lambda name: name != "tiny" and "\x85" not in name),
         folder=st.none() | st.text("abc/", min_size=1).map(Path),
         log=st.builds(
             LogPart,
