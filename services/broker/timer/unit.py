@@ -19,7 +19,7 @@ it in its slot of the wheel. All numbers are big-endian.
 The last two are the 8 reserved bytes of DESIGN 5. The checksum is the 48 bytes before it, read as one number, modulo
 the largest prime below 2^32. It finds every flipped bit, and every change that stays within 31 neighbouring bits of
 those 48 bytes, since a prime divides no such difference; of other damage one in four billion goes unseen. It was chosen
-because Python takes it of one unit in a fifth of a microsecond and numpy of millions in a few nanoseconds each.
+because numpy takes it of millions of units in 20 ns each, and Python of one in 0.3 us.
 """
 
 import struct

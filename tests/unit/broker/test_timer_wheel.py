@@ -20,11 +20,12 @@ FIRST_S = 1_700_000_000
 def slots_of(wheel: TimerWheel) -> dict[int, Slot]:
     """All that a wheel holds, found by search."""
     found: dict[int, Slot] = {}
-    at: int | None = -1
-    while (at := wheel.next_occupied(at + 1, 1 << 50)) is not None:
+    at = wheel.next_occupied(0, 1 << 50)
+    while at is not None:
         slot = wheel.slot(at)
         assert slot is not None
         found[at] = slot
+        at = wheel.next_occupied(at + 1, 1 << 50)
     assert wheel.occupied_total == len(found)
     assert wheel.units_total == sum(slot.count for slot in found.values())
     return found
