@@ -1,15 +1,20 @@
-"""`popwheel admin ...`: topics and groups, through the controller's admin API."""
+"""`popwheel admin ...`: topics, groups and delayed messages, through the controller's admin API."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import click
 
 from services.cli.errors import CommandError, WrongUseError
 
 _TIMEOUT_S = 10.0
+_LISTED_MAX = 1_000  # of what the controller lists
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SPAN = re.compile(r"([0-9]{1,9})([smhd])")
 
 Format = Literal["table", "json"]
 Row = Mapping[str, Any]
@@ -63,7 +68,7 @@ class AdminApi:
 @click.option("--server", default="http://127.0.0.1:8080", show_default=True, help="Where the controller answers.")
 @click.pass_context
 def admin(context: click.Context, server: str) -> None:
-    """Look after topics and consumer groups."""
+    """Look after topics, consumer groups and delayed messages."""
     context.obj = AdminApi(server)
 
 
@@ -158,6 +163,107 @@ def delete_group(api: AdminApi, name: str, output: Format) -> None:
     """Delete a consumer group and what it has consumed so far."""
     api.request("DELETE", f"/groups/{quote(name, safe='')}")
     _show({"name": name, "deleted": True}, output)
+
+
+class _Span(click.ParamType[int]):
+    """A span of time as an operator writes it, in milliseconds."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = _SPAN.fullmatch(value)
+        if match is None or int(match[1]) == 0:
+            self.fail(f"{value!r} is not a span of time; write 90s, 10m, 2h or 1d", param, ctx)
+        return int(match[1]) * _UNITS_MS[match[2]]
+
+
+@admin.group()
+def timer() -> None:
+    """Messages that wait for their delivery time."""
+
+
+@timer.command("stats")
+@_output
+@click.pass_obj
+def timer_stats(api: AdminApi, output: Format) -> None:
+    """Show how many wait, for when, of which topics, and how far each broker's timer has come."""
+    stats = api.request("GET", "/timers/stats")
+    if output == "json":
+        click.echo(json.dumps(stats, indent=2))
+        return
+    due = [(_horizon(horizon["within_ms"]), str(horizon["count"])) for horizon in stats["horizons"]]
+    _table(("due", "pending"), [*due, ("all", str(stats["pending"]))])
+    if stats["topics"]:
+        click.echo()
+        _table(("topic", "pending"), [(one["topic"], str(one["count"])) for one in stats["topics"]])
+    if stats["brokers"]:
+        click.echo()
+        _table(
+            ("broker", "pending", "recalled", "read until", "written until", "behind"),
+            [
+                (
+                    one["broker"],
+                    str(one["pending"]),
+                    str(one["recalled"]),
+                    _moment(one["read_time_ms"]),
+                    _moment(one["write_time_ms"]),
+                    f"{one['behind_ms']} ms",
+                )
+                for one in stats["brokers"]
+            ],
+        )
+    _name_silent(stats["unanswered"])
+
+
+@timer.command("list")
+@click.option("--topic", required=True, help="Whose messages.")
+@click.option(
+    "--within", type=_Span(), metavar="SPAN", default="10m", show_default=True, help="Due by then: 90s, 10m, 2h, 1d."
+)
+@click.option("--limit", type=click.IntRange(1, _LISTED_MAX), default=100, show_default=True, help="At most this many.")
+@_output
+@click.pass_obj
+def list_timers(api: AdminApi, topic: str, within: int, limit: int, output: Format) -> None:
+    """Show the messages of a topic that are due soon, the earliest first."""
+    found = api.request("GET", f"/timers?{urlencode({'topic': topic, 'within_ms': within, 'limit': limit})}")
+    if output == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    rows = [{**one, "due": _moment(one["due_ms"])} for one in found["timers"]]
+    _show_all(rows, output, ("due", "message_id", "tag", "keys", "broker", "recall_handle"))
+    if found["more"]:
+        click.echo("there are more: raise --limit, or ask for a shorter time with --within", err=True)
+    _name_silent(found["unanswered"])
+
+
+@timer.command("recall")
+@click.argument("handle")
+@click.option("--topic", required=True, help="The topic that the message was sent to.")
+@_output
+@click.pass_obj
+def recall_timer(api: AdminApi, handle: str, topic: str, output: Format) -> None:
+    """Take a message back before its time, by the recall handle that its sender was given."""
+    _show(api.request("POST", "/timers/recall", {"topic": topic, "recall_handle": handle}), output)
+
+
+def _name_silent(unanswered: Sequence[Row]) -> None:
+    """Say whose part is missing in what was shown."""
+    for one in unanswered:
+        click.echo(f"without the broker {one['broker']}: {one['reason']}", err=True)
+
+
+def _horizon(within_ms: int) -> str:
+    """A horizon in words."""
+    if within_ms == 0:
+        return "later"
+    unit = max((unit for unit, size in _UNITS_MS.items() if within_ms % size == 0), key=_UNITS_MS.__getitem__)
+    return f"within {within_ms // _UNITS_MS[unit]}{unit}"
+
+
+def _moment(time_ms: int) -> str:
+    """A time in UTC, to the millisecond."""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03}Z"
 
 
 def _reason(content: bytes) -> str | None:

@@ -48,7 +48,13 @@ class InProcessCluster:
         way_to_broker: Callable[[Channel], Channel] = lambda channel: channel,
     ) -> None:
         self.controller = ControllerApp(
-            options.controller, data_dir / "controller", clock, random_source, registry, disk
+            options.controller,
+            data_dir / "controller",
+            clock,
+            random_source,
+            registry,
+            lambda _: LocalChannel(self.broker.service, clock=clock),
+            disk,
         )
         to_controller = LocalChannel(self.controller.service, clock=clock)
         self.broker = broker = BrokerApp(

@@ -109,7 +109,9 @@ class ControllerProcess(_ServiceProcess):
         """Read the state, then serve brokers and proxies, then the admin API."""
         options = self._options.controller
         self._lock(self._data_dir)
-        app = ControllerApp(options, self._data_dir / "controller", self._clock, self._secrets, self._registry)
+        app = ControllerApp(
+            options, self._data_dir / "controller", self._clock, self._secrets, self._registry, _to_broker
+        )
         await app.start()
         server = grpc_server(app.service, "popwheel", INTERNAL_LIMITS, self._registry)
         await listen(server, options.grpc_host, options.grpc_port, "controller.grpc_port")
@@ -201,7 +203,7 @@ class ProxyProcess(_ServiceProcess):
             self._random(),
             self._registry,
             controller,
-            lambda broker: connect(broker.address, limits=INTERNAL_LIMITS),
+            _to_broker,
         )
         await app.start()
         stack.push_async_callback(app.stop)
@@ -227,6 +229,10 @@ class ProxyProcess(_ServiceProcess):
             http=http,
             controller=options.controller,
         )
+
+
+def _to_broker(broker: BrokerInfo) -> Channel:
+    return connect(broker.address, limits=INTERNAL_LIMITS)
 
 
 def _to_controller(address: str, key: str) -> Channel:

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from services.common.clock import Clock
 from services.common.disk import Disk
 from services.common.errors import ConfigurationError
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
 from services.controller.cluster_state import ClusterState
 from services.controller.metrics import ControllerMetrics
 from services.controller.options import ControllerOptions
@@ -18,8 +19,9 @@ from services.controller.private_disk import PrivateDisk
 from services.controller.server import ControllerServer
 from services.controller.state_keeper import StateKeeper
 from services.controller.state_store import StateStore
+from services.controller.timers import Timers
 from services.controller.watchers import Watchers
-from services.rpc.service import Service
+from services.rpc.service import Channel, Service
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -38,6 +40,7 @@ class ControllerApp:
         clock: measures how long saves take.
         random_source: the receipt key is drawn from it once, so a real process hands in `random.SystemRandom()`.
         registry: where its metrics are shown.
+        broker_channels: makes a channel to a broker; used only for what the admin API asks of brokers.
         disk: what reads and writes the state file; None for the machine's own.
     """
 
@@ -48,6 +51,7 @@ class ControllerApp:
         clock: Clock,
         random_source: random.Random,
         registry: CollectorRegistry,
+        broker_channels: Callable[[BrokerInfo], Channel],
         disk: Disk | None = None,
     ) -> None:
         self._options = options
@@ -65,6 +69,7 @@ class ControllerApp:
         self._keeper = StateKeeper(
             ClusterState(options.cluster_name, b""), self._save, self._watchers.publish, options.changes_waiting_max
         )
+        self._timers = Timers(self._keeper, broker_channels)
         self._server = ControllerServer(options, self._keeper, self._watchers, self._metrics.watchers_lagged.inc)
         self._started = False
 
@@ -82,8 +87,11 @@ class ControllerApp:
     def admin(self) -> "APIRouter":
         """The routes of the admin API, `/api/v1/...`. FastAPI is loaded when this is first asked for."""
         from services.controller.admin import admin_router
+        from services.controller.timer_admin import timer_router
 
-        return admin_router(self._options, self._keeper)
+        router = admin_router(self._options, self._keeper)
+        router.include_router(timer_router(self._timers))
+        return router
 
     def health(self) -> str | None:
         """None if all is well, else a sentence for `/readyz`."""

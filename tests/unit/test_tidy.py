@@ -33,6 +33,7 @@ WAITING = {
     "services.common.http": "runs the HTTP server",
     "services.controller.server": "answers calls",
     "services.controller.state_keeper": "waits until a change is saved",
+    "services.controller.timers": "asks all brokers at once",
     "services.proxy.app": "wires the proxy and runs what time brings about",
     "services.proxy.background": "holds the tasks that nobody waits for",
     "services.proxy.lane": "lets senders wait for the Put that carries them",

@@ -14,10 +14,16 @@ from prometheus_client import CollectorRegistry
 from services.cli.main import main
 from services.common.clock import SystemClock
 from services.common.http import HttpServer, make_http_app
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
 from services.controller.app import ControllerApp
 from services.controller.options import ControllerOptions
+from services.rpc.service import Channel
 
 Popwheel = Callable[..., "asyncio.Future[Result]"]
+
+
+def no_broker(info: BrokerInfo) -> Channel:
+    raise AssertionError(f"nothing is asked of brokers here, nor of {info.name}")
 
 
 def call(*arguments: str) -> Result:
@@ -37,7 +43,7 @@ def sentence_of(result: Result) -> str:
 async def admin(tmp_path: Path) -> AsyncIterator[Popwheel]:
     """`popwheel admin ...` against a controller over a real socket."""
     registry = CollectorRegistry()
-    controller = ControllerApp(ControllerOptions(), tmp_path, SystemClock(), random.Random(1), registry)
+    controller = ControllerApp(ControllerOptions(), tmp_path, SystemClock(), random.Random(1), registry, no_broker)
     await controller.start()
     server = HttpServer(make_http_app("test", "0", registry, {}, [controller.admin]), "127.0.0.1", 0)
     await server.start()
@@ -218,5 +224,5 @@ def test_files_that_hold_no_certificate_are_one_sentence(tmp_path: Path) -> None
 
 def test_version_and_help() -> None:
     assert call("--version").stdout.strip() == "0.1.0"
-    for words in ([], ["admin"], ["admin", "topic"], ["standalone"]):
+    for words in ([], ["admin"], ["admin", "topic"], ["admin", "timer"], ["standalone"]):
         assert call(*words, "--help").exit_code == 0

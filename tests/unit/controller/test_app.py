@@ -30,14 +30,23 @@ from services.rpc.follow import ControllerFollower
 from services.rpc.local import LocalChannel
 from services.rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, REGISTER_BROKER, WATCH
 from services.rpc.registration import BrokerRegistrar
-from services.rpc.service import ClientStream
+from services.rpc.service import Channel, ClientStream
 from tests.unit.controller.changes import contents
 
 
 def make_app(folder: Path, **options: Any) -> ControllerApp:
     return ControllerApp(
-        ControllerOptions(**options), folder / "controller", SystemClock(), random.Random(7), CollectorRegistry()
+        ControllerOptions(**options),
+        folder / "controller",
+        SystemClock(),
+        random.Random(7),
+        CollectorRegistry(),
+        no_broker,
     )
+
+
+def no_broker(info: BrokerInfo) -> Channel:
+    raise AssertionError(f"nothing is asked of brokers here, nor of {info.name}")
 
 
 @pytest.fixture

@@ -947,7 +947,7 @@ class TimerStatsResponse(_message.Message):
     """How far delivery lags behind the clock."""
     pending: _builtins.int
     recalled: _builtins.int
-    """Since the broker was started."""
+    """Recalls that the broker remembers: each until the time of its message has passed."""
     @_builtins.property
     def horizons(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimerHorizon]:
         """1 minute, 10 minutes, 1 hour, 1 day, later."""

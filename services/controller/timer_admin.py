@@ -1,0 +1,188 @@
+"""The admin API's part on delayed messages: `/api/v1/timers/...`."""
+
+from typing import Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.controller.admin import Refusal
+from services.controller.timers import Answers, Timers
+
+_LIMIT_MAX = 1_000  # of what a broker lists
+_WITHIN_MS_MAX = 366 * 24 * 3600 * 1000
+
+
+class Silence(BaseModel):
+    """A broker that did not answer: what it knows is missing."""
+
+    broker: str
+    reason: str
+
+
+class Horizon(BaseModel):
+    """How many messages are due within a time from now."""
+
+    within_ms: int = Field(description="Without what the horizons before it count; 0: all that is due later.")
+    count: int
+
+
+class TopicCount(BaseModel):
+    """How many messages of a topic wait for their time."""
+
+    topic: str
+    count: int
+
+
+class BrokerTimers(BaseModel):
+    """The timer of one broker."""
+
+    broker: str
+    pending: int = Field(description="Messages that wait for their time.")
+    recalled: int = Field(description="Messages taken back, as far as the broker remembers them.")
+    read_time_ms: int = Field(description="Up to when its wheel was read, in milliseconds since 1970.")
+    write_time_ms: int = Field(description="Up to when its wheel was written, in milliseconds since 1970.")
+    behind_ms: int = Field(description="By how much the oldest message that is due and was not delivered is late.")
+
+
+class TimerStats(BaseModel):
+    """Delayed messages at a glance, of all brokers that answered."""
+
+    pending: int = Field(description="Messages that wait for their time.")
+    horizons: list[Horizon]
+    topics: list[TopicCount]
+    brokers: list[BrokerTimers]
+    unanswered: list[Silence]
+
+
+class Timer(BaseModel):
+    """A message that waits for its time."""
+
+    due_ms: int = Field(description="When it is delivered, in milliseconds since 1970.")
+    topic: str
+    message_id: str
+    tag: str
+    keys: list[str]
+    broker: str
+    recall_handle: str = Field(description="With it the message can be taken back.")
+
+
+class TimerList(BaseModel):
+    """Messages that are due soon, the earliest first."""
+
+    timers: list[Timer]
+    more: bool = Field(description="There are more than were asked for.")
+    unanswered: list[Silence]
+
+
+class RecallOrder(BaseModel):
+    """A delayed message to be taken back."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    topic: str = Field(description="The topic it was sent to.")
+    recall_handle: str = Field(description="As the answer to its send, or the list of timers, has it.")
+
+
+class Recalled(BaseModel):
+    """A message that was taken back: it will not be delivered."""
+
+    topic: str
+    message_id: str
+    recalled: bool
+
+
+def _refusal(description: str) -> dict[str, Any]:
+    return {"model": Refusal, "description": description}
+
+
+_RECALL_REFUSED: dict[int | str, dict[str, Any]] = {
+    400: _refusal("The handle was not given out for this topic."),
+    404: _refusal("The broker holds no such message any more."),
+    409: _refusal("It is too late: the message has been or is being delivered."),
+    500: _refusal("The broker that holds it is away."),
+    501: _refusal("Recalling is switched off."),
+}
+
+
+def timer_router(timers: Timers) -> APIRouter:
+    """The routes of the admin API below `/timers`.
+
+    Args:
+        timers: asks the brokers.
+    """
+    router = APIRouter(prefix="/timers", tags=["timers"])
+
+    @router.get("/stats")
+    async def timer_stats() -> TimerStats:
+        return _stats(await timers.stats())
+
+    @router.get("", responses={404: _refusal("There is no topic of that name.")})
+    async def list_timers(
+        topic: str = Query(description="Whose messages."),
+        within_ms: int = Query(default=600_000, ge=1, le=_WITHIN_MS_MAX, description="Due within this time from now."),
+        limit: int = Query(default=100, ge=1, le=_LIMIT_MAX, description="At most this many, the earliest."),
+    ) -> TimerList:
+        return _list(await timers.due(topic, within_ms, limit), limit)
+
+    @router.post("/recall", responses=_RECALL_REFUSED)
+    async def recall_timer(order: RecallOrder) -> Recalled:
+        message_id = await timers.recall(order.topic, order.recall_handle)
+        return Recalled(topic=order.topic, message_id=message_id, recalled=True)
+
+    return router
+
+
+def _stats(answers: Answers[pb.TimerStatsResponse]) -> TimerStats:
+    """The brokers' counts, and their sums."""
+    horizons: dict[int, int] = {}
+    topics: dict[str, int] = {}
+    for answer in answers.given.values():
+        for horizon in answer.horizons:
+            horizons[horizon.within_ms] = horizons.get(horizon.within_ms, 0) + horizon.count
+        for one in answer.topics:
+            topics[one.topic] = topics.get(one.topic, 0) + one.count
+    return TimerStats(
+        pending=sum(answer.pending for answer in answers.given.values()),
+        horizons=[
+            Horizon(within_ms=within_ms, count=count)
+            for within_ms, count in sorted(horizons.items(), key=lambda item: item[0] or _WITHIN_MS_MAX)
+        ],
+        topics=[TopicCount(topic=topic, count=count) for topic, count in sorted(topics.items())],
+        brokers=[
+            BrokerTimers(
+                broker=name,
+                pending=answer.pending,
+                recalled=answer.recalled,
+                read_time_ms=answer.read_time_ms,
+                write_time_ms=answer.write_time_ms,
+                behind_ms=answer.behind_ms,
+            )
+            for name, answer in answers.given.items()
+        ],
+        unanswered=_silences(answers),
+    )
+
+
+def _list(answers: Answers[pb.TimerListResponse], limit: int) -> TimerList:
+    """The earliest of all that the brokers list."""
+    found = [
+        Timer(
+            due_ms=entry.due_ms,
+            topic=entry.topic,
+            message_id=entry.message_id,
+            tag=entry.tag,
+            keys=list(entry.keys),
+            broker=name,
+            recall_handle=entry.recall_handle,
+        )
+        for name, answer in answers.given.items()
+        for entry in answer.timers
+    ]
+    found.sort(key=lambda timer: (timer.due_ms, timer.broker))
+    more = len(found) > limit or any(answer.more for answer in answers.given.values())
+    return TimerList(timers=found[:limit], more=more, unanswered=_silences(answers))
+
+
+def _silences(answers: Answers[Any]) -> list[Silence]:
+    return [Silence(broker=name, reason=reason) for name, reason in answers.missing.items()]

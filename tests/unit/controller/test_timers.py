@@ -1,0 +1,210 @@
+"""Delayed messages over the admin API: what several brokers say put together, and what if one says nothing."""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.common import recall_handle
+from services.common.clock import SystemClock
+from services.common.errors import StatusError
+from services.common.http import make_http_app
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from services.controller.app import ControllerApp
+from services.controller.options import ControllerOptions
+from services.rpc.local import LocalChannel
+from services.rpc.registration import BrokerRegistrar
+from services.rpc.status import GrpcStatus, RpcError
+from tests.unit.controller.fake_timer_broker import NOW_MS, FakeTimerBroker
+from tests.unit.controller.test_app import until
+
+AWAY = RpcError(GrpcStatus.UNAVAILABLE, "connection refused")
+
+
+@asynccontextmanager
+async def api(folder: Path, *brokers: FakeTimerBroker) -> AsyncIterator[httpx.AsyncClient]:
+    """The admin API of a controller at which these brokers are registered, with a topic `later`."""
+    by_name = {broker.name: broker for broker in brokers}
+    app = ControllerApp(
+        ControllerOptions(),
+        folder,
+        SystemClock(),
+        random.Random(7),
+        CollectorRegistry(),
+        lambda info: by_name[info.name].connect(info),
+    )
+    async with AsyncExitStack() as stack:
+        await app.start()
+        stack.push_async_callback(app.stop)
+        channel = LocalChannel(app.service)
+        stack.push_async_callback(channel.close)
+        for broker in brokers:
+            broker.key = app.state.receipt_key
+            registrar = BrokerRegistrar(channel, BrokerInfo(name=broker.name, address=f"{broker.name}:1"))
+            await registrar.start()
+            stack.push_async_callback(registrar.stop)
+        await until(lambda: app.state.brokers.keys() == by_name.keys())
+        http = make_http_app("test", "0", CollectorRegistry(), {}, [app.admin])
+        client = await stack.enter_async_context(
+            httpx.AsyncClient(transport=httpx.ASGITransport(http), base_url="http://controller/api/v1")
+        )
+        await client.post("/topics", json={"name": "later", "type": "DELAY"})
+        yield client
+        for broker in brokers:
+            for opened in broker.channels:
+                with pytest.raises(RpcError, match="closed"):  # none is left open
+                    await opened.call(None, None)  # type: ignore[arg-type]
+
+
+def two_brokers() -> tuple[FakeTimerBroker, FakeTimerBroker]:
+    return (
+        FakeTimerBroker("b1", ("later", NOW_MS + 1_000), ("later", NOW_MS + 30_000), ("far", NOW_MS + 10**9)),
+        FakeTimerBroker("b2", ("later", NOW_MS + 20_000), ("later", NOW_MS + 90_000)),
+    )
+
+
+async def test_counts_of_all_brokers_are_added_up(tmp_path: Path) -> None:
+    async with api(tmp_path, *two_brokers()) as http:
+        stats = (await http.get("/timers/stats")).json()
+    assert stats["pending"] == 5
+    assert [(one["within_ms"], one["count"]) for one in stats["horizons"]] == [
+        (60_000, 3),
+        (600_000, 1),
+        (3_600_000, 0),
+        (86_400_000, 0),
+        (0, 1),
+    ]
+    assert stats["topics"] == [{"topic": "far", "count": 1}, {"topic": "later", "count": 4}]
+    assert stats["brokers"][0] == {
+        "broker": "b1",
+        "pending": 3,
+        "recalled": 0,
+        "read_time_ms": NOW_MS,
+        "write_time_ms": NOW_MS + 1,
+        "behind_ms": 7,
+    }
+    assert [one["broker"] for one in stats["brokers"]] == ["b1", "b2"]
+    assert stats["unanswered"] == []
+
+
+async def test_without_a_broker_there_is_nothing_to_count(tmp_path: Path) -> None:
+    async with api(tmp_path) as http:
+        stats = (await http.get("/timers/stats")).json()
+        listed = (await http.get("/timers", params={"topic": "later"})).json()
+    assert stats == {"pending": 0, "horizons": [], "topics": [], "brokers": [], "unanswered": []}
+    assert listed == {"timers": [], "more": False, "unanswered": []}
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (AWAY, "the broker b1 cannot be reached now"),
+        (RpcError(GrpcStatus.DEADLINE_EXCEEDED, "slow"), "the broker b1 did not answer within 5 s"),
+        (RpcError(GrpcStatus.UNIMPLEMENTED, "what?"), "of a release without delayed messages"),
+        (RpcError(GrpcStatus.INTERNAL, "broken"), "the call to the broker b1 failed: broken"),
+        (StatusError(Code.UNSUPPORTED, "the timer is off"), "the timer is off"),
+    ],
+)
+async def test_a_broker_that_does_not_answer_is_named(
+    tmp_path: Path, error: StatusError | RpcError, words: str
+) -> None:
+    first, second = two_brokers()
+    first.error = error
+    async with api(tmp_path, first, second) as http:
+        stats = (await http.get("/timers/stats")).json()
+        listed = (await http.get("/timers", params={"topic": "later"})).json()
+    for answer in (stats, listed):
+        ((silent),) = answer["unanswered"]
+        assert silent["broker"] == "b1"
+        assert words in silent["reason"]
+    assert stats["pending"] == 2
+    assert [one["broker"] for one in listed["timers"]] == ["b2", "b2"]
+
+
+async def test_the_earliest_of_all_brokers_are_listed(tmp_path: Path) -> None:
+    async with api(tmp_path, *two_brokers()) as http:
+
+        async def dues(**asked: int) -> tuple[list[int], bool]:
+            listed = (await http.get("/timers", params={"topic": "later", **asked})).json()
+            return [one["due_ms"] - NOW_MS for one in listed["timers"]], listed["more"]
+
+        assert await dues() == ([1_000, 20_000, 30_000, 90_000], False)
+        assert await dues(within_ms=30_000) == ([1_000, 20_000, 30_000], False)
+        assert await dues(limit=2) == ([1_000, 20_000], True)
+        assert await dues(limit=1) == ([1_000], True)
+        assert await dues(limit=3) == ([1_000, 20_000, 30_000], True)
+        first = (await http.get("/timers", params={"topic": "later"})).json()["timers"][0]
+        assert {name: first[name] for name in ("topic", "message_id", "tag", "keys", "broker")} == {
+            "topic": "later",
+            "message_id": "id-1000",
+            "tag": "t",
+            "keys": ["k1", "k2"],
+            "broker": "b1",
+        }
+
+
+async def test_a_message_is_taken_back(tmp_path: Path) -> None:
+    first, second = two_brokers()
+    async with api(tmp_path, first, second) as http:
+        listed = (await http.get("/timers", params={"topic": "later"})).json()["timers"]
+        order = {"topic": "later", "recall_handle": listed[1]["recall_handle"]}
+        answer = await http.post("/timers/recall", json=order)
+        assert (answer.status_code, answer.json()) == (
+            200,
+            {"topic": "later", "message_id": "id-20000", "recalled": True},
+        )
+        assert (first.recalled, second.recalled) == (0, 1)
+        late = await http.post("/timers/recall", json=order)
+        assert (late.status_code, late.json()["code"]) == (409, "PRECONDITION_FAILED")
+        second.error = AWAY
+        away = await http.post("/timers/recall", json=order)
+        assert (away.status_code, away.json()["code"]) == (500, "HA_NOT_AVAILABLE")
+        assert "the broker b2 cannot be reached now" in away.json()["message"]
+
+
+async def test_handles_of_brokers_that_are_not_there(tmp_path: Path) -> None:
+    first, _ = two_brokers()
+    async with api(tmp_path, first) as http:
+        gone = recall_handle.encode(first.key, "later", "b9", 1, 1, "id")
+        forged = recall_handle.encode(b"another key", "later", "b9", 1, 1, "id")
+        for handle, code, words in (
+            (gone, "HA_NOT_AVAILABLE", "the broker b9 is not there now"),
+            (forged, "BAD_REQUEST", "was not given out for this topic"),
+            ("garbled", "BAD_REQUEST", "was not given out for this topic"),
+        ):
+            answer = await http.post("/timers/recall", json={"topic": "later", "recall_handle": handle})
+            assert answer.json()["code"] == code
+            assert words in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "words"),
+    [
+        ({}, 400, "topic: "),
+        ({"topic": "nowhere"}, 404, "there is no topic nowhere"),
+        ({"topic": "later", "within_ms": 0}, 400, "within_ms: "),
+        ({"topic": "later", "within_ms": "soon"}, 400, "within_ms: "),
+        ({"topic": "later", "limit": 0}, 400, "limit: "),
+        ({"topic": "later", "limit": 1001}, 400, "limit: "),
+    ],
+)
+async def test_what_cannot_be_listed(tmp_path: Path, asked: dict[str, str], status: int, words: str) -> None:
+    async with api(tmp_path) as http:
+        answer = await http.get("/timers", params=asked)
+        assert answer.status_code == status
+        assert words in answer.json()["message"]
+        recall = await http.post("/timers/recall", json={"topic": "later", "handle": "x"})
+        assert recall.status_code == 400
+
+
+async def test_the_api_describes_the_timers(tmp_path: Path) -> None:
+    async with api(tmp_path) as http:
+        described = (await http.get("http://controller/openapi.json")).json()
+    assert {"/api/v1/timers/stats", "/api/v1/timers", "/api/v1/timers/recall"} <= described["paths"].keys()
+    for model in ("TimerStats", "TimerList", "RecallOrder", "Recalled", "Silence", "Timer", "BrokerTimers"):
+        assert described["components"]["schemas"][model]["description"]
