@@ -359,6 +359,26 @@ def test_files_are_deleted_one_at_a_time_and_only_what_is_synced() -> None:
     assert list(world.reopen()) == list(world.appended)[3 * PER_FILE :]
 
 
+@pytest.mark.parametrize("reopened", [False, True])
+def test_files_go_when_all_their_slots_are_done(reopened: bool) -> None:
+    """The slot that is latest counts, wherever in its file the unit stands."""
+    world = World()
+    for latest_s in (30, 10, 20):
+        for second in [5, latest_s, *[6] * (PER_FILE - 2)]:
+            world.log.append(Unit(-1, 1, 0, second * 1000, second * 1000, 0, 1, 1))
+    if reopened:
+        world.log.write()
+        world.reopen()
+    world.save()
+    assert world.log.delete_done(30_000) == 0
+    assert world.log.delete_done(30_001) == 1
+    world.save()
+    assert world.log.delete_done(10_000) == 0
+    assert world.log.delete_done(10_001) == 1
+    world.save()
+    assert world.log.delete_done(1 << 50) == 0, "the last one stays"
+
+
 def test_only_files_that_changed_are_to_be_synced() -> None:
     world = World()
     world.append(2 * PER_FILE - 2)
