@@ -86,6 +86,8 @@ class MessageTimer:
         self._topic_id = topic_id
         self._on_fired = on_fired
         self._checkpoint: TimerCheckpoint | None = None
+        self.saved: TimerCheckpoint | None = None
+        """The checkpoint that is on the device; set by whoever saves it."""
         self._begin()
 
     def _begin(self) -> None:
@@ -278,9 +280,9 @@ class MessageTimer:
 
     # What is saved
 
-    def snapshot(self, previous: TimerCheckpoint | None) -> TimerCheckpoint:
+    def snapshot(self) -> TimerCheckpoint:
         """How far the timer has come; to be saved when timer log and commit log are on the device as they are now."""
-        state = self.state
+        state, previous = self.state, self.saved
         moved = previous is None or (previous.last_read_time_ms, previous.master_timer_queue_offset) != (
             state.commit_read_time_ms,
             state.commit_queue_offset,
@@ -297,25 +299,29 @@ class MessageTimer:
         )
 
     def needed_from(self) -> int | None:
-        """The least position that the next recovery needs of what is not in the wheel, or has fired; None for none."""
-        state = self.state
+        """The least position that a recovery would need of what is not in the wheel, or has fired; None for none."""
+        saved = self.saved
         queue = self._store.queue(TIMER_TOPIC, TIMER_QUEUE)
-        positions = [state.scan_position] if state.wheel.units_total or state.opened_slots else []
-        if queue is not None:
-            positions += [entry.position for entry in queue.read(state.commit_queue_offset, 1)]
-        return min(positions, default=None)
+        if saved is None or queue is None:
+            return None
+        positions = [saved.scan_position]
+        positions += [entry.position for entry in queue.read(saved.last_timer_queue_offset, 1)]
+        return min(positions)
 
     def needed_since_ms(self) -> int | None:
         """Records stored since then are still needed by timers; None if none is pending.
 
-        All that was stored earlier has fired or was rolled: its slot was within the roll window.
+        All that was stored earlier has fired or was rolled, and a checkpoint says so: its slot was within the roll
+        window.
         """
-        state = self.state
-        return state.commit_read_time_ms - self._roll_window_ms - SLOT_MS if state.wheel.units_total else None
+        saved = self.saved
+        if saved is None or not (self.state.wheel.units_total or self.state.opened_slots):
+            return None
+        return saved.last_read_time_ms - self._roll_window_ms - SLOT_MS
 
     def clean(self) -> int:
-        """Delete the files of the timer log whose units are all done; how many."""
-        return self.state.log.delete_done(self.state.commit_read_time_ms)
+        """Delete the oldest file of the timer log if a checkpoint says that all its units are done; 1 if it went."""
+        return 0 if self.saved is None else self.state.log.delete_done(self.saved.last_read_time_ms)
 
     def path_of_checkpoint(self) -> Path:
         """Where the checkpoint is saved."""

@@ -8,7 +8,6 @@ import structlog
 from services.broker.supervised import supervised
 from services.broker.timer import timer_checkpoint
 from services.broker.timer.message_timer import MessageTimer
-from services.broker.timer.timer_checkpoint import TimerCheckpoint
 from services.common.clock import Clock
 from services.common.disk import Disk, replace_file
 from services.common.errors import CorruptDataError
@@ -57,7 +56,6 @@ class TimerService:
         self._confirm_later = confirm_later
         self._on_failure = on_failure
         self._arrived = asyncio.Event()
-        self._saved: TimerCheckpoint | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.failing: str | None = None
 
@@ -139,19 +137,19 @@ class TimerService:
         """
         timer = self._timer
         state = timer.state
-        snapshot = timer.snapshot(self._saved)
-        if snapshot == self._saved:
+        snapshot = timer.snapshot()
+        if snapshot == timer.saved:
             return
         files = state.log.write()
         for file in files:
             await file.sync()
         if state.log.names_changed:
-            state.log.names_changed = False
+            state.log.names_changed = synced = False
             try:
                 await self._disk.sync_folder(timer.folder / _LOG_FOLDER)
-            except OSError:
-                state.log.names_changed = True
-                raise
+                synced = True
+            finally:
+                state.log.names_changed |= not synced  # also when this was cancelled
         state.log.synced(snapshot.last_timer_log_flush_position)
         await self._sync()
         wheel = self._disk.open(timer.folder / _WHEEL_NAME)
@@ -161,7 +159,7 @@ class TimerService:
         finally:
             wheel.close()
         await replace_file(self._disk, timer.path_of_checkpoint(), timer_checkpoint.encode(snapshot))
-        self._saved = snapshot
+        timer.saved = snapshot
 
     async def _clean_often(self) -> None:
         while True:
