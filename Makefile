@@ -47,7 +47,7 @@ format: setup ## Put all code into the common format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-demo: setup ## Ten messages through a server by the official Python client, one of them twice
+demo: setup ## Messages through a server by the official Python client: one of them twice, two ahead of their time
 	@$(BIN)/python -m demo.run
 
 proto: setup ## Generate services/common/pb from proto/

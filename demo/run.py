@@ -3,9 +3,11 @@
 The exit code is 0 only if all went as it should.
 """
 
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from rich.table import Table
 from demo import client
 from tests.harness.programs import Outcome, run_program
 from tests.harness.standalone import StandaloneProcess
+
+LATE_S_MAX = 1.0
 
 
 @dataclass
@@ -63,6 +67,28 @@ class Life:
         return faults
 
 
+@dataclass
+class Reminder:
+    """What became of one message with a delivery time."""
+
+    key: str
+    due_s: float
+    came_s: list[float] = field(default_factory=list)
+
+    @property
+    def late_s(self) -> float | None:
+        """Seconds between its delivery time and when it first was in the consumer's hands."""
+        return self.came_s[0] - self.due_s if self.came_s else None
+
+    def faults(self) -> list[str]:
+        """What is not as it should be."""
+        if self.late_s is None or len(self.came_s) > 1:
+            return [f"came {len(self.came_s)} times"]
+        if self.late_s < 0:
+            return [f"came {-self.late_s * 1000:.1f} ms early"]
+        return [f"came {self.late_s:.1f} s late"] if self.late_s > LATE_S_MAX else []
+
+
 def main() -> int:
     """Run the demonstration; the exit code."""
     console = Console()
@@ -71,23 +97,39 @@ def main() -> int:
         server = StandaloneProcess(folder / "data")
         console.print(f"Popwheel starts: clients at {server.grpc_address}, HTTP at {server.http_url}")
         with server:
+            make_topic(server, client.REMINDERS, "DELAY")
             console.print(
                 f"The official Python client sends {client.MESSAGES} messages, receives them, acks all but one, and "
-                f"waits {client.INVISIBLE_S} seconds for that one to come again ..."
+                f"waits {client.INVISIBLE_S} seconds for that one to come again. Meanwhile it sends some that are to "
+                f"come only {' and '.join(f'{ahead_s:g}' for ahead_s in client.AHEAD_S)} seconds later ..."
             )
             outcome = run_program(["-m", "demo.client", server.grpc_address], folder / "client")
     lives = read(outcome)
     console.print(table(lives))
+    reminders = read_reminders(outcome)
+    console.print(reminder_table(reminders))
     faults = [f"{life.key}: {fault}" for life in lives for fault in life.faults()]
+    faults += [f"{reminder.key}: {fault}" for reminder in reminders for fault in reminder.faults()]
     if len(lives) != client.MESSAGES:
         faults.append(f"{len(lives)} messages were sent, not {client.MESSAGES}")
+    if len(reminders) != len(client.AHEAD_S):
+        faults.append(f"{len(reminders)} messages were sent ahead, not {len(client.AHEAD_S)}")
     if outcome.exit_code != 0:
         faults.append(outcome.explain())
     for fault in faults:
         console.print(fault, style="red", markup=False)
     if not faults:
-        console.print("All as it should be: every message was consumed, and the one left unacked came again.")
+        console.print(
+            "All as it should be: every message was consumed, the one left unacked came again, and none came before "
+            "its delivery time."
+        )
     return 1 if faults else 0
+
+
+def make_topic(server: StandaloneProcess, name: str, kind: str) -> None:
+    """Make a topic as an operator would."""
+    words = ("admin", "--server", server.http_url, "topic", "create", name, "--type", kind)
+    subprocess.run([sys.executable, "-m", "services.cli.main", *words], check=True, stdout=subprocess.DEVNULL)
 
 
 def read(outcome: Outcome) -> list[Life]:
@@ -108,6 +150,14 @@ def take(life: Life, event: dict[str, Any]) -> None:
     life.tag, life.properties, life.body = event["tag"], event["properties"], event["body"]
 
 
+def read_reminders(outcome: Outcome) -> list[Reminder]:
+    """The messages with a delivery time, from what the client told."""
+    reminders = {event["key"]: Reminder(event["key"], event["due_s"]) for event in outcome.of("delayed")}
+    for event in outcome.of("came"):
+        reminders[event["key"]].came_s.append(event["came_s"])
+    return list(reminders.values())
+
+
 def table(lives: list[Life]) -> Table:
     """One row per message."""
     result = Table(title="What happened")
@@ -126,6 +176,26 @@ def table(lives: list[Life]) -> Table:
             style="bold" if len(life.attempts) > 1 else "",
         )
     return result
+
+
+def reminder_table(reminders: list[Reminder]) -> Table:
+    """One row per message with a delivery time."""
+    result = Table(title="What was sent ahead of its time")
+    for heading in ("sent to come", "due (UTC)", "came", "late"):
+        result.add_column(heading)
+    for reminder in reminders:
+        result.add_row(
+            reminder.key,
+            clock_time(reminder.due_s),
+            ", ".join(map(clock_time, reminder.came_s)) or "never",
+            "" if reminder.late_s is None else f"{reminder.late_s * 1000:.1f} ms",
+        )
+    return result
+
+
+def clock_time(time_s: float) -> str:
+    """The time of day, to the millisecond."""
+    return datetime.fromtimestamp(time_s, UTC).strftime("%H:%M:%S.%f")[:-3]
 
 
 if __name__ == "__main__":

@@ -248,7 +248,8 @@ def _check_type(properties: SystemProperties, topic: Topic) -> int | None:
 def _due_ms(properties: SystemProperties) -> int:
     """The delivery time of a delayed message, in milliseconds: never before what its sender wrote.
 
-    Clients write whole seconds (Python, Rust), milliseconds or finer. How far ahead it may be is for the broker to say.
+    Clients write whole seconds (Python, Rust), milliseconds or finer; Python takes the number that its caller gives for
+    seconds, though its own description says milliseconds. How far ahead it may be is for the broker to say.
 
     Raises:
         StatusError: MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, ILLEGAL_DELIVERY_TIME.
@@ -268,7 +269,8 @@ def _due_ms(properties: SystemProperties) -> int:
     if not (0 <= seconds <= _SECONDS_MAX and 0 <= nanos < _NANOS_PER_S):
         raise StatusError(
             Code.ILLEGAL_DELIVERY_TIME,
-            f"the delivery timestamp ({seconds} s, {nanos} ns) is not a time between the years 1970 and 9999",
+            f"the delivery timestamp ({seconds} s, {nanos} ns) is not a time between the years 1970 and 9999; "
+            "it is to be given in seconds, not in milliseconds",
         )
     return seconds * 1000 + -(-nanos // _NANOS_PER_MS)
 

@@ -24,3 +24,6 @@ def test_the_demonstration(tmp_path: Path) -> None:
     outcome = run_program(["-m", "demo.run"], tmp_path)
     assert outcome.exit_code == 0, outcome.explain()
     assert "All as it should be" in outcome.output
+    for ahead in ("in 3 s", "in 7.5 s"):
+        (row,) = [line for line in outcome.output.splitlines() if ahead in line]
+        assert re.search(r" \d+\.\d ms ", row), "how late it came"

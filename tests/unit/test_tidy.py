@@ -70,6 +70,7 @@ TOUCHING = {
     "services.common.disk": "is the disk",
     "services.common.http": "is an HTTP server",
     "services.controller.admin": "declares routes of an HTTP API",
+    "services.controller.timer_admin": "declares routes of an HTTP API",
     "services.controller.private_disk": "makes files that nobody else may read",
     "services.rpc.client": "speaks TLS",
     "services.rpc.client_connection": "speaks TLS",
