@@ -27,7 +27,7 @@ from services.broker.timer.timer_server import TimerServer
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
 from services.common.disk import Disk, SystemDisk, replace_file
-from services.common.errors import StatusError
+from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from services.rpc.follow import ControllerFollower
 from services.rpc.service import Channel, Service
@@ -260,10 +260,10 @@ class BrokerApp:
             await asyncio.sleep(self._options.retention.interval_ms / 1000)
             removed = 0
             try:
-                while self.core.delete_expired():
+                while not self.failure.done() and self.core.delete_expired():
                     removed += 1
                     await self.flusher.sync()
-            except OSError as error:
+            except (OSError, CorruptDataError) as error:
                 _log.error("old segments could not be deleted, trying again", error=str(error))
             if removed:
                 _log.info("old segments deleted", segments=removed, log_begins_at=self.core.store.log.start_position)

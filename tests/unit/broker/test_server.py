@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions, LogOptions, PopOptions, RetentionOptions
+from services.common import names
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
@@ -395,6 +396,22 @@ async def test_a_consume_queue_that_could_not_be_synced_is_not_trusted_later() -
         await end_dead(broker)
         async with running(disk, options, clock) as broker:
             assert (await broker.pull(0))[0] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_a_damaged_consume_queue_does_not_end_the_broker_when_retention_meets_it() -> None:
+    disk = MemoryDisk(random.Random(0), 1 << 30)
+    options = BrokerOptions(log=LogOptions(queue_entries_in_memory=0), retention=RetentionOptions(interval_ms=10))
+    async with running(disk, options) as broker:
+        await broker.put(b"1")
+        assert len(await broker.pop()) == 1
+        await broker.app._save()
+        for path in disk.files():
+            if names.REVIVE_PREFIX in str(path):
+                disk.open(path).truncate(0)
+        await asyncio.sleep(0.05)
+        assert not broker.app.failure.done()
+        await broker.put(b"2")
+        assert len(await broker.pop()) == 1
 
 
 async def test_damage_of_what_was_answered_is_refused_at_the_start() -> None:
