@@ -1,8 +1,8 @@
 """The recall handle: what a producer shows to take back a delayed message before its time.
 
-Opaque text (base64url, RFC 4648) of a keyed BLAKE2b and what it signs: broker, position of the message's first TIMER
-record, delivery time and message id; the topic is signed too. A proxy reads the broker's name from it to know where it
-belongs; only the broker checks it.
+Opaque text (base64url, RFC 4648) of the broker, the position of the message's first TIMER record, its delivery time and
+its message id, and of a keyed BLAKE2b that signs them and the topic. A proxy reads the broker's name from it to know
+where it belongs; only the broker checks it.
 """
 
 import hmac
@@ -43,9 +43,10 @@ def encode(key: bytes, topic: str, broker_name: str, position: int, due_ms: int,
         topic: the client's topic.
         broker_name: and the following as in `RecallHandle`.
     """
-    # The id stands last, as it may hold blanks.
+    # The id stands last, as it may hold blanks. The broker's name stands before the signature, whose first bits could
+    # make the text begin with `-`, which a command line would take for an option.
     fields = f"{broker_name} {position} {due_ms} {message_id}".encode("utf-8", "surrogatepass")
-    return urlsafe_b64encode(_sign(key, topic, fields) + fields).rstrip(b"=").decode()
+    return urlsafe_b64encode(fields + _sign(key, topic, fields)).rstrip(b"=").decode()
 
 
 def broker_name(handle: str) -> str:
@@ -54,7 +55,7 @@ def broker_name(handle: str) -> str:
     Raises:
         StatusError: BAD_REQUEST, if it has not the shape of a handle.
     """
-    return _fields(_data(handle)[_SIGNATURE_BYTES:]).broker_name
+    return _fields(_data(handle)[:-_SIGNATURE_BYTES]).broker_name
 
 
 def decode(key: bytes, topic: str, handle: str) -> RecallHandle:
@@ -64,8 +65,8 @@ def decode(key: bytes, topic: str, handle: str) -> RecallHandle:
         StatusError: BAD_REQUEST, if it was not made with this key for this topic.
     """
     data = _data(handle)
-    fields = data[_SIGNATURE_BYTES:]
-    if not hmac.compare_digest(_sign(key, topic, fields), data[:_SIGNATURE_BYTES]):
+    fields = data[:-_SIGNATURE_BYTES]
+    if not hmac.compare_digest(_sign(key, topic, fields), data[-_SIGNATURE_BYTES:]):
         raise _invalid()
     return _fields(fields)
 
