@@ -12,11 +12,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.measure import CASES, OWN_ONLY, TINY, TOPICS, Figures, Scale, warm_up
+from bench.measure import CASES, OWN_ONLY, TOPICS, warm_up
 from bench.report import Run, table
 from bench.server import OwnServer, PeerServer, Server
+from bench.steps import TINY, Figures, Scale
 
 FLUSHES = ("async", "sync")
+WRONG = ("errors", "missing", "early")
+"""Figures that must be zero."""
 
 
 def arguments(words: Sequence[str]) -> argparse.Namespace:
@@ -28,6 +31,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=Scale.seconds, help="of each measured stretch of sends")
     parser.add_argument("--drain-messages", type=int, default=Scale.drain_messages)
     parser.add_argument("--memory-messages", type=int, default=Scale.memory_messages)
+    parser.add_argument("--timers-seconds", type=float, default=Scale.timers_s, help="over which timers are spread")
     parser.add_argument("--tiny", action="store_true", help="hardly anything of everything: shows that it works")
     parser.add_argument("--data-dir", type=Path, help="where our server keeps its data (default: a temporary folder)")
     parser.add_argument("--json", type=Path, help="append the JSON lines to this file (default: standard output)")
@@ -47,6 +51,7 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
             seconds=options.seconds,
             drain_messages=options.drain_messages,
             memory_messages=options.memory_messages,
+            timers_s=options.timers_seconds,
         )
     )
     own = [OwnServer(flush, folder) for flush in options.flush or FLUSHES]
@@ -85,7 +90,7 @@ def main(words: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="popwheel-bench-") as scratch:
         runs = asyncio.run(measure(options, options.data_dir or Path(scratch), Console(stderr=True)))
     table(runs, Console(width=None if sys.stdout.isatty() else 160))
-    return 1 if any(run.figures.get("errors") or run.figures.get("missing") for run in runs) else 0
+    return 1 if any(run.figures.get(name) for run in runs for name in WRONG) else 0
 
 
 if __name__ == "__main__":

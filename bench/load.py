@@ -5,6 +5,7 @@ A loop is a chain of callbacks: the answer of one call begins the next.
 
 import asyncio
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -63,7 +64,7 @@ class SendLoop:
     """
 
     def __init__(
-        self, clients: Sequence[Client], template: requests.SendTemplate, batch: int, concurrency: int, count: int = 0
+        self, clients: Sequence[Client], template: requests.Template, batch: int, concurrency: int, count: int = 0
     ) -> None:
         self.outcome = Outcome()
         self._clients = clients
@@ -239,21 +240,21 @@ class SteadySends:
     Args:
         first: number of the first message; what comes with another number was left from before.
         sent_at: of each message in turn, in seconds of `time.perf_counter`; 0 if the send failed.
+        answered_at: like `sent_at`; 0 if it was not answered with OK.
         arrived_at: like `sent_at`; 0 if it has not come.
-        send_ms: how long each send took.
         duplicates: messages that came more than once.
     """
 
     first: int
     sent_at: list[float]
+    answered_at: list[float]
     arrived_at: list[float]
-    send_ms: list[float] = field(default_factory=list)
     duplicates: int = 0
 
     @classmethod
     def plan(cls, count: int) -> Self:
         """So many messages, with numbers that never come again."""
-        return cls(time.time_ns() // 1000, [0.0] * count, [0.0] * count)
+        return cls(time.time_ns() // 1000, [0.0] * count, [0.0] * count, [0.0] * count)
 
     def arrived(self, message: definition.Message) -> None:
         """A message has come."""
@@ -270,10 +271,20 @@ class SteadySends:
         """Messages that were sent and have not come."""
         return sum(1 for sent, came in zip(self.sent_at, self.arrived_at, strict=True) if sent and not came)
 
-    @property
-    def latencies_ms(self) -> list[float]:
-        """From the start of the send to the arrival, of those that have come."""
-        return [(came - sent) * 1000 for sent, came in zip(self.sent_at, self.arrived_at, strict=True) if sent and came]
+    def latencies_ms(self, begin_s: float = -math.inf, end_s: float = math.inf) -> list[float]:
+        """From the start of the send to the arrival, of those that have come and were sent in that time."""
+        return self._times_ms(self.arrived_at, begin_s, end_s)
+
+    def send_ms(self, begin_s: float = -math.inf, end_s: float = math.inf) -> list[float]:
+        """How long each send took that began in that time."""
+        return self._times_ms(self.answered_at, begin_s, end_s)
+
+    def _times_ms(self, ends: Sequence[float], begin_s: float, end_s: float) -> list[float]:
+        return [
+            (end - sent) * 1000
+            for sent, end in zip(self.sent_at, ends, strict=True)
+            if sent and end and begin_s <= sent < end_s
+        ]
 
 
 async def send_steadily(client: Client, topic: str, size: int, rate: float, sends: SteadySends) -> None:
@@ -281,13 +292,13 @@ async def send_steadily(client: Client, topic: str, size: int, rate: float, send
     began = _now()
 
     async def send(number: int, request: bytes) -> None:
-        sent_at = sends.sent_at[number] = _now()
+        sends.sent_at[number] = _now()
         try:
             await client.send(request)
         except CallFailedError:
             sends.sent_at[number] = 0.0
             raise
-        sends.send_ms.append((_now() - sent_at) * 1000)
+        sends.answered_at[number] = _now()
 
     async with asyncio.TaskGroup() as group:
         for number in range(len(sends.sent_at)):

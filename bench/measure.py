@@ -6,72 +6,40 @@ connecting, registering and ending are outside of it.
 
 import asyncio
 import contextlib
-import statistics
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
-from bench import process, requests
-from bench.client import CallFailedError, Client, close_all, connect_all
-from bench.load import Outcome, ReceiveLoop, SendLoop, SteadySends, send_steadily
+from bench import process, requests, timers
+from bench.client import Client, close_all, connect_all
+from bench.load import ReceiveLoop, SendLoop, SteadySends, send_steadily
 from bench.process import Usage
 from bench.server import OwnServer, Server
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from bench.steps import (
+    ARRIVAL_TIMEOUT_S,
+    BATCH,
+    BATCH_CONCURRENCY,
+    BODY_BYTES,
+    CONNECTIONS,
+    POLLERS,
+    SETTLE_S,
+    Case,
+    Figures,
+    Scale,
+    cpu,
+    fill,
+    make_topic,
+    own_server,
+    percentiles,
+    prime,
+)
 
-BODY_BYTES = 1024
-BATCH = 32
-BATCH_CONCURRENCY = 16
-POLLERS = 16
-CONNECTIONS = 4
 E2E_RATE = 50.0
-TOPICS = ("bench-send", "bench-drain", "bench-e2e", "bench-idle", "bench-memory")
-"""What must exist on a server that does not make topics on first use."""
+TOPICS = ("bench-send", "bench-drain", "bench-e2e", "bench-idle", "bench-memory", *timers.TOPICS)
+"""What must exist on a server that does not make topics on first use; those of `timers.TOPICS` of type DELAY."""
 
 _POLLS_PER_GROUP = 1000  # RocketMQ's broker holds at most 1,024 polls of a topic and group
-_ARRIVAL_TIMEOUT_S = 15.0
-_SETTLE_S = 2.0
-
-Figures = dict[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scale:
-    """How much of everything.
-
-    Args:
-        seconds: of sending that are measured.
-        warm_up_s: of sending before that.
-        drain_messages: how many are received and acked.
-        e2e_s: of steady sends.
-        idle_s: of watching an idle server.
-        polls: held on an idle server.
-        memory_messages: sent before memory is read.
-        crash_s: of sends before the kill.
-    """
-
-    seconds: float = 5.0
-    warm_up_s: float = 2.0
-    drain_messages: int = 200_000
-    e2e_s: float = 20.0
-    idle_s: float = 20.0
-    polls: int = 2000
-    memory_messages: int = 2_000_000
-    crash_s: float = 2.0
-
-
-TINY = Scale(
-    seconds=0.2,
-    warm_up_s=0.1,
-    drain_messages=640,
-    e2e_s=0.5,
-    idle_s=0.3,
-    polls=20,
-    memory_messages=3200,
-    crash_s=0.2,
-)
-"""Shows that all of it works, not how fast."""
 
 
 async def send(concurrency: int, batch: int, server: Server, scale: Scale) -> Figures:
@@ -93,8 +61,8 @@ async def send(concurrency: int, batch: int, server: Server, scale: Scale) -> Fi
         close_all(clients)
     return {
         "messages_per_s": sent / took,
-        **_percentiles("call", latencies),
-        **_cpu(server, used, sent, took),
+        **percentiles("call", latencies),
+        **cpu(server, used, sent, took),
         "errors": float(outcome.errors.total()),
     }
 
@@ -105,10 +73,10 @@ async def drain(server: Server, scale: Scale) -> Figures:
     producers = await connect_all(server.address, CONNECTIONS, topic)
     consumers = await connect_all(server.address, CONNECTIONS, topic, group)
     try:
-        await _make_topic(producers[0], topic)
+        await make_topic(producers[0], topic)
         queues = await consumers[0].queues()
-        await _prime(consumers[0], topic, group, queues)
-        await _fill(producers, topic, scale.drain_messages)
+        await prime(consumers[0], topic, group, queues)
+        await fill(producers, topic, scale.drain_messages)
         loop = ReceiveLoop(consumers, topic, group, queues, POLLERS, BATCH)
         usage, began = Usage.now(server.pids), perf_counter()
         loop.start()
@@ -123,7 +91,7 @@ async def drain(server: Server, scale: Scale) -> Figures:
         "messages_per_s": got / took,
         "messages_per_poll": got / loop.polls,
         "duplicates": float(loop.duplicates),
-        **_cpu(server, used, got, took),
+        **cpu(server, used, got, took),
         "errors": float(loop.outcome.errors.total()),
     }
 
@@ -134,18 +102,18 @@ async def end_to_end(polls: int, server: Server, scale: Scale) -> Figures:
     producer = await Client.connect(server.address, topic)
     consumers = await connect_all(server.address, min(CONNECTIONS, polls), topic, group)
     try:
-        await _make_topic(producer, topic)
+        await make_topic(producer, topic)
         queues = await consumers[0].queues()
-        await _prime(consumers[0], topic, group, queues)
+        await prime(consumers[0], topic, group, queues)
         sends = SteadySends.plan(max(1, int(scale.e2e_s * E2E_RATE)))
         loop = ReceiveLoop(consumers, topic, group, queues, polls, BATCH, sends.arrived)
         loop.start()
-        await asyncio.sleep(min(_SETTLE_S, scale.warm_up_s))
+        await asyncio.sleep(min(SETTLE_S, scale.warm_up_s))
         usage, began = Usage.now(server.pids), perf_counter()
         await send_steadily(producer, topic, BODY_BYTES, E2E_RATE, sends)
         took, used = perf_counter() - began, Usage.now(server.pids).since(usage)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ARRIVAL_TIMEOUT_S):
+            async with asyncio.timeout(ARRIVAL_TIMEOUT_S):
                 while sends.missing:
                     await asyncio.sleep(0.01)
         loop.stop()
@@ -153,11 +121,11 @@ async def end_to_end(polls: int, server: Server, scale: Scale) -> Figures:
         producer.close()
         close_all(consumers)
     return {
-        **_percentiles("e2e", sends.latencies_ms),
-        **_percentiles("send", sends.send_ms),
+        **percentiles("e2e", sends.latencies_ms()),
+        **percentiles("send", sends.send_ms()),
         "missing": float(sends.missing),
         "duplicates": float(sends.duplicates),
-        **_cpu(server, used, len(sends.sent_at), took),
+        **cpu(server, used, len(sends.sent_at), took),
         "errors": float(loop.outcome.errors.total()),
     }
 
@@ -171,18 +139,18 @@ async def idle(polls: int | None, server: Server, scale: Scale) -> Figures:
     try:
         if count:
             clients = [await Client.connect(server.address, topic)]
-            await _make_topic(clients[0], topic)
+            await make_topic(clients[0], topic)
         for first in range(0, count, _POLLS_PER_GROUP):
             group = f"bench-idle-{first}"
             consumers = await connect_all(server.address, CONNECTIONS, topic, group)
             clients += consumers
             queues = await consumers[0].queues()
-            await _prime(consumers[0], topic, group, queues)
+            await prime(consumers[0], topic, group, queues)
             held = min(_POLLS_PER_GROUP, count - first)
             loops.append(ReceiveLoop(consumers, topic, group, queues, held, BATCH))
         for loop in loops:
             loop.start()
-        await asyncio.sleep(min(_SETTLE_S, scale.idle_s))
+        await asyncio.sleep(min(SETTLE_S, scale.idle_s))
         before = sum(loop.polls for loop in loops)
         usage, began = Usage.now(server.pids), perf_counter()
         await asyncio.sleep(scale.idle_s)
@@ -207,10 +175,10 @@ async def memory(server: Server, scale: Scale) -> Figures:
     before = process.anonymous_mib(server.pids)
     clients = await connect_all(server.address, CONNECTIONS, topic, group)
     try:
-        await _make_topic(clients[0], topic)
+        await make_topic(clients[0], topic)
         queues = await clients[0].queues()
-        await _prime(clients[0], topic, group, queues)
-        await _fill(clients, topic, scale.memory_messages)
+        await prime(clients[0], topic, group, queues)
+        await fill(clients, topic, scale.memory_messages)
         loop = ReceiveLoop(clients, topic, group, queues, POLLERS, BATCH)
         loop.start()
         await loop.reach(scale.memory_messages // 10)
@@ -226,7 +194,7 @@ async def memory(server: Server, scale: Scale) -> Figures:
 
 async def start(server: Server, scale: Scale) -> Figures:
     """From the start of the process without data to the first send that is answered with OK; memory then."""
-    own = _own(server)
+    own = own_server(server)
     took = await own.start_afresh()
     return {
         "first_send_s": took,
@@ -237,7 +205,7 @@ async def start(server: Server, scale: Scale) -> Figures:
 
 async def crash(server: Server, scale: Scale) -> Figures:
     """kill -9 in the middle of sends, and from the restart on to the first send that is answered with OK."""
-    own = _own(server)
+    own = own_server(server)
     topic = "bench-send"
     clients = await connect_all(own.address, CONNECTIONS, topic)
     try:
@@ -260,8 +228,6 @@ async def warm_up(server: Server, scale: Scale) -> None:
     await drain(server, replace(scale, drain_messages=scale.drain_messages // 2))
 
 
-Case = Callable[[Server, Scale], Awaitable[Figures]]
-
 CASES: dict[str, Case] = {
     "start": start,
     "idle": partial(idle, 0),
@@ -276,60 +242,9 @@ CASES: dict[str, Case] = {
     "idle-polls": partial(idle, None),
     "memory": memory,
     "crash": crash,
+    **timers.CASES,
 }
 """By name, in the order in which they run: `crash` finds the data of all that went before."""
 
-OWN_ONLY = {"start", "crash"}
+OWN_ONLY = {"start", "crash", *timers.OWN_ONLY}
 """Cases that start and kill the server."""
-
-
-def _own(server: Server) -> OwnServer:
-    if not isinstance(server, OwnServer):
-        raise TypeError(f"{server.name} was not started here")
-    return server
-
-
-async def _make_topic(client: Client, topic: str) -> None:
-    """Topics come into being with their first message, where they may."""
-    await client.send(requests.SendTemplate(topic, BODY_BYTES).make())
-
-
-async def _prime(client: Client, topic: str, group: str, queues: Sequence[definition.MessageQueue]) -> None:
-    """Receive all there is: a group exists from its first poll on, and on some servers begins behind what was sent."""
-    request = requests.receive(topic, group, queues[0], BATCH, 0.0)
-    while True:
-        messages, error = requests.received(await client.call(requests.RECEIVE, request))
-        if error:
-            raise CallFailedError(error)
-        if not messages:
-            return
-        await client.call(requests.ACK, requests.ack(topic, group, messages))
-
-
-async def _fill(clients: Sequence[Client], topic: str, count: int) -> Outcome:
-    """Send so many messages in batches."""
-    template = requests.SendTemplate(topic, BODY_BYTES, BATCH)
-    loop = SendLoop(clients, template, BATCH, BATCH_CONCURRENCY, count)
-    loop.start()
-    return await loop.finished()
-
-
-def _percentiles(name: str, values_ms: Sequence[float]) -> Figures:
-    if len(values_ms) < 2:
-        return {}
-    hundredths = statistics.quantiles(values_ms, n=100, method="inclusive")
-    return {f"{name}_p50_ms": hundredths[49], f"{name}_p99_ms": hundredths[98], f"{name}_max_ms": max(values_ms)}
-
-
-def _cpu(server: Server, used: Usage, messages: int, took_s: float) -> Figures:
-    """CPU per message and in all; `others` is what disturbed the run."""
-    count = max(1, messages)
-    figures = {
-        "loader_cpu_us": used.loader_s / count * 1e6,
-        "loader_cpu_cores": used.loader_s / took_s,
-        "others_cpu_cores": used.others_s / took_s,
-    }
-    if server.pids:
-        figures["server_cpu_us"] = used.server_s / count * 1e6
-        figures["server_cpu_cores"] = used.server_s / took_s
-    return figures

@@ -30,10 +30,19 @@ def machine_cpu_s() -> float:
 
 def anonymous_mib(pids: Sequence[int]) -> float:
     """MiB of anonymous memory that is resident: heaps and stacks, without mapped files."""
+    return _status_mib(pids, "RssAnon:")
+
+
+def peak_mib(pids: Sequence[int]) -> float:
+    """MiB of memory that was resident at the most, since each process began; mapped files included."""
+    return _status_mib(pids, "VmHWM:")
+
+
+def _status_mib(pids: Sequence[int], name: str) -> float:
     total_kib = 0
     for pid in pids:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
+            if line.startswith(name):
                 total_kib += int(line.split()[1])
     return total_kib / 1024
 

@@ -12,24 +12,35 @@ from rich.table import Table
 SHOWN = (
     "messages_per_s",
     "first_send_s",
+    "late_p50_ms",
+    "late_p99_ms",
+    "late_max_ms",
     "e2e_p50_ms",
+    "e2e_before_p99_ms",
     "e2e_p99_ms",
+    "e2e_p99_ratio",
     "call_p50_ms",
+    "call_before_p99_ms",
     "call_p99_ms",
+    "call_p99_ratio",
     "server_cpu_us",
+    "normal_server_cpu_us",
+    "delayed_to_normal",
     "server_cpu_percent",
     "loader_cpu_us",
     "others_cpu_cores",
     "anonymous_mib",
+    "peak_mib",
     "data_mib",
     "messages_per_poll",
+    "early",
     "missing",
     "duplicates",
     "errors",
 )
 """Figures that the table shows, in this order; the JSON lines have them all."""
 
-_HIDDEN_IF_ZERO = {"missing", "duplicates", "errors"}
+_HIDDEN_IF_ZERO = {"early", "missing", "duplicates", "errors"}
 
 
 @dataclass(frozen=True)

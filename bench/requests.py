@@ -1,9 +1,11 @@
 """The requests of the load as bytes, made once and filled in per call; and what is read out of the answers."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
@@ -21,8 +23,17 @@ TELEMETRY = _SERVICE + b"Telemetry"
 _ID_END = 8
 _ID_PREFIX_CHARACTERS = 26
 _INVISIBLE_S = 60
+_VARINT_BYTES = 5
+_VARINT_MAX = 2**35 - 1
 SEQUENCE_DIGITS = 16
 """A body begins with the number of its message in so many decimal digits."""
+
+
+class Template(Protocol):
+    """Makes the requests of a load."""
+
+    def make(self) -> bytes:
+        """The next request."""
 
 
 class SendTemplate:
@@ -59,6 +70,64 @@ class SendTemplate:
             data[at : at + _ID_END] = b"%08X" % count
         self._count = count
         return bytes(data)
+
+
+class DelayedTemplate:
+    """SendMessage requests of delayed messages; the body of each begins with its number.
+
+    Args:
+        topic: where to.
+        size: bytes of each body, at least 16.
+        due_ms: tells of the number of a message when it is due, milliseconds since 1970.
+        first: number of the first message.
+        batch: messages in one request.
+    """
+
+    def __init__(self, topic: str, size: int, due_ms: Callable[[int], int], first: int, batch: int = 1) -> None:
+        self._next = first
+        self._due_ms = due_ms
+        prefix = uuid.uuid4().hex[:_ID_PREFIX_CHARACTERS].upper()
+        marks = [f"{prefix}#{index:07d}" for index in range(batch)]
+        body = b"0" * SEQUENCE_DIGITS + bytes(97 + index % 26 for index in range(size - SEQUENCE_DIGITS))
+        messages = [_message(topic, mark, body) for mark in marks]
+        some_time = Timestamp(seconds=_VARINT_MAX, nanos=999_999_999)
+        for message in messages:
+            message.system_properties.message_type = definition.DELAY
+            message.system_properties.delivery_timestamp.CopyFrom(some_time)
+        self._data = frame_message(service.SendMessageRequest(messages=messages).SerializeToString())
+        self._at: list[tuple[int, int, int]] = []
+        for mark in marks:
+            at = self._data.index(mark.encode())
+            due_at = self._data.index(some_time.SerializeToString(), at)
+            body_at = self._data.index(body, at)
+            self._at.append((at + _ID_PREFIX_CHARACTERS, due_at, body_at))
+
+    def make(self) -> bytes:
+        """The next request."""
+        data = bytearray(self._data)
+        number = self._next
+        for id_at, due_at, body_at in self._at:
+            due_ms = self._due_ms(number)
+            data[id_at : id_at + _ID_END] = b"%08X" % (number & 0xFFFFFFFF)
+            data[due_at + 1 : due_at + 1 + _VARINT_BYTES] = _varint(due_ms // 1000)
+            data[due_at + 2 + _VARINT_BYTES : due_at + 2 + 2 * _VARINT_BYTES] = _varint(due_ms % 1000 * 1_000_000)
+            data[body_at : body_at + SEQUENCE_DIGITS] = b"%016d" % number
+            number += 1
+        self._next = number
+        return bytes(data)
+
+
+def _varint(value: int) -> bytes:
+    """A number below 2^35 in five bytes, whatever it is: protobuf reads those that are longer than need be."""
+    return bytes(
+        (
+            value & 0x7F | 0x80,
+            value >> 7 & 0x7F | 0x80,
+            value >> 14 & 0x7F | 0x80,
+            value >> 21 & 0x7F | 0x80,
+            value >> 28,
+        )
+    )
 
 
 def numbered_send(topic: str, size: int, number: int) -> bytes:

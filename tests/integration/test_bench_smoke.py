@@ -8,7 +8,8 @@ from pathlib import Path
 from bench.measure import CASES
 from tests.harness.standalone import ROOT
 
-CASES_TRIED = ("send-16", "send-batch", "drain", "e2e-1", "idle-polls", "memory", "crash")
+TIMERS_TRIED = ("timers-2000", "timers-accept", "timers-burst", "timers-recovery-1m", "timers-idle")
+CASES_TRIED = ("send-16", "send-batch", "drain", "e2e-1", "idle-polls", "memory", "crash", *TIMERS_TRIED)
 
 
 def test_the_bench_measures_a_server(tmp_path: Path) -> None:
@@ -31,5 +32,12 @@ def test_the_bench_measures_a_server(tmp_path: Path) -> None:
     assert runs["e2e-1"]["e2e_p50_ms"] > 0
     assert runs["memory"]["anonymous_mib"] > 1
     assert runs["crash"]["first_send_s"] > 0
+    for case in ("timers-2000", "timers-burst"):
+        assert runs[case]["missing"] == runs[case]["duplicates"] == runs[case]["early"] == 0
+    assert runs["timers-2000"]["late_p99_ms"] > 0
+    assert runs["timers-accept"]["delayed_to_normal"] >= 0
+    assert runs["timers-burst"]["messages_per_s"] > 0
+    assert runs["timers-recovery-1m"]["first_send_s"] > 0
+    assert runs["timers-idle"]["server_cpu_percent"] >= 0
     assert all("python -m bench --case" in run["command"] for run in runs.values())
     assert "messages_per_s" in ended.stdout, "the table"
