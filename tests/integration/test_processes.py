@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from tests.harness.client import MessagingClient
+from tests.harness.client import MessagingClient, make_message
 from tests.harness.ports import free_ports
 from tests.harness.standalone import ROOT, START_TIMEOUT_S, STOP_TIMEOUT_S
 
@@ -133,6 +135,41 @@ async def test_a_cluster_goes_on_while_its_controller_is_away(cluster: Cluster) 
 
     for name in ("proxy", "broker", "controller"):
         cluster.stop(name)
+
+
+async def test_an_operator_sees_and_takes_back_delayed_messages(cluster: Cluster) -> None:
+    await cluster.until_ready("controller", "broker", "proxy")
+    assert cluster.admin("topic", "create", "Later", "--type", "DELAY").returncode == 0
+
+    def admin(*words: str) -> "asyncio.Future[subprocess.CompletedProcess[str]]":
+        return asyncio.ensure_future(asyncio.to_thread(cluster.admin, "timer", *words, "-o", "json"))
+
+    async with MessagingClient(f"127.0.0.1:{cluster.grpc_ports['proxy']}") as client:
+        message = make_message("Later", b"far away")
+        message.system_properties.message_type = definition.DELAY
+        message.system_properties.delivery_timestamp.FromSeconds(int(time.time()) + 3000)
+        request = service.SendMessageRequest(messages=[message])
+        until = time.monotonic() + 10
+        while (sent := await client.call("SendMessage", request, service.SendMessageResponse)).status.code != Code.OK:
+            assert sent.status.code == Code.TOPIC_NOT_FOUND, sent
+            assert time.monotonic() < until, sent
+            await asyncio.sleep(0.02)
+        handle = sent.entries[0].recall_handle
+        listed = json.loads((await admin("list", "--topic", "Later", "--within", "1h")).stdout)
+        assert [(one["recall_handle"], one["message_id"]) for one in listed["timers"]] == [
+            (handle, message.system_properties.message_id)
+        ]
+        assert json.loads((await admin("stats")).stdout)["pending"] == 1
+        assert (await admin("recall", handle, "--topic", "Later")).returncode == 0
+        stats = json.loads((await admin("stats")).stdout)
+        assert (stats["pending"], stats["brokers"][0]["recalled"], stats["unanswered"]) == (0, 1, [])
+        recall = service.RecallMessageRequest(topic=definition.Resource(name="Later"), recall_handle=handle)
+        again = await client.call("RecallMessage", recall, service.RecallMessageResponse)
+        assert (again.status.code, again.message_id) == (Code.OK, message.system_properties.message_id)
+
+        cluster.kill("broker")
+        away = await client.call("RecallMessage", recall, service.RecallMessageResponse)
+        assert away.status.code == Code.HA_NOT_AVAILABLE, "try again when it is back"
 
 
 async def consume_one(client: MessagingClient, body: bytes) -> None:
