@@ -68,12 +68,13 @@ def pending_messages(
     """
     state = timer.state
     until_ms = now_ms + within_ms
-    found: list[tuple[int, int, int]] = []
+    messages: list[PendingMessage] = []
     looked_at = 0
     topic_hash = hash_topic(topic)
     for slot_ms in _slots(state, until_ms):
-        if looked_at > _UNITS_LOOKED_AT_MAX or len(found) > limit:
+        if looked_at > _UNITS_LOOKED_AT_MAX or len(messages) > limit:
             break
+        found: list[tuple[int, int, int]] = []
         slot = state.wheel.slot(slot_ms)
         position = NONE if slot is None else slot.last
         while position != NONE:
@@ -84,16 +85,15 @@ def pending_messages(
                 for _, unit in units
                 if unit.topic_hash == topic_hash and unit.flags & UnitFlag.TIMER and now_ms < unit.due_ms <= until_ms
             ]
-    found.sort()
-    messages: list[PendingMessage] = []
-    for _, position, length in found:
-        if len(messages) > limit:
-            break
-        stored = store.read(Entry(position, length, 0))
-        delay = decode_delay(stored.origin)
-        root = position if delay.root == NONE else delay.root
-        if stored.kind == RecordKind.TIMER and delay.topic == topic and root not in state.recalled:
-            messages.append(PendingMessage(delay, root, system_properties(stored.system_properties)))
+        for _, record_position, length in sorted(found):
+            if len(messages) > limit:
+                break
+            stored = store.read(Entry(record_position, length, 0))
+            delay = decode_delay(stored.origin)
+            root = record_position if delay.root == NONE else delay.root
+            if stored.kind == RecordKind.TIMER and delay.topic == topic and root not in state.recalled:
+                messages.append(PendingMessage(delay, root, system_properties(stored.system_properties)))
+    messages.sort(key=lambda message: message.delay.due_ms)
     return messages[:limit], len(messages) > limit or looked_at > _UNITS_LOOKED_AT_MAX
 
 
