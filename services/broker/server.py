@@ -118,21 +118,25 @@ class BrokerServer:
 
     async def _put_some_delayed(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append runs of which some are delayed; each of those is stored or refused by itself."""
-        store = self._core.store
-        results: list[PutResult] = []
-        for run in runs:
+        delayed = [run for run in runs if run.due_ms]
+        others = [run for run in runs if not run.due_ms]
+        try:
+            of_delayed = self._timer.put(delayed)
+        except StatusError as error:
+            await self._settle_refusal(error)
+            of_delayed = [PutResult(int(error.code), error.message) for _ in delayed]
+        of_others: list[PutResult] = []
+        if others:
             try:
-                if run.due_ms:
-                    results.append(self._timer.put(run))
-                else:
-                    appended = store.put_runs([run])
-                    self._statistics.put([run])
-                    results.append(PutResult(_OK, "", appended.queue_offsets[0], appended.store_time_ms))
+                appended = self._core.store.put_runs(others)
+                of_others = [PutResult(_OK, "", offset, appended.store_time_ms) for offset in appended.queue_offsets]
+                self._statistics.put(others)
             except StatusError as error:
                 await self._settle_refusal(error)
-                results.append(PutResult(int(error.code), error.message))
-        await self._flusher.durable(store.log.end_position)
-        return results
+                of_others = [PutResult(int(error.code), error.message) for _ in others]
+        await self._flusher.durable(self._core.store.log.end_position)
+        next_delayed, next_other = iter(of_delayed), iter(of_others)
+        return [next(next_delayed if run.due_ms else next_other) for run in runs]
 
     async def _settle_refusal(self, error: StatusError) -> None:
         """What was taken back must stay so through a power loss, too, before the refusal is told (S2)."""

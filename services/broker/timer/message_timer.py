@@ -199,10 +199,16 @@ class MessageTimer:
         return records, dues
 
     def accepted(self, topic: str, dues: Sequence[int]) -> None:
-        """What `accept` gave was appended."""
+        """What `accept` gave is appended next."""
         for due_ms in dues:
             if due_ms:
                 self.state.pending.add(topic, due_ms)
+
+    def withdrawn(self, topic: str, dues: Sequence[int]) -> None:
+        """It could not be appended."""
+        for due_ms in dues:
+            if due_ms:
+                self.state.pending.remove(topic, due_ms)
 
     def recall(self, topic: str, root: int, due_ms: int) -> Record | None:
         """The record that recalls a message, to be appended at once; then `recalled`. None if it is recalled already.

@@ -1,13 +1,17 @@
 """What proxies and operators ask of the timer: taking delayed messages, recalling them, looking at them."""
 
+from collections.abc import Sequence
+
 from services.broker.flusher import Flusher
 from services.broker.store.message_store import MessageStore
+from services.broker.store.record import Record
 from services.broker.timer import overview
 from services.broker.timer.message_timer import MessageTimer
 from services.broker.timer.timer_metrics import TimerStatistics
 from services.common import recall_handle
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
+from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.put import MessageRun, PutResult
@@ -49,26 +53,52 @@ class TimerServer:
         self._clock = clock
         self._statistics = statistics
 
-    def put(self, run: MessageRun) -> PutResult:
-        """Append a delayed run; the caller makes it durable.
+    def put(self, runs: Sequence[MessageRun]) -> list[PutResult]:
+        """Append delayed runs in one write, without those that are refused; the caller makes them durable.
 
         Raises:
             StatusError: nothing was stored.
         """
-        records, dues = self._timer.accept(run)
-        appended = self._store.put(records)
-        self._timer.accepted(run.topic, dues)
-        self._statistics.accepted.row(run.topic).total += len(dues)
-        handles = []
-        for properties, due_ms, position in zip(run.system_properties, dues, appended.positions, strict=True):
-            if not due_ms:
-                handles.append(_NOT_DELAYED)
-                continue
-            message_id = overview.system_properties(properties).message_id
-            handles.append(
-                recall_handle.encode(self._view.receipt_key, run.topic, self._broker_name, position, due_ms, message_id)
-            )
-        return PutResult(_OK, "", appended.queue_offsets[0], appended.store_time_ms, handles)
+        timer = self._timer
+        results: list[PutResult] = []
+        records: list[Record] = []
+        taken: list[tuple[MessageRun, Sequence[int], PutResult]] = []
+        for run in runs:
+            result = PutResult(_OK)
+            try:
+                of_run, dues = timer.accept(run)
+            except StatusError as error:
+                result.code, result.error = int(error.code), error.message
+            else:
+                timer.accepted(run.topic, dues)  # so that the limits hold for the runs that follow, too
+                records += of_run
+                taken.append((run, dues, result))
+            results.append(result)
+        if not taken:
+            return results
+        try:
+            appended = self._store.put(records)
+        except StatusError:
+            for run, of_dues, _ in taken:
+                timer.withdrawn(run.topic, of_dues)
+            raise
+        first = 0
+        for run, of_dues, result in taken:
+            self._statistics.accepted.row(run.topic).total += len(of_dues)
+            result.queue_offset = appended.queue_offsets[first]
+            result.store_time_ms = appended.store_time_ms
+            result.recall_handles = [
+                self._handle(run.topic, properties, due_ms, position) if due_ms else _NOT_DELAYED
+                for properties, due_ms, position in zip(
+                    run.system_properties, of_dues, appended.positions[first : first + len(of_dues)], strict=True
+                )
+            ]
+            first += len(of_dues)
+        return results
+
+    def _handle(self, topic: str, properties: bytes, due_ms: int, position: int) -> str:
+        message_id = overview.system_properties(properties).message_id
+        return recall_handle.encode(self._view.receipt_key, topic, self._broker_name, position, due_ms, message_id)
 
     async def recall(self, call: Call, request: pb.RecallRequest) -> pb.RecallResponse:
         """Take a message back that is not due yet; durably, when this is answered (T4)."""
