@@ -187,7 +187,9 @@ class BrokerApp:
         await self.reviver.stop()
         await self.timer.stop()
         await self.follower.stop()
-        if not self.failure.done():
+        if self.failure.done():
+            await self.flusher.abandon()
+        else:
             with suppress(OSError):
                 await self.flusher.stop()
                 await self.timer.save()

@@ -47,12 +47,16 @@ class Flusher:
 
     async def stop(self) -> None:
         """Sync once more and end."""
+        await self.abandon()
+        if self._failed is None:
+            await self.sync()
+
+    async def abandon(self) -> None:
+        """End without another sync, for a broker that has failed."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        if self._failed is None:
-            await self.sync()
 
     async def durable(self, position: int) -> None:
         """Return when the records before `position` are as durable as the mode promises; they are readable then.

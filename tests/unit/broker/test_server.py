@@ -378,6 +378,17 @@ async def test_a_failed_sync_ends_the_broker_and_is_never_followed_by_an_ok() ->
         await refused(broker.put(b"3"), Code.INTERNAL_ERROR, "the broker stops")
 
 
+async def test_a_broker_that_has_failed_ends_though_a_sync_is_still_under_way() -> None:
+    disk = MemoryDisk(random.Random(0), 1 << 30)
+    async with running(disk) as broker:
+        disk.hold_syncs()
+        sending = asyncio.create_task(broker.put(b"1"))
+        await asyncio.sleep(0.01)
+        broker.app._fail(OSError("the device is gone"))
+    disk.release_syncs()
+    await asyncio.gather(sending, return_exceptions=True)
+
+
 async def test_a_consume_queue_that_could_not_be_synced_is_not_trusted_later() -> None:
     """The system forgets what it could not write: a later sync that goes well says nothing about it."""
     for seed in range(20):
