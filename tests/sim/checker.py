@@ -138,16 +138,18 @@ class Checker:
 
     def _check_acknowledged(self, message_id: str, sent: Sent, copies: list[StoredMessage]) -> None:
         verdict = self._verdict
+        if sent.due_ms:
+            return  # `Timers` looks after those
         if not any(copy.offset == sent.offset for copy in copies):
             disaster = self._history.lost_by(sent.began_s, sent.position)
             if self._swarm.options.broker.flush == "async" and disaster is not None and not copies:
                 verdict.excused.append(message_id)
                 age_s = disaster.time_s - sent.ended_s
-                if age_s > self._loss_s_max() and "slow device" not in self._swarm.faults:
+                if age_s > loss_s_max(self._swarm) and "slow device" not in self._swarm.faults:
                     verdict.broke(
                         "S1",
                         f"{message_id} was lost {age_s:.3f} s after it was acknowledged; flush=async allows for "
-                        f"{self._loss_s_max():.3f} s",
+                        f"{loss_s_max(self._swarm):.3f} s",
                     )
             else:
                 verdict.lost.append(message_id)
@@ -158,11 +160,6 @@ class Checker:
                 )
         elif len(copies) > 1 and "bad ways" not in self._swarm.faults:
             verdict.broke("S1", f"{message_id} is stored twice: {[copy.place for copy in copies]}")
-
-    def _loss_s_max(self) -> float:
-        """How old an acknowledged send may be that a disaster takes with flush=async."""
-        options = self._swarm.options.broker
-        return options.flush_interval_ms / 1000 + _SYNCS_AT_ONCE * self._swarm.sync_s_max + _DOWN_S
 
     def _check_places(self) -> None:
         """S3: a place names one message, now and before."""
@@ -338,6 +335,11 @@ class Checker:
 
     def _in_trouble(self, polled: Polled) -> bool:
         return any(begin <= polled.ended_s and end >= polled.began_s for begin, end in self._history.troubles)
+
+
+def loss_s_max(swarm: Swarm) -> float:
+    """How old an acknowledged send may be that a disaster takes with flush=async."""
+    return swarm.options.broker.flush_interval_ms / 1000 + _SYNCS_AT_ONCE * swarm.sync_s_max + _DOWN_S
 
 
 def _pairs(settled: list[Settling]) -> Iterable[tuple[Settling, Settling]]:

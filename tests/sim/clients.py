@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import Message as Protobuf
@@ -11,46 +11,15 @@ from google.protobuf.message import Message as Protobuf
 from services.common.errors import code_name
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.proxy import protocol
 from services.rpc.status import RpcError
-from tests.sim.history import Delivery, Handle, History, Polled, Sent, Settling
-from tests.sim.network import Network
+from tests.sim.delays import Delays, Recaller, delivery_ms
+from tests.sim.history import Delivery, Handle, Polled, Sent, Settling
 from tests.sim.process import START_MS
-from tests.sim.trace import Trace
+from tests.sim.tools import OPEN_CODES, Tools, headers, is_definite
 
-_DEFINITE = ("nothing was stored", "takes no messages")
-"""Sentences of refusals with INTERNAL_ERROR after which nothing is stored."""
 _SHORT_POLL_S = 0.1
-_OPEN_CODES = (d.Code.INTERNAL_ERROR, d.Code.INTERNAL_SERVER_ERROR, d.Code.HA_NOT_AVAILABLE, d.Code.PROXY_TIMEOUT)
-"""Refusals that may come though the thing was done."""
-
-
-@dataclass(slots=True)
-class Tools:
-    """What all clients share.
-
-    Args:
-        network: the way to the proxy.
-        history: what they note.
-        trace: likewise, for people.
-        log_end: where the log ends now, or ended when the process died.
-    """
-
-    network: Network
-    history: History
-    trace: Trace
-    loop: asyncio.AbstractEventLoop
-    log_end: "LogEnd"
-
-    def now(self) -> float:
-        """Virtual seconds."""
-        return self.loop.time()
-
-
-class LogEnd:
-    """Where the commit log ends, as the simulator sees it from outside."""
-
-    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +88,8 @@ class Producer:
         rate: calls per second.
         batch_max: messages in one call.
         body_bytes_max: size of a body.
+        types: what each topic takes; without it, messages that are not delayed.
+        delays: what is delayed and taken back.
     """
 
     def __init__(
@@ -131,7 +102,11 @@ class Producer:
         rate: float,
         batch_max: int,
         body_bytes_max: int,
+        types: Mapping[str, TopicType.ValueType] | None = None,
+        delays: Delays | None = None,
     ) -> None:
+        self._types = {} if types is None else types
+        self._recaller = None if delays is None else Recaller(name, tools, chance, delays, topics)
         self._name = name
         self._tools = tools
         self._chance = chance
@@ -157,6 +132,8 @@ class Producer:
                 await asyncio.wait({call})
         if self._calls:
             await asyncio.wait(set(self._calls))
+        if self._recaller is not None:
+            await self._recaller.finish()
 
     def message(self, topic: str) -> d.Message:
         """A new message."""
@@ -180,13 +157,17 @@ class Producer:
             message.system_properties.body_digest.CopyFrom(d.Digest(type=d.DigestType.MD5, checksum=digest))
         if chance.random() < 0.2:
             message.user_properties["number"] = str(self._count)
+        if self._recaller is not None:
+            self._recaller.delay(message, self._types.get(topic, TopicType.NORMAL))
         return message
 
     async def send(self, messages: Sequence[d.Message]) -> None:
         """Send in one call, and note what becomes of each."""
         tools = self._tools
         for message in messages:
-            tools.history.sent[message.system_properties.message_id] = Sent(message, tools.now())
+            tools.history.sent[message.system_properties.message_id] = Sent(
+                message, tools.now(), due_ms=delivery_ms(message)
+            )
         sent = [tools.history.sent[message.system_properties.message_id] for message in messages]
         data = pb.SendMessageRequest(messages=messages).SerializeToString()
         ids = [message.system_properties.message_id for message in messages]
@@ -206,14 +187,16 @@ class Producer:
         else:
             for each, entry in zip(sent, response.entries, strict=True):
                 if entry.status.code == d.Code.OK:
-                    each.outcome, each.offset = "ok", entry.offset
+                    each.outcome, each.offset = "ok", -1 if each.due_ms else entry.offset
                     self._note(each, "OK")
+                    if self._recaller is not None and entry.recall_handle:
+                        self._recaller.accepted(each, entry.recall_handle)
                 else:
                     self._refuse(each, entry.status)
         tools.trace.add(self._name, "sent", *(f"{each.outcome}@{each.offset}" for each in sent), sent[0].said[:60])
 
     def _refuse(self, sent: Sent, status: d.Status) -> None:
-        if status.code not in _OPEN_CODES or any(sentence in status.message for sentence in _DEFINITE):
+        if is_definite(status):
             sent.outcome = "refused"
         self._note(sent, f"{code_name(status.code)}: {status.message}")
 
@@ -458,7 +441,7 @@ class Consumer:
             settling.said = code_name(status.code)
             if status.code == d.Code.OK:
                 settling.outcome = "ok"
-            elif status.code not in _OPEN_CODES:
+            elif status.code not in OPEN_CODES:
                 settling.outcome = "refused"
         tools.history.settlings.append(settling)
         tools.trace.add(
@@ -469,11 +452,6 @@ class Consumer:
             settling.outcome,
             settling.said,
         )
-
-
-def headers(client_id: str) -> dict[str, str]:
-    """What a client of the newest kind sends along."""
-    return {"x-mq-client-id": client_id, "x-mq-client-version": "5.1.2", "x-mq-language": "PYTHON"}
 
 
 _ADDED = (

@@ -11,6 +11,7 @@ from services.broker.store.consume_queue import ENTRY_BYTES
 from tests.sim.world import COMMIT_LOG, DATA, World
 
 CHECKPOINT = DATA / "broker" / "checkpoint"
+TIMER = DATA / "broker" / "timer"
 CLUSTER_STATE = DATA / "controller" / "cluster.json"
 
 _KILL_STEPS_MAX = 400
@@ -18,6 +19,8 @@ _KILL_OPERATIONS_MAX = 60
 _TAG_HASH_AT = 12
 _TROUBLE_S = 8.0
 """For so long after a fault nobody is blamed for being slow: as long as it lasts, and for what waits behind it."""
+_VERSION_END = 6
+TIMER_CHECKPOINT = "timercheck"
 _PLENTY_BYTES = 1 << 40
 
 
@@ -44,9 +47,11 @@ class Faults:
             "restart": self._restart,
             "sync error": lambda: world.disk.fail_syncs(1, lambda path: path.suffix == ".log"),
             "sync error elsewhere": lambda: world.disk.fail_syncs(1, lambda path: path.suffix != ".log"),
+            "sync error of the timer": lambda: world.disk.fail_syncs(1, lambda path: TIMER in path.parents),
             "write error": lambda: world.disk.fail_writes(chance.choice((1, 1, 3))),
             "disk full": self._fill,
             "bit flip": self._flip,
+            "bit flip of the timer": self._flip_timer,
             "clock jump": self._jump,
             "bad ways": self._worsen_ways,
             "slow device": self._slow_down,
@@ -91,6 +96,9 @@ class Faults:
             world.process_disk.die_at_operation = -1
         self._improve_ways()
         self._speed_up()
+        if world.machine.offset_ms:
+            world.machine.offset_ms = 0
+            world.trace.add("fault", "clock", 0)
         world.disk.fail_writes(0)
         world.disk.fail_syncs(0)
         self.mend()
@@ -168,6 +176,22 @@ class Faults:
             return  # nothing tells a wrong tag's hash from the right one
         world.disk.flip_bit(path, bit)
         self._flipped.append((path, bit, world.disk.files()[path][bit // 8 : bit // 8 + 1]))
+        world.trace.add("fault", "flipped", path.name, bit)
+
+    def _flip_timer(self) -> None:
+        """Let a bit of the timer's files rot: they are made again, so nobody mends it."""
+        world, chance = self._world, self._chance
+        files = world.disk.files()
+        targets = [path for path, contents in files.items() if TIMER in path.parents and contents]
+        if not targets:
+            return
+        path = chance.choice(targets)
+        # The format's version is not flipped: the file of a newer release is no damage.
+        first = 8 * _VERSION_END if path.name == TIMER_CHECKPOINT else 0
+        if len(files[path]) * 8 <= first:
+            return
+        bit = chance.randrange(first, len(files[path]) * 8)
+        world.disk.flip_bit(path, bit)
         world.trace.add("fault", "flipped", path.name, bit)
 
     def _known_good_position(self, contents: bytes) -> int:

@@ -46,7 +46,8 @@ class Sent:
         position: where the log ended then.
         outcome: `unknown` if the answer leaves open whether it was stored.
         said: code and sentence of a refusal.
-        offset: where it was stored.
+        offset: where it was stored, unless it is delayed.
+        due_ms: when it is to be delivered; 0 if it is not delayed.
     """
 
     message: Message
@@ -56,6 +57,29 @@ class Sent:
     outcome: Outcome = "unknown"
     said: str = ""
     offset: int = -1
+    due_ms: int = 0
+
+
+@dataclass(slots=True)
+class Recalled:
+    """One try to take a delayed message back.
+
+    Args:
+        kind: `forged` with a handle that nobody gave out, `foreign` with one of another topic.
+        message_id: of which message.
+        began_s, ended_s, position: as in `Sent`.
+        outcome: `ok`: it is not delivered; `late`: it is, or was; `missing`: there is none; `refused`: for another
+            reason, nothing was done.
+        said: code and sentence.
+    """
+
+    kind: Literal["recall", "forged", "foreign"]
+    message_id: str
+    began_s: float
+    ended_s: float = -1.0
+    position: int = 0
+    outcome: Literal["ok", "late", "missing", "refused", "unknown"] = "unknown"
+    said: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -166,6 +190,7 @@ class History:
     sent: dict[str, Sent] = field(default_factory=dict)
     deliveries: list[Delivery] = field(default_factory=list)
     settlings: list[Settling] = field(default_factory=list)
+    recalls: list[Recalled] = field(default_factory=list)
     polls: list[Polled] = field(default_factory=list)
     disasters: list[Disaster] = field(default_factory=list)
     troubles: list[tuple[float, float]] = field(default_factory=list)

@@ -5,11 +5,15 @@ import random
 from collections.abc import Awaitable, Callable
 
 from services.common.errors import StatusError
-from tests.sim.clients import Consumer, LogEnd, Manners, Producer, Subscription, Tools
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
+from tests.sim.clients import Consumer, Manners, Producer, Subscription
+from tests.sim.delays import Delays
 from tests.sim.history import History
+from tests.sim.tools import LogEnd, Tools
 
 TOPIC = "passing"
 GROUP = "passer"
+TYPE = TopicType.MIXED
 
 _LAST_TRIES = 40
 _SLACK_S = 1.0
@@ -24,6 +28,7 @@ class Passing:
         chance: its random source.
         create: makes the topic; True if it is there now.
         delete: deletes it; True if it is gone for certain.
+        delays: what of its messages is delayed, and taken back.
     """
 
     def __init__(
@@ -32,13 +37,14 @@ class Passing:
         chance: random.Random,
         create: Callable[[], Awaitable[bool]],
         delete: Callable[[], Awaitable[bool]],
+        delays: Delays,
     ) -> None:
         self._chance = chance
         self._create = create
         self._delete = delete
         self.history = History()
         self._tools = Tools(tools.network, self.history, tools.trace, tools.loop, LogEnd())
-        self._producer = Producer("pp", self._tools, chance, [TOPIC], (), 1.0, 1, 2000)
+        self._producer = Producer("pp", self._tools, chance, [TOPIC], (), 1.0, 1, 2000, {TOPIC: TYPE}, delays)
         manners = Manners(batch_max=4, invisible_ms=(200, 2000), wait_s=(0.0, 1.0), forget=0.5, nack=0.2)
         self._consumer = Consumer("cp", self._tools, chance, Subscription(GROUP, TOPIC), manners)
         self._deletions: list[tuple[float, float]] = []

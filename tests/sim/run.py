@@ -6,17 +6,20 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+from services.broker.core import BrokerCore
 from services.common.errors import CorruptDataError
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.controller.cluster_state import ClusterState
-from tests.sim import stored
+from tests.sim import stored, timers
 from tests.sim.checker import Checker, Verdict
-from tests.sim.clients import Consumer, Producer, Tools
+from tests.sim.clients import Consumer, Producer
+from tests.sim.delays import NEAR_MS
 from tests.sim.faults import Faults
 from tests.sim.loop import SimLoop, StuckError
-from tests.sim.passing import TOPIC, Passing, carried_out
+from tests.sim.passing import TOPIC, TYPE, Passing, carried_out
 from tests.sim.process import ProcessClock
 from tests.sim.swarm import TAGS, draw
+from tests.sim.timers import Timers
+from tests.sim.tools import Tools
 from tests.sim.trace import Trace
 from tests.sim.world import DATA, CapturedLog, World
 
@@ -120,10 +123,20 @@ class _Run:
         self.world = world
         self.faults = Faults(world)
         self.verdict = Verdict()
+        self._state: dict[str, Any] | None = None
         self._tools = Tools(world.network, world.history, world.trace, world.loop, world.log_end)
         swarm = world.swarm
         self._producers = [
-            Producer(f"p{number}", self._tools, swarm.random(f"p{number}"), list(swarm.topics), TAGS, *settings)
+            Producer(
+                f"p{number}",
+                self._tools,
+                swarm.random(f"p{number}"),
+                list(swarm.topics),
+                TAGS,
+                *settings,
+                swarm.types,
+                swarm.delays,
+            )
             for number, settings in enumerate(swarm.producers)
         ]
         consumers: list[Consumer] = []
@@ -132,7 +145,9 @@ class _Run:
                 name = f"c{len(consumers)}"
                 consumers.append(Consumer(name, self._tools, swarm.random(name), subscription, manners))
         self._consumers = consumers
-        self._passing = Passing(self._tools, swarm.random("passing"), self._create_passing, self._delete_passing)
+        self._passing = Passing(
+            self._tools, swarm.random("passing"), self._create_passing, self._delete_passing, swarm.delays
+        )
 
     async def live(self) -> None:
         """Set up, let faults strike, heal, and wait until all work is done."""
@@ -166,6 +181,7 @@ class _Run:
         await asyncio.wait(striking)
         for task in (*producing, *consuming, passing):
             task.result()
+        await self._stand_still()
         self._note_end_state()
         await world.stop()
 
@@ -178,7 +194,7 @@ class _Run:
         for name, queues in self.world.swarm.topics.items():
 
             def topic(state: ClusterState, name: str = name, queues: int = queues) -> Any:
-                return state.create_topic(options, name, TopicType.NORMAL, queues)
+                return state.create_topic(options, name, self.world.swarm.types[name], queues)
 
             await keeper.change(topic)
         for name, attempts in self.world.swarm.groups.items():
@@ -195,7 +211,7 @@ class _Run:
         if TOPIC in cluster.controller.state.topics:
             return True
         change = cluster.controller._keeper.change
-        return await carried_out(change(lambda state: state.create_topic(options, TOPIC, TopicType.NORMAL, 1)))
+        return await carried_out(change(lambda state: state.create_topic(options, TOPIC, TYPE, 1)))
 
     async def _delete_passing(self) -> bool:
         cluster = self.world.cluster
@@ -219,7 +235,7 @@ class _Run:
                 return
             if world.process is None:
                 self.faults.mend()
-            elif world.serving and world.cluster is not None and world.cluster.broker.core.popping.damaged:
+            elif world.serving and world.cluster is not None and _is_damaged(world.cluster.broker.core):
                 await world.stop()  # an operator has restored what was damaged and starts the server anew
         self.verdict.broke(
             "L2", f"after {_HEAL_S_MAX} s without faults there is still work: {self._left()}; {world.refusals[-1:]}"
@@ -235,8 +251,10 @@ class _Run:
             now_ms = core._clock.steady_ms()
             some = [f"{each.id // 8} {each.group} due in {each.due_ms - now_ms} ms" for each in core.state.table][:3]
             return f"{core.state.table.open_messages} messages are given out: {some}"
-        if core.popping.damaged:
-            return f"damaged queues: {core.popping.damaged.values()}"
+        if _is_damaged(core):
+            return f"damaged: {core.popping.damaged.values()} {core.timer.state.damaged}"
+        if pending := core.timer.state.pending.within(world.machine.wall_ms(), NEAR_MS):
+            return f"{pending} messages are due soon"
         waiting = {
             f"{each.group} {each.topic}": count
             for each in world.swarm.subscriptions
@@ -246,11 +264,27 @@ class _Run:
             return f"waiting: {waiting}"
         return ""
 
+    async def _stand_still(self) -> None:
+        """End what appends by itself: timers that are far off roll for ever."""
+        world = self.world
+        if world.cluster is None or world.process is None:
+            return
+        broker = world.cluster.broker
+
+        async def stop_timer() -> None:
+            await broker.timer.stop()
+            await broker.flusher.sync()
+
+        await world.process.spawn(stop_timer())
+
     def _note_end_state(self) -> None:
         world = self.world
         if world.cluster is not None:
             self._state = stored.derived_state(world.cluster.broker.core)
             self._progress = stored.progress(world.cluster.broker.core)
+            self._stood_still_ms = world.machine.wall_ms()
+            self._topic_ids = dict(world.cluster.broker.core._topic_ids)
+            self._timer_state = timers.state_of(world.cluster.broker.core)
 
     def judge(self) -> Verdict:
         """Hold everything that was seen against the invariants."""
@@ -263,14 +297,35 @@ class _Run:
             return self.verdict
         verdict = Checker(swarm, world.history, messages, world.arrivals).judge()
         verdict.violations[:0] = self.verdict.violations + self._passing.violations()
+        if self._state is None:
+            return verdict  # there was no server in the end, which is said already
+        records = stored.records_in_log(world.disk, folder, swarm.options.broker.log.segment_bytes)
+        delayed = Timers(swarm, world.history, records, world.appends, self._topic_ids, verdict)
+        delayed.judge(self._stood_still_ms)
+        delayed.compare("the running server", self._timer_state, self._stood_still_ms)
         clock = ProcessClock(world.loop, world.machine)
-        for what, without in (("recovery", ""), ("recovery without queue files", "consumequeue")):
+        for what, without in (
+            ("recovery", ""),
+            ("recovery without queue files", "consumequeue"),
+            ("recovery without timer files", "/timer/"),
+        ):
             disk = stored.copy_of(world.disk, without)
-            core = stored.recovered(disk, folder, swarm.options.broker, clock, swarm.options.controller.cluster_name)
+            try:
+                core = stored.recovered(
+                    disk, folder, swarm.options.broker, clock, swarm.options.controller.cluster_name
+                )
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is what this simulator is there to find
+                verdict.broke("S6", f"{what} fails: {error!r}")
+                continue
             state = stored.derived_state(core)
             if state != self._state:
                 verdict.broke("S6", f"{what} gives another state: {_difference(self._state, state)}")
+            delayed.compare(what, timers.state_of(core), self._stood_still_ms)
         return verdict
+
+
+def _is_damaged(core: BrokerCore) -> bool:
+    return bool(core.popping.damaged or core.timer.state.damaged)
 
 
 def _difference(first: dict[str, Any], second: dict[str, Any]) -> str:

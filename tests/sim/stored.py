@@ -64,13 +64,16 @@ def copy_of(disk: MemoryDisk, without: str = "") -> MemoryDisk:
     return copy
 
 
+def records_in_log(disk: MemoryDisk, folder: Path, segment_bytes: int) -> list[StoredRecord]:
+    """All records from the log's beginning to its end."""
+    log = CommitLog(copy_of(disk, "/timer/"), folder / "commitlog", segment_bytes)
+    return list(log.scan(log.start_position, log.end_position))
+
+
 def messages_in_log(disk: MemoryDisk, folder: Path, segment_bytes: int) -> list[StoredMessage]:
     """All messages from the log's beginning to its end, in their order."""
-    copy = copy_of(disk)
-    log = CommitLog(copy, folder / "commitlog", segment_bytes)
-    end = log.end_position
     found = []
-    for record in log.scan(log.start_position, end):
+    for record in records_in_log(disk, folder, segment_bytes):
         if record.kind == RecordKind.MESSAGE:
             properties = SystemProperties.FromString(record.system_properties)
             found.append(
@@ -85,7 +88,17 @@ def recovered(disk: MemoryDisk, folder: Path, options: BrokerOptions, clock: Clo
     """A broker's core recovered from a disk."""
     view = ClusterView()
     view.name = cluster
-    core = BrokerCore(options, disk, folder, clock, random.Random(0), view, lambda queue: None, lambda: None)
+    core = BrokerCore(
+        options,
+        disk,
+        folder,
+        clock,
+        random.Random(0),
+        view,
+        lambda queue: None,
+        lambda: None,
+        lambda topic, late_ms: None,
+    )
     path = folder / "checkpoint"
     if disk.exists(path):
         file = disk.open(path)

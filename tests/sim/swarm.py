@@ -4,8 +4,11 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+from services.broker.options import TimerOptions
 from services.cli.options import StandaloneOptions
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim.clients import Manners, Subscription
+from tests.sim.delays import Delays
 
 FAULTS = {
     "kill": 10,
@@ -14,9 +17,11 @@ FAULTS = {
     "restart": 3,
     "sync error": 3,
     "sync error elsewhere": 3,
+    "sync error of the timer": 3,
     "write error": 4,
     "disk full": 4,
     "bit flip": 3,
+    "bit flip of the timer": 3,
     "clock jump": 3,
     "bad ways": 5,
     "slow device": 4,
@@ -24,6 +29,9 @@ FAULTS = {
 """Fault -> how often it comes where it is on, against the others."""
 
 TAGS = ("red", "green", "blue")
+
+_TYPES = (TopicType.NORMAL, TopicType.MIXED, TopicType.MIXED, TopicType.DELAY)
+_DAY_MS = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,8 @@ class Swarm:
         faults_per_s: how often one comes.
         safety_s: how long the phase with faults lasts.
         topics: topic -> number of queues.
+        types: topic -> what it takes.
+        delays: what producers delay and take back.
         groups: group -> attempts.
         subscriptions: who reads what; each by one or more consumers.
         manners: of each consumer, by subscription.
@@ -51,6 +61,8 @@ class Swarm:
     faults_per_s: float
     safety_s: float
     topics: dict[str, int]
+    types: dict[str, "TopicType.ValueType"]
+    delays: Delays
     groups: dict[str, int]
     subscriptions: list[Subscription]
     manners: dict[Subscription, list[Manners]]
@@ -69,8 +81,9 @@ class Swarm:
         return (
             f"seed={self.seed} faults={','.join(sorted(self.faults)) or 'none'} per_s={self.faults_per_s:.2f} "
             f"flush={options.flush}/{options.flush_interval_ms} segment={options.log.segment_bytes} "
-            f"checkpoint={options.checkpoint_interval_ms} stay={options.pop.stay_ms} "
-            f"buffer={options.pop.buffer_check_points_max} topics={self.topics} groups={self.groups} "
+            f"checkpoint={options.checkpoint_interval_ms} {_describe_timer(options.timer)} stay={options.pop.stay_ms} "
+            f"buffer={options.pop.buffer_check_points_max} topics={self.topics} "
+            f"types={[TopicType.Name(each) for each in self.types.values()]} groups={self.groups} "
             f"consumers={sum(map(len, self.manners.values()))} sync_s={self.sync_s_max}"
         )
 
@@ -94,13 +107,22 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         for group in groups
         for topic in topics
     ]
+    timer = random.Random(f"{seed}/timer swarm")
+    safety_s = chance.choice((4.0, 6.0, 10.0))
     return Swarm(
         seed=seed,
-        options=_options(chance, settings or {}),
+        options=_options(chance, timer, settings or {}),
         faults=faults,
         faults_per_s=chance.choice((0.2, 0.5, 1.0)) if faults else 0.0,
-        safety_s=chance.choice((4.0, 6.0, 10.0)),
+        safety_s=safety_s,
         topics=topics,
+        types={name: timer.choice(_TYPES) for name in topics},
+        delays=Delays(
+            share=timer.choice((0.2, 0.5, 1.0)),
+            recall=timer.choice((0.0, 0.2, 0.5)),
+            latest_s=safety_s + 8.0,
+            far_ms=timer.choice((3 * _DAY_MS, 45 * _DAY_MS)),
+        ),
         groups=groups,
         subscriptions=subscriptions,
         manners={each: [_manners(chance) for _ in range(chance.choice((1, 1, 2)))] for each in subscriptions},
@@ -113,7 +135,32 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     )
 
 
-def _options(chance: random.Random, settings: dict[str, Any]) -> StandaloneOptions:
+def _describe_timer(options: TimerOptions) -> str:
+    return (
+        f"timer={options.slots}/{options.roll_window_ms}/{options.flush_interval_ms}/{options.stage_entries_max} "
+        f"delay={options.delay_ms_max} timers={options.timers_max}/{options.timers_per_slot_max}/{options.recalls_max}"
+    )
+
+
+def _timer_options(chance: random.Random) -> dict[str, Any]:
+    """The timer's settings: a small wheel rolls all the time."""
+    slots = chance.choice((*[16] * 20, *[64] * 10, 14 * 24 * 3600))
+    few = chance.random() < 0.15
+    return {
+        "slots": slots,
+        "roll_window_ms": chance.choice((2000, 2500, 5000, 8000)) if slots < 1000 else 0,
+        "log_file_bytes": 4096,
+        "flush_interval_ms": chance.choice((10, 100, 1000)),
+        "clean_interval_ms": chance.choice((10, 500, 30_000)),
+        "stage_entries_max": chance.choice((1, 3, 4096)),
+        "delay_ms_max": chance.choice((30_000, 30_000, 40 * _DAY_MS)),
+        "timers_max": 10 if few else 50_000_000,
+        "timers_per_slot_max": 3 if few else 200_000,
+        "recalls_max": 2 if few else 200_000,
+    }
+
+
+def _options(chance: random.Random, timer: random.Random, settings: dict[str, Any]) -> StandaloneOptions:
     broker: dict[str, Any] = {
         "flush": chance.choice(("sync", "sync", "async")),
         "flush_interval_ms": chance.choice((1, 50, 500)),
@@ -133,6 +180,7 @@ def _options(chance: random.Random, settings: dict[str, Any]) -> StandaloneOptio
         # Nothing may go before its time, or the checker could not demand it back.
         "retention": {"disk_used_share_max": 1.0, "interval_ms": chance.choice((500, 10_000))},
         "disk_full_share": chance.choice((0.95, 1.0)),
+        "timer": _timer_options(timer),
     }
     broker.update(settings)
     proxy: dict[str, Any] = {

@@ -14,13 +14,13 @@ from services.broker.store.consume_queue import ConsumeQueue
 from services.cli.in_process import InProcessCluster
 from services.common.errors import CorruptDataError, UnknownFormatError
 from services.rpc.service import Channel, Service
-from tests.sim.clients import LogEnd
 from tests.sim.device import SimDisk
 from tests.sim.history import Disaster, History
 from tests.sim.loop import SimLoop
 from tests.sim.network import InnerChannel, Network, Weather
 from tests.sim.process import MachineClock, Process, ProcessDisk
 from tests.sim.swarm import Swarm
+from tests.sim.tools import LogEnd
 from tests.sim.trace import Trace
 
 DATA = Path("/data")
@@ -59,6 +59,8 @@ class World:
         """What went wrong in a way that no client sees: errors in the log that no fault explains."""
         self.arrivals: dict[tuple[str, int, int], float] = {}
         """When each entry of a queue became readable, by topic, queue and offset."""
+        self.appends: dict[int, tuple[int, float]] = {}
+        """When each record was appended, by its position: by the wall clock of then, and in virtual time."""
         self._chance = swarm.random("world")
         self.network = Network(loop, swarm.random("network"), self.weather, self._served)
         self._synced_position = 0
@@ -149,7 +151,12 @@ class World:
 
         def appended(lengths: Sequence[int], buffers: Sequence[bytes]) -> None:
             append(lengths, buffers)
-            end.position = log.end_position
+            position = log.end_position
+            end.position = position
+            now = self.machine.wall_ms(), self.loop.time()
+            for length in reversed(lengths):
+                position -= length
+                self.appends[position] = now
 
         log.append = appended  # type: ignore[method-assign]
 

@@ -1,0 +1,52 @@
+"""What all clients of the simulator share."""
+
+import asyncio
+from dataclasses import dataclass
+
+from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from tests.sim.history import History
+from tests.sim.network import Network
+from tests.sim.trace import Trace
+
+OPEN_CODES = (d.Code.INTERNAL_ERROR, d.Code.INTERNAL_SERVER_ERROR, d.Code.HA_NOT_AVAILABLE, d.Code.PROXY_TIMEOUT)
+"""Refusals that may come though the thing was done."""
+_DEFINITE = ("nothing was stored", "takes no messages")
+"""Sentences of refusals with INTERNAL_ERROR after which nothing is stored."""
+
+
+class LogEnd:
+    """Where the commit log ends, as the simulator sees it from outside."""
+
+    position: int = 0
+
+
+@dataclass(slots=True)
+class Tools:
+    """What all clients share.
+
+    Args:
+        network: the way to the proxy.
+        history: what they note.
+        trace: likewise, for people.
+        log_end: where the log ends now, or ended when the process died.
+    """
+
+    network: Network
+    history: History
+    trace: Trace
+    loop: asyncio.AbstractEventLoop
+    log_end: LogEnd
+
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self.loop.time()
+
+
+def headers(client_id: str) -> dict[str, str]:
+    """What a client of the newest kind sends along."""
+    return {"x-mq-client-id": client_id, "x-mq-client-version": "5.1.2", "x-mq-language": "PYTHON"}
+
+
+def is_definite(status: d.Status) -> bool:
+    """Whether a refusal says that nothing was done."""
+    return status.code not in OPEN_CODES or any(sentence in status.message for sentence in _DEFINITE)
