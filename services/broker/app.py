@@ -28,7 +28,7 @@ from services.common.clock import Clock
 from services.common.cluster import ClusterView
 from services.common.disk import Disk, SystemDisk, replace_file
 from services.common.errors import CorruptDataError, StatusError
-from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
+from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, WatchRequest
 from services.rpc.follow import ControllerFollower
 from services.rpc.service import Channel, Service
 
@@ -52,6 +52,7 @@ class BrokerApp:
         registry: where its metrics go.
         controller: the way to the controller.
         disk: where the folder is; the machine's disk if not given.
+        process: what operators are shown of it; its name alone if not given.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class BrokerApp:
         registry: CollectorRegistry,
         controller: Channel,
         disk: Disk | None = None,
+        process: WatchRequest | None = None,
     ) -> None:
         self._options = options
         self._folder = data_dir
@@ -73,7 +75,9 @@ class BrokerApp:
         self._disk_look_at_position = 0
         self._damage_told: set[ConsumeQueue] = set()
         self.view = ClusterView()
-        self.follower = ControllerFollower(controller, self.view, options.name, clock)
+        self.follower = ControllerFollower(
+            controller, self.view, process or WatchRequest(process=options.name, kind=WatchRequest.BROKER), clock
+        )
         self._disk.make_folder(data_dir)
         self.statistics = BrokerStatistics()
         self.timer_statistics = TimerStatistics()

@@ -1,6 +1,7 @@
 """The processes of a cluster that run one service each: controller, broker, proxy."""
 
 import asyncio
+import os
 import random
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from services.broker.app import BrokerApp
 from services.cli.data_lock import DataLock
 from services.cli.options import ClusterOptions
 from services.cli.serving import (
+    CONTROLLER_LIMITS,
     INTERNAL_LIMITS,
     client_limits,
     client_tls,
@@ -25,7 +27,7 @@ from services.cli.serving import (
 )
 from services.common.clock import SystemClock
 from services.common.errors import ConfigurationError
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
 from services.controller.app import ControllerApp
 from services.proxy.app import ProxyApp
 from services.rpc.client import connect
@@ -113,7 +115,7 @@ class ControllerProcess(_ServiceProcess):
             options, self._data_dir / "controller", self._clock, self._secrets, self._registry, _to_broker
         )
         await app.start()
-        server = grpc_server(app.service, "popwheel", INTERNAL_LIMITS, self._registry)
+        server = grpc_server(app.service, "popwheel", CONTROLLER_LIMITS, self._registry)
         await listen(server, options.grpc_host, options.grpc_port, "controller.grpc_port")
         self._stack.push_async_callback(server.stop, _GRACE_S)
         self._stack.push_async_callback(app.stop)  # ends the streams of watchers, which the server would wait for
@@ -152,7 +154,15 @@ class BrokerProcess(_ServiceProcess):
         self._lock(self._data_dir)
         controller = _to_controller(options.controller_address, "broker.controller_address")
         stack.push_async_callback(controller.close)
-        app = BrokerApp(options, self._data_dir / "broker", self._clock, self._random(), self._registry, controller)
+        app = BrokerApp(
+            options,
+            self._data_dir / "broker",
+            self._clock,
+            self._random(),
+            self._registry,
+            controller,
+            process=_introduction(WatchRequest.BROKER, options.name, "", options.http_port),
+        )
         self._app = app
         await app.start()
         stack.push_async_callback(app.stop)
@@ -190,11 +200,18 @@ class ProxyProcess(_ServiceProcess):
 
     Args:
         options: settings of the cluster.
+        worker: whether it is one of several on one port.
     """
+
+    def __init__(self, options: ClusterOptions, *, worker: bool = False) -> None:
+        super().__init__(options)
+        self._worker = worker
 
     async def start(self) -> None:
         """Follow the controller and serve clients."""
         options, stack = self._options.proxy, self._stack
+        host = host_in_address(options.grpc_host)
+        address = f"{options.advertised_host or host}:{options.advertised_port or options.grpc_port}"
         controller = _to_controller(options.controller, "proxy.controller")
         stack.push_async_callback(controller.close)
         app = ProxyApp(
@@ -204,6 +221,7 @@ class ProxyProcess(_ServiceProcess):
             self._registry,
             controller,
             _to_broker,
+            _introduction(WatchRequest.PROXY, options.name or address, address, options.http_port),
         )
         await app.start()
         stack.push_async_callback(app.stop)
@@ -214,7 +232,7 @@ class ProxyProcess(_ServiceProcess):
             self._registry,
             client_tls(options.tls),
         )
-        await listen(server, options.grpc_host, options.grpc_port, "proxy.grpc_port")
+        await listen(server, options.grpc_host, options.grpc_port, "proxy.grpc_port", shared=self._worker)
         stack.push_async_callback(server.stop, _GRACE_S)
         stack.callback(app.drain)
         http = await self._serve_http(
@@ -225,10 +243,16 @@ class ProxyProcess(_ServiceProcess):
         )
         _logger.info(
             "popwheel proxy serves",
-            grpc=f"{host_in_address(options.grpc_host)}:{server.port}",
+            name=options.name or address,
+            grpc=f"{host}:{server.port}",
             http=http,
             controller=options.controller,
         )
+
+
+def _introduction(kind: WatchRequest.Kind.ValueType, name: str, address: str, http_port: int) -> WatchRequest:
+    """What the controller shows operators of this process."""
+    return WatchRequest(process=name, kind=kind, address=address, pid=os.getpid(), http_port=http_port)
 
 
 def _to_broker(broker: BrokerInfo) -> Channel:

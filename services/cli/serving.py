@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
 _logger = structlog.get_logger()
 
-INTERNAL_LIMITS = Limits(message_bytes_max=64 * MIB)
+INTERNAL_LIMITS = Limits(message_bytes_max=64 * MIB, keepalive_interval_s=5.0, keepalive_timeout_s=5.0)
 """Between our own services, which bound what they send themselves."""
+
+CONTROLLER_LIMITS = replace(INTERNAL_LIMITS, keepalive_interval_s=1.0, keepalive_timeout_s=1.5)
+"""Of the controller: a broker that hangs, with its connection open, is out of every route after three seconds or so."""
 
 
 class GrpcServer(Protocol):
@@ -33,8 +36,8 @@ class GrpcServer(Protocol):
 
     port: int
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen and serve."""
+    async def start(self, host: str, port: int, *, shared: bool = False) -> None:
+        """Listen and serve, perhaps on a port that other processes of the same user share."""
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, and give those under way some seconds."""
@@ -127,7 +130,7 @@ def grpc_server(
     return server
 
 
-async def listen(server: "GrpcServer", host: str, port: int, key: str) -> None:
+async def listen(server: "GrpcServer", host: str, port: int, key: str, *, shared: bool = False) -> None:
     """Let a gRPC server listen.
 
     Args:
@@ -135,14 +138,15 @@ async def listen(server: "GrpcServer", host: str, port: int, key: str) -> None:
         host: name or address.
         port: 0 for any.
         key: the setting of the port, for the sentence if it cannot be had.
+        shared: whether workers share the port.
 
     Raises:
         ConfigurationError: the port or the address cannot be had.
     """
     try:
-        await server.start(host, port)
+        await server.start(host, port, shared=shared)
     except (OSError, OverflowError) as error:
-        raise _not_ours(key, host, port, error) from error
+        raise not_ours(key, host, port, error) from error
 
 
 async def serve_http(
@@ -167,7 +171,7 @@ async def serve_http(
     try:
         await server.start()
     except OSError as error:
-        raise _not_ours(key, host, port, error) from error
+        raise not_ours(key, host, port, error) from error
     return server
 
 
@@ -178,7 +182,8 @@ async def load_http() -> None:
     await asyncio.to_thread(import_module, "services.common.http")
 
 
-def _not_ours(key: str, host: str, port: int, error: Exception) -> ConfigurationError:
+def not_ours(key: str, host: str, port: int, error: Exception) -> ConfigurationError:
+    """What to say when a port or an address cannot be had; `key` is the setting to change."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return ConfigurationError(
         key, f"cannot listen on {host_in_address(host)}:{port}: {reason}; choose another port or address"

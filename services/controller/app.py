@@ -16,6 +16,7 @@ from services.controller.cluster_state import ClusterState
 from services.controller.metrics import ControllerMetrics
 from services.controller.options import ControllerOptions
 from services.controller.private_disk import PrivateDisk
+from services.controller.processes import Processes
 from services.controller.server import ControllerServer
 from services.controller.state_keeper import StateKeeper
 from services.controller.state_store import StateStore
@@ -37,7 +38,7 @@ class ControllerApp:
     Args:
         options: the controller's settings.
         data_dir: the controller's own folder; made if it is not there.
-        clock: measures how long saves take.
+        clock: measures how long saves take, and tells since when a process is there.
         random_source: the receipt key is drawn from it once, so a real process hands in `random.SystemRandom()`.
         registry: where its metrics are shown.
         broker_channels: makes a channel to a broker; used only for what the admin API asks of brokers.
@@ -70,7 +71,10 @@ class ControllerApp:
             ClusterState(options.cluster_name, b""), self._save, self._watchers.publish, options.changes_waiting_max
         )
         self._timers = Timers(self._keeper, broker_channels)
-        self._server = ControllerServer(options, self._keeper, self._watchers, self._metrics.watchers_lagged.inc)
+        self._processes = Processes()
+        self._server = ControllerServer(
+            options, self._keeper, self._watchers, self._processes, clock, self._metrics.watchers_lagged.inc
+        )
         self._started = False
 
     @property
@@ -87,9 +91,11 @@ class ControllerApp:
     def admin(self) -> "APIRouter":
         """The routes of the admin API, `/api/v1/...`. FastAPI is loaded when this is first asked for."""
         from services.controller.admin import admin_router
+        from services.controller.status_admin import status_router
         from services.controller.timer_admin import timer_router
 
         router = admin_router(self._options, self._keeper)
+        router.include_router(status_router(self._keeper, self._processes))
         router.include_router(timer_router(self._timers))
         return router
 

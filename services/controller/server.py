@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import structlog
 
+from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import (
@@ -20,6 +21,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import (
 )
 from services.controller.cluster_state import ClusterState
 from services.controller.options import ControllerOptions
+from services.controller.processes import Processes
 from services.controller.state_keeper import StateKeeper
 from services.controller.watchers import Watcher, Watchers
 from services.rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, REGISTER_BROKER, WATCH
@@ -35,15 +37,25 @@ class ControllerServer:
         options: limits and defaults.
         keeper: holds and changes the state.
         watchers: who gets its changes.
+        processes: who is there, for operators.
+        clock: since when.
         lagged: called whenever a watcher fell too far behind.
     """
 
     def __init__(
-        self, options: ControllerOptions, keeper: StateKeeper, watchers: Watchers, lagged: Callable[[], None]
+        self,
+        options: ControllerOptions,
+        keeper: StateKeeper,
+        watchers: Watchers,
+        processes: Processes,
+        clock: Clock,
+        lagged: Callable[[], None],
     ) -> None:
         self._options = options
         self._keeper = keeper
         self._watchers = watchers
+        self._processes = processes
+        self._clock = clock
         self._lagged = lagged
         self._registrations: dict[str, object] = {}
         self._registering: set[asyncio.Task[object]] = set()
@@ -66,6 +78,7 @@ class ControllerServer:
         arrived = asyncio.Event()
         watcher = Watcher(self._options.watcher_updates_max, lambda: self._keeper.state.snapshot(), arrived.set)
         self._watchers.add(watcher)
+        watching = self._processes.came(request, call.peer, self._clock.wall_ms())
         try:
             lagged = 0
             while True:
@@ -84,6 +97,7 @@ class ControllerServer:
             return
         finally:
             self._watchers.remove(watcher)
+            self._processes.left(watching)
 
     async def _ensure_topic(self, call: Call, request: EnsureTopicRequest) -> EnsureTopicResponse:
         def decide(state: ClusterState) -> ClusterUpdate | None:
@@ -139,11 +153,13 @@ class ControllerServer:
         decide(self._keeper.state)  # a refused one must not take the name from the stream that holds it
         self._registrations[broker.name] = registration
         await self._keeper.change_brokers(decide)
+        self._processes.registered(broker.name, self._clock.wall_ms())
         _logger.info("broker registered", broker=broker.name, address=broker.address)
 
     def _dismiss(self, name: str, registration: object) -> None:
         if self._registrations.get(name) is not registration:
             return  # a newer stream of the same broker holds the name
         del self._registrations[name]
+        self._processes.dismissed(name)
         self._keeper.change_brokers_soon(lambda state: state.dismiss_broker(name))
         _logger.info("broker's registration ended", broker=name)

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
 from services.proxy.acking import Acking
 from services.proxy.admission import Admission
 from services.proxy.background import Background
@@ -50,6 +50,7 @@ class ProxyApp:
         registry: where metrics are shown.
         controller: the way to the controller.
         broker_channels: makes a channel to a broker, not connected yet.
+        process: what operators are shown of it; its name alone if not given.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class ProxyApp:
         registry: CollectorRegistry,
         controller: Channel,
         broker_channels: Callable[[BrokerInfo], Channel],
+        process: WatchRequest | None = None,
     ) -> None:
         self.options = options
         self.view = ClusterView()
@@ -67,7 +69,12 @@ class ProxyApp:
         self._clock = clock
         self._background = Background()
         self._streams = Background()
-        self._follower = ControllerFollower(controller, self.view, options.name or "proxy", clock)
+        self._follower = ControllerFollower(
+            controller,
+            self.view,
+            process or WatchRequest(process=options.name or "proxy", kind=WatchRequest.PROXY),
+            clock,
+        )
         receive = options.receive
         self._brokers = Brokers(self.view, broker_channels, self._background)
         self._clients = Clients(options.client.sessions_max, options.client.expiry_ms / 1000)

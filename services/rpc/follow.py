@@ -25,16 +25,16 @@ class ControllerFollower:
     Args:
         channel: to the controller.
         view: what is kept up to date.
-        process: name of this process, shown at the controller.
+        process: who this is, shown at the controller; its name alone will do.
         clock: tells how long the controller has been away.
     """
 
-    def __init__(self, channel: Channel, view: ClusterView, process: str, clock: Clock) -> None:
+    def __init__(self, channel: Channel, view: ClusterView, process: str | WatchRequest, clock: Clock) -> None:
         self.view = view
         self.away_since: float | None = clock.monotonic()
         """Since when the controller is away, in seconds of the monotonic clock; None while it is there."""
         self._channel = channel
-        self._process = process
+        self._request = WatchRequest(process=process) if isinstance(process, str) else process
         self._clock = clock
         self._ready = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -81,7 +81,7 @@ class ControllerFollower:
         except RpcError as error:
             return str(error)
         try:
-            await stream.send([WatchRequest(process=self._process)])
+            await stream.send([self._request])
             await stream.end()
             while (update := await stream.receive()) is not None:
                 self.view.apply(update)

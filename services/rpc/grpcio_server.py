@@ -50,8 +50,8 @@ class GrpcioServer:
         self._clock = clock or SystemClock()
         self._server: Any = None
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen on a port, 0 for any that is free (`self.port` tells which).
+    async def start(self, host: str, port: int, *, shared: bool = False) -> None:
+        """Listen on a port, 0 for any that is free (`self.port` tells which); `shared` as for the other server.
 
         Raises:
             OSError: the address is taken or not ours.
@@ -64,7 +64,7 @@ class GrpcioServer:
                 ("grpc.max_receive_message_length", self._limits.message_bytes_max),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_concurrent_streams", self._limits.concurrent_streams_max),
-                ("grpc.so_reuseport", 0),
+                ("grpc.so_reuseport", int(shared)),
                 ("grpc.http2.min_ping_interval_without_data_ms", 1000),
             ]
         )

@@ -19,7 +19,8 @@ from services.rpc.totals import Totals
 
 log = structlog.get_logger()
 
-_CHECK_EVERY_S = 1.0
+_CHECK_S_MIN = 0.25
+_CHECK_S_MAX = 1.0
 _LAST_STREAMS_S = 1.0
 _BACKLOG = 1024
 
@@ -63,28 +64,36 @@ class Server:
         self._connections: set[ServerConnection] = set()
         self.totals = Totals(self.limits, self._connections)
         self._check_timer: asyncio.TimerHandle | None = None
+        interval_s = self.limits.keepalive_interval_s / 2 or _CHECK_S_MAX
+        self._check_every_s = min(_CHECK_S_MAX, max(_CHECK_S_MIN, interval_s))
         self._quiet: asyncio.Future[None] | None = None
 
-    async def start(self, host: str, port: int) -> None:
+    async def start(self, host: str, port: int, *, shared: bool = False) -> None:
         """Listen.
 
         Args:
             host: name or address to listen on.
             port: 0 for any that is free; `self.port` tells which.
+            shared: whether other processes of the same user may listen on it as well (SO_REUSEPORT); the kernel then
+                gives each connection to one of them.
 
         Raises:
             OSError: the address is taken or not ours.
         """
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
-            lambda: ServerConnection(self), host, port, backlog=self.limits.accepted_at_once_max
+            lambda: ServerConnection(self),
+            host,
+            port,
+            backlog=self.limits.accepted_at_once_max,
+            reuse_port=shared or None,
         )
         # To asyncio the backlog is also how many it accepts at once; what waits in the kernel costs no file.
         for listening in self._listener.sockets:
             with listening.dup() as twin:
                 twin.listen(_BACKLOG)
         self.port = self._listener.sockets[0].getsockname()[1]
-        self._check_timer = loop.call_later(_CHECK_EVERY_S, self._check)
+        self._check_timer = loop.call_later(self._check_every_s, self._check)
 
     async def stop(self, grace_s: float) -> None:
         """Take no more connections or calls, and give calls under way `grace_s` seconds to end; then end them.
@@ -165,4 +174,4 @@ class Server:
         now = self.clock.monotonic()
         for connection in list(self._connections):
             connection.check(now)
-        self._check_timer = asyncio.get_running_loop().call_later(_CHECK_EVERY_S, self._check)
+        self._check_timer = asyncio.get_running_loop().call_later(self._check_every_s, self._check)

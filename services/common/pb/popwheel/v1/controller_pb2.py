@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpopwheel/v1/controller.proto\x12\x0bpopwheel.v1\"W\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x04type\x18\x02 \x01(\x0e\x32\x16.popwheel.v1.TopicType\x12\x0e\n\x06queues\x18\x03 \x01(\x05\x12\n\n\x02id\x18\x04 \x01(\x03\"Y\n\x05Group\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cmax_attempts\x18\x02 \x01(\x05\x12\x0c\n\x04\x66ifo\x18\x03 \x01(\x08\x12\x12\n\nbackoff_ms\x18\x04 \x03(\x03\x12\n\n\x02id\x18\x05 \x01(\x03\"+\n\nBrokerInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\",\n\x07\x43luster\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0breceipt_key\x18\x02 \x01(\x0c\"\x1f\n\x0cWatchRequest\x12\x0f\n\x07process\x18\x01 \x01(\t\"\x95\x02\n\rClusterUpdate\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12%\n\x07\x63luster\x18\x03 \x01(\x0b\x32\x14.popwheel.v1.Cluster\x12\"\n\x06topics\x18\x04 \x03(\x0b\x32\x12.popwheel.v1.Topic\x12\x16\n\x0e\x64\x65leted_topics\x18\x05 \x03(\t\x12\"\n\x06groups\x18\x06 \x03(\x0b\x32\x12.popwheel.v1.Group\x12\x16\n\x0e\x64\x65leted_groups\x18\x07 \x03(\t\x12(\n\x07\x62rokers\x18\x08 \x03(\x0b\x32\x17.popwheel.v1.BrokerInfo\x12\x18\n\x10\x64\x65parted_brokers\x18\t \x03(\t\"H\n\x12\x45nsureTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x04type\x18\x02 \x01(\x0e\x32\x16.popwheel.v1.TopicType\"8\n\x13\x45nsureTopicResponse\x12!\n\x05topic\x18\x01 \x01(\x0b\x32\x12.popwheel.v1.Topic\"\"\n\x12\x45nsureGroupRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"8\n\x13\x45nsureGroupResponse\x12!\n\x05group\x18\x01 \x01(\x0b\x32\x12.popwheel.v1.Group\"=\n\x12\x42rokerRegistration\x12\'\n\x06\x62roker\x18\x01 \x01(\x0b\x32\x17.popwheel.v1.BrokerInfo\"#\n\x10\x42rokerRegistered\x12\x0f\n\x07version\x18\x01 \x01(\x03*d\n\tTopicType\x12\x1a\n\x16TOPIC_TYPE_UNSPECIFIED\x10\x00\x12\n\n\x06NORMAL\x10\x01\x12\x08\n\x04\x46IFO\x10\x02\x12\t\n\x05\x44\x45LAY\x10\x03\x12\x0f\n\x0bTRANSACTION\x10\x04\x12\t\n\x05MIXED\x10\x05\x32\xc8\x02\n\nController\x12@\n\x05Watch\x12\x19.popwheel.v1.WatchRequest\x1a\x1a.popwheel.v1.ClusterUpdate0\x01\x12P\n\x0b\x45nsureTopic\x12\x1f.popwheel.v1.EnsureTopicRequest\x1a .popwheel.v1.EnsureTopicResponse\x12P\n\x0b\x45nsureGroup\x12\x1f.popwheel.v1.EnsureGroupRequest\x1a .popwheel.v1.EnsureGroupResponse\x12T\n\x0eRegisterBroker\x12\x1f.popwheel.v1.BrokerRegistration\x1a\x1d.popwheel.v1.BrokerRegistered(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpopwheel/v1/controller.proto\x12\x0bpopwheel.v1\"W\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x04type\x18\x02 \x01(\x0e\x32\x16.popwheel.v1.TopicType\x12\x0e\n\x06queues\x18\x03 \x01(\x05\x12\n\n\x02id\x18\x04 \x01(\x03\"Y\n\x05Group\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cmax_attempts\x18\x02 \x01(\x05\x12\x0c\n\x04\x66ifo\x18\x03 \x01(\x08\x12\x12\n\nbackoff_ms\x18\x04 \x03(\x03\x12\n\n\x02id\x18\x05 \x01(\x03\"+\n\nBrokerInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\",\n\x07\x43luster\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0breceipt_key\x18\x02 \x01(\x0c\"\xb3\x01\n\x0cWatchRequest\x12\x0f\n\x07process\x18\x01 \x01(\t\x12,\n\x04kind\x18\x02 \x01(\x0e\x32\x1e.popwheel.v1.WatchRequest.Kind\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\x03\x12\x11\n\thttp_port\x18\x05 \x01(\x05\"3\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\n\n\x06\x42ROKER\x10\x01\x12\t\n\x05PROXY\x10\x02\"\x95\x02\n\rClusterUpdate\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12%\n\x07\x63luster\x18\x03 \x01(\x0b\x32\x14.popwheel.v1.Cluster\x12\"\n\x06topics\x18\x04 \x03(\x0b\x32\x12.popwheel.v1.Topic\x12\x16\n\x0e\x64\x65leted_topics\x18\x05 \x03(\t\x12\"\n\x06groups\x18\x06 \x03(\x0b\x32\x12.popwheel.v1.Group\x12\x16\n\x0e\x64\x65leted_groups\x18\x07 \x03(\t\x12(\n\x07\x62rokers\x18\x08 \x03(\x0b\x32\x17.popwheel.v1.BrokerInfo\x12\x18\n\x10\x64\x65parted_brokers\x18\t \x03(\t\"H\n\x12\x45nsureTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x04type\x18\x02 \x01(\x0e\x32\x16.popwheel.v1.TopicType\"8\n\x13\x45nsureTopicResponse\x12!\n\x05topic\x18\x01 \x01(\x0b\x32\x12.popwheel.v1.Topic\"\"\n\x12\x45nsureGroupRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"8\n\x13\x45nsureGroupResponse\x12!\n\x05group\x18\x01 \x01(\x0b\x32\x12.popwheel.v1.Group\"=\n\x12\x42rokerRegistration\x12\'\n\x06\x62roker\x18\x01 \x01(\x0b\x32\x17.popwheel.v1.BrokerInfo\"#\n\x10\x42rokerRegistered\x12\x0f\n\x07version\x18\x01 \x01(\x03*d\n\tTopicType\x12\x1a\n\x16TOPIC_TYPE_UNSPECIFIED\x10\x00\x12\n\n\x06NORMAL\x10\x01\x12\x08\n\x04\x46IFO\x10\x02\x12\t\n\x05\x44\x45LAY\x10\x03\x12\x0f\n\x0bTRANSACTION\x10\x04\x12\t\n\x05MIXED\x10\x05\x32\xc8\x02\n\nController\x12@\n\x05Watch\x12\x19.popwheel.v1.WatchRequest\x1a\x1a.popwheel.v1.ClusterUpdate0\x01\x12P\n\x0b\x45nsureTopic\x12\x1f.popwheel.v1.EnsureTopicRequest\x1a .popwheel.v1.EnsureTopicResponse\x12P\n\x0b\x45nsureGroup\x12\x1f.popwheel.v1.EnsureGroupRequest\x1a .popwheel.v1.EnsureGroupResponse\x12T\n\x0eRegisterBroker\x12\x1f.popwheel.v1.BrokerRegistration\x1a\x1d.popwheel.v1.BrokerRegistered(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'services.common.pb.popwheel.v1.controller_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TOPICTYPE']._serialized_start=955
-  _globals['_TOPICTYPE']._serialized_end=1055
+  _globals['_TOPICTYPE']._serialized_start=1104
+  _globals['_TOPICTYPE']._serialized_end=1204
   _globals['_TOPIC']._serialized_start=45
   _globals['_TOPIC']._serialized_end=132
   _globals['_GROUP']._serialized_start=134
@@ -41,22 +41,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BROKERINFO']._serialized_end=268
   _globals['_CLUSTER']._serialized_start=270
   _globals['_CLUSTER']._serialized_end=314
-  _globals['_WATCHREQUEST']._serialized_start=316
-  _globals['_WATCHREQUEST']._serialized_end=347
-  _globals['_CLUSTERUPDATE']._serialized_start=350
-  _globals['_CLUSTERUPDATE']._serialized_end=627
-  _globals['_ENSURETOPICREQUEST']._serialized_start=629
-  _globals['_ENSURETOPICREQUEST']._serialized_end=701
-  _globals['_ENSURETOPICRESPONSE']._serialized_start=703
-  _globals['_ENSURETOPICRESPONSE']._serialized_end=759
-  _globals['_ENSUREGROUPREQUEST']._serialized_start=761
-  _globals['_ENSUREGROUPREQUEST']._serialized_end=795
-  _globals['_ENSUREGROUPRESPONSE']._serialized_start=797
-  _globals['_ENSUREGROUPRESPONSE']._serialized_end=853
-  _globals['_BROKERREGISTRATION']._serialized_start=855
-  _globals['_BROKERREGISTRATION']._serialized_end=916
-  _globals['_BROKERREGISTERED']._serialized_start=918
-  _globals['_BROKERREGISTERED']._serialized_end=953
-  _globals['_CONTROLLER']._serialized_start=1058
-  _globals['_CONTROLLER']._serialized_end=1386
+  _globals['_WATCHREQUEST']._serialized_start=317
+  _globals['_WATCHREQUEST']._serialized_end=496
+  _globals['_WATCHREQUEST_KIND']._serialized_start=445
+  _globals['_WATCHREQUEST_KIND']._serialized_end=496
+  _globals['_CLUSTERUPDATE']._serialized_start=499
+  _globals['_CLUSTERUPDATE']._serialized_end=776
+  _globals['_ENSURETOPICREQUEST']._serialized_start=778
+  _globals['_ENSURETOPICREQUEST']._serialized_end=850
+  _globals['_ENSURETOPICRESPONSE']._serialized_start=852
+  _globals['_ENSURETOPICRESPONSE']._serialized_end=908
+  _globals['_ENSUREGROUPREQUEST']._serialized_start=910
+  _globals['_ENSUREGROUPREQUEST']._serialized_end=944
+  _globals['_ENSUREGROUPRESPONSE']._serialized_start=946
+  _globals['_ENSUREGROUPRESPONSE']._serialized_end=1002
+  _globals['_BROKERREGISTRATION']._serialized_start=1004
+  _globals['_BROKERREGISTRATION']._serialized_end=1065
+  _globals['_BROKERREGISTERED']._serialized_start=1067
+  _globals['_BROKERREGISTERED']._serialized_end=1102
+  _globals['_CONTROLLER']._serialized_start=1207
+  _globals['_CONTROLLER']._serialized_end=1535
 # @@protoc_insertion_point(module_scope)

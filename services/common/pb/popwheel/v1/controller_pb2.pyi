@@ -156,19 +156,50 @@ Global___Cluster: _TypeAlias = Cluster  # noqa: Y015
 
 @_typing.final
 class WatchRequest(_message.Message):
+    """Who watches, for logs and status pages."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
+    class _Kind:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[WatchRequest._Kind.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        KIND_UNSPECIFIED: WatchRequest._Kind.ValueType  # 0
+        BROKER: WatchRequest._Kind.ValueType  # 1
+        PROXY: WatchRequest._Kind.ValueType  # 2
+
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
+    KIND_UNSPECIFIED: WatchRequest.Kind.ValueType  # 0
+    BROKER: WatchRequest.Kind.ValueType  # 1
+    PROXY: WatchRequest.Kind.ValueType  # 2
+
     PROCESS_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    HTTP_PORT_FIELD_NUMBER: _builtins.int
     process: _builtins.str
-    """Name of the process that asks, for logs and status pages."""
+    """Name of the process."""
+    kind: Global___WatchRequest.Kind.ValueType
+    address: _builtins.str
+    """host:port at which it is reached: by clients if it is a proxy, by proxies if it is a broker."""
+    pid: _builtins.int
+    http_port: _builtins.int
+    """Where it answers /readyz, at the address that the call comes from; 0 if it cannot be asked."""
     def __init__(
         self,
         *,
         process: _builtins.str = ...,
+        kind: Global___WatchRequest.Kind.ValueType = ...,
+        address: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        http_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["process", b"process"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "http_port", b"http_port", "kind", b"kind", "pid", b"pid", "process", b"process"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
