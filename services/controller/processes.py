@@ -1,0 +1,126 @@
+"""Which brokers and proxies are there, as an operator asks: who they are, where, since when (pure).
+
+Kept in memory only: brokers are known by the stream that registers them, proxies by the stream on which they watch the
+cluster, so a process that has gone, or hangs, is gone from here when its stream is.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Watching:
+    """One stream of somebody who watches the cluster.
+
+    Args:
+        request: who it is.
+        peer: where the call comes from, `127.0.0.1:40312`; `local` within one process.
+        since_ms: since when, wall clock.
+    """
+
+    request: WatchRequest
+    peer: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A broker or proxy.
+
+    Args:
+        kind: `broker` or `proxy`.
+        name: of the process.
+        address: host:port at which it is reached; empty if it did not say.
+        pid: its number, if it runs on the controller's machine.
+        since_ms: since when it is registered, wall clock.
+        health: host:port at which it can be asked whether it is ready; empty if it cannot.
+        trouble: what is wrong with it as far as the controller sees; empty if nothing is.
+    """
+
+    kind: str
+    name: str
+    address: str
+    pid: int | None
+    since_ms: int
+    health: str
+    trouble: str = ""
+
+
+class Processes:
+    """All that watch, and since when each broker is registered."""
+
+    def __init__(self) -> None:
+        self._watching: dict[Watching, None] = {}
+        self._registered_ms: dict[str, int] = {}
+
+    def came(self, request: WatchRequest, peer: str, now_ms: int) -> Watching:
+        """Somebody watches from now on, until `left`."""
+        watching = Watching(request, peer, now_ms)
+        self._watching[watching] = None
+        return watching
+
+    def left(self, watching: Watching) -> None:
+        """Its stream has ended."""
+        self._watching.pop(watching, None)
+
+    def registered(self, broker: str, now_ms: int) -> None:
+        """A broker is registered from now on."""
+        self._registered_ms[broker] = now_ms
+
+    def dismissed(self, broker: str) -> None:
+        """A broker is not registered any more."""
+        self._registered_ms.pop(broker, None)
+
+    def members(self, brokers: Mapping[str, BrokerInfo]) -> list[Member]:
+        """All brokers, then all proxies, by name.
+
+        Args:
+            brokers: those that are in the routes.
+        """
+        watching = {each.request.process: each for each in self._of(WatchRequest.BROKER)}
+        found = [self._broker(name, brokers.get(name), watching.get(name)) for name in brokers.keys() | watching.keys()]
+        found += [_member("proxy", each, each.request.address) for each in self._of(WatchRequest.PROXY)]
+        return sorted(found, key=lambda member: (member.kind, _natural(member.name), member.since_ms))
+
+    def _of(self, kind: WatchRequest.Kind.ValueType) -> Iterator[Watching]:
+        return (watching for watching in self._watching if watching.request.kind == kind)
+
+    def _broker(self, name: str, info: BrokerInfo | None, watching: Watching | None) -> Member:
+        since_ms = self._registered_ms.get(name, 0)
+        if watching is None:  # of an older release, or just between two streams
+            return Member("broker", name, info.address if info is not None else "", None, since_ms, "")
+        if info is None:
+            return _member("broker", watching, watching.request.address, trouble="it is not registered")
+        return _member("broker", watching, info.address, since_ms)
+
+
+def _member(kind: str, watching: Watching, address: str, since_ms: int | None = None, trouble: str = "") -> Member:
+    request = watching.request
+    host = watching.peer.rpartition(":")[0]
+    return Member(
+        kind=kind,
+        name=request.process,
+        address=address,
+        pid=request.pid if request.pid and _is_here(host) else None,
+        since_ms=watching.since_ms if since_ms is None else since_ms,
+        health=f"{host}:{request.http_port}" if host and request.http_port else "",
+        trouble=trouble,
+    )
+
+
+def _is_here(host: str) -> bool:
+    """Whether a call from there came from this machine; one without a host came from this process."""
+    try:
+        return not host or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _natural(name: str) -> tuple[str, int, str]:
+    """So that broker-10 comes after broker-9."""
+    letters = name.rstrip("0123456789")
+    digits = name[len(letters) :]
+    return letters, int(digits or 0), name
