@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from services.broker.options import BrokerOptions
-from services.broker.store.message_store import MessageStore
+from services.broker.store.message_store import Appended, MessageStore
 from services.broker.store.record import Record, RecordKind, hash_tag
 from services.broker.timer import recovery, timer_checkpoint
 from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
@@ -25,7 +25,7 @@ from services.broker.timer.stages import (
 )
 from services.broker.timer.timer_checkpoint import TimerCheckpoint
 from services.broker.timer.timer_log import TimerLog
-from services.broker.timer.timer_state import SLOT_MS, TimerState
+from services.broker.timer.timer_state import SLOT_MS, TimerRequest, TimerState
 from services.broker.timer.wheel import TimerWheel
 from services.common.clock import Clock
 from services.common.disk import Disk
@@ -153,11 +153,14 @@ class MessageTimer:
 
     # What is told from outside
 
-    def accept(self, run: MessageRun) -> tuple[list[Record], list[int]]:
+    def accept(self, run: MessageRun) -> tuple[list[Record], list[Delay | None]]:
         """The records of a delayed run: of the timer queue, or of the topic itself where the time has come already.
 
+        They count as pending at once, so that the limits hold for what comes next; to be followed by `appended`, or by
+        `withdrawn` if they could not be appended.
+
         Returns:
-            The records in order, and when each is due; 0 for those that are not delayed any more.
+            The records in order, and what each says; None for those that are not delayed any more.
 
         Raises:
             StatusError: ILLEGAL_DELIVERY_TIME or TOO_MANY_REQUESTS; nothing was changed.
@@ -166,12 +169,12 @@ class MessageTimer:
         options, pending = self._options, self.state.pending
         topic_id = self._topic_id(run.topic) or 0
         records: list[Record] = []
-        dues: list[int] = []
+        delays: list[Delay | None] = []
         for payload, properties, tag, due_ms in zip(
             run.payloads, run.system_properties, run.tags, run.due_ms, strict=True
         ):
             if due_ms <= now_ms:
-                dues.append(0)
+                delays.append(None)
                 records.append(Record(RecordKind.MESSAGE, run.topic, run.queue_id, payload, properties, hash_tag(tag)))
                 continue
             if due_ms - now_ms > options.delay_ms_max:
@@ -191,24 +194,31 @@ class MessageTimer:
                     f"{pending.at(due_ms)} messages are due within that second, the limit "
                     "(broker.timer.timers_per_slot_max); choose another delivery time",
                 )
-            dues.append(due_ms)
-            origin = Delay(run.topic, run.queue_id, topic_id, due_ms).encode()
+            delay = Delay(run.topic, run.queue_id, topic_id, due_ms)
+            delays.append(delay)
             records.append(
-                Record(RecordKind.TIMER, TIMER_TOPIC, TIMER_QUEUE, payload, properties, hash_tag(tag), origin=origin)
+                Record(
+                    RecordKind.TIMER, TIMER_TOPIC, TIMER_QUEUE, payload, properties, hash_tag(tag), 0, delay.encode()
+                )
             )
-        return records, dues
+        for taken in delays:
+            if taken is not None:
+                pending.add(taken.topic, taken.due_ms)
+        return records, delays
 
-    def accepted(self, topic: str, dues: Sequence[int]) -> None:
-        """What `accept` gave is appended next."""
-        for due_ms in dues:
-            if due_ms:
-                self.state.pending.add(topic, due_ms)
+    def appended(self, appended: Appended, delays: Sequence[Delay | None]) -> None:
+        """What `accept` gave was appended; what it says need not be read from the log again."""
+        handed, handed_max = self.state.handed, self._options.stage_entries_max
+        ends = [*appended.positions[1:], appended.end_position]
+        for offset, position, end, delay in zip(appended.queue_offsets, appended.positions, ends, delays, strict=True):
+            if delay is not None and len(handed) < handed_max:
+                handed.append(TimerRequest(offset, position, end - position, False, delay))
 
-    def withdrawn(self, topic: str, dues: Sequence[int]) -> None:
-        """It could not be appended."""
-        for due_ms in dues:
-            if due_ms:
-                self.state.pending.remove(topic, due_ms)
+    def withdrawn(self, delays: Sequence[Delay | None]) -> None:
+        """What `accept` gave could not be appended."""
+        for delay in delays:
+            if delay is not None:
+                self.state.pending.remove(delay.topic, delay.due_ms)
 
     def recall(self, topic: str, root: int, due_ms: int) -> Record | None:
         """The record that recalls a message, to be appended at once; then `recalled`. None if it is recalled already.

@@ -47,6 +47,13 @@ class TimerEnqueueGet:
             return 0
         count = min(count, state.stage_entries_max - len(state.enqueue_put_queue))
         first = max(state.curr_queue_offset, queue.min_offset)
+        handed = state.handed
+        while handed and handed[0].queue_offset < first:
+            handed.popleft()
+        if handed:
+            if handed[0].queue_offset == first:
+                return self._take_handed(min(count, queue.max_offset - first))
+            count = min(count, handed[0].queue_offset - first)
         entries = queue.read(first, count)
         for offset, stored in enumerate(self._store.read_many(entries), first):
             check_place(queue, offset, stored)
@@ -61,6 +68,18 @@ class TimerEnqueueGet:
             )
         state.curr_queue_offset = first + len(entries)
         return len(entries)
+
+    def _take_handed(self, count: int) -> int:
+        """Take up to `count` entries, which can be read by now, from those that were handed over; how many."""
+        state = self._state
+        handed = state.handed
+        first = offset = handed[0].queue_offset
+        end = first + count
+        while offset < end and handed and handed[0].queue_offset == offset:
+            state.enqueue_put_queue.append(handed.popleft())
+            offset += 1
+        state.curr_queue_offset = offset
+        return offset - first
 
 
 class TimerEnqueuePut:
@@ -83,6 +102,13 @@ class TimerEnqueuePut:
         """
         state = self._state
         state.curr_write_time_ms = max(state.curr_write_time_ms, slot_of(now_ms))
+        farthest_ms = slot_of(
+            min(
+                slot_of(now_ms) + self._roll_window_ms,
+                # Beyond it the wheel has come round to slots that are not done.
+                state.commit_read_time_ms + state.wheel.span_ms - SLOT_MS,
+            )
+        )
         requests = state.enqueue_put_queue
         taken = 0
         while requests and taken < count:
@@ -92,7 +118,7 @@ class TimerEnqueuePut:
                 state.done.discard(request.position)
                 state.fired_until_ms = max(state.fired_until_ms, min(request.delay.due_ms, now_ms))
             else:
-                self._chain_in(request, now_ms)
+                self._chain_in(request, now_ms, farthest_ms)
                 if request.queue_offset < state.counted_from_offset:
                     self._count(request)
             requests.popleft()
@@ -108,42 +134,34 @@ class TimerEnqueuePut:
         else:
             self._state.recall(delay.root, delay.topic, delay.due_ms)
 
-    def _chain_in(self, request: TimerRequest, now_ms: int) -> None:
+    def _chain_in(self, request: TimerRequest, now_ms: int, farthest_ms: int) -> None:
+        """Chain a unit into the slot of its due time; into the farthest, to be rolled there, if that is earlier."""
         state = self._state
-        due_ms = request.delay.due_ms
-        slot_ms, rolls = self._slot_for(due_ms, now_ms)
+        wheel = state.wheel
+        delay = request.delay
+        due_ms = delay.due_ms
+        due_slot_ms = slot_of(due_ms)
+        slot_ms = max(state.curr_read_time_ms, min(due_slot_ms, farthest_ms))
         flags = UnitFlag.DELETE if request.is_recall else UnitFlag.TIMER
-        if rolls:
+        if slot_ms < due_slot_ms:
             flags |= UnitFlag.ROLL
         position = state.log.append(
             (
-                state.wheel.last(slot_ms),
+                wheel.last(slot_ms),
                 flags,
                 min(now_ms, due_ms),
                 due_ms,
                 slot_ms,
                 request.position,
                 request.length,
-                hash_topic(request.delay.topic),
+                hash_topic(delay.topic),
             )
         )
-        state.wheel.add(slot_ms, position)
+        wheel.add(slot_ms, position)
         if slot_ms == state.curr_read_time_ms:
             # Its slot is being read already.
             state.opened(slot_ms).outstanding += 1
             heapq.heappush(state.due_heap, due_unit(due_ms, flags, request.position, request.length, slot_ms))
-
-    def _slot_for(self, due_ms: int, now_ms: int) -> tuple[int, bool]:
-        """The slot for a due time, and whether it is to be rolled there because that is too early."""
-        state = self._state
-        due_slot_ms = slot_of(due_ms)
-        farthest_ms = min(
-            slot_of(now_ms) + self._roll_window_ms,
-            # Beyond it the wheel has come round to slots that are not done.
-            state.commit_read_time_ms + state.wheel.span_ms - SLOT_MS,
-        )
-        slot_ms = max(state.curr_read_time_ms, min(due_slot_ms, slot_of(farthest_ms)))
-        return slot_ms, slot_ms < due_slot_ms
 
 
 class TimerDequeueGet:

@@ -6,6 +6,7 @@ from services.broker.flusher import Flusher
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record
 from services.broker.timer import overview
+from services.broker.timer.delay import Delay
 from services.broker.timer.message_timer import MessageTimer
 from services.broker.timer.timer_metrics import TimerStatistics
 from services.common import recall_handle
@@ -62,38 +63,40 @@ class TimerServer:
         timer = self._timer
         results: list[PutResult] = []
         records: list[Record] = []
-        taken: list[tuple[MessageRun, Sequence[int], PutResult]] = []
+        delays: list[Delay | None] = []
+        taken: list[tuple[MessageRun, PutResult]] = []
         for run in runs:
             result = PutResult(_OK)
             try:
-                of_run, dues = timer.accept(run)
+                of_run, delays_of_run = timer.accept(run)
             except StatusError as error:
                 result.code, result.error = int(error.code), error.message
             else:
-                timer.accepted(run.topic, dues)  # so that the limits hold for the runs that follow, too
                 records += of_run
-                taken.append((run, dues, result))
+                delays += delays_of_run
+                taken.append((run, result))
             results.append(result)
         if not taken:
             return results
         try:
             appended = self._store.put(records)
         except StatusError:
-            for run, of_dues, _ in taken:
-                timer.withdrawn(run.topic, of_dues)
+            timer.withdrawn(delays)
             raise
+        timer.appended(appended, delays)
         first = 0
-        for run, of_dues, result in taken:
-            self._statistics.accepted.row(run.topic).total += len(of_dues)
+        for run, result in taken:
+            end = first + len(run.payloads)
+            self._statistics.accepted.row(run.topic).total += end - first
             result.queue_offset = appended.queue_offsets[first]
             result.store_time_ms = appended.store_time_ms
             result.recall_handles = [
-                self._handle(run.topic, properties, due_ms, position) if due_ms else _NOT_DELAYED
-                for properties, due_ms, position in zip(
-                    run.system_properties, of_dues, appended.positions[first : first + len(of_dues)], strict=True
+                _NOT_DELAYED if delay is None else self._handle(run.topic, properties, delay.due_ms, position)
+                for properties, delay, position in zip(
+                    run.system_properties, delays[first:end], appended.positions[first:end], strict=True
                 )
             ]
-            first += len(of_dues)
+            first = end
         return results
 
     def _handle(self, topic: str, properties: bytes, due_ms: int, position: int) -> str:

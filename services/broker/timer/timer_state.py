@@ -10,8 +10,13 @@ from services.broker.timer.delay import Delay
 from services.broker.timer.pending import PendingTimers
 from services.broker.timer.timer_log import TimerLog
 from services.broker.timer.wheel import TimerWheel
+from services.common.errors import CorruptDataError
 
 SLOT_MS = 1000
+
+
+class TimerLogDamagedError(CorruptDataError):
+    """The timer log is not what it was known to be; all of it is to be made again from the commit log."""
 
 
 def slot_of(time_ms: int) -> int:
@@ -88,6 +93,23 @@ class OpenSlot:
     units: list[DueUnit] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Recall:
+    """A message that is not to be delivered, until both its own record and that which recalls it are dealt with.
+
+    Either may come first: a message that rolls late comes behind the record that recalls it.
+
+    Args:
+        due_ms: when it would have been.
+        is_dropped: whether the message's own record was met, and left out.
+        unit: of the record that recalls it, if its time has come before that; its slot stays open.
+    """
+
+    due_ms: int
+    is_dropped: bool = False
+    unit: DueUnit | None = None
+
+
 class TimerState:
     """The state of one broker's timers.
 
@@ -123,14 +145,16 @@ class TimerState:
         """The slot that is being read; what is due in it, or was before, is put into it as it comes."""
         self.commit_read_time_ms = 0
         """The oldest slot that is not done."""
+        self.handed: deque[TimerRequest] = deque()
+        """What was appended to the timer queue just now: it need not be read again if its turn comes before long."""
         self.enqueue_put_queue: deque[TimerRequest] = deque()
         self.dequeue_get_queue: deque[DueUnit] = deque()
         self.dequeue_put_queue: deque[Firing] = deque()
         self.due_heap: list[DueUnit] = []
         self.loading: deque[int] = deque()
         self.opened_slots: dict[int, OpenSlot] = {}
-        self.recalled: dict[int, int] = {}
-        """Root of each message that was recalled and is not due yet -> when it would be."""
+        self.recalled: dict[int, Recall] = {}
+        """Recalled messages that are not done with, by their roots."""
         self.damaged: dict[int, str] = {}
         """Position of each record that is damaged -> what is wrong. Its slot stays open."""
         self.fired_until_ms = 0
@@ -142,10 +166,8 @@ class TimerState:
         """The last slot with units of those."""
         self.done_scan_position = 0
         """Where in the commit log the records begin that tell of them."""
-        self.dequeue_from_offset = 0
-        """Nothing fires before the timer queue is read up to here."""
-        self.counted_from_offset = 0
-        """Entries of the timer queue before it were accepted by an earlier process; they are counted as they come."""
+        self.done_until_offset = 0
+        """The timer queue's entries before it may be among those, too."""
 
     def begin_position(self, slot_ms: int) -> int:
         """Where in the commit log the records may begin that tell what fired of a slot that is begun now."""
@@ -183,17 +205,30 @@ class TimerState:
     @property
     def scan_position(self) -> int:
         """From where on in the commit log the records tell all that fired of the slots that are not done."""
-        if self.commit_read_time_ms <= self.done_until_ms:
+        if self.commit_read_time_ms <= self.done_until_ms or self.commit_queue_offset < self.done_until_offset:
             return self.done_scan_position
         oldest = next(iter(self.opened_slots.values()), None)
         return self._log_end() if oldest is None else oldest.begin_position
 
     def recall(self, root: int, topic: str, due_ms: int) -> None:
         """A message is not to be delivered."""
-        if root not in self.recalled:
-            self.recalled[root] = due_ms
-            self.pending.remove(topic, due_ms)
+        self.recalled[root] = Recall(due_ms)
+        self.pending.remove(topic, due_ms)
 
-    def forget_recall(self, root: int) -> None:
-        """The time of a recalled message has come."""
+    def drop_recalled(self, root: int, slot_ms: int) -> None:
+        """The record of a recalled message was met."""
+        recall = self.recalled[root]
+        recall.is_dropped = True
+        self.finish(slot_ms)
+        if recall.unit is not None:
+            del self.recalled[root]
+            self.finish(recall.unit.slot_ms)
+
+    def end_recall(self, root: int, unit: DueUnit) -> None:
+        """The time of a recalled message has come, as its recall says; is it done with?"""
+        recall = self.recalled.get(root)
+        if recall is not None and not recall.is_dropped:
+            recall.unit = unit
+            return
         self.recalled.pop(root, None)
+        self.finish(unit.slot_ms)
