@@ -10,10 +10,11 @@ from pathlib import Path
 import structlog
 
 from services.broker.options import BrokerOptions
+from services.broker.store.consume_queue import Entry
 from services.broker.store.message_store import Appended, MessageStore
-from services.broker.store.record import Record, RecordKind, hash_tag
+from services.broker.store.record import HEADER_BYTES, Record, RecordKind, hash_tag, length_at
 from services.broker.timer import recovery, timer_checkpoint
-from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
+from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay
 from services.broker.timer.pending import PendingTimers
 from services.broker.timer.recovery import DoneTimers
 from services.broker.timer.stages import (
@@ -25,12 +26,12 @@ from services.broker.timer.stages import (
 )
 from services.broker.timer.timer_checkpoint import TimerCheckpoint
 from services.broker.timer.timer_log import TimerLog
-from services.broker.timer.timer_state import SLOT_MS, TimerRequest, TimerState
+from services.broker.timer.timer_state import SLOT_MS, TimerLogDamagedError, TimerRequest, TimerState
 from services.broker.timer.wheel import TimerWheel
 from services.common.clock import Clock
 from services.common.disk import Disk
 from services.common.errors import CorruptDataError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 from services.common.put import MessageRun
 
 _ENQUEUED_AT_ONCE = 256
@@ -88,6 +89,8 @@ class MessageTimer:
         self._checkpoint: TimerCheckpoint | None = None
         self.saved: TimerCheckpoint | None = None
         """The checkpoint that is on the device; set by whoever saves it."""
+        self.saved_units = 0
+        """How many units were in the wheel then."""
         self._begin()
 
     def _begin(self) -> None:
@@ -141,14 +144,14 @@ class MessageTimer:
         now_ms = self._clock.wall_ms()
         try:
             recovery.recover(self.state, self._store, self._checkpoint, done, now_ms)
-        except recovery.TimerLogDamagedError as error:
+        except TimerLogDamagedError as error:
             _log.error("the timer log is damaged, it is made again from the commit log", why=str(error))
-            end_position = self.state.log.end_position
+            self.state.log.close()
             self._begin()
-            self.state.log.reset(end_position)
             done = DoneTimers(0)
             recovery.scan(self._store, done, 0, self._store.log.end_position)
             recovery.recover(self.state, self._store, None, done, now_ms)
+        self.saved_units = self.state.wheel.units_total
         self._dequeue_get.open(self.state.curr_read_time_ms)
 
     # What is told from outside
@@ -170,6 +173,8 @@ class MessageTimer:
         topic_id = self._topic_id(run.topic) or 0
         records: list[Record] = []
         delays: list[Delay | None] = []
+        delayed = 0
+        in_second: dict[int, int] = {}
         for payload, properties, tag, due_ms in zip(
             run.payloads, run.system_properties, run.tags, run.due_ms, strict=True
         ):
@@ -183,17 +188,22 @@ class MessageTimer:
                     f"the delivery time is {due_ms - now_ms} ms ahead, at most {options.delay_ms_max} are possible "
                     "(broker.timer.delay_ms_max)",
                 )
-            if pending.total >= options.timers_max:
+            if pending.total + delayed >= options.timers_max:
                 raise StatusError(
                     Code.TOO_MANY_REQUESTS,
-                    f"{pending.total} delayed messages are pending, the limit (broker.timer.timers_max); send later",
+                    f"{pending.total} delayed messages are pending, {options.timers_max} may be "
+                    "(broker.timer.timers_max); send later",
                 )
-            if pending.at(due_ms) >= options.timers_per_slot_max:
+            second = due_ms // SLOT_MS
+            before = in_second.get(second, 0)
+            if pending.at(due_ms) + before >= options.timers_per_slot_max:
                 raise StatusError(
                     Code.TOO_MANY_REQUESTS,
-                    f"{pending.at(due_ms)} messages are due within that second, the limit "
+                    f"{pending.at(due_ms)} messages are due within that second, {options.timers_per_slot_max} may be "
                     "(broker.timer.timers_per_slot_max); choose another delivery time",
                 )
+            in_second[second] = before + 1
+            delayed += 1
             delay = Delay(run.topic, run.queue_id, topic_id, due_ms)
             delays.append(delay)
             records.append(
@@ -220,8 +230,14 @@ class MessageTimer:
             if delay is not None:
                 self.state.pending.remove(delay.topic, delay.due_ms)
 
-    def recall(self, topic: str, root: int, due_ms: int) -> Record | None:
-        """The record that recalls a message, to be appended at once; then `recalled`. None if it is recalled already.
+    def recall(self, topic: str, root: int, due_ms: int, message_id: str) -> Record | None:
+        """The record that recalls a message, to be appended; then `state.recall`. None if it is recalled already.
+
+        Args:
+            topic: where it would go.
+            root: position of its first record.
+            due_ms: when it would be delivered.
+            message_id: the sender's.
 
         Raises:
             StatusError: PRECONDITION_FAILED: it is too late. MESSAGE_NOT_FOUND: there is no such message.
@@ -230,14 +246,16 @@ class MessageTimer:
         state = self.state
         if not self._options.recall:
             raise StatusError(Code.UNSUPPORTED, "recalling delayed messages is switched off (broker.timer.recall)")
-        if root >= self._store.log.end_position:
-            raise StatusError(Code.MESSAGE_NOT_FOUND, "the broker holds no such delayed message (any more)")
         if root in state.recalled:
             return None
         if due_ms <= max(self._clock.wall_ms(), state.fired_until_ms):
             raise StatusError(
-                Code.PRECONDITION_FAILED, "it is too late: the message has been delivered or is being delivered"
+                Code.PRECONDITION_FAILED,
+                "it is too late, its delivery time has come: the message has been delivered or is being delivered, "
+                "unless it was recalled before",
             )
+        if not self._holds(topic, root, due_ms, message_id):
+            raise StatusError(Code.MESSAGE_NOT_FOUND, "the broker holds no such delayed message (any more)")
         if len(state.recalled) >= self._options.recalls_max:
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
@@ -246,27 +264,55 @@ class MessageTimer:
         origin = Delay(topic, 0, 0, due_ms, root=root).encode()
         return Record(RecordKind.RECALL, TIMER_TOPIC, TIMER_QUEUE, b"", origin=origin)
 
+    def _holds(self, topic: str, root: int, due_ms: int, message_id: str) -> bool:
+        """Whether a message that is not due is there: a power loss may have taken it, with flush=async, or its topic
+        may be gone. Its first record tells, unless retention has deleted that, which nothing not durable lives to see.
+        """
+        log = self._store.log
+        if root < log.start_position:
+            return True
+        length = length_at(log.read(root, HEADER_BYTES), 0) if root < log.end_position else 0
+        try:
+            stored = self._store.read(Entry(root, length, 0))
+        except CorruptDataError:
+            return False
+        if stored.kind != RecordKind.TIMER:
+            return False
+        delay = decode_delay(stored.origin)
+        return (
+            (delay.topic, delay.due_ms, delay.root) == (topic, due_ms, NONE)
+            and self._is_alive(topic, delay.topic_id)
+            and SystemProperties.FromString(stored.system_properties).message_id == message_id
+        )
+
     # The round
 
     def step(self) -> Step:
         """Go through all stages once, for a millisecond or two.
 
         Raises:
-            CorruptDataError: the timer queue or the timer log is damaged.
+            TimerLogDamagedError: the timer log is damaged; only a recovery helps.
         """
         now_ms = self._clock.wall_ms()
-        done = self._enqueue_get.step(_ENQUEUED_AT_ONCE)
+        refusals: list[str] = []
+        done = 0
+        try:
+            done = self._enqueue_get.step(_ENQUEUED_AT_ONCE)
+        except (CorruptDataError, ValueError) as error:
+            refusals.append(f"the timer queue cannot be read: {error}")  # what was read before fires all the same
         # Before what is put in, so that it meets the slot of now.
         done += self._dequeue_get.step(now_ms, _FIRED_AT_ONCE)
         done += self._get_message.step(_FIRED_AT_ONCE)
-        refusal = None
-        put = 0
         try:
             done += self._enqueue_put.step(now_ms, _ENQUEUED_AT_ONCE)
+        except OSError as error:
+            refusals.append(f"the timer log cannot be written: {error}")
+        put = 0
+        try:
             put = self._put_message.step(now_ms, _FIRED_AT_ONCE)
-        except (StatusError, OSError) as error:
-            refusal = str(error)
-        return Step(bool(done or put) and refusal is None, bool(put), refusal)
+        except StatusError as error:
+            refusals.append(error.message)
+        return Step(bool(done or put) and not refusals, bool(put), "; ".join(refusals) or None)
 
     def next_time_ms(self) -> int | None:
         """When there is something to do next, wall clock, if nothing arrives before; None if nothing is pending."""
@@ -321,7 +367,8 @@ class MessageTimer:
         if saved is None or queue is None:
             return None
         positions = [saved.scan_position]
-        positions += [entry.position for entry in queue.read(saved.last_timer_queue_offset, 1)]
+        entries = queue.read(max(queue.min_offset, saved.last_timer_queue_offset), 1)
+        positions += [entry.position for entry in entries]
         return min(positions)
 
     def needed_since_ms(self) -> int | None:
@@ -331,13 +378,17 @@ class MessageTimer:
         window.
         """
         saved = self.saved
-        if saved is None or not (self.state.wheel.units_total or self.state.opened_slots):
+        if saved is None or not (self.state.wheel.units_total or self.saved_units):
             return None
         return saved.last_read_time_ms - self._roll_window_ms - SLOT_MS
 
     def clean(self) -> int:
         """Delete the oldest file of the timer log if a checkpoint says that all its units are done; 1 if it went."""
         return 0 if self.saved is None else self.state.log.delete_done(self.saved.last_read_time_ms)
+
+    def distrust(self) -> None:
+        """Have the next recovery make everything again from the commit log."""
+        self._disk.remove(self.path_of_checkpoint())
 
     def path_of_checkpoint(self) -> Path:
         """Where the checkpoint is saved."""

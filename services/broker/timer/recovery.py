@@ -1,30 +1,30 @@
 """Brings the timer back to where it was, from its own files and the commit log's tail (the articles' `recover`).
 
-The wheel is made anew from the units of the timer log, in bulk. What fired, or was rolled, since the slots that are
-not done were begun stands in the commit log behind the checkpoint's scan position. If the timer's files are missing
-or damaged, all of it is made again from the timer queue (S6).
+The wheel is made anew from the units of the timer log, in bulk. Units behind the position that was saved are cut off
+and made again from the timer queue: nothing tells which of them a power loss, or a sync that failed, has left. What
+fired, or was rolled, since the slots that are not done were begun stands in the commit log behind the checkpoint's scan
+position. If the timer's files are missing or damaged, all of it is made again from the timer queue (S6).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from services.broker.store.consume_queue import Entry
-from services.broker.store.message_store import MessageStore
+from services.broker.store.consume_queue import ConsumeQueue, Entry
+from services.broker.store.message_store import MessageStore, check_place
 from services.broker.store.record import RecordKind, StoredRecord
-from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_timer
+from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_timer
 from services.broker.timer.timer_checkpoint import TimerCheckpoint
-from services.broker.timer.timer_state import TimerState, slot_of
-from services.broker.timer.unit import UnitFlag
+from services.broker.timer.timer_state import Recall, TimerLogDamagedError, TimerState, slot_of
+from services.broker.timer.unit import UnitFlag, hash_topic
 from services.common.errors import CorruptDataError
 
 _log = structlog.get_logger()
 
-
-class TimerLogDamagedError(CorruptDataError):
-    """The timer log does not reach as far as it was known to be on the device; all is to be made anew."""
+_READ_AT_ONCE = 1024
 
 
 class DoneTimers:
@@ -37,6 +37,8 @@ class DoneTimers:
     def __init__(self, scan_position: int) -> None:
         self.scan_position = scan_position
         self.positions: set[int] = set()
+        self.fired_until_ms = 0
+        """When the last of them fired: all were due until then."""
 
     def note(self, found: StoredRecord) -> None:
         """Look at one record."""
@@ -44,6 +46,8 @@ class DoneTimers:
             return
         if found.kind == RecordKind.MESSAGE:
             timer = fired_timer(found)
+            if timer != NONE:
+                self.fired_until_ms = max(self.fired_until_ms, found.store_time_ms)
         elif found.kind in (RecordKind.TIMER, RecordKind.RECALL):
             timer = decode_delay(found.origin).predecessor
         else:
@@ -65,92 +69,185 @@ def recover(
         now_ms: wall clock.
 
     Raises:
-        TimerLogDamagedError: the timer log is damaged before its end.
+        TimerLogDamagedError: the timer log is damaged before the position that was saved.
         CorruptDataError: the commit log holds a record that cannot be read.
     """
     queue = store.queue(TIMER_TOPIC, TIMER_QUEUE)
     min_offset, max_offset = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
     state.done = done.positions
     state.done_scan_position = done.scan_position
-    done_array = np.fromiter(done.positions, np.int64, len(done.positions))
-    done_array.sort()
-    read_from_ms = 0 if checkpoint is None else checkpoint.last_read_time_ms
-    flushed_position = 0 if checkpoint is None else checkpoint.last_timer_log_flush_position
-    last = _take_units(state, store, read_from_ms, done_array, flushed_position)
-    next_offset = 0 if checkpoint is None else checkpoint.last_timer_queue_offset
-    if last is not None:
-        next_offset = max(next_offset, store.read(Entry(*last, 0)).queue_offset + 1)
-    state.curr_queue_offset = state.commit_queue_offset = max(min_offset, min(next_offset, max_offset))
-    state.counted_from_offset = state.dequeue_from_offset = max_offset
-    first_ms = state.wheel.next_occupied(read_from_ms, 1 << 62)
+    state.done_until_offset = max_offset
     if checkpoint is None:
-        read_from_ms = slot_of(now_ms) if first_ms is None else min(first_ms, slot_of(now_ms))
-    state.curr_read_time_ms = state.commit_read_time_ms = read_from_ms
-    state.fired_until_ms = max(state.fired_until_ms, read_from_ms - 1)
+        state.log.reset(0)
+        checkpoint = TimerCheckpoint()
+        state.curr_read_time_ms = slot_of(now_ms)
+    else:
+        state.curr_read_time_ms = checkpoint.last_read_time_ms
+    state.commit_read_time_ms = state.curr_read_time_ms
+    state.fired_until_ms = max(done.fired_until_ms, state.curr_read_time_ms - 1)
+    units = _Units(state, store, checkpoint)
+    recalls = units.take()
+    state.log.cut(checkpoint.last_timer_log_flush_position)
+    first_offset = max(min_offset, min(checkpoint.last_timer_queue_offset, max_offset))
+    state.curr_queue_offset = state.commit_queue_offset = first_offset
+    waiting = _Waiting(state)
+    if queue is not None:
+        recalls += waiting.take(store, queue, first_offset)
+    for recall in recalls:
+        state.recalled[recall.root] = Recall(recall.due_ms, is_dropped=True)
+    for timer in (*waiting.recalled(), *units.recalled(recalls)):
+        state.recalled[timer.root].is_dropped = False
+        state.pending.remove(timer.topic, timer.due_ms)
     _log.info(
         "timer recovered",
         pending=state.pending.total,
         recalled=len(state.recalled),
         queue_offset=state.curr_queue_offset,
         behind_entries=max_offset - state.curr_queue_offset,
-        read_time_ms=read_from_ms,
+        read_time_ms=state.curr_read_time_ms,
     )
 
 
-def _take_units(
-    state: TimerState, store: MessageStore, read_from_ms: int, done: NDArray[np.int64], flushed_position: int
-) -> tuple[int, int] | None:
-    """Chain all units of slots that are not done into the wheel, count them; position and length of the last one."""
-    log_end = store.log.end_position
-    last: tuple[int, int] | None = None
-    recalls: list[tuple[int, int]] = []
-    cut_at: int | None = None
-    for positions, units in state.log.scan():
-        records = units["position"]
-        # A power loss may have taken the end of the commit log, and with it what the last units lead to.
-        sound = int(np.searchsorted(records, log_end))
-        if sound < len(records):
-            cut_at = int(positions[sound])
-            positions, units, records = positions[:sound], units[:sound], records[:sound]
-        if len(records):
-            last = int(records[-1]), int(units["length"][-1])
-        slots, flags = units["slot_ms"], units["flags"]
-        kept = (slots >= read_from_ms) & (records >= store.log.start_position)
-        state.wheel.rebuild(slots[kept], positions[kept])
-        is_done = np.isin(records, done, assume_unique=True)
-        _note_done(state, slots[kept & is_done], units["due_ms"][is_done & (flags & UnitFlag.ROLL == 0)])
-        timers = kept & ~is_done & (flags & UnitFlag.TIMER != 0)
-        _count(state, store, units[timers])
-        of_recalls = units[kept & ~is_done & (flags & UnitFlag.DELETE != 0)]
-        recalls += zip(of_recalls["position"].tolist(), of_recalls["length"].tolist(), strict=True)
-        if cut_at is not None:
-            break
-    if state.log.valid_end < flushed_position and cut_at is None:
-        raise TimerLogDamagedError(
-            f"the timer log ends at {state.log.valid_end}, though it was known to be good up to {flushed_position}"
-        )
-    state.log.cut(state.log.valid_end if cut_at is None else cut_at)
-    for position, length in recalls:
-        delay = decode_delay(store.read(Entry(position, length, 0)).origin)
-        state.recall(delay.root, delay.topic, delay.due_ms)
-    return last
+class _Units:
+    """The units of the timer log that the checkpoint counts on.
+
+    Args:
+        state: what they are taken into.
+        store: for the records that they lead to.
+        checkpoint: how far they are good, and which slots are done.
+    """
+
+    def __init__(self, state: TimerState, store: MessageStore, checkpoint: TimerCheckpoint) -> None:
+        self._state = state
+        self._store = store
+        self._read_from_ms = checkpoint.last_read_time_ms
+        self._end = checkpoint.last_timer_log_flush_position
+        self._done = np.fromiter(state.done, np.int64, len(state.done))
+        self._done.sort()
+
+    def take(self) -> list[Delay]:
+        """Chain all of slots that are not done into the wheel, and count them; what the recalls among them say.
+
+        Raises:
+            TimerLogDamagedError: they do not reach as far as they were known to, or lead to nowhere.
+        """
+        state, log = self._state, self._state.log
+        recalls: list[Delay] = []
+        for positions, units, is_done in self._kept():
+            if len(units) and int(units["position"].max()) >= self._store.log.end_position:
+                raise TimerLogDamagedError("a unit of the timer log leads to behind the commit log's end")
+            state.wheel.rebuild(units["slot_ms"], positions)
+            if is_done.any():
+                state.done_until_ms = max(state.done_until_ms, int(units["slot_ms"][is_done].max()))
+            self._count(units[~is_done & (units["flags"] & UnitFlag.TIMER != 0)])
+            of_recalls = units[~is_done & (units["flags"] & UnitFlag.DELETE != 0)]
+            recalls += [self._delay(unit) for unit in of_recalls]
+        if not log.start_position <= self._end <= log.valid_end:
+            raise TimerLogDamagedError(
+                f"the timer log is good from {log.start_position} to {log.valid_end}, though it was known to be good "
+                f"up to {self._end}"
+            )
+        return recalls
+
+    def recalled(self, recalls: list[Delay]) -> Iterator["_Pending"]:
+        """The messages among the units that some of these recall."""
+        if not recalls:
+            return
+        dues = np.array(sorted({recall.due_ms for recall in recalls}), np.int64)
+        hashes = np.array(sorted({hash_topic(recall.topic) for recall in recalls}), np.int64)
+        for _, units, is_done in self._kept():
+            # A unit does not tell its root: its record is read, of those that may be meant.
+            wanted = ~is_done & (units["flags"] & UnitFlag.TIMER != 0)
+            wanted &= np.isin(units["due_ms"], dues) & np.isin(units["topic_hash"], hashes)
+            for unit in units[wanted]:
+                delay = self._delay(unit)
+                root = int(unit["position"]) if delay.root == NONE else delay.root
+                if root in self._state.recalled:
+                    yield _Pending(root, delay.topic, delay.due_ms)
+
+    def _kept(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void], NDArray[np.bool_]]]:
+        """Positions and units, and which of them are done."""
+        for positions, units in self._state.log.scan():
+            kept = (positions < self._end) & (units["slot_ms"] >= self._read_from_ms)
+            kept &= units["position"] >= self._store.log.start_position
+            positions, units = positions[kept], units[kept]
+            yield positions, units, np.isin(units["position"], self._done, assume_unique=True)
+
+    def _count(self, units: NDArray[np.void]) -> None:
+        """Count units by topic; the name of each is read from one of its records."""
+        hashes, firsts = np.unique(units["topic_hash"], return_index=True)
+        for topic_hash, first in zip(hashes, firsts, strict=True):
+            dues = units["due_ms"][units["topic_hash"] == topic_hash]
+            self._state.pending.add_many(self._delay(units[first]).topic, len(dues), dues)
+
+    def _delay(self, unit: np.void) -> Delay:
+        return decode_delay(self._store.read(Entry(int(unit["position"]), int(unit["length"]), 0)).origin)
 
 
-def _note_done(state: TimerState, slots: NDArray[np.int64], dues: NDArray[np.int64]) -> None:
-    """Take in which slots have units that are done, and when those that fired were due."""
-    if len(slots):
-        state.done_until_ms = max(state.done_until_ms, int(slots.max()))
-    if len(dues):
-        state.fired_until_ms = max(state.fired_until_ms, int(dues.max()))
+class _Pending(NamedTuple):
+    """A message that is pending.
+
+    Args:
+        root: by which it is known.
+        topic: where it goes.
+        due_ms: when.
+    """
+
+    root: int
+    topic: str
+    due_ms: int
 
 
-def _count(state: TimerState, store: MessageStore, units: NDArray[np.void]) -> None:
-    """Count units by topic; the name of each is read from one of its records."""
-    hashes, firsts = np.unique(units["topic_hash"], return_index=True)
-    for topic_hash, first in zip(hashes, firsts, strict=True):
-        entry = Entry(int(units["position"][first]), int(units["length"][first]), 0)
-        dues = units["due_ms"][units["topic_hash"] == topic_hash]
-        state.pending.add_many(decode_delay(store.read(entry).origin).topic, len(dues), dues)
+class _Waiting:
+    """What stands in the timer queue and has no unit yet.
+
+    Args:
+        state: what it is taken into.
+    """
+
+    def __init__(self, state: TimerState) -> None:
+        self._state = state
+        self._timers: list[_Pending] = []
+
+    def take(self, store: MessageStore, queue: ConsumeQueue, first_offset: int) -> list[Delay]:
+        """Count it; what the recalls in it say.
+
+        Raises:
+            CorruptDataError: the commit log is damaged.
+        """
+        recalls: list[Delay] = []
+        for found in _records(store, queue, first_offset):
+            if found.position in self._state.done:
+                continue
+            delay = decode_delay(found.origin)
+            if found.kind == RecordKind.RECALL:
+                recalls.append(delay)
+                continue
+            self._state.pending.add(delay.topic, delay.due_ms)
+            root = found.position if delay.root == NONE else delay.root
+            self._timers.append(_Pending(root, delay.topic, delay.due_ms))
+        return recalls
+
+    def recalled(self) -> Iterator["_Pending"]:
+        """Those that are recalled."""
+        return (timer for timer in self._timers if timer.root in self._state.recalled)
+
+
+def _records(store: MessageStore, queue: ConsumeQueue, first_offset: int) -> Iterator[StoredRecord]:
+    """The records of the timer queue from an offset on: by its entries, or by the commit log if those are damaged."""
+    offset = first_offset
+    try:
+        while offset < queue.max_offset:
+            entries = queue.read(offset, min(_READ_AT_ONCE, queue.max_offset - offset))
+            for found in store.read_many(entries):
+                check_place(queue, offset, found)
+                yield found
+                offset += 1
+    except (CorruptDataError, ValueError) as error:
+        _log.error("the timer queue is damaged, the commit log is read instead", why=str(error))
+        for found in store.log.records(store.log.start_position, store.log.end_position):
+            if found.topic == TIMER_TOPIC and found.queue_offset >= offset:
+                yield found
 
 
 def scan(store: MessageStore, done: DoneTimers, begin: int, end: int) -> None:

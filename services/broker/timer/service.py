@@ -8,9 +8,9 @@ import structlog
 from services.broker.supervised import supervised
 from services.broker.timer import timer_checkpoint
 from services.broker.timer.message_timer import MessageTimer
+from services.broker.timer.timer_state import TimerLogDamagedError
 from services.common.clock import Clock
 from services.common.disk import Disk, replace_file
-from services.common.errors import CorruptDataError
 
 _log = structlog.get_logger()
 
@@ -85,10 +85,11 @@ class TimerService:
             self._arrived.clear()
             try:
                 step = self._timer.step()
-            except CorruptDataError as error:
-                self._fails(str(error))
-                await asyncio.sleep(_TRY_AGAIN_S)
-                continue
+            except TimerLogDamagedError as error:
+                self._fails(f"{error}; the broker ends, and makes the timer log again as it starts")
+                self._timer.distrust()
+                self._on_failure(error)
+                return
             if step.appended:
                 self._confirm_later()
             if step.refusal is not None:
@@ -140,9 +141,16 @@ class TimerService:
         snapshot = timer.snapshot()
         if snapshot == timer.saved:
             return
+        units = state.wheel.units_total
         files = state.log.write()
-        for file in files:
-            await file.sync()
+        try:
+            for file in files:
+                await file.sync()
+        except OSError as error:
+            # What is on the device can't be told any more, whatever a later sync says: no checkpoint may count on it.
+            # The next process makes it again from where the last checkpoint says that it was good.
+            self._on_failure(error)
+            raise
         if state.log.names_changed:
             state.log.names_changed = synced = False
             try:
@@ -159,7 +167,7 @@ class TimerService:
         finally:
             wheel.close()
         await replace_file(self._disk, timer.path_of_checkpoint(), timer_checkpoint.encode(snapshot))
-        timer.saved = snapshot
+        timer.saved, timer.saved_units = snapshot, units
 
     async def _clean_often(self) -> None:
         while True:

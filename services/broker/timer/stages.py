@@ -14,13 +14,25 @@ from services.broker.store.consume_queue import Entry
 from services.broker.store.message_store import MessageStore, check_place
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_origin
-from services.broker.timer.timer_state import SLOT_MS, DueUnit, Firing, OpenSlot, TimerRequest, TimerState, slot_of
+from services.broker.timer.timer_state import (
+    SLOT_MS,
+    DueUnit,
+    Firing,
+    OpenSlot,
+    TimerLogDamagedError,
+    TimerRequest,
+    TimerState,
+    slot_of,
+)
 from services.broker.timer.unit import UnitFlag, hash_topic
 from services.common.errors import CorruptDataError
 
+_DELAY_MS_MAX = (1 << 32) - 1
+"""The longest delay that a unit of the timer log can say."""
 _LEAD_MS = 500
 """A slot is read so long before its time: reading the chain of a full one takes a while."""
 _SLOTS_LOOKED_AHEAD = 60
+_SLOTS_LOADED_AT_ONCE = 2
 
 
 class TimerEnqueueGet:
@@ -116,23 +128,12 @@ class TimerEnqueuePut:
             if request.position in state.done:
                 # It fired, or was rolled, before the crash that this broker recovered from.
                 state.done.discard(request.position)
-                state.fired_until_ms = max(state.fired_until_ms, min(request.delay.due_ms, now_ms))
             else:
                 self._chain_in(request, now_ms, farthest_ms)
-                if request.queue_offset < state.counted_from_offset:
-                    self._count(request)
             requests.popleft()
             state.commit_queue_offset = request.queue_offset + 1
             taken += 1
         return taken
-
-    def _count(self, request: TimerRequest) -> None:
-        """Count what was accepted before the recovery, and had not come as far as the timer log."""
-        delay = request.delay
-        if not request.is_recall:
-            self._state.pending.add(delay.topic, delay.due_ms)
-        else:
-            self._state.recall(delay.root, delay.topic, delay.due_ms)
 
     def _chain_in(self, request: TimerRequest, now_ms: int, farthest_ms: int) -> None:
         """Chain a unit into the slot of its due time; into the farthest, to be rolled there, if that is earlier."""
@@ -149,7 +150,8 @@ class TimerEnqueuePut:
             (
                 wheel.last(slot_ms),
                 flags,
-                min(now_ms, due_ms),
+                # The clock may have been set back by more than a unit can say.
+                min(max(now_ms, due_ms - _DELAY_MS_MAX), due_ms),
                 due_ms,
                 slot_ms,
                 request.position,
@@ -178,11 +180,10 @@ class TimerDequeueGet:
         """Read up to `count` units of slots, give out up to `count` that are due; how much was done.
 
         Raises:
-            CorruptDataError: the timer log is damaged.
+            TimerLogDamagedError: the timer log is damaged.
         """
         state = self._state
-        if not state.should_running_dequeue or state.commit_queue_offset < state.dequeue_from_offset:
-            # Recalls that are still to be read must be known before anything fires (T4).
+        if not state.should_running_dequeue:
             return 0
         self._open_slots(now_ms)
         loaded = self._load(count)
@@ -199,18 +200,17 @@ class TimerDequeueGet:
     def _open_slots(self, now_ms: int) -> None:
         """Begin to read the slots up to now, and the next one a little before its time."""
         state = self._state
-        until_ms = slot_of(now_ms + _LEAD_MS)
-        # While older slots cannot be brought to an end the wheel must not come round to them.
-        until_ms = min(until_ms, state.commit_read_time_ms + state.wheel.span_ms // 2)
-        while state.curr_read_time_ms < until_ms:
+        while len(state.loading) < _SLOTS_LOADED_AT_ONCE:
+            # While older slots cannot be brought to an end the wheel must not come round to them.
+            until_ms = slot_of(min(slot_of(now_ms + _LEAD_MS), state.commit_read_time_ms + state.wheel.span_ms // 2))
+            if state.curr_read_time_ms >= until_ms:
+                break
             next_ms = state.wheel.next_occupied(state.curr_read_time_ms + SLOT_MS, until_ms + SLOT_MS)
             left_ms, state.curr_read_time_ms = state.curr_read_time_ms, until_ms if next_ms is None else next_ms
-            state.close_if_done(left_ms)
             if next_ms is not None:
                 self.open(next_ms)
-                if len(state.loading) >= 2:
-                    break
-        state.settle_commit()
+            state.close_if_done(left_ms)
+            state.settle_commit()
 
     def open(self, slot_ms: int) -> None:
         """Begin to read a slot."""
@@ -226,16 +226,20 @@ class TimerDequeueGet:
             return 0
         slot_ms = state.loading[0]
         slot = state.opened_slots[slot_ms]
-        units, slot.next_position = state.log.read_chain(slot.next_position, count)
+        try:
+            units, next_position = state.log.read_chain(slot.next_position, count)
+        except CorruptDataError as error:
+            raise TimerLogDamagedError(str(error)) from error
         for _, unit in units:
             if unit.slot_ms != slot_ms:
-                raise CorruptDataError(f"a unit of slot {unit.slot_ms} stands in the chain of slot {slot_ms}")
+                raise TimerLogDamagedError(f"a unit of slot {unit.slot_ms} stands in the chain of slot {slot_ms}")
+        slot.next_position = next_position
+        for _, unit in units:
             if unit.position in state.done:
                 state.done.discard(unit.position)
                 state.finish(slot_ms)
             else:
-                fire_ms = slot_ms if unit.flags & UnitFlag.ROLL else unit.due_ms
-                slot.units.append(due_unit(fire_ms, unit.flags, unit.position, unit.length, slot_ms))
+                slot.units.append(due_unit(unit.due_ms, unit.flags, unit.position, unit.length, slot_ms))
         if slot.next_position == NONE:
             # Only now, and all at once: a recall must not come before the message that it recalls.
             state.loading.popleft()
@@ -276,8 +280,9 @@ class TimerDequeueGetMessage:
         """Read up to `count` messages; how many."""
         state = self._state
         count = min(count, len(state.dequeue_get_queue), state.stage_entries_max - len(state.dequeue_put_queue))
-        due = [state.dequeue_get_queue.popleft() for _ in range(count)]
+        due = [state.dequeue_get_queue[index] for index in range(count)]
         for unit, stored in zip(due, self._read(due), strict=True):
+            state.dequeue_get_queue.popleft()
             if stored is not None:
                 self._decide(unit, stored)
         return count
@@ -287,10 +292,9 @@ class TimerDequeueGetMessage:
         delay = decode_delay(stored.origin)
         root = unit.position if delay.root == NONE else delay.root
         if stored.kind == RecordKind.RECALL and not unit.rolls:
-            state.forget_recall(root)
-            state.finish(unit.slot_ms)
+            state.end_recall(root, unit)
         elif stored.kind == RecordKind.TIMER and root in state.recalled:
-            state.finish(unit.slot_ms)
+            state.drop_recalled(root, unit.slot_ms)
         elif stored.kind == RecordKind.TIMER and not self._is_alive(delay.topic, delay.topic_id):
             state.pending.remove(delay.topic, delay.due_ms)
             state.finish(unit.slot_ms)
@@ -357,9 +361,13 @@ class TimerDequeuePutMessage:
         return len(firings)
 
 
-def due_unit(fire_ms: int, flags: int, position: int, length: int, slot_ms: int) -> DueUnit:
-    """What the heap holds of a unit: at one millisecond the messages come first, then the recalls."""
-    return DueUnit(fire_ms, bool(flags & UnitFlag.DELETE), position, length, bool(flags & UnitFlag.ROLL), slot_ms)
+def due_unit(due_ms: int, flags: int, position: int, length: int, slot_ms: int) -> DueUnit:
+    """What the heap holds of a unit: at one millisecond the messages come first, then the recalls.
+
+    What rolls does so at its slot's beginning: it must not hold the slot open until it is due.
+    """
+    rolls = bool(flags & UnitFlag.ROLL)
+    return DueUnit(slot_ms if rolls else due_ms, bool(flags & UnitFlag.DELETE), position, length, rolls, slot_ms)
 
 
 def _moved(stored: StoredRecord, topic: str, queue_id: int, origin: bytes) -> Record:

@@ -1,8 +1,10 @@
 """What proxies and operators ask of the timer: taking delayed messages, recalling them, looking at them."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from services.broker.flusher import Flusher
+from services.broker.store.commit_log import WriterStoppedError
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record
 from services.broker.timer import overview
@@ -106,9 +108,17 @@ class TimerServer:
     async def recall(self, call: Call, request: pb.RecallRequest) -> pb.RecallResponse:
         """Take a message back that is not due yet; durably, when this is answered (T4)."""
         handle = recall_handle.decode(self._view.receipt_key, request.topic, request.recall_handle)
-        record = self._timer.recall(request.topic, handle.position, handle.due_ms)
+        record = self._timer.recall(request.topic, handle.position, handle.due_ms, handle.message_id)
         if record is not None:
-            self._store.put([record])
+            try:
+                self._store.put([record])
+            except WriterStoppedError:
+                raise
+            except StatusError:
+                # What was taken back must stay so through a power loss, before the refusal is told.
+                with suppress(OSError):  # if this fails the flusher has the broker end
+                    await self._flusher.sync()
+                raise
             self._timer.state.recall(handle.position, request.topic, handle.due_ms)
             self._statistics.recalls += 1
         await self._flusher.durable(self._store.log.end_position)
