@@ -176,9 +176,9 @@ class Acking:
         return broker, self._brokers.channel(broker)
 
     def _names(self, group: str, topic: str) -> tuple[str, str]:
-        check_group_name(group, self._options.message)
+        check_group_name(group)
         if topic not in self._view.topics:
-            check_topic_name(topic, self._options.message)
+            check_topic_name(topic)
         return group, topic
 
 

@@ -11,6 +11,7 @@ from services.common.clock import Clock
 from services.common.cluster import ClusterView
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
 from services.proxy.acking import Acking
+from services.proxy.adaptive import Adaptive
 from services.proxy.admission import Admission
 from services.proxy.background import Background
 from services.proxy.brokers import Brokers
@@ -22,13 +23,16 @@ from services.proxy.notifications import Notifications
 from services.proxy.offsets import Offsets
 from services.proxy.options import ProxyOptions
 from services.proxy.poll_limits import PollLimits
+from services.proxy.poll_mode import Mode
 from services.proxy.poll_shell import PollTools
 from services.proxy.recalling import Recalling
 from services.proxy.receiving import Receiving
+from services.proxy.redis_counts import RedisCounts
 from services.proxy.renewal import Renewal, RenewalBook
 from services.proxy.routing import Routing
 from services.proxy.sending import Sending
 from services.proxy.server import MessagingServer
+from services.proxy.shared_count import CountStore, SharedCount
 from services.proxy.telemetry import Telemetry
 from services.rpc.follow import ControllerFollower
 from services.rpc.service import Channel, Service
@@ -51,6 +55,7 @@ class ProxyApp:
         controller: the way to the controller.
         broker_channels: makes a channel to a broker, not connected yet.
         process: what operators are shown of it; its name alone if not given.
+        count_store: where proxies add up their polls; if not given, Redis, where the options name one.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class ProxyApp:
         controller: Channel,
         broker_channels: Callable[[BrokerInfo], Channel],
         process: WatchRequest | None = None,
+        count_store: CountStore | None = None,
     ) -> None:
         self.options = options
         self.view = ClusterView()
@@ -93,6 +99,20 @@ class ProxyApp:
             self.metrics,
             receive.pop_timeout_ms / 1000,
         )
+        adaptive = options.adaptive
+        self._adaptive = Adaptive(
+            None if options.poll_mode == "auto" else Mode(options.poll_mode),
+            adaptive.up_per_s,
+            adaptive.down_per_s,
+            adaptive.stay_ms / 1000,
+            clock.monotonic(),
+        )
+        self.metrics.poll_modes.source = lambda: self._adaptive.modes
+        self._shared_count: SharedCount | None = None
+        if count_store is None and options.redis_url:
+            count_store = RedisCounts(options.redis_url, clock, random_source)
+        if count_store is not None:
+            self._shared_count = SharedCount(count_store, self._adaptive, clock, registry)
         catalog = Catalog(self.view, controller, options)
         self.metrics.follow(
             self.view,
@@ -101,7 +121,7 @@ class ProxyApp:
         self._sending = Sending(catalog, self._brokers, options, clock, self._background, self.metrics)
         limits = PollLimits(options, self.metrics)
         self._receiving = Receiving(
-            catalog, self._clients, tools, self._admission, self._renewals, options, limits, clock
+            catalog, self._clients, tools, self._adaptive, self._admission, self._renewals, options, limits, clock
         )
         self._renewal = Renewal(
             self._renewals, self._clients, self._brokers, options.renewal, clock, self._background, self.metrics
@@ -124,6 +144,7 @@ class ProxyApp:
                 "polls": lambda: self._admission.polls,
                 "polls_waiting": lambda: self._book.waiting_polls,
                 "interests": lambda: len(self._book),
+                "counted_polls": lambda: len(self._adaptive),
                 "unsent_bytes": lambda: self._admission.unsent_bytes,
                 "waiting_sends": lambda: self._sending.waiting_messages,
                 "clients": lambda: len(self._clients),
@@ -147,6 +168,8 @@ class ProxyApp:
     async def start(self) -> None:
         """Follow the controller and be of service; does not wait for the controller to answer."""
         await self._follower.start()
+        if self._shared_count is not None:
+            self._streams.start(self._shared_count.run())
         self._tick()
         self.metrics.up.set(1)
         _logger.info("proxy started", name=self.options.name)
@@ -164,6 +187,8 @@ class ProxyApp:
         await self._background.finish(_STOP_S)
         self._notifications.close()
         await self._streams.finish(0)
+        if self._shared_count is not None:
+            await self._shared_count.close()
         await self._follower.stop()
         await self._brokers.close()
         _logger.info("proxy stopped", name=self.options.name)
@@ -177,5 +202,8 @@ class ProxyApp:
         self._ticks += 1
         if self._ticks % _TICKS_PER_ROUND == 0:
             self._clients.expire(now)
+            for switch in self._adaptive.time_passed(now):
+                self.metrics.mode_switched(switch.mode)
+                _logger.info("polls wait another way", **switch._asdict() | {"mode": switch.mode.value})
             self._renewal.tick()
             self._sending.tick()

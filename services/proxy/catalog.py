@@ -57,7 +57,7 @@ class Catalog:
         topic = self.find_topic(name)
         if topic is not None:
             return topic
-        check_topic_name(name, self._options.message)
+        check_topic_name(name)
         self._check_ready()
         raise StatusError(Code.TOPIC_NOT_FOUND, f"the topic {name} does not exist; create it first")
 
@@ -70,7 +70,7 @@ class Catalog:
         topic = self.find_topic(name)
         if topic is not None:
             return topic
-        check_topic_name(name, self._options.message)
+        check_topic_name(name)
         if not self._options.auto_create_topics or is_system_topic(name):
             return self.topic(name)
         return Topic(name=name, type=TopicType.MIXED)
@@ -106,7 +106,7 @@ class Catalog:
         """
         if name in self._view.groups:
             return
-        check_group_name(name, self._options.message)
+        check_group_name(name)
         if not self._options.auto_create_groups:
             self._check_ready()
             raise StatusError(

@@ -5,6 +5,12 @@ to wait there and how many pops are under way; as many polls are woken as the fi
 add up, the answer to a pop sets the number anew. It may be too low while a pop is under way, whose answer will set it
 right; without one it is not 0 while messages wait. A poll that comes to wait while some are left over pops at once.
 
+Some polls wait at one broker only (plain long polling). What waits elsewhere does not wake them.
+
+A burst wakes no more polls of an interest at one broker than `POPS_AT_ONCE_MAX`; each pop that ends wakes the next. So
+it does not stand in the way of other interests, and polls that would come too late, as one pop takes many messages,
+sleep on.
+
 The one race: a notification comes while a pop is under way whose answer was made before the message arrived. So after
 the answer of a pop that began before the latest notification, at least one message counts as left; the pop that is made
 for it brings the truth.
@@ -21,6 +27,8 @@ FRUITLESS_MAX = 16
 """Pops in a row that may find nothing although the broker says that something waits; then there is a pause."""
 FRUITLESS_PAUSE_S = 0.1
 FAILURE_PAUSE_S = 0.2
+POPS_AT_ONCE_MAX = 32
+"""Pops of one interest that are under way at one broker before nobody is woken for more."""
 
 Key = tuple[str, str, int, str]
 
@@ -41,6 +49,10 @@ class Waiting:
     def left_over(self) -> bool:
         """Whether more messages wait than pops are under way for them."""
         return self.messages > self.pops
+
+    def may_wake(self, now: float) -> bool:
+        """Whether a poll may pop for what is left over."""
+        return self.messages > self.pops and self.pops < POPS_AT_ONCE_MAX and self.not_before <= now
 
 
 @dataclass(slots=True, eq=False)
@@ -63,17 +75,33 @@ Waiter = Callable[[Ticket], None]
 
 @dataclass(slots=True, eq=False)
 class Interest:
-    """One (topic, group, filter) that is polled for."""
+    """One (topic, group, filter) that is polled for.
+
+    Args:
+        id: the proxy's number for it.
+        topic, group, filter: what is polled for, and for whom.
+        waiters: polls that wait for any broker, the longest waiting first.
+        places: polls that wait at one broker, and where.
+        at_broker: the same by broker, the longest waiting first.
+        waiting: what is known of each broker.
+        left_over: brokers with more messages than pops that are under way for them.
+        polls: how many there are, waiting or not.
+        registered: whether all brokers are to notify.
+        registered_at: brokers that are to notify although not all are.
+    """
 
     id: int
     topic: str
     group: str
     filter: Filter
     waiters: dict[Waiter, None] = field(default_factory=dict)
+    places: dict[Waiter, str] = field(default_factory=dict)
+    at_broker: dict[str, dict[Waiter, None]] = field(default_factory=dict)
     waiting: dict[str, Waiting] = field(default_factory=dict)
     left_over: dict[str, Waiting] = field(default_factory=dict)
     polls: int = 0
     registered: bool = False
+    registered_at: frozenset[str] = frozenset()
 
     @property
     def key(self) -> Key:
@@ -104,12 +132,13 @@ class InterestBook:
     @property
     def waiting_polls(self) -> int:
         """Polls that wait now."""
-        return sum(len(interest.waiters) for interest in self._by_id.values())
+        return sum(len(interest.waiters) + len(interest.places) for interest in self._by_id.values())
 
-    @property
-    def registered(self) -> list[Interest]:
-        """The interests that brokers are to notify for."""
-        return [interest for interest in self._by_id.values() if interest.registered]
+    def registered_at(self, broker: str) -> list[Interest]:
+        """The interests that a broker is to notify for."""
+        return [
+            interest for interest in self._by_id.values() if interest.registered or broker in interest.registered_at
+        ]
 
     def enter(self, topic: str, group: str, wanted: Filter) -> Interest:
         """A poll begins; it must `leave` in the end.
@@ -135,7 +164,7 @@ class InterestBook:
 
     def leave(self, interest: Interest, waiter: Waiter, now: float) -> None:
         """A poll has ended."""
-        interest.waiters.pop(waiter, None)
+        self.stop_waiting(interest, waiter)
         interest.polls -= 1
         if interest.polls == 0:
             self._idle_since[interest] = now
@@ -182,10 +211,26 @@ class InterestBook:
         ticket.waiting.pops -= 1
         self._wake(ticket.interest, ticket.waiting, now)
 
-    def wait(self, interest: Interest, waiter: Waiter, now: float) -> Ticket | None:
-        """A poll waits; or gets the ticket of a pop at once, if messages are left over somewhere."""
+    def wait(self, interest: Interest, waiter: Waiter, now: float, broker: str | None = None) -> Ticket | None:
+        """A poll waits; or gets the ticket of a pop at once, if messages are left over.
+
+        Args:
+            interest: what it waits for.
+            waiter: the poll; it waits nowhere else any more.
+            now: seconds of the monotonic clock.
+            broker: the only one that it waits for; None: any.
+        """
+        if broker is not None:
+            left = interest.left_over.get(broker)
+            if left is not None and left.may_wake(now):
+                return self.begin(interest, broker)
+            interest.places[waiter] = broker
+            interest.at_broker.setdefault(broker, {})[waiter] = None
+            return None
+        if interest.places:
+            self.stop_waiting(interest, waiter)
         for waiting in interest.left_over.values():
-            if waiting.not_before <= now:
+            if waiting.may_wake(now):
                 return self.begin(interest, waiting.broker)
         interest.waiters[waiter] = None
         return None
@@ -193,6 +238,11 @@ class InterestBook:
     def stop_waiting(self, interest: Interest, waiter: Waiter) -> None:
         """A poll does not wait any more."""
         interest.waiters.pop(waiter, None)
+        if interest.places and (broker := interest.places.pop(waiter, None)) is not None:
+            there = interest.at_broker[broker]
+            del there[waiter]
+            if not there:
+                del interest.at_broker[broker]
 
     def notified(self, interest_id: int, broker: str, messages: int, now: float) -> None:
         """A broker says how many messages wait for an interest that it has not told of before."""
@@ -209,13 +259,17 @@ class InterestBook:
         self._wake(interest, waiting, now)
 
     def forget_broker(self, broker: str) -> None:
-        """A broker has left: nothing waits there any more."""
+        """A broker has left: nothing waits there any more. Polls that wait there pop, which fails, and go elsewhere."""
         for interest in self._by_id.values():
+            interest.registered_at -= {broker}
             interest.left_over.pop(broker, None)
             waiting = interest.waiting.pop(broker, None)
             if waiting is not None:
                 waiting.messages = 0
                 self._held.pop(waiting, None)
+            for waiter in list(interest.at_broker.get(broker, ())):
+                self.stop_waiting(interest, waiter)
+                waiter(self.begin(interest, broker))
 
     def time_passed(self, now: float) -> list[Interest]:
         """Wake polls whose pause is over.
@@ -237,7 +291,7 @@ class InterestBook:
                 busy.append(interest)  # a pop for a client that has gone is still under way
                 continue
             del self._by_id[interest.id], self._by_key[interest.key]
-            if interest.registered:
+            if interest.registered or interest.registered_at:
                 ended.append(interest)
         self._idle_since.update(dict.fromkeys(busy, now))
         return ended
@@ -247,13 +301,15 @@ class InterestBook:
         self._held[waiting] = interest
 
     def _wake(self, interest: Interest, waiting: Waiting, now: float) -> None:
-        """Wake as many polls as messages are left over."""
+        """Wake as many polls as messages are left over and pops may be under way."""
         if interest.waiting.get(waiting.broker) is not waiting:
             return  # the broker has left, and may even be back
-        waiters = interest.waiters
-        while waiters and waiting.left_over and waiting.not_before <= now:
+        while waiting.may_wake(now):
+            waiters = interest.at_broker.get(waiting.broker) or interest.waiters
+            if not waiters:
+                break
             waiter = next(iter(waiters))
-            del waiters[waiter]
+            self.stop_waiting(interest, waiter)
             waiter(self.begin(interest, waiting.broker))
         self._weigh(interest, waiting)
 

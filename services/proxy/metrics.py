@@ -1,15 +1,18 @@
 """What the proxy counts. Names of RocketMQ 5 where it has one, `popwheel_proxy_...` otherwise."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from services.common.cluster import ClusterView
 from services.common.errors import code_name
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from services.common.series import Series
+from services.proxy.poll_mode import Mode
 
 Known = Callable[[str, str], bool]
 """Whether a topic and a group are there."""
@@ -17,24 +20,80 @@ Known = Callable[[str, str], bool]
 _BOUNDS_MS = (1, 3, 5, 10, 100, 1000, 3000)
 
 
-class LatencyTable(Collector):
-    """rocketmq_rpc_latency: how long calls took, by method and status; counted in plain numbers, as every call pays."""
+class Histogram:
+    """How long something took, in plain numbers, as every poll pays."""
+
+    __slots__ = ("_row",)
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, int], list[float]] = {}
+        self._row = [0.0] * (len(_BOUNDS_MS) + 2)
+
+    def observe(self, milliseconds: float) -> None:
+        """Count one."""
+        row = self._row
+        row[-1] += milliseconds
+        row[bisect_left(_BOUNDS_MS, milliseconds)] += 1
+
+    @property
+    def total_ms(self) -> float:
+        """The sum of all."""
+        return self._row[-1]
+
+    @property
+    def buckets(self) -> list[tuple[str, float]]:
+        """Upper bounds and how many took no longer, as Prometheus has it."""
+        return list(zip((*map(str, _BOUNDS_MS), "+Inf"), accumulate(self._row[:-1]), strict=True))
+
+
+class RoundTrips(Collector):
+    """How long it took from a broker's notification to the answer of the pop that it brought about."""
+
+    def __init__(self) -> None:
+        self._histogram = Histogram()
+        self.observe = self._histogram.observe
+
+    def collect(self) -> Iterable[Metric]:
+        """The histogram as Prometheus reads it."""
+        family = HistogramMetricFamily(
+            "popwheel_proxy_notification_round_trip_ms",
+            "Milliseconds from a broker's notification to the answer of the pop that it brought about",
+        )
+        family.add_metric((), self._histogram.buckets, self._histogram.total_ms)
+        yield family
+
+
+class PollModes(Collector):
+    """How the polls of each topic and group that is polled now wait: 1 for the mode they have."""
+
+    def __init__(self) -> None:
+        self.known: Known = _all_are_known
+        self.source: Callable[[], Iterable[tuple[tuple[str, str], Mode]]] = tuple
+
+    def collect(self) -> Iterable[Metric]:
+        """The modes as Prometheus reads them."""
+        family = GaugeMetricFamily(
+            "popwheel_proxy_poll_mode",
+            "1 for how the polls of a topic and group wait: notify, plain or sliced",
+            labels=("topic", "consumer_group", "mode"),
+        )
+        for (topic, group), mode in self.source():
+            if self.known(topic, group):
+                family.add_metric((topic, group, mode.value), 1)
+        yield family
+
+
+class LatencyTable(Collector):
+    """rocketmq_rpc_latency: how long calls took, by method and status."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, int], Histogram] = {}
 
     def observe(self, method: str, code: int, milliseconds: float) -> None:
         """Count one call."""
         row = self._rows.get((method, code))
         if row is None:
-            row = self._rows[method, code] = [0.0] * (len(_BOUNDS_MS) + 2)
-        row[-1] += milliseconds
-        index = 0
-        for bound in _BOUNDS_MS:
-            if milliseconds <= bound:
-                break
-            index += 1
-        row[index] += 1
+            row = self._rows[method, code] = Histogram()
+        row.observe(milliseconds)
 
     def collect(self) -> Iterable[Metric]:
         """The table as Prometheus reads it."""
@@ -44,12 +103,7 @@ class LatencyTable(Collector):
             labels=("node_type", "protocol_type", "request_code", "response_code"),
         )
         for (method, code), row in list(self._rows.items()):
-            total = 0.0
-            buckets = []
-            for bound, count in zip((*map(str, _BOUNDS_MS), "+Inf"), row, strict=False):
-                total += count
-                buckets.append((bound, total))
-            family.add_metric(("proxy", "grpc", method, code_name(code)), buckets, row[-1])
+            family.add_metric(("proxy", "grpc", method, code_name(code)), row.buckets, row.total_ms)
         yield family
 
 
@@ -121,8 +175,18 @@ class ProxyMetrics:
         )
         self.long_polls = PollCounts("is_long_polling", "Polls that may wait for messages")
         self.short_polling_hits = PollCounts("is_short_polling_hit", "Polls whose first pop found messages")
-        for by_poll in (self.long_polls, self.short_polling_hits):
-            registry.register(by_poll)
+        self.pops_with_notify = PollCounts("is_pop_with_notify", "Polls that waited to be notified by all brokers")
+        self._by_poll = (self.long_polls, self.short_polling_hits, self.pops_with_notify)
+        self.poll_modes = PollModes()
+        self.notification_round_trip = RoundTrips()
+        for collector in (*self._by_poll, self.poll_modes, self.notification_round_trip):
+            registry.register(collector)
+        self._mode_switches = Counter(
+            "popwheel_proxy_poll_mode_switches",
+            "How often the polls of a topic and group began to wait another way",
+            ("to",),
+            registry=registry,
+        )
         self.wakes = Counter("popwheel_proxy_poll_wakes", "Polls woken by a notification", registry=registry)
         self.empty_wakes = Counter(
             "popwheel_proxy_poll_wakes_without_message", "Polls woken whose pop found nothing", registry=registry
@@ -148,6 +212,7 @@ class ProxyMetrics:
                 "polls": "Polls being served now",
                 "polls_waiting": "Polls that wait for messages now",
                 "interests": "Different topic, group and filter that are polled for now",
+                "counted_polls": "Topics and groups whose polls are counted now, to choose how they wait",
                 "unsent_bytes": "Bytes of answers that readers have not taken yet",
                 "waiting_sends": "Messages that wait for a Put to a broker",
                 "clients": "Clients known now",
@@ -160,6 +225,10 @@ class ProxyMetrics:
         """Count a call that was refused because of a limit."""
         self._limit_hits.labels(limit).inc()
 
+    def mode_switched(self, to: Mode) -> None:
+        """Count a (topic, group) whose polls wait another way from now on."""
+        self._mode_switches.labels(to.value).inc()
+
     def follow(self, view: ClusterView, known: Known) -> None:
         """Drop what was counted for topics and groups when their deletion is heard of.
 
@@ -170,7 +239,8 @@ class ProxyMetrics:
 
         def changed(update: ClusterUpdate) -> None:
             topics, groups = frozenset(update.deleted_topics), frozenset(update.deleted_groups)
-            for counts in (self.long_polls, self.short_polling_hits):
+            self.poll_modes.known = known
+            for counts in self._by_poll:
                 counts.known = known
                 if topics or groups:
                     # Also what was made again since.

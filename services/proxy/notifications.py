@@ -80,12 +80,22 @@ class Notifications:
             for link in self._links.values():
                 link.tell(told)
 
+    def register_at(self, interest: Interest, broker: str) -> None:
+        """Have one broker notify for an interest."""
+        if not interest.registered and broker not in interest.registered_at:
+            link = self._links.get(broker)
+            if link is not None:
+                interest.registered_at |= {broker}
+                link.tell(_registration(interest))
+
     def cancel(self, interest: Interest) -> None:
         """Have no broker notify for an interest any more."""
-        interest.registered = False
         told = NotifyInterest(id=interest.id, cancel=True)
-        for link in self._links.values():
-            link.tell(told)
+        for name, link in self._links.items():
+            if interest.registered or name in interest.registered_at:
+                link.tell(told)
+        interest.registered = False
+        interest.registered_at = frozenset()
 
     def close(self) -> None:
         """End all streams."""
@@ -147,7 +157,7 @@ class _Link:
 
     async def _run_one_stream(self) -> str:
         """Open a stream, register everything, and take in what comes; returns why it ended."""
-        self._outbox = [_registration(interest) for interest in self._book.registered]
+        self._outbox = [_registration(interest) for interest in self._book.registered_at(self.name)]
         stream = self.stream = self.channel.open(NOTIFY)
         sender = asyncio.get_running_loop().create_task(self._send(stream))
         try:

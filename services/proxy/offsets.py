@@ -12,7 +12,7 @@ from services.common.wire import field, varint
 from services.proxy.brokers import Brokers
 from services.proxy.catalog import Catalog
 from services.proxy.options import ProxyOptions
-from services.proxy.poll_limits import PollLimits
+from services.proxy.poll_limits import ANSWER_RESERVE_MS, PollLimits
 from services.proxy.resources import full_name
 from services.proxy.statuses import OK, of_rpc_error
 from services.proxy.validation import check_group_name, filter_of
@@ -44,7 +44,6 @@ class Offsets:
     def __init__(self, catalog: Catalog, brokers: Brokers, options: ProxyOptions, limits: PollLimits) -> None:
         self._catalog = catalog
         self._brokers = brokers
-        self._options = options
         self._limits = limits
         self._timeout_s = options.receive.pop_timeout_ms / 1000
 
@@ -161,7 +160,7 @@ class Offsets:
 
     def _group(self, name: str) -> str:
         if self._catalog.find_group(name) is None:
-            check_group_name(name, self._options.message)
+            check_group_name(name)
             raise StatusError(Code.CONSUMER_GROUP_NOT_FOUND, f"the consumer group {name} does not exist")
         return name
 
@@ -180,7 +179,7 @@ class Offsets:
         """How long the broker may wait for a first message."""
         wait_ms = self._limits.pull_wait_ms(request.long_polling_timeout.ToMilliseconds())
         if call.deadline is not None:
-            wait_ms = min(wait_ms, int((call.deadline - now) * 1000) - self._options.receive.answer_reserve_ms)
+            wait_ms = min(wait_ms, int((call.deadline - now) * 1000) - ANSWER_RESERVE_MS)
         return max(0, wait_ms)
 
 

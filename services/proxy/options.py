@@ -65,10 +65,6 @@ class MessageLimits(_Section):
     """Size of all names and values of a message's user properties."""
     system_properties_bytes_max: Annotated[int, Field(ge=256)] = 16 * _KIB
     """Size of the message's own properties: keys, tag, group, trace context ..."""
-    topic_length_max: Annotated[int, Field(ge=1, le=255)] = 127
-    """Characters of a topic's name."""
-    group_length_max: Annotated[int, Field(ge=1, le=255)] = 120
-    """Characters of a consumer group's name."""
     id_length_max: Annotated[int, Field(ge=34)] = 255
     """Characters of a message id."""
 
@@ -99,8 +95,6 @@ class ReceiveOptions(_Section):
     """The shortest invisible duration a consumer may ask for."""
     invisible_ms_max: Annotated[int, Field(ge=1)] = 12 * 3600 * 1000
     """The longest invisible duration a consumer may ask for."""
-    answer_reserve_ms: Annotated[int, Field(ge=0)] = 300
-    """An empty poll is answered this long before the client's deadline."""
     pop_timeout_ms: Annotated[int, Field(ge=100)] = 3_000
     """How long one Pop, Ack or the like at a broker may take."""
     polls_per_client_max: Positive = 1_024
@@ -123,6 +117,23 @@ class ReceiveOptions(_Section):
         return self
 
 
+class AdaptiveOptions(_Section):
+    """When the polls of a topic and group change the way they wait, with `poll_mode: auto`."""
+
+    up_per_s: Positive = 1_000
+    """From this many polls per second on, of the topic and group, they are plain: each waits at one broker."""
+    down_per_s: Positive = 500
+    """Below this many they wait to be notified by all brokers again."""
+    stay_ms: Annotated[int, Field(ge=0)] = 10_000
+    """How long they keep to one way at the least."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.down_per_s >= self.up_per_s:
+            raise ValueError("down_per_s must be below up_per_s")
+        return self
+
+
 class RenewalOptions(_Section):
     """Receives with auto_renew: the proxy keeps their messages invisible while the client lives."""
 
@@ -132,8 +143,6 @@ class RenewalOptions(_Section):
     """A message is not renewed for longer than this, counted from its receive."""
     handles_max: Positive = 200_000
     """Handles kept renewed at one time; further receives with auto_renew get TOO_MANY_REQUESTS."""
-    batch_max: Positive = 1_000
-    """Handles in one Renew to a broker."""
 
 
 class ClientOptions(_Section):
@@ -149,10 +158,6 @@ class ClientOptions(_Section):
     """Whether producers check a message's type against the topic's before they send."""
     send_max_attempts: Positive = 3
     """How often a producer tries a send."""
-    send_backoff_initial_ms: Positive = 10
-    """A producer's first pause between tries; doubles from then on."""
-    send_backoff_max_ms: Positive = 1_000
-    """A producer's longest pause between tries."""
 
 
 class ProxyOptions(_Section):
@@ -184,6 +189,10 @@ class ProxyOptions(_Section):
     """A poll that asks for less than this does not wait for messages."""
     grpc_client_consumer_max_long_polling_timeout_ms: Annotated[int, Field(ge=1)] = 20_000
     """No poll waits for longer than this."""
+    poll_mode: Literal["auto", "notify", "plain", "sliced"] = "auto"
+    """How polls wait: notified by all brokers, plain at one, sliced round all; auto: notify or plain, by their number."""
+    redis_url: Annotated[str, Field(pattern=r"^(rediss?://.+|unix://.+)?$")] = ""
+    """Where proxies add up their polls for `poll_mode: auto`: redis://host:port/database; empty: each for itself."""
     tls: TlsOptions = TlsOptions()
     """Certificate for clients that use TLS."""
     limits: TransportLimits = TransportLimits()
@@ -194,6 +203,8 @@ class ProxyOptions(_Section):
     """Sending to the brokers."""
     receive: ReceiveOptions = ReceiveOptions()
     """Receiving and acknowledging."""
+    adaptive: AdaptiveOptions = AdaptiveOptions()
+    """When polls change the way they wait."""
     renewal: RenewalOptions = RenewalOptions()
     """Keeping messages invisible for clients that asked for it."""
     client: ClientOptions = ClientOptions()

@@ -1,9 +1,14 @@
 """What polls and pulls may ask for: too much is cut to the limit and counted, what makes no sense is refused."""
 
+from typing import Final
+
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions
+
+ANSWER_RESERVE_MS: Final = 300
+"""A poll or pull is answered this long before the client's deadline."""
 
 _SHORTEST = "grpc_client_consumer_min_long_polling_timeout_ms"
 _LONGEST = "grpc_client_consumer_max_long_polling_timeout_ms"

@@ -12,7 +12,7 @@ from services.common.pop_answer import PopAnswer
 from services.proxy.background import Background
 from services.proxy.brokers import Brokers
 from services.proxy.interests import Interest, InterestBook, Ticket
-from services.proxy.long_poll import Do, Effect, LongPoll, Pop
+from services.proxy.long_poll import Do, Effect, LongPoll, Pop, WaitAt
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.notifications import Notifications
 from services.rpc.methods import POP, RELEASE
@@ -72,12 +72,13 @@ class Poll:
         "_first",
         "_interest",
         "_machine",
+        "_notified",
         "_outcome",
         "_request",
         "_ticket",
         "_timer",
         "_tools",
-        "_woken",
+        "_woken_at",
         "found",
     )
 
@@ -90,7 +91,8 @@ class Poll:
         self._timer: asyncio.TimerHandle | None = None
         self._ticket: Ticket | None = None
         self._first = True
-        self._woken = False
+        self._notified = False
+        self._woken_at: float | None = None
         self._failure: StatusError | None = None
         self.found = NOTHING
 
@@ -122,10 +124,15 @@ class Poll:
 
     def woken(self, ticket: Ticket) -> None:
         """A notification has come for this poll."""
-        self._tools.metrics.wakes.inc()
-        self._woken = True
+        tools = self._tools
+        effect = self._machine.notified(ticket.broker)
+        if effect is None:
+            tools.book.hand_back(ticket, tools.clock.monotonic())
+            return
+        tools.metrics.wakes.inc()
+        self._woken_at = tools.clock.monotonic()
         self._ticket = ticket
-        self._perform(self._machine.notified(ticket.broker))
+        self._perform(effect)
 
     def _perform(self, effect: Effect) -> None:
         tools = self._tools
@@ -135,14 +142,28 @@ class Poll:
                 ticket = tools.book.begin(self._interest, effect.broker)
             tools.background.start(self._pop(ticket))
         elif effect is Do.WAIT:
+            if not self._notified:
+                self._notified = True
+                tools.metrics.pops_with_notify.labels(self._interest.topic, self._interest.group).inc()
             tools.notifications.register(self._interest)
-            ticket = tools.book.wait(self._interest, self.woken, tools.clock.monotonic())
-            if ticket is not None:
-                self.woken(ticket)
+            self._wait(None)
+        elif isinstance(effect, WaitAt):
+            tools.notifications.register_at(self._interest, effect.broker)
+            self._wait(effect.broker)
+            self._arm_anew()
+        elif effect is Do.PAUSE:
+            self._arm_anew()
         elif effect in (Do.ANSWER, Do.ANSWER_EMPTY):
             tools.book.stop_waiting(self._interest, self.woken)
             if not self._outcome.done():
                 self._outcome.set_result(None)
+
+    def _wait(self, broker: str | None) -> None:
+        """Wait at one broker or at all; what is left over there wakes it at once."""
+        tools = self._tools
+        ticket = tools.book.wait(self._interest, self.woken, tools.clock.monotonic(), broker)
+        if ticket is not None:
+            self.woken(ticket)
 
     async def _pop(self, ticket: Ticket) -> None:
         """One pop; runs on when the call has been given up, so that what it brings can be released."""
@@ -167,9 +188,11 @@ class Poll:
             self._first = False
             if count:
                 tools.metrics.short_polling_hits.labels(self._interest.topic, self._interest.group).inc()
-        if self._woken and not count:
-            tools.metrics.empty_wakes.inc()
-        self._woken = False
+        if self._woken_at is not None:
+            tools.metrics.notification_round_trip.observe((now - self._woken_at) * 1000)
+            if not count:
+                tools.metrics.empty_wakes.inc()
+            self._woken_at = None
         tools.book.finish(ticket, count, answer.waiting, now)
         effect = self._machine.popped(count, now)
         if effect is Do.ANSWER:
@@ -183,7 +206,8 @@ class Poll:
         tools = self._tools
         now = tools.clock.monotonic()
         tools.metrics.pop_failures.inc()
-        self._first = self._woken = False
+        self._first = False
+        self._woken_at = None
         tools.book.fail(ticket, now)
         if isinstance(error, StatusError) and error.code not in _PASSING:
             self._failure = error
@@ -195,10 +219,19 @@ class Poll:
         delay = max(0.0, until - self._tools.clock.monotonic())
         self._timer = asyncio.get_running_loop().call_later(delay, self._time_passed)
 
-    def _time_passed(self) -> None:
-        self._perform(self._machine.time_passed(self._tools.clock.monotonic()))
-        if not self._outcome.done():
+    def _arm_anew(self) -> None:
+        """The machine wants to be told the time before the deadline."""
+        if self._machine.wake_at < self._machine.deadline:
+            if self._timer is not None:
+                self._timer.cancel()
             self._arm(self._machine.wake_at)
+
+    def _time_passed(self) -> None:
+        machine, now = self._machine, self._tools.clock.monotonic()
+        self._perform(machine.time_passed(now))
+        if not self._outcome.done():
+            # A pop may be under way, after which the poll waits on: its deadline is not to be missed.
+            self._arm(machine.wake_at if now >= machine.deadline else min(machine.wake_at, machine.deadline))
 
 
 def release(tools: PollTools, request: PopRequest, found: Found, *, attempted: bool) -> None:

@@ -42,7 +42,7 @@ class Recalling:
         topic = full_name(request.topic)
         check_sendable(topic)
         if topic not in self._view.topics:
-            check_topic_name(topic, self._options.message)
+            check_topic_name(topic)
         handle = request.recall_handle
         broker = recall_handle.broker_name(handle)
         if broker not in self._view.brokers and self._view.ready:

@@ -8,12 +8,15 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
 from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
 from services.common.wire import field, varint
+from services.proxy.adaptive import Adaptive
 from services.proxy.admission import Admission
 from services.proxy.catalog import Catalog
 from services.proxy.clients import Clients
+from services.proxy.interests import Interest
 from services.proxy.long_poll import LongPoll
 from services.proxy.options import ProxyOptions
-from services.proxy.poll_limits import PollLimits
+from services.proxy.poll_limits import ANSWER_RESERVE_MS, PollLimits
+from services.proxy.poll_mode import Mode
 from services.proxy.poll_shell import Found, Poll, PollTools, release
 from services.proxy.renewal import RenewalBook
 from services.proxy.resources import full_name
@@ -34,6 +37,7 @@ class Receiving:
         catalog: topics and groups.
         clients: a poll is a sign of life.
         tools: what polls share.
+        adaptive: how polls wait.
         admission: how many polls may run.
         renewals: handles that are kept renewed.
         options: limits and times.
@@ -46,6 +50,7 @@ class Receiving:
         catalog: Catalog,
         clients: Clients,
         tools: PollTools,
+        adaptive: Adaptive,
         admission: Admission,
         renewals: RenewalBook,
         options: ProxyOptions,
@@ -55,6 +60,7 @@ class Receiving:
         self._catalog = catalog
         self._clients = clients
         self._tools = tools
+        self._adaptive = adaptive
         self._admission = admission
         self._renewals = renewals
         self._options = options
@@ -62,6 +68,7 @@ class Receiving:
         self._clock = clock
         self._polls: dict[Poll, None] = {}  # the oldest first
         self._draining = False
+        self._turn = 0
 
     async def receive(self, call: Call, client_id: str, stream: Stream[ReceiveMessageRequest, bytes]) -> None:
         """Answer one ReceiveMessage.
@@ -134,12 +141,7 @@ class Receiving:
         """Run the poll and send what it found."""
         tools = self._tools
         interest = tools.book.enter(pop.topic, pop.group, pop.filter)
-        poll = Poll(
-            tools,
-            self._machine(call, pop, wait_ms, tools.book.best_broker(interest, self._named(request))),
-            interest,
-            pop,
-        )
+        poll = Poll(tools, self._machine(call, request, interest, wait_ms), interest, pop)
         self._polls[poll] = None
         try:
             found = await poll.run()
@@ -180,14 +182,25 @@ class Receiving:
                 self._renewals.drop(found.handles)
                 release(self._tools, pop, found, attempted=True)
 
-    def _machine(self, call: Call, pop: PopRequest, asked_ms: int, first: str) -> LongPoll:
-        """The poll's machine: where it pops first, and for how long it may wait."""
-        names = self._tools.brokers.names
+    def _machine(self, call: Call, request: ReceiveMessageRequest, interest: Interest, asked_ms: int) -> LongPoll:
+        """The poll's machine: where it pops, how it waits, and for how long."""
+        tools, topic, group = self._tools, interest.topic, interest.group
+        mode = self._adaptive.count(topic, group)
+        if mode is None:
+            tools.metrics.limit_hit("counted_polls_max")
+            mode = self._adaptive.uncounted
         now = self._clock.monotonic()
         wait_s = self._wait_s(call, asked_ms, now)
-        if wait_s > 0:
-            self._tools.metrics.long_polls.labels(pop.topic, pop.group).inc()
-        return LongPoll([first, *(name for name in names if name != first)], wait_s > 0, now + wait_s, _GRACE_S)
+        first = self._named(request)
+        if wait_s <= 0:
+            known = (first, *interest.left_over) if first in interest.left_over else (*interest.left_over, first)
+            brokers = dict.fromkeys((*known, *tools.brokers.names))
+            return LongPoll(tuple(brokers), False, now, _GRACE_S)
+        tools.metrics.long_polls.labels(topic, group).inc()
+        if mode is Mode.NOTIFY:
+            return LongPoll((tools.book.best_broker(interest, first),), True, now + wait_s, _GRACE_S)
+        brokers = dict.fromkeys((first, *tools.brokers.names))
+        return LongPoll(tuple(brokers), True, now + wait_s, _GRACE_S, mode, self._adaptive.patience_s)
 
     def _asked_wait_ms(self, request: ReceiveMessageRequest) -> int:
         """How long the client wants to wait, within the limits; as long as possible if it does not say.
@@ -205,16 +218,19 @@ class Receiving:
             return 0.0
         if call.deadline is None:
             return asked_ms / 1000
-        left_s = call.deadline - now - self._options.receive.answer_reserve_ms / 1000
+        left_s = call.deadline - now - ANSWER_RESERVE_MS / 1000
         return max(0.0, min(asked_ms / 1000, left_s))
 
     def _named(self, request: ReceiveMessageRequest) -> str:
-        """The broker that the client names, or any if that one is not there."""
+        """The broker that the client names, or another, in turn, if that one is not there."""
         names = self._tools.brokers.names
         if not names:
             raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
         named = request.message_queue.broker.name
-        return named if named in names else names[0]
+        if named in names:
+            return named
+        self._turn += 1
+        return names[self._turn % len(names)]
 
 
 def answer_parts(messages: Sequence[bytes], now_ms: int) -> list[bytes]:

@@ -22,6 +22,8 @@ from services.proxy.options import RenewalOptions
 from services.rpc.methods import RENEW
 from services.rpc.status import RpcError
 
+_BATCH_MAX = 1_000
+"""Handles in one Renew."""
 _TIMEOUT_S = 3.0
 
 
@@ -134,8 +136,8 @@ class Renewal:
         """Renew what is due; called about once a second."""
         now = self._clock.monotonic()
         for broker, entries in self._book.due(now, lambda client_id: self._clients.is_alive(client_id, now)).items():
-            for start in range(0, len(entries), self._options.batch_max):
-                self._background.start(self._renew(broker, entries[start : start + self._options.batch_max]))
+            for start in range(0, len(entries), _BATCH_MAX):
+                self._background.start(self._renew(broker, entries[start : start + _BATCH_MAX]))
 
     async def _renew(self, broker: str, entries: list[RenewEntry]) -> None:
         """Renew handles of one broker; those it does not know any more are dropped."""

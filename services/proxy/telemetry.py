@@ -31,6 +31,8 @@ from services.rpc.service import Call, Stream, StreamClosedError
 TelemetryStream = Stream[TelemetryCommand, TelemetryCommand]
 
 _RETRY_MULTIPLIER = 2.0
+_SEND_BACKOFF_INITIAL_MS = 10
+_SEND_BACKOFF_MAX_MS = 1_000
 _STREAMS_PER_CLIENT_MAX = 64
 _SETTINGS_BYTES_MAX = 1024 * 1024
 _MINUTE_MS = 60_000
@@ -204,8 +206,8 @@ class Telemetry:
     def _publishing_backoff(self) -> RetryPolicy:
         client = self._options.client
         backoff = ExponentialBackoff(multiplier=_RETRY_MULTIPLIER)
-        backoff.initial.FromMilliseconds(client.send_backoff_initial_ms)
-        backoff.max.FromMilliseconds(client.send_backoff_max_ms)
+        backoff.initial.FromMilliseconds(_SEND_BACKOFF_INITIAL_MS)
+        backoff.max.FromMilliseconds(_SEND_BACKOFF_MAX_MS)
         return RetryPolicy(max_attempts=client.send_max_attempts, exponential_backoff=backoff)
 
 

@@ -22,6 +22,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NOT_IN_TAGS = re.compile(r"[\x00-\x1f\x7f|]")
 _ALL = broker.Filter(kind=broker.FilterKind.ALL)
 _EXPRESSION_LENGTH_MAX = 8_192
+_TOPIC_LENGTH_MAX = 127
+_GROUP_LENGTH_MAX = 120
 _NORMAL = MessageType.NORMAL  # looked up once: enum wrappers are slow
 _DELAY = MessageType.DELAY
 _SECONDS_MAX = 253_402_300_799  # the last second of the year 9999, as google.protobuf.Timestamp has it
@@ -38,14 +40,14 @@ ACCEPTED_TYPES: dict[int, tuple[MessageType.ValueType, ...]] = {
 """A topic's type -> the types of the messages it takes."""
 
 
-def check_topic_name(name: str, limits: MessageLimits) -> None:
+def check_topic_name(name: str) -> None:
     """Refuse what cannot be a topic's name.
 
     Raises:
         StatusError: ILLEGAL_TOPIC.
     """
-    if not is_legal(name, limits.topic_length_max):
-        raise _illegal_name(Code.ILLEGAL_TOPIC, "topic", name, limits.topic_length_max)
+    if not is_legal(name, _TOPIC_LENGTH_MAX):
+        raise _illegal_name(Code.ILLEGAL_TOPIC, "topic", name, _TOPIC_LENGTH_MAX)
 
 
 def check_sendable(name: str) -> None:
@@ -58,14 +60,14 @@ def check_sendable(name: str) -> None:
         raise StatusError(Code.ILLEGAL_TOPIC, f"{_shown(name)} belongs to the system: it can be read, not sent to")
 
 
-def check_group_name(name: str, limits: MessageLimits) -> None:
+def check_group_name(name: str) -> None:
     """Refuse what cannot be a consumer group's name.
 
     Raises:
         StatusError: ILLEGAL_CONSUMER_GROUP.
     """
-    if not is_legal(name, limits.group_length_max):
-        raise _illegal_name(Code.ILLEGAL_CONSUMER_GROUP, "consumer group", name, limits.group_length_max)
+    if not is_legal(name, _GROUP_LENGTH_MAX):
+        raise _illegal_name(Code.ILLEGAL_CONSUMER_GROUP, "consumer group", name, _GROUP_LENGTH_MAX)
 
 
 def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -> int | None:
@@ -299,7 +301,7 @@ def _illegal_name(code: Code.ValueType, what: str, name: str, length_max: int) -
         f"between 1 and {length_max} of them"
     )
     if len(name) > length_max:
-        return LimitError(code, rule, f"message.{what.split()[-1]}_length_max")
+        return LimitError(code, rule, f"{what.split()[-1]}_length_max")
     return StatusError(code, rule)
 
 

@@ -152,8 +152,8 @@ CASES = [
         Code.MESSAGE_PROPERTIES_TOO_LARGE,
     ),
     Case("message.id_length_max", send(message(NEW, message_id="i" * 256)), Code.ILLEGAL_MESSAGE_ID),
-    Case("message.topic_length_max", send(message("t" * 128)), Code.ILLEGAL_TOPIC),
-    Case("message.group_length_max", receive(group="g" * 121), Code.ILLEGAL_CONSUMER_GROUP),
+    Case("topic_length_max", send(message("t" * 128)), Code.ILLEGAL_TOPIC),
+    Case("group_length_max", receive(group="g" * 121), Code.ILLEGAL_CONSUMER_GROUP),
     Case("receive.invisible_ms_min", receive(invisible_s=9.999), Code.ILLEGAL_INVISIBLE_TIME),
     Case("receive.invisible_ms_max", receive(invisible_s=43_200.001), Code.ILLEGAL_INVISIBLE_TIME),
     Case(
