@@ -1,4 +1,4 @@
-"""`popwheel admin ...`: topics, groups and delayed messages, through the controller's admin API."""
+"""`popwheel admin ...`: the cluster, topics, groups and delayed messages, through the controller's admin API."""
 
 import json
 import re
@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 import click
 
 from services.cli.errors import CommandError, WrongUseError
+from services.cli.table import print_table
 
 _TIMEOUT_S = 10.0
 _LISTED_MAX = 1_000  # of what the controller lists
@@ -68,7 +69,7 @@ class AdminApi:
 @click.option("--server", default="http://127.0.0.1:8080", show_default=True, help="Where the controller answers.")
 @click.pass_context
 def admin(context: click.Context, server: str) -> None:
-    """Look after topics, consumer groups and delayed messages."""
+    """Look after the cluster, topics, consumer groups and delayed messages."""
     context.obj = AdminApi(server)
 
 
@@ -178,6 +179,34 @@ class _Span(click.ParamType[int]):
 
 
 @admin.group()
+def cluster() -> None:
+    """The cluster as a whole."""
+
+
+@cluster.command("status")
+@_output
+@click.pass_obj
+def cluster_status(api: AdminApi, output: Format) -> None:
+    """Show all brokers and proxies: where they are, since when, and whether they are ready."""
+    status = api.request("GET", "/cluster/status")
+    if output == "json":
+        click.echo(json.dumps(status, indent=2))
+        return
+    rows = [
+        (
+            one["kind"],
+            one["name"],
+            one["address"],
+            "" if one["pid"] is None else str(one["pid"]),
+            _moment(one["since_ms"]) if one["since_ms"] else "",
+            "yes" if one["ready"] else f"no: {one['reason']}",
+        )
+        for one in status["processes"]
+    ]
+    print_table(("kind", "name", "address", "pid", "since", "ready"), rows)
+
+
+@admin.group()
 def timer() -> None:
     """Messages that wait for their delivery time."""
 
@@ -192,13 +221,13 @@ def timer_stats(api: AdminApi, output: Format) -> None:
         click.echo(json.dumps(stats, indent=2))
         return
     due = [(_horizon(horizon["within_ms"]), str(horizon["count"])) for horizon in stats["horizons"]]
-    _table(("due", "pending"), [*due, ("all", str(stats["pending"]))])
+    print_table(("due", "pending"), [*due, ("all", str(stats["pending"]))])
     if stats["topics"]:
         click.echo()
-        _table(("topic", "pending"), [(one["topic"], str(one["count"])) for one in stats["topics"]])
+        print_table(("topic", "pending"), [(one["topic"], str(one["count"])) for one in stats["topics"]])
     if stats["brokers"]:
         click.echo()
-        _table(
+        print_table(
             ("broker", "pending", "recalled", "read until", "written until", "behind"),
             [
                 (
@@ -281,14 +310,14 @@ def _show(row: Row, output: Format) -> None:
     if output == "json":
         click.echo(json.dumps(row, indent=2))
     else:
-        _table(("property", "value"), [(name, _cell(value)) for name, value in row.items()])
+        print_table(("property", "value"), [(name, _cell(value)) for name, value in row.items()])
 
 
 def _show_all(rows: Sequence[Row], output: Format, columns: Sequence[str]) -> None:
     if output == "json":
         click.echo(json.dumps(rows, indent=2))
     else:
-        _table(columns, [[_cell(row[column]) for column in columns] for row in rows])
+        print_table(columns, [[_cell(row[column]) for column in columns] for row in rows])
 
 
 def _cell(value: object) -> str:
@@ -297,19 +326,3 @@ def _cell(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(_cell, value))
     return str(value)
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column.upper(), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    if not console.is_terminal:
-        console.width = 100_000  # whoever reads a pipe wants whole lines
-    console.print(table)

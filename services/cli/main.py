@@ -56,6 +56,10 @@ def _with_settings(function: Function) -> Function:
     )(function)
 
 
+_parent = click.option(
+    "--parent", type=int, expose_value=False, hidden=True, callback=lambda _, __, value: _bind(value)
+)
+
 _data_dir = click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -103,21 +107,74 @@ def standalone(
 
 
 @main.command()
+@_data_dir
+@click.option("--groups", type=click.IntRange(1, 256), default=8, show_default=True, help="Replica groups: brokers.")
+@click.option("--replicas", type=int, default=1, show_default=True, help="Brokers of one group; 1 for now.")
+@click.option("--proxies", type=click.IntRange(1, 64), default=2, show_default=True, help="Proxies.")
+@click.option(
+    "--proxy-workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes of each proxy."
+)
+@click.option("--grpc-port", type=int, metavar="PORT", help="Of the first proxy; others on the next.  [default: 8081]")
+@click.option("--http-port", type=int, metavar="PORT", help="Port of the admin API.  [default: 8080]")
 @_with_settings
-def proxy(file: Path | None, assignments: Sequence[str]) -> int:
+def cluster(
+    data_dir: Path,
+    groups: int,
+    replicas: int,
+    proxies: int,
+    proxy_workers: int,
+    grpc_port: int | None,
+    http_port: int | None,
+    file: Path | None,
+    assignments: Sequence[str],
+) -> int:
+    """Run a cluster on this machine: a controller, brokers and proxies, each a process."""
+    if replicas != 1:
+        raise WrongUseError(f"--replicas must be 1, not {replicas}: brokers cannot be replicated yet")
+    from services.cli.options import StandaloneOptions
+    from services.cli.run import run
+
+    options = _load(
+        StandaloneOptions, file, assignments, {"proxy.grpc_port": grpc_port, "controller.http_port": http_port}
+    )
+
+    from services.cli.cluster import STOP_S_MAX_OF_ALL, ClusterOfOneMachine, Shape
+    from services.cli.settings import given
+
+    shape = Shape(groups=groups, proxies=proxies, workers=proxy_workers)
+    words = given(file, assignments)
+    return run(lambda: ClusterOfOneMachine(options, words, shape, data_dir), options.log, STOP_S_MAX_OF_ALL)
+
+
+@main.command()
+@click.option(
+    "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes that share the port."
+)
+@click.option("--shared-port", is_flag=True, hidden=True, help="For a worker: listen beside the others.")
+@_parent
+@_with_settings
+def proxy(workers: int, shared_port: bool, file: Path | None, assignments: Sequence[str]) -> int:
     """Run a proxy of a cluster."""
     from services.cli.options import ClusterOptions
     from services.cli.run import run
 
     options = _load(ClusterOptions, file, assignments)
 
+    if workers > 1:
+        from services.cli.settings import given
+        from services.cli.workers import STOP_S_MAX, ProxyWorkers
+
+        words = given(file, assignments)
+        return run(lambda: ProxyWorkers(options, words, workers), options.log, STOP_S_MAX + 1.0)
+
     from services.cli.process import ProxyProcess
 
-    return run(lambda: ProxyProcess(options), options.log)
+    return run(lambda: ProxyProcess(options, worker=shared_port), options.log)
 
 
 @main.command()
 @_data_dir
+@_parent
 @_with_settings
 def broker(data_dir: Path, file: Path | None, assignments: Sequence[str]) -> int:
     """Run a broker of a cluster."""
@@ -133,6 +190,7 @@ def broker(data_dir: Path, file: Path | None, assignments: Sequence[str]) -> int
 
 @main.command()
 @_data_dir
+@_parent
 @_with_settings
 def controller(data_dir: Path, file: Path | None, assignments: Sequence[str]) -> int:
     """Run the controller of a cluster."""
@@ -147,6 +205,14 @@ def controller(data_dir: Path, file: Path | None, assignments: Sequence[str]) ->
 
 
 main.add_command(admin)
+
+
+def _bind(parent: int | None) -> None:
+    """End when the parent does, if this is a child process."""
+    if parent is not None:
+        from services.cli.parent import end_with_parent
+
+        end_with_parent(parent)
 
 
 def _load(

@@ -35,12 +35,13 @@ class Process(Protocol):
         """Return when the process cannot go on, and why."""
 
 
-def run(make: Callable[[], Process], log: LogOptions) -> int:
+def run(make: Callable[[], Process], log: LogOptions, drain_s_max: float | None = None) -> int:
     """Run a process until a signal or a failure ends it.
 
     Args:
         make: makes the process, within its loop.
         log: how it logs.
+        drain_s_max: how long its `stop` may take; as long as that of a single process if not given.
 
     Returns:
         The exit code: 0 after a drain that a signal asked for, else 1.
@@ -50,14 +51,14 @@ def run(make: Callable[[], Process], log: LogOptions) -> int:
     """
     logs.set_up(log)
     try:
-        return asyncio.run(_live(make))
+        return asyncio.run(_live(make, _DRAIN_S_MAX if drain_s_max is None else drain_s_max))
     except ConfigurationError as error:
         raise WrongUseError(str(error)) from error
     except (CorruptDataError, UnknownFormatError, StatusError, OSError) as error:
         raise CommandError(f"cannot start: {error}") from error
 
 
-async def _live(make: Callable[[], Process]) -> int:
+async def _live(make: Callable[[], Process], drain_s_max: float) -> int:
     ending = _Ending()
     process = make()
     start = asyncio.ensure_future(process.start())
@@ -73,26 +74,26 @@ async def _live(make: Callable[[], Process]) -> int:
             await asyncio.wait({failure, asked}, return_when=asyncio.FIRST_COMPLETED)
             if failure.done():
                 _logger.error("cannot go on, ending", reason=str(failure.result()))
-                await _drain(process)
+                await _drain(process, drain_s_max)
                 return _EXIT_FAILED
             failure.cancel()
     finally:
         asked.cancel()
     if not start.cancelled() and (error := start.exception()) is not None:
-        await _drain(process)
+        await _drain(process, drain_s_max)
         raise error
     _logger.info("draining", signal=ending.signal_name)
-    await _drain(process)
+    await _drain(process, drain_s_max)
     _logger.info("ended")
     return 0
 
 
-async def _drain(process: Process) -> None:
+async def _drain(process: Process, seconds: float) -> None:
     try:
-        async with asyncio.timeout(_DRAIN_S_MAX):
+        async with asyncio.timeout(seconds):
             await process.stop()
     except TimeoutError:
-        _logger.error("could not drain in time, ending at once", seconds=_DRAIN_S_MAX)
+        _logger.error("could not drain in time, ending at once", seconds=seconds)
         _end_at_once()
 
 

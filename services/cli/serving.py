@@ -20,7 +20,7 @@ from services.rpc.service import Service
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from services.common.http import HttpServer, ReadinessChecks
+    from services.common.http import Before, HttpServer, ReadinessChecks
 
 _logger = structlog.get_logger()
 
@@ -156,8 +156,11 @@ async def serve_http(
     port: int,
     key: str,
     routers: Sequence["APIRouter"] = (),
+    before: "Before | None" = None,
 ) -> "HttpServer":
     """Serve health, metrics and further routes; call it when gRPC serves (see `load_http`).
+
+    `before` as for `make_http_app`.
 
     Raises:
         ConfigurationError: the port or the address cannot be had.
@@ -166,7 +169,7 @@ async def serve_http(
 
     from services.common.http import HttpServer, make_http_app
 
-    app = make_http_app("Popwheel", version("popwheel"), registry, checks, routers)
+    app = make_http_app("Popwheel", version("popwheel"), registry, checks, routers, before)
     server = HttpServer(app, host, port)
     try:
         await server.start()
@@ -193,3 +196,8 @@ def not_ours(key: str, host: str, port: int, error: Exception) -> ConfigurationE
 def host_in_address(host: str) -> str:
     """A host as it stands in `host:port`: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host
+
+
+def reached_here(host: str) -> str:
+    """Where a process of this machine reaches one that listens on this host."""
+    return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

@@ -6,7 +6,7 @@ FastAPI and uvicorn take long to load and no message needs them: import this mod
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -23,13 +23,21 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 ReadinessChecks = Mapping[str, Callable[[], str | None]]
 """By name: a function that says in a sentence why its part cannot serve, or None if it can."""
 
+Before = Mapping[str, Callable[[], Awaitable[None]]]
+"""By page, `/readyz` or `/metrics`: what is to be waited for before it is answered."""
+
 _GRACE_S = 2
 _HTTP_STATUS_OF_CODE = {Code.PRECONDITION_FAILED: 409, Code.PROXY_TIMEOUT: 504}
 _HTTP_STATUSES = frozenset((400, 401, 402, 403, 404, 408, 409, 413, 429, 431, 500, 501, 504))
 
 
 def make_http_app(
-    title: str, version: str, registry: CollectorRegistry, checks: ReadinessChecks, routers: Sequence[APIRouter] = ()
+    title: str,
+    version: str,
+    registry: CollectorRegistry,
+    checks: ReadinessChecks,
+    routers: Sequence[APIRouter] = (),
+    before: Before | None = None,
 ) -> FastAPI:
     """The application of one process; its OpenAPI page is at `/docs`, without a word to the Internet.
 
@@ -39,8 +47,10 @@ def make_http_app(
         registry: what `/metrics` shows.
         checks: what `/readyz` asks.
         routers: further routes.
+        before: for a process that has to ask others first.
     """
     app: FastAPI = FastAPIOffline(title=title, version=version)
+    prepare = before or {}
     app.add_exception_handler(StatusError, _refused)
     app.add_exception_handler(RequestValidationError, _not_understood)
     app.add_exception_handler(HTTPException, _no_such_route)
@@ -53,12 +63,16 @@ def make_http_app(
     @app.get("/readyz", tags=["process"], responses={503: {"description": "The parts that cannot serve, and why."}})
     async def readyz() -> JSONResponse:
         """Every part of the process can serve."""
+        if "/readyz" in prepare:
+            await prepare["/readyz"]()
         reasons = {name: reason for name, check in checks.items() if (reason := check()) is not None}
         return JSONResponse({"ready": not reasons, "reasons": reasons}, status_code=503 if reasons else 200)
 
     @app.get("/metrics", tags=["process"], response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         """All metrics of the process, for Prometheus."""
+        if "/metrics" in prepare:
+            await prepare["/metrics"]()
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(registry), headers={"content-type": content_type})
 

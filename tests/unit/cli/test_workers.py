@@ -1,0 +1,100 @@
+"""What a parent of processes hands them and gathers from them: ports, settings, metrics."""
+
+import socket
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from services.cli.cluster import check_folder
+from services.cli.ports import Ports
+from services.cli.settings import assigned, given
+from services.cli.worker_metrics import WorkerMetrics
+from services.common.errors import ConfigurationError
+
+HOST = "127.0.0.1"
+
+
+def listener(port: int, *, shared: bool = False) -> socket.socket:
+    """Listens as our servers do."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind((HOST, port))
+    sock.listen()
+    return sock
+
+
+def test_a_reserved_port_can_be_listened_on_again_and_again() -> None:
+    with Ports() as ports:
+        port = ports.reserve(HOST, 0, "proxy.grpc_port")
+        for _ in range(2):
+            listener(port).close()
+        assert ports.reserve(HOST, 0, "proxy.grpc_port") != port
+
+
+def test_workers_share_a_reserved_port() -> None:
+    with Ports() as ports:
+        port = ports.reserve(HOST, 0, "proxy.grpc_port")
+        with closing(listener(port, shared=True)), closing(listener(port, shared=True)):
+            socket.create_connection((HOST, port)).close()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_port_that_somebody_listens_on_is_refused(shared: bool) -> None:
+    with closing(listener(0, shared=shared)) as other, Ports() as ports:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigurationError) as caught:
+            ports.reserve(HOST, port, "proxy.grpc_port")
+    assert str(caught.value) == (
+        f"proxy.grpc_port: cannot listen on {HOST}:{port}: Address already in use; choose another port or address"
+    )
+
+
+@pytest.mark.parametrize(("host", "port"), [("192.0.2.1", 0), (HOST, 65536), ("no such host", 0)])
+def test_what_cannot_be_listened_on_is_refused(host: str, port: int) -> None:
+    with Ports() as ports, pytest.raises(ConfigurationError, match=r"^proxy\.grpc_port: cannot listen on"):
+        ports.reserve(host, port, "proxy.grpc_port")
+
+
+def test_settings_as_words() -> None:
+    assert given(None, ["a=1", "b=[1, 2]"]) == ["--set", "a=1", "--set", "b=[1, 2]"]
+    assert given(Path("/x/y.yaml"), []) == ["--config", "/x/y.yaml"]
+    assert assigned({"proxy.name": "proxy-0", "proxy.controller": "[::1]:80", "proxy.auto_create_topics": True}) == [
+        *("--set", 'proxy.name="proxy-0"'),
+        *("--set", 'proxy.controller="[::1]:80"'),
+        *("--set", "proxy.auto_create_topics=true"),
+    ]
+
+
+def test_the_metrics_of_all_workers_are_one_page() -> None:
+    page = (
+        '# HELP calls Calls\n# TYPE calls counter\ncalls_total{{code="OK"}} {}\n# HELP up Up\n# TYPE up gauge\nup 1\n'
+    )
+    registry = CollectorRegistry()
+    metrics = WorkerMetrics()
+    registry.register(metrics)
+    assert generate_latest(registry) == b""
+    metrics.pages = {"0": page.format(3), "1": page.format(4)}
+    lines = generate_latest(registry).decode().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == [
+        'calls_total{code="OK",worker="0"} 3.0',
+        'calls_total{code="OK",worker="1"} 4.0',
+        'up{worker="0"} 1.0',
+        'up{worker="1"} 1.0',
+    ]
+    assert lines.count("# TYPE calls_total counter") == 1
+
+
+def test_a_folder_of_another_kind_or_of_more_brokers_is_refused(tmp_path: Path) -> None:
+    check_folder(tmp_path / "new", 1)
+    for number in (0, 10):
+        (tmp_path / f"broker-{number}").mkdir()
+    check_folder(tmp_path, 11)
+    with pytest.raises(ConfigurationError, match=r"^--groups: must be at least 11, because .* of broker-10$"):
+        check_folder(tmp_path, 8)
+    (tmp_path / "broker").mkdir()
+    with pytest.raises(ConfigurationError, match="standalone; give another folder"):
+        check_folder(tmp_path, 11)

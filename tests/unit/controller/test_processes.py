@@ -1,0 +1,61 @@
+"""What operators are told of brokers and proxies."""
+
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
+from services.controller.processes import Member, Processes
+
+BROKER = BrokerInfo(name="broker-0", address="10.0.0.1:8082")
+
+
+def proxy(name: str) -> WatchRequest:
+    return WatchRequest(process=name, kind=WatchRequest.PROXY, address="10.0.0.2:8081", pid=7, http_port=8091)
+
+
+def broker(name: str) -> WatchRequest:
+    return WatchRequest(process=name, kind=WatchRequest.BROKER, pid=8, http_port=8090)
+
+
+def test_a_broker_is_shown_while_it_is_registered_or_watches() -> None:
+    processes = Processes()
+    processes.registered("broker-0", 1000)
+    assert processes.members({"broker-0": BROKER}) == [Member("broker", "broker-0", BROKER.address, None, 1000, "")]
+    watching = processes.came(broker("broker-0"), "127.0.0.1:4000", 900)
+    assert processes.members({"broker-0": BROKER}) == [
+        Member("broker", "broker-0", BROKER.address, 8, 1000, "127.0.0.1:8090")
+    ]
+    processes.dismissed("broker-0")
+    (member,) = processes.members({})
+    assert (member.name, member.since_ms, member.trouble) == ("broker-0", 900, "it is not registered")
+    processes.left(watching)
+    processes.left(watching)
+    assert processes.members({}) == []
+
+
+def test_a_pid_is_shown_only_of_this_machine() -> None:
+    processes = Processes()
+    for peer in ("127.0.0.1:1", "[::1]:1", "local", "10.0.0.2:1", "unix:/x"):
+        processes.came(proxy(peer), peer, 5)
+    assert {member.name: (member.pid, member.health) for member in processes.members({})} == {
+        "127.0.0.1:1": (7, "127.0.0.1:8091"),
+        "[::1]:1": (7, "[::1]:8091"),
+        "local": (7, ""),
+        "10.0.0.2:1": (None, "10.0.0.2:8091"),
+        "unix:/x": (None, "unix:8091"),
+    }
+
+
+def test_brokers_come_first_and_numbers_are_numbers() -> None:
+    processes = Processes()
+    for name in ("proxy-10", "proxy-9", "proxy"):
+        processes.came(proxy(name), "local", 5)
+    processes.came(broker("broker-2"), "local", 5)
+    processes.came(WatchRequest(process="of an older release"), "local", 5)
+    brokers = {name: BrokerInfo(name=name) for name in ("broker-11", "broker-2")}
+    names = [member.name for member in processes.members(brokers)]
+    assert names == ["broker-2", "broker-11", "proxy", "proxy-9", "proxy-10"]
+
+
+def test_two_proxies_of_one_name_are_two() -> None:
+    processes = Processes()
+    for since_ms in (6, 5):
+        processes.came(proxy("proxy"), "local", since_ms)
+    assert [member.since_ms for member in processes.members({})] == [5, 6]
