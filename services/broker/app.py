@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -162,7 +163,12 @@ class BrokerApp:
         """
         path = self._folder / _CHECKPOINT_NAME
         began_s = self._clock.monotonic()
-        self.core.recover(self._load(path))
+        checkpoint = self._load(path)
+        if self.core.store.must_remake_queues(checkpoint.store):
+            # Said first: the process may end before the new files are on the device, and the next one must know.
+            checkpoint = replace(checkpoint, store=replace(checkpoint.store, remade=True))
+            await replace_file(self._disk, path, checkpoint_file.encode(checkpoint))
+        self.core.recover(checkpoint)
         await self.flusher.sync()
         await self.timer.save()  # also so that nothing follows what recovery cut off before that is on the device
         await self._save()

@@ -44,6 +44,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "synced_position": store.synced_position,
             "epoch": store.epoch,
             "queues": store.queues or {},
+            "remade": store.remade,
             "offsets": pop.offsets,
             "revive_offsets": pop.revive_offsets,
             "next_number": pop.next_number,
@@ -77,6 +78,7 @@ def decode(data: bytes) -> Checkpoint:
             synced_position=fields["synced_position"],
             epoch=fields["epoch"],
             queues={topic: _by_queue(queues) for topic, queues in fields["queues"].items()},
+            remade=fields.get("remade", False),
         ),
         pop=PopSnapshot(
             offsets={

@@ -16,7 +16,7 @@ from services.broker.pop.pop_state import PopState
 from services.broker.pop.popping import Popping
 from services.broker.store import retention
 from services.broker.store.consume_queue import ConsumeQueue
-from services.broker.store.message_store import MessageStore
+from services.broker.store.message_store import MessageStore, check_place
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.store.retention import SegmentAge
 from services.broker.timer.message_timer import MessageTimer
@@ -24,6 +24,7 @@ from services.common import names
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
 from services.common.disk import Disk, File
+from services.common.errors import CorruptDataError
 
 _REWRITES_AT_ONCE = 1000
 
@@ -89,8 +90,10 @@ class BrokerCore:
         first = next(newer, None)  # now all that the checkpoint covers is loaded
         state.restore(checkpoint.pop, store.ensure_queue)
         for topic in sorted({name for name, _ in store.queues if name.startswith(names.REVIVE_PREFIX)}):
+            known = (checkpoint.store.queues or {}).get(topic, {})
             for number, begin in enumerate(checkpoint.pop.revive_offsets):
-                self._replay_revive_queue(topic, number, begin, checkpoint.store.position)
+                # Up to where the checkpoint says: a search for its position would trust entries that may be damaged.
+                self._replay_revive_queue(topic, number, begin, known.get(number, (0, 0))[1])
         closed: dict[int, int] = {}
         for found in () if first is None else itertools.chain((first,), newer):
             self._note_closed(found, closed)
@@ -139,14 +142,18 @@ class BrokerCore:
         elif found.kind == RecordKind.FORGET_GROUP:
             self._group_ids.pop(found.payload.decode(), None)
 
-    def _replay_revive_queue(self, topic: str, number: int, begin: int, position: int) -> None:
+    def _replay_revive_queue(self, topic: str, number: int, begin: int, end: int) -> None:
         queue = self.store.queue(topic, number)
         if queue is None:
             return
-        end = queue.first_at_or_after(position)
         for start in range(max(begin, queue.min_offset), end, 1024):
-            for found in self.store.read_many(queue.read(start, min(1024, end - start))):
-                self.state.replay_revive_record(found)
+            try:
+                found = self.store.read_many(queue.read(start, min(1024, end - start)))
+            except ValueError as error:
+                raise CorruptDataError(f"an entry of {topic}/{number} leads out of the log: {error}") from error
+            for offset, record in enumerate(found, start):
+                check_place(queue, offset, record)
+                self.state.replay_revive_record(record)
 
     def checkpoint(self) -> tuple[Checkpoint, list[File]]:
         """What to save, once the log and the files given with it are synced."""

@@ -144,6 +144,16 @@ class ConsumeQueue:
             self._base += surplus
         return files
 
+    def has_files_for(self, min_offset: int, max_offset: int) -> bool:
+        """Whether there are files for the entries between two offsets, as long as they must be; nothing is changed."""
+        starts = self._file_starts()
+        first = min_offset - min_offset % self._entries_per_file if min_offset < max_offset else max_offset
+        for file_start in range(first, max_offset, self._entries_per_file):
+            wanted = (min(max_offset, file_start + self._entries_per_file) - file_start) * ENTRY_BYTES
+            if file_start not in starts or self._file_size(file_start) < wanted:
+                return False
+        return True
+
     def load(self, min_offset: int, max_offset: int) -> bool:
         """Take up the entries that a checkpoint has seen written and cut off what was written after it.
 
@@ -182,6 +192,13 @@ class ConsumeQueue:
         for start, following in itertools.pairwise(starts):
             if following <= self.min_offset:
                 self._disk.remove(self._path(start))
+
+    def _file_size(self, file_start: int) -> int:
+        file = self._disk.open(self._path(file_start))
+        try:
+            return file.size()
+        finally:
+            file.close()
 
     def _cut_file(self, file_start: int, length: int) -> bool:
         file = self._disk.open(self._path(file_start))

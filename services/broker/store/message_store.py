@@ -56,12 +56,15 @@ class StoreCheckpoint:
         synced_position: of the commit log; everything before it was on the device when this was taken.
         epoch: of the records that are written.
         queues: lowest and next offset of each queue.
+        remade: the queues' files are being made again, so they are to be made again after a crash, too: what is in
+            them may not be on the device.
     """
 
     position: int = 0
     synced_position: int = 0
     epoch: int = 1
     queues: dict[str, dict[int, tuple[int, int]]] | None = None
+    remade: bool = False
 
 
 class MessageStore:
@@ -256,7 +259,10 @@ class MessageStore:
         for queue in self.queues.values():
             oldest = queue.read(queue.min_offset, 1)
             if oldest and oldest[0].position < start:
-                queue.forget_before(queue.first_at_or_after(start))
+                offset = queue.first_at_or_after(start)
+                for entry in queue.read(offset, 1):  # lest a damaged entry leads the search astray
+                    check_place(queue, offset, self.read(entry))
+                queue.forget_before(offset)
 
     def checkpoint(self) -> tuple[StoreCheckpoint, list[File]]:
         """Write the queues' files as far as they are confirmed.
@@ -278,6 +284,14 @@ class MessageStore:
             raise
         return StoreCheckpoint(self.confirmed_position, self.log.synced_position, self.epoch, queues), files
 
+    def must_remake_queues(self, checkpoint: StoreCheckpoint) -> bool:
+        """Whether `recover` will make all queues again, because files are missing or short; nothing is changed."""
+        return checkpoint.remade or not all(
+            self.ensure_queue((topic, queue_id)).has_files_for(min_offset, max_offset)
+            for topic, queues in (checkpoint.queues or {}).items()
+            for queue_id, (min_offset, max_offset) in queues.items()
+        )
+
     def recover(self, checkpoint: StoreCheckpoint) -> Iterator[StoredRecord]:
         """Load what a checkpoint covers, then read on to the log's end; gives each record that is newer than it.
 
@@ -289,7 +303,7 @@ class MessageStore:
         self.epoch = checkpoint.epoch
         self.log.check_contiguous(checkpoint.synced_position)
         begin = checkpoint.position
-        if begin < self.log.start_position:
+        if begin < self.log.start_position or checkpoint.remade:
             begin = 0
         for topic, queues in (checkpoint.queues or {}).items():
             for queue_id, (min_offset, max_offset) in queues.items():

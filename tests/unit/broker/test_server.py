@@ -409,6 +409,45 @@ async def test_a_consume_queue_that_could_not_be_synced_is_not_trusted_later() -
             assert (await broker.pull(0))[0] == [b"0", b"1", b"2", b"3", b"4"]
 
 
+async def test_queues_that_are_made_again_are_not_trusted_before_a_checkpoint_says_so() -> None:
+    """The files that take the place of missing ones are on the device only once a checkpoint was saved after them."""
+    for seed in range(20):
+        disk, clock = MemoryDisk(random.Random(seed), 1 << 30), ManualClock()
+        options = BrokerOptions(log=LogOptions(queue_entries_in_memory=0))
+        async with running(disk, options, clock) as broker:
+            for number in range(5):
+                await broker.put(b"%d" % number)
+        disk.remove(FOLDER / "consumequeue" / "t" / "0" / f"{0:020d}.queue")
+        broker = Broker(disk, options, clock)
+        disk.fail_syncs(1, of=lambda path: path.suffix == ".queue")
+        with pytest.raises(OSError, match="Input/output"):
+            await broker.app.start()
+        await broker.to_controller.close()
+        disk.crash("process")
+        broker = Broker(disk, options, clock)
+        await broker.app.start()
+        await broker.app.follower.wait_ready()
+        disk.crash("power")
+        await end_dead(broker)
+        async with running(disk, options, clock) as broker:
+            assert (await broker.pull(0))[0] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_a_damaged_entry_of_a_revive_queue_is_refused_at_the_start_and_hides_no_ack() -> None:
+    disk = MemoryDisk(random.Random(0), 1 << 30)
+    async with running(disk) as broker:
+        await broker.put(b"1")
+        await broker.put(b"2")
+        handles = await broker.pop()
+        assert await broker.ack(handles[0]) == [Code.OK]
+    (path,) = [each for each in disk.files() if names.REVIVE_PREFIX in str(each) and len(disk.files()[each]) == 40]
+    disk.flip_bit(path, 8 * 21)  # of the ACK's position
+    broker = Broker(disk, BrokerOptions(), ManualClock())
+    with pytest.raises(CorruptDataError):
+        await broker.app.start()
+    await broker.to_controller.close()
+
+
 async def test_a_damaged_consume_queue_does_not_end_the_broker_when_retention_meets_it() -> None:
     disk = MemoryDisk(random.Random(0), 1 << 30)
     options = BrokerOptions(log=LogOptions(queue_entries_in_memory=0), retention=RetentionOptions(interval_ms=10))
