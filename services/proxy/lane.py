@@ -4,6 +4,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -15,10 +17,37 @@ from services.proxy.payload import ClientMessage
 from services.rpc.grpc_messages import status_error
 from services.rpc.methods import PUT
 from services.rpc.service import Channel
-from services.rpc.status import RpcError
+from services.rpc.status import GrpcStatus, RpcError
 
 _MESSAGE_OVERHEAD_BYTES = 64
 _OK_CODE = int(Code.OK)
+_FAULTS_FROM = int(Code.INTERNAL_ERROR)  # codes from here on say that a broker could not, not that it would not
+
+
+class NotSentError(Exception):
+    """A shipment was taken out of its lane before any of it was sent: it can go to another broker."""
+
+
+class Outcome(Enum):
+    """How a Put ended."""
+
+    STORED = "stored"
+    """The broker did its part; single runs may have been refused for what they were."""
+    REFUSED = "refused"
+    """The broker could not store something, or took nothing."""
+    UNREACHABLE = "unreachable"
+    UNANSWERED = "unanswered"
+    """It can't be told what has become of it."""
+
+
+class PutObserver(Protocol):
+    """Who is told of Puts."""
+
+    def put_began(self, lane: "Lane") -> None:
+        """A Put begins."""
+
+    def put_ended(self, lane: "Lane", outcome: Outcome, sends: int) -> None:
+        """A Put of so many sends has ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +63,7 @@ class Shipment:
             `StatusError` or `RpcError`.
         due_ms: when each of them is to be delivered; nothing if they are not delayed. Delayed ones are a run of their
             own, which a broker refuses as a whole: no shipment is refused for another's delivery time.
+        moves: whether it may go to another broker instead.
     """
 
     topic: str
@@ -42,6 +72,7 @@ class Shipment:
     size: int
     stored: asyncio.Future[Sequence[int] | Sequence[str]]
     due_ms: Sequence[int] = ()
+    moves: bool = True
 
 
 class Lane:
@@ -52,6 +83,13 @@ class Lane:
         channel: gives the way to the broker, or raises `StatusError` if it is not there.
         options: how much may join and wait.
         background: where Puts run.
+        observer: is told of Puts.
+
+    Attributes:
+        name: the broker's name.
+        is_putting: whether a Put is in flight.
+        put_began_at: when it began, or the one before it.
+        looks: how often the observer saw it in flight.
     """
 
     def __init__(
@@ -60,8 +98,13 @@ class Lane:
         channel: Callable[[str], Channel],
         options: SendOptions,
         background: Background,
+        observer: PutObserver,
     ) -> None:
-        self._name = name
+        self.name = name
+        self.is_putting = False
+        self.put_began_at = 0.0
+        self.looks = 0
+        self._observer = observer
         self._channel = channel
         self._options = options
         self._background = background
@@ -71,7 +114,13 @@ class Lane:
         self.waiting_bytes = 0
 
     def ship(
-        self, topic: str, queue_id: int, messages: list[ClientMessage], due_ms: Sequence[int] = ()
+        self,
+        topic: str,
+        queue_id: int,
+        messages: list[ClientMessage],
+        due_ms: Sequence[int] = (),
+        *,
+        moves: bool = True,
     ) -> asyncio.Future[Sequence[int] | Sequence[str]]:
         """Send messages with the next Put.
 
@@ -80,10 +129,11 @@ class Lane:
             queue_id: the queue they are for.
             messages: the messages, all delayed or none.
             due_ms: when each is to be delivered, wall clock; nothing for messages that are not delayed.
+            moves: whether they may go to another broker instead, should this one hang.
 
         Returns:
             A future of the queue offset of each message, of its recall handle if they are delayed; it fails with a
-            `StatusError` or `RpcError`.
+            `StatusError`, an `RpcError`, or with `NotSentError` if they are to go to another broker.
 
         Raises:
             LimitError: TOO_MANY_REQUESTS, if too much waits already.
@@ -96,7 +146,7 @@ class Lane:
                 raise _full("send.waiting_messages_max")
             if self.waiting_bytes + size > self._options.waiting_bytes_max:
                 raise _full("send.waiting_bytes_max")
-        shipment = Shipment(topic, queue_id, messages, size, asyncio.get_running_loop().create_future(), due_ms)
+        shipment = Shipment(topic, queue_id, messages, size, asyncio.get_running_loop().create_future(), due_ms, moves)
         self._waiting.append(shipment)
         self.waiting_messages += len(messages)
         self.waiting_bytes += size
@@ -104,6 +154,29 @@ class Lane:
             self._running = True
             self._background.start(self._run())
         return shipment.stored
+
+    def hand_over(self, *, left: bool = False) -> int:
+        """Give what waits back to its senders; a Put in flight goes on.
+
+        Args:
+            left: the broker has left, so what may not move cannot wait here either.
+
+        Returns:
+            The number of shipments.
+        """
+        stay: deque[Shipment] = deque()
+        moved = 0
+        for shipment in self._waiting:
+            if not (shipment.moves or left):
+                stay.append(shipment)
+                continue
+            self.waiting_messages -= len(shipment.messages)
+            self.waiting_bytes -= shipment.size
+            if not shipment.stored.done():
+                shipment.stored.set_exception(NotSentError)
+                moved += 1
+        self._waiting = stay
+        return moved
 
     async def _run(self) -> None:
         """Put what waits until nothing waits any more."""
@@ -152,16 +225,32 @@ class Lane:
                 by_queue.setdefault((shipment.topic, shipment.queue_id), []).append(shipment)
         runs = [_run_of(shipments) for shipments in by_queue.values()]
         try:
-            results = await self._channel(self._name).call(PUT, runs, timeout_s=self._options.put_timeout_ms / 1000)
+            channel = self._channel(self.name)
+        except StatusError:
+            for shipment in batch:
+                if not shipment.stored.done():
+                    shipment.stored.set_exception(NotSentError)
+            return
+        self.looks = 0
+        self.is_putting = True
+        self._observer.put_began(self)
+        try:
+            results = await channel.call(PUT, runs, timeout_s=self._options.put_timeout_ms / 1000)
         except (StatusError, RpcError) as error:
+            self.is_putting = False
+            self._observer.put_ended(self, _outcome_of(error), len(batch))
             for shipment in batch:
                 if not shipment.stored.done():
                     shipment.stored.set_exception(error)
             return
         except BaseException as error:
+            self.is_putting = False
             for shipment in batch:
                 _fail(shipment, error)
             raise
+        self.is_putting = False
+        faulty = any(result.code >= _FAULTS_FROM for result in results)
+        self._observer.put_ended(self, Outcome.REFUSED if faulty else Outcome.STORED, len(batch))
         for shipments, result in zip(by_queue.values(), results, strict=True):
             offset = result.queue_offset
             for shipment in shipments:
@@ -173,6 +262,13 @@ class Lane:
                 else:
                     shipment.stored.set_exception(status_error(result.code, result.error))
                 offset = behind
+
+
+def _outcome_of(error: StatusError | RpcError) -> Outcome:
+    """How a Put ended that was not answered with results."""
+    if isinstance(error, StatusError):
+        return Outcome.REFUSED
+    return Outcome.UNREACHABLE if error.status is GrpcStatus.UNAVAILABLE else Outcome.UNANSWERED
 
 
 def _run_of(shipments: Sequence[Shipment]) -> MessageRun:

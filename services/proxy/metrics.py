@@ -13,6 +13,7 @@ from services.common.errors import code_name
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from services.common.series import Series
 from services.proxy.poll_mode import Mode
+from services.proxy.send_metrics import SendMetrics
 
 Known = Callable[[str, str], bool]
 """Whether a topic and a group are there."""
@@ -196,9 +197,7 @@ class ProxyMetrics:
         self.released = Counter(
             "popwheel_proxy_messages_released", "Messages given back for clients that had gone", registry=registry
         )
-        self.send_retries = Counter(
-            "popwheel_proxy_send_retries", "Sends tried again because a broker was not reached", registry=registry
-        )
+        self.sends = SendMetrics(registry)
         self.renewals = Counter("popwheel_proxy_renewals", "Receipt handles renewed", registry=registry)
         self.renewal_failures = Counter(
             "popwheel_proxy_renewal_failures", "Renew calls to brokers that failed", registry=registry

@@ -13,7 +13,8 @@ from services.proxy.background import Background
 from services.proxy.brokers import Brokers
 from services.proxy.catalog import Catalog
 from services.proxy.completion import missing_properties
-from services.proxy.lane import Lane
+from services.proxy.lane import NotSentError
+from services.proxy.lanes import Lanes
 from services.proxy.limit_error import LimitError
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions
@@ -29,7 +30,8 @@ _ANSWER_RESERVE_S = 0.3
 _PAUSE_FIRST_S = 0.02
 _PAUSE_LONGEST_S = 0.5
 _PATIENCE_S = 3.0
-_SUSPECT_S = 1.0
+_TAKES_NOTHING = (Code.HA_NOT_AVAILABLE, Code.TOO_MANY_REQUESTS)
+"""Refusals of a whole Put after which certainly nothing is stored, and which another broker need not share."""
 
 Stored = Sequence[int] | Sequence[str]
 """Of messages of one topic: the queue offset of each, or of each delayed one its recall handle."""
@@ -75,17 +77,14 @@ class Sending:
         self._brokers = brokers
         self._options = options
         self._clock = clock
-        self._background = background
         self._metrics = metrics
-        self._lanes: dict[str, Lane] = {}
+        self._lanes = Lanes(brokers, options.send, clock, background, metrics.sends)
         self._turns: dict[str, int] = {}
-        self._suspect_until: dict[str, float] = {}
-        brokers.subscribe(self._forget_departed)
 
     @property
     def waiting_messages(self) -> int:
         """Messages that wait for a Put."""
-        return sum(lane.waiting_messages for lane in self._lanes.values())
+        return self._lanes.waiting_messages
 
     async def send(self, call: Call, request: bytes) -> SendMessageResponse:
         """Store all messages of a SendMessageRequest; nothing is stored if one of them breaks a rule.
@@ -180,8 +179,23 @@ class Sending:
                 self._metrics.limit_hit(error.limit)
             return [error] * len(messages)
 
-    async def _store(self, call: Call, topic: Topic, messages: list[ClientMessage], due_ms: Sequence[int]) -> Stored:
-        """Put messages into one queue; while a broker cannot be reached, another one is tried until the deadline.
+    async def _store(
+        self,
+        call: Call,
+        topic: Topic,
+        messages: list[ClientMessage],
+        due_ms: Sequence[int],
+        only: tuple[str, int] | None = None,
+    ) -> Stored:
+        """Put messages into one queue; if a broker cannot take them, another one is tried until the deadline.
+
+        Args:
+            call: whose deadline counts.
+            topic: their topic.
+            messages: the messages.
+            due_ms: when each is to be delivered, if they are delayed.
+            only: the one broker and queue that they may go to; there they wait or fail. For messages with a message
+                group, whose order would be lost in any other.
 
         Returns:
             The queue offset of each message, of delayed ones their recall handles.
@@ -191,30 +205,40 @@ class Sending:
         """
         pause_s = _PAUSE_FIRST_S
         in_doubt = False
-        failed: set[str] = set()
+        past: set[str] = set()
         give_up: float | None = None
+        refusal: StatusError | None = None
         while True:
-            broker, queue = self._pick(topic, failed)
-            try:
-                return await self._lane(broker).ship(topic.name, queue, messages, due_ms)
-            except StatusError as error:
-                if in_doubt:
-                    raise StatusError(
-                        Code.PROXY_TIMEOUT,
-                        f"{error.message}; an earlier try had no answer, so it can't be told whether it is stored",
-                    ) from error
-                raise
-            except RpcError as error:
-                in_doubt = True
-                refusal = of_rpc_error(error, f"the broker {broker}")
-                if error.status is not GrpcStatus.UNAVAILABLE:
-                    raise refusal from error
-                self._metrics.send_retries.inc()
-                failed.add(broker)
-                self._suspect_until[broker] = self._clock.monotonic() + _SUSPECT_S
-                if len(failed) < len(self._brokers.names):
+            place = only or self._pick(topic, past)
+            if place is not None:
+                broker, queue = place
+                try:
+                    return await self._lanes.lane(broker).ship(topic.name, queue, messages, due_ms, moves=only is None)
+                except NotSentError:
+                    refusal = StatusError(Code.HA_NOT_AVAILABLE, f"the broker {broker} is not there now; try again")
+                except StatusError as error:
+                    past.add(broker)
+                    if only is None and error.code in _TAKES_NOTHING and self._lanes.health.has_sound(past):
+                        self._metrics.sends.retries.inc()
+                        continue
+                    if in_doubt:
+                        raise StatusError(
+                            Code.PROXY_TIMEOUT,
+                            f"{error.message}; an earlier try had no answer, so it can't be told whether it is stored",
+                        ) from error
+                    raise
+                except RpcError as error:
+                    in_doubt = True
+                    refusal = of_rpc_error(error, f"the broker {broker}")
+                    if error.status is not GrpcStatus.UNAVAILABLE:
+                        raise refusal from error
+                    self._metrics.sends.retries.inc()
+                past.add(broker)
+                if only is None and not past.issuperset(self._brokers.names):
                     continue  # another one at once
-                failed.clear()
+                past.clear()
+            elif refusal is None:
+                raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
             now = self._clock.monotonic()
             if give_up is None:
                 give_up = now + _PATIENCE_S if call.deadline is None else call.deadline - _ANSWER_RESERVE_S
@@ -224,36 +248,20 @@ class Sending:
             await _pause(pause_s)
             pause_s = min(pause_s * 2, _PAUSE_LONGEST_S)
 
-    def _pick(self, topic: Topic, failed: set[str]) -> tuple[str, int]:
-        """The next broker and queue in turn, past brokers that failed a moment ago if there are others."""
-        names = self._brokers.names
-        if not names:
-            raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
+    def _pick(self, topic: Topic, past: set[str]) -> tuple[str, int] | None:
+        """The next broker and queue in turn, past brokers that do badly if there are others; None without a broker."""
         turn = self._turns.get(topic.name, -1) + 1
         self._turns[topic.name] = turn
-        if self._suspect_until:
-            now = self._clock.monotonic()
-            healthy = [name for name in names if name not in failed and self._suspect_until.get(name, 0.0) <= now]
-            names = tuple(healthy) or tuple(name for name in names if name not in failed) or names
-        return names[turn % len(names)], turn // len(names) % max(1, topic.queues)
-
-    def _lane(self, broker: str) -> Lane:
-        lane = self._lanes.get(broker)
-        if lane is None:
-            lane = Lane(broker, self._brokers.channel, self._options.send, self._background)
-            self._lanes[broker] = lane
-        return lane
+        health = self._lanes.health
+        names = health.sound
+        if names and not (past or health.avoided):
+            return names[turn % len(names)], turn // len(names) % max(1, topic.queues)
+        chosen = health.choose(turn, past, self._clock.monotonic())
+        return None if chosen is None else (chosen[0], chosen[1] % max(1, topic.queues))
 
     def tick(self) -> None:
         """Forget what no longer matters; called about once a second."""
-        now = self._clock.monotonic()
-        self._suspect_until = {name: until for name, until in self._suspect_until.items() if until > now}
         self._turns = {name: turn for name, turn in self._turns.items() if self._catalog.find_topic(name) is not None}
-
-    def _forget_departed(self) -> None:
-        names = self._brokers.names
-        for name in [name for name, lane in self._lanes.items() if name not in names and not lane.waiting_messages]:
-            del self._lanes[name]
 
 
 def _answer(messages: list[ClientMessage], stored: Sequence[int | str | StatusError]) -> SendMessageResponse:

@@ -1,0 +1,212 @@
+"""Which brokers sends avoid, and when they are tried again (pure).
+
+In the manner of RocketMQ's latency fault tolerance: the longer a broker took, the longer it is left alone. Different
+are two things. Latencies are also held against those of the other brokers, as there is no point in leaving a slow one
+for others as slow. And none comes back unseen because its time is up: one send goes there, and a good answer to that
+brings it back.
+
+    SOUND ──slow, failing, overdue──> AVOIDED for a pause ──pause over──> one send probes it ──good──> SOUND
+                                         ^                                     │
+                                         └──────── twice the pause ────────bad─┘
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import Enum, IntEnum, auto
+from math import inf
+
+SLOW_FROM_S = 0.1
+"""No broker is slow below this: what a busy device or a pause of this process may well take."""
+SLOW_FACTOR = 3.0
+"""A slow one takes as many times as long as the others."""
+PAUSES_S = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0), (0.0, 1.0))
+"""(from this latency on, avoided for so long): the steps of RocketMQ's proxy, and a second for less than its first."""
+PAUSE_MAX_S = 60.0
+"""No broker is avoided for longer without a probe, however often it was."""
+FORGIVEN_AFTER_S = 60.0
+"""A broker that was sound for this long begins again with a short pause."""
+PROBE_EVERY_S = 1.0
+"""A probe that no answer is heard of, as its client has gone, is followed by another after this."""
+
+_WEIGHT = 0.125  # of the latest latency in the moving one: a single slow Put of below 0.8 s is forgiven
+_STRIKES_MAX = 10
+
+
+class Trouble(IntEnum):
+    """What is wrong with a broker, from the least to the worst."""
+
+    NONE = 0
+    SLOW = 1
+    FAILING = 2
+    """It is not reached, or says that it cannot store."""
+    HANGING = 3
+    """It does not answer."""
+
+
+class Change(Enum):
+    """What a report has brought about."""
+
+    NONE = auto()
+    AVOIDED = auto()
+    """The broker was sound and is avoided now."""
+    STILL_BAD = auto()
+    """A Put to an avoided broker did not go well."""
+    BACK = auto()
+    """A Put to an avoided broker went well: it is sound again."""
+
+
+@dataclass(slots=True, eq=False)
+class BrokerState:
+    """What is known of one broker.
+
+    Args:
+        name: its name.
+        latency_s: moving latency of its Puts; begins at 0, so that no single Put makes a broker slow.
+        trouble: why it is avoided.
+        since: when that was last found out: Puts that began earlier tell nothing new.
+        probe_at: when the next send may probe it.
+        strikes: how often it was found bad, until it is forgiven.
+        back_at: when it was last found sound after trouble.
+    """
+
+    name: str
+    latency_s: float = 0.0
+    trouble: Trouble = Trouble.NONE
+    since: float = 0.0
+    probe_at: float = inf
+    strikes: int = 0
+    back_at: float = -inf
+
+
+class BrokerHealth:
+    """Told how Puts went, says where the next send goes. Knows the brokers of the view and no others (`keep`).
+
+    Attributes:
+        sound: names of the brokers that are not avoided.
+        avoided: number of those that are.
+    """
+
+    def __init__(self) -> None:
+        self._brokers: dict[str, BrokerState] = {}
+        self._probe_at = inf
+        self.sound: tuple[str, ...] = ()
+        self.avoided = 0
+
+    def keep(self, names: Iterable[str]) -> None:
+        """These are the brokers now; one that left and came back begins anew."""
+        known = self._brokers
+        self._brokers = {name: known.get(name) or BrokerState(name) for name in names}
+        self._refresh()
+
+    def state(self, name: str) -> BrokerState | None:
+        """What is known of a broker, if it is there."""
+        return self._brokers.get(name)
+
+    def choose(self, turn: int, past: Collection[str], now: float) -> tuple[str, int] | None:
+        """Where a send goes: to an avoided broker whose probe is due, to the sound ones in turn, or to the least bad.
+
+        Args:
+            turn: how many sends of the topic were before.
+            past: brokers that this send has tried; they are tried again only if there is no other, and it is no probe.
+            now: seconds of the monotonic clock.
+
+        Returns:
+            The broker, and how often it had its turn, for the turn of its queues; None without a broker.
+        """
+        if self._probe_at <= now and not past:
+            return self._probe(now).name, turn
+        sound = self.sound
+        if past:
+            sound = tuple(name for name in sound if name not in past)
+        if sound:
+            return sound[turn % len(sound)], turn // len(sound)
+        left = [state for name, state in self._brokers.items() if name not in past] or self._brokers.values()
+        least_bad = min(left, key=_badness, default=None)
+        return None if least_bad is None else (least_bad.name, turn)
+
+    def has_sound(self, past: Collection[str]) -> bool:
+        """Whether a sound broker is left that a send has not tried."""
+        return any(name not in past for name in self.sound)
+
+    def answers_better(self, name: str) -> bool:
+        """Whether another broker is known to answer, while this one hangs."""
+        return any(state.trouble <= Trouble.SLOW and state.name != name for state in self._brokers.values())
+
+    def answered(self, name: str, began: float, now: float) -> Change:
+        """A Put that began then was answered well."""
+        state = self._brokers.get(name)
+        if state is None:
+            return Change.NONE
+        latency_s = now - began
+        if state.trouble:
+            if began < state.since:
+                return Change.NONE
+            if self._is_slow(state, latency_s):
+                return self._strike(state, Trouble.SLOW, latency_s, now)
+            state.trouble, state.probe_at = Trouble.NONE, inf
+            state.latency_s, state.back_at = latency_s, now
+            self._refresh()
+            return Change.BACK
+        state.latency_s += (latency_s - state.latency_s) * _WEIGHT
+        if state.latency_s >= SLOW_FROM_S and self._is_slow(state, state.latency_s):
+            return self._strike(state, Trouble.SLOW, state.latency_s, now)
+        return Change.NONE
+
+    def failed(self, name: str, began: float, now: float) -> Change:
+        """A Put that began then did not get through, was not answered in time, or could not be stored."""
+        return self._bad(name, Trouble.FAILING, began, now)
+
+    def overdue(self, name: str, began: float, now: float) -> Change:
+        """A Put that began then is still not answered, and ought to be; may be said again and again."""
+        return self._bad(name, Trouble.HANGING, began, now)
+
+    def _bad(self, name: str, trouble: Trouble, began: float, now: float) -> Change:
+        state = self._brokers.get(name)
+        if state is None:
+            return Change.NONE
+        if not state.trouble or began >= state.since:
+            return self._strike(state, trouble, now - began, now)
+        # The same Put once more, or one that began before it: no reason to be harder, but none to probe soon.
+        state.trouble = max(state.trouble, trouble)
+        state.probe_at = max(state.probe_at, now + _pause_s(now - began))
+        self._refresh()
+        return Change.NONE
+
+    def _strike(self, state: BrokerState, trouble: Trouble, latency_s: float, now: float) -> Change:
+        """Avoid a broker, for longer each time."""
+        change = Change.STILL_BAD if state.trouble else Change.AVOIDED
+        if not state.trouble and now - state.back_at > FORGIVEN_AFTER_S:
+            state.strikes = 0
+        pause_s = min(_pause_s(latency_s) * 2**state.strikes, PAUSE_MAX_S)
+        state.strikes = min(state.strikes + 1, _STRIKES_MAX)
+        state.trouble, state.since, state.probe_at = trouble, now, now + pause_s
+        self._refresh()
+        return change
+
+    def _is_slow(self, state: BrokerState, latency_s: float) -> bool:
+        """Whether a latency is long, and long against that of the sound others; without any, none is."""
+        if latency_s < SLOW_FROM_S:
+            return False
+        others = sorted(other.latency_s for other in self._brokers.values() if other is not state and not other.trouble)
+        return bool(others) and latency_s >= SLOW_FACTOR * others[(len(others) - 1) // 2]
+
+    def _probe(self, now: float) -> BrokerState:
+        """The broker whose probe has been due for longest."""
+        state = min(self._brokers.values(), key=lambda one: one.probe_at)
+        state.probe_at = now + PROBE_EVERY_S
+        self._refresh()
+        return state
+
+    def _refresh(self) -> None:
+        self.sound = tuple(name for name, state in self._brokers.items() if not state.trouble)
+        self.avoided = len(self._brokers) - len(self.sound)
+        self._probe_at = min((state.probe_at for state in self._brokers.values()), default=inf)
+
+
+def _badness(state: BrokerState) -> tuple[int, float, float]:
+    return (state.trouble, state.latency_s, state.probe_at)
+
+
+def _pause_s(latency_s: float) -> float:
+    """How long a broker is avoided at first that took so long."""
+    return next(pause_s for from_s, pause_s in PAUSES_S if latency_s >= from_s or not from_s)
