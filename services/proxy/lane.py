@@ -4,8 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Protocol
+from typing import Literal, Protocol
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -28,16 +27,10 @@ class NotSentError(Exception):
     """A shipment was taken out of its lane before any of it was sent: it can go to another broker."""
 
 
-class Outcome(Enum):
-    """How a Put ended."""
-
-    STORED = "stored"
-    """The broker did its part; single runs may have been refused for what they were."""
-    REFUSED = "refused"
-    """The broker could not store something, or took nothing."""
-    UNREACHABLE = "unreachable"
-    UNANSWERED = "unanswered"
-    """It can't be told what has become of it."""
+Outcome = Literal["stored", "refused", "unreachable", "unanswered"]
+"""How a Put ended: the broker did its part, though it may have refused single runs for what they were; it could not
+store something, or took nothing; it was not reached; or it can't be told what has become of it. Plain strings, since
+every Put is counted by them, and members of an Enum have a slow hash."""
 
 
 class PutObserver(Protocol):
@@ -249,8 +242,11 @@ class Lane:
                 _fail(shipment, error)
             raise
         self.is_putting = False
-        faulty = any(result.code >= _FAULTS_FROM for result in results)
-        self._observer.put_ended(self, Outcome.REFUSED if faulty else Outcome.STORED, len(batch))
+        faulty = False
+        for result in results:
+            if result.code >= _FAULTS_FROM:
+                faulty = True
+        self._observer.put_ended(self, "refused" if faulty else "stored", len(batch))
         for shipments, result in zip(by_queue.values(), results, strict=True):
             offset = result.queue_offset
             for shipment in shipments:
@@ -267,8 +263,8 @@ class Lane:
 def _outcome_of(error: StatusError | RpcError) -> Outcome:
     """How a Put ended that was not answered with results."""
     if isinstance(error, StatusError):
-        return Outcome.REFUSED
-    return Outcome.UNREACHABLE if error.status is GrpcStatus.UNAVAILABLE else Outcome.UNANSWERED
+        return "refused"
+    return "unreachable" if error.status is GrpcStatus.UNAVAILABLE else "unanswered"
 
 
 def _run_of(shipments: Sequence[Shipment]) -> MessageRun:

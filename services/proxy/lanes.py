@@ -71,8 +71,8 @@ class Lanes:
         """A lane's Put has ended (`lane.PutObserver`)."""
         if self._lanes.get(lane.name) is not lane:
             return  # the broker has left, and may even be back
-        self._metrics.ended(lane.name, outcome.value, sends)
-        report = self.health.answered if outcome is Outcome.STORED else self.health.failed
+        self._metrics.ended(lane.name, outcome, sends)
+        report = self.health.answered if outcome == "stored" else self.health.failed
         change = report(lane.name, lane.put_began_at, self._clock.monotonic())
         if change is not Change.NONE:
             self._changed(lane.name, change)

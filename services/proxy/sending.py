@@ -79,6 +79,7 @@ class Sending:
         self._clock = clock
         self._metrics = metrics
         self._lanes = Lanes(brokers, options.send, clock, background, metrics.sends)
+        self._health = self._lanes.health
         self._turns: dict[str, int] = {}
 
     @property
@@ -218,7 +219,7 @@ class Sending:
                     refusal = StatusError(Code.HA_NOT_AVAILABLE, f"the broker {broker} is not there now; try again")
                 except StatusError as error:
                     past.add(broker)
-                    if only is None and error.code in _TAKES_NOTHING and self._lanes.health.has_sound(past):
+                    if only is None and error.code in _TAKES_NOTHING and self._health.has_sound(past):
                         self._metrics.sends.retries.inc()
                         continue
                     if in_doubt:
@@ -252,7 +253,7 @@ class Sending:
         """The next broker and queue in turn, past brokers that do badly if there are others; None without a broker."""
         turn = self._turns.get(topic.name, -1) + 1
         self._turns[topic.name] = turn
-        health = self._lanes.health
+        health = self._health
         names = health.sound
         if names and not (past or health.avoided):
             return names[turn % len(names)], turn // len(names) % max(1, topic.queues)
