@@ -34,8 +34,8 @@ from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 from services.common.put import MessageRun
 
-_ENQUEUED_AT_ONCE = 256
-_FIRED_AT_ONCE = 64
+_ENQUEUED_AT_ONCE = 128
+_FIRED_AT_ONCE = 32
 _CHECKPOINT_NAME = "timercheck"
 _log = structlog.get_logger()
 
@@ -108,7 +108,7 @@ class MessageTimer:
         self._enqueue_put = TimerEnqueuePut(state, self._roll_window_ms)
         self._dequeue_get = TimerDequeueGet(state)
         self._get_message = TimerDequeueGetMessage(state, self._store, self._is_alive)
-        self._put_message = TimerDequeuePutMessage(state, self._store, self._on_fired)
+        self._put_message = TimerDequeuePutMessage(state, self._store, self._is_alive, self._on_fired)
 
     # Recovery
 
@@ -288,7 +288,7 @@ class MessageTimer:
     # The round
 
     def step(self) -> Step:
-        """Go through all stages once, for a millisecond or two.
+        """Go through all stages once, for a millisecond at the most.
 
         Raises:
             TimerLogDamagedError: the timer log is damaged; only a recovery helps.

@@ -18,6 +18,8 @@ _TRY_AGAIN_S = 1.0
 _LONGEST_WAIT_S = 1.0
 """The wall clock may be set while the loop's own clock is waited on; T1 and T3 then hold to this bound."""
 _SHORTEST_WAIT_S = 0.0005
+_TURNS_MAX = 4
+"""Turns of the loop between two steps. From a send to its arrival it takes several; each would wait for a step."""
 _WHEEL_NAME = "timerwheel"
 _LOG_FOLDER = "timerlog"
 
@@ -83,6 +85,7 @@ class TimerService:
     async def _run(self) -> None:
         while True:
             self._arrived.clear()
+            began_s = self._clock.monotonic()
             try:
                 step = self._timer.step()
             except TimerLogDamagedError as error:
@@ -98,9 +101,17 @@ class TimerService:
                 _log.info("the timer goes on")
                 self.failing = None
             if step.busy:
-                await asyncio.sleep(0)
+                await self._let_others(self._clock.monotonic() - began_s)
                 continue
             await self._wait(_TRY_AGAIN_S if step.refusal is not None else self._until_next_s())
+
+    async def _let_others(self, time_s: float) -> None:
+        """Leave the loop to all else for as long as a step took, or until it has little to do."""
+        began_s = self._clock.monotonic()
+        for _ in range(_TURNS_MAX):
+            await asyncio.sleep(0)
+            if self._clock.monotonic() - began_s >= time_s:
+                return
 
     def _until_next_s(self) -> float | None:
         """How long nothing is to be done; None: until something arrives."""

@@ -163,7 +163,7 @@ class TimerEnqueuePut:
         if slot_ms == state.curr_read_time_ms:
             # Its slot is being read already.
             state.opened(slot_ms).outstanding += 1
-            heapq.heappush(state.due_heap, due_unit(due_ms, flags, request.position, request.length, slot_ms))
+            heapq.heappush(state.due_heap, DueUnit.of(due_ms, flags, request.position, request.length, slot_ms))
 
 
 class TimerDequeueGet:
@@ -239,12 +239,12 @@ class TimerDequeueGet:
                 state.done.discard(unit.position)
                 state.finish(slot_ms)
             else:
-                slot.units.append(due_unit(unit.due_ms, unit.flags, unit.position, unit.length, slot_ms))
+                slot.units.append(DueUnit.of(unit.due_ms, unit.flags, unit.position, unit.length, slot_ms))
         if slot.next_position == NONE:
             # Only now, and all at once: a recall must not come before the message that it recalls.
             state.loading.popleft()
-            for each in slot.units:
-                heapq.heappush(state.due_heap, each)
+            state.due_heap += slot.units
+            heapq.heapify(state.due_heap)
             slot.units = []
             state.close_if_done(slot_ms)
         return len(units)
@@ -290,14 +290,13 @@ class TimerDequeueGetMessage:
     def _decide(self, unit: DueUnit, stored: StoredRecord) -> None:
         state = self._state
         delay = decode_delay(stored.origin)
-        root = unit.position if delay.root == NONE else delay.root
+        root = unit.root_of(delay)
         if stored.kind == RecordKind.RECALL and not unit.rolls:
             state.end_recall(root, unit)
         elif stored.kind == RecordKind.TIMER and root in state.recalled:
             state.drop_recalled(root, unit.slot_ms)
         elif stored.kind == RecordKind.TIMER and not self._is_alive(delay.topic, delay.topic_id):
-            state.pending.remove(delay.topic, delay.due_ms)
-            state.finish(unit.slot_ms)
+            state.drop_homeless(unit, delay)
         elif unit.rolls:
             origin = delay._replace(root=root, predecessor=unit.position).encode()
             state.dequeue_put_queue.append(Firing(unit, delay, _moved(stored, TIMER_TOPIC, TIMER_QUEUE, origin)))
@@ -333,12 +332,20 @@ class TimerDequeuePutMessage:
     Args:
         state: what the stages share.
         store: where they are put.
+        is_alive: whether the topic of that name is still the one with that id.
         on_fired: told of each message that was fired: its topic, and by how many milliseconds it is late.
     """
 
-    def __init__(self, state: TimerState, store: MessageStore, on_fired: Callable[[str, int], None]) -> None:
+    def __init__(
+        self,
+        state: TimerState,
+        store: MessageStore,
+        is_alive: Callable[[str, int], bool],
+        on_fired: Callable[[str, int], None],
+    ) -> None:
         self._state = state
         self._store = store
+        self._is_alive = is_alive
         self._on_fired = on_fired
 
     def step(self, now_ms: int, count: int) -> int:
@@ -351,23 +358,20 @@ class TimerDequeuePutMessage:
         firings = [state.dequeue_put_queue[index] for index in range(min(count, len(state.dequeue_put_queue)))]
         if not firings:
             return 0
-        self._store.put([firing.record for firing in firings])
-        for firing in firings:
+        # Once more: while a full disk held them up, a topic may have gone.
+        alive = [self._is_alive(firing.delay.topic, firing.delay.topic_id) for firing in firings]
+        if any(alive):
+            self._store.put([firing.record for firing, is_alive in zip(firings, alive, strict=True) if is_alive])
+        for (unit, delay, _), is_alive in zip(firings, alive, strict=True):
             state.dequeue_put_queue.popleft()
-            if not firing.unit.rolls:
-                state.pending.remove(firing.delay.topic, firing.delay.due_ms)
-                self._on_fired(firing.delay.topic, now_ms - firing.delay.due_ms)
-            state.finish(firing.unit.slot_ms)
+            if not is_alive:
+                state.drop_homeless(unit, delay)
+                continue
+            if not unit.rolls:
+                state.pending.remove(delay.topic, delay.due_ms)
+                self._on_fired(delay.topic, now_ms - delay.due_ms)
+            state.finish(unit.slot_ms)
         return len(firings)
-
-
-def due_unit(due_ms: int, flags: int, position: int, length: int, slot_ms: int) -> DueUnit:
-    """What the heap holds of a unit: at one millisecond the messages come first, then the recalls.
-
-    What rolls does so at its slot's beginning: it must not hold the slot open until it is due.
-    """
-    rolls = bool(flags & UnitFlag.ROLL)
-    return DueUnit(slot_ms if rolls else due_ms, bool(flags & UnitFlag.DELETE), position, length, rolls, slot_ms)
 
 
 def _moved(stored: StoredRecord, topic: str, queue_id: int, origin: bytes) -> Record:
