@@ -84,7 +84,7 @@ class Faults:
             contents = world.disk.files().get(path)
             if contents is not None and bit // 8 < len(contents) and contents[bit // 8 : bit // 8 + 1] == before:
                 world.disk.flip_bit(path, bit)
-                world.trace.add("fault", "mended", path.name, bit)
+                world.trace.add("fault", "mended", path.relative_to(DATA), bit)
         self._flipped.clear()
         self._free_space()
 
@@ -176,7 +176,7 @@ class Faults:
             return  # nothing tells a wrong tag's hash from the right one
         world.disk.flip_bit(path, bit)
         self._flipped.append((path, bit, world.disk.files()[path][bit // 8 : bit // 8 + 1]))
-        world.trace.add("fault", "flipped", path.name, bit)
+        world.trace.add("fault", "flipped", path.relative_to(DATA), bit)
 
     def _flip_timer(self) -> None:
         """Let a bit of the timer's files rot: they are made again, so nobody mends it."""
@@ -192,7 +192,7 @@ class Faults:
             return
         bit = chance.randrange(first, len(files[path]) * 8)
         world.disk.flip_bit(path, bit)
-        world.trace.add("fault", "flipped", path.name, bit)
+        world.trace.add("fault", "flipped", path.relative_to(DATA), bit)
 
     def _known_good_position(self, contents: bytes) -> int:
         """Up to where the checkpoint on the disk says that the log was synced."""

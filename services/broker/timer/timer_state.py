@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from services.broker.store.record import Record
-from services.broker.timer.delay import Delay
+from services.broker.timer.delay import NONE, Delay
 from services.broker.timer.pending import PendingTimers
 from services.broker.timer.timer_log import TimerLog
+from services.broker.timer.unit import UnitFlag
 from services.broker.timer.wheel import TimerWheel
 from services.common.errors import CorruptDataError
 
@@ -60,6 +61,19 @@ class DueUnit(NamedTuple):
     length: int
     rolls: bool
     slot_ms: int
+
+    @classmethod
+    def of(cls, due_ms: int, flags: int, position: int, length: int, slot_ms: int) -> "DueUnit":
+        """What the heap holds of a unit: at one millisecond the messages come first, then the recalls.
+
+        What rolls does so at its slot's beginning: it must not hold the slot open until it is due.
+        """
+        rolls = bool(flags & UnitFlag.ROLL)
+        return cls(slot_ms if rolls else due_ms, bool(flags & UnitFlag.DELETE), position, length, rolls, slot_ms)
+
+    def root_of(self, delay: Delay) -> int:
+        """By which its message is known, if its record says this: the position of the first one."""
+        return self.position if delay.root == NONE else delay.root
 
 
 class Firing(NamedTuple):
@@ -223,6 +237,15 @@ class TimerState:
         if recall.unit is not None:
             del self.recalled[root]
             self.finish(recall.unit.slot_ms)
+
+    def drop_homeless(self, unit: DueUnit, delay: Delay) -> None:
+        """The topic of a message is gone."""
+        root = unit.root_of(delay)
+        if root in self.recalled:
+            self.drop_recalled(root, unit.slot_ms)
+        else:
+            self.pending.remove(delay.topic, delay.due_ms)
+            self.finish(unit.slot_ms)
 
     def end_recall(self, root: int, unit: DueUnit) -> None:
         """The time of a recalled message has come, as its recall says; is it done with?"""
