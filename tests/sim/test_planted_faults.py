@@ -169,7 +169,7 @@ def timers_fire_a_second_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_timer_is_saved_before_what_fired(patch: pytest.MonkeyPatch) -> None:
-    """The timer's checkpoint says that slots are done, and what fired of them is not on the device."""
+    """The timer's checkpoint says that slots are done, and what fired of them is on the device only if others wait."""
 
     async def no_sync() -> None:
         """What fired is left to somebody else."""
@@ -179,6 +179,7 @@ def the_timer_is_saved_before_what_fired(patch: pytest.MonkeyPatch) -> None:
     def without_sync(self: TimerService, *arguments: Any) -> None:
         begin(self, *arguments)
         self._sync = no_sync
+        self._confirm_later = lambda: None
 
     patch.setattr(TimerService, "__init__", without_sync)
 
@@ -186,8 +187,8 @@ def the_timer_is_saved_before_what_fired(patch: pytest.MonkeyPatch) -> None:
 SETTINGS: dict[Plant, dict[str, Any]] = {
     # Where nobody waits for the log's sync, it comes long after the timer's.
     the_timer_is_saved_before_what_fired: {
-        "flush": "async",
-        "flush_interval_ms": 1000,
+        "flush": "sync",
+        "flush_interval_ms": 5000,
         "checkpoint_interval_ms": 600_000,
     }
 }
