@@ -192,7 +192,7 @@ class BrokerProcess(_ServiceProcess):
     async def failed(self) -> Exception:
         """Wait until the broker cannot go on."""
         assert self._app is not None
-        return await self._app.failure
+        return await asyncio.shield(self._app.failure)  # who waits here may be cancelled, the broker goes on
 
 
 class ProxyProcess(_ServiceProcess):

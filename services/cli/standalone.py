@@ -1,5 +1,6 @@
 """`popwheel standalone`: controller, broker and proxy in one loop, with no socket between them."""
 
+import asyncio
 import random
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -113,7 +114,7 @@ class Standalone:
     async def failed(self) -> Exception:
         """Wait until the broker cannot go on."""
         assert self._broker is not None
-        return await self._broker.failure
+        return await asyncio.shield(self._broker.failure)  # who waits here may be cancelled, the broker goes on
 
     async def _stop_http(self) -> None:
         if self._http is not None:
