@@ -1,0 +1,191 @@
+"""Recovery of the timer: exactly once (T2), recalls (T4), exact counts, and files that are lost or damaged (S6)."""
+
+import pytest
+from structlog.testing import capture_logs
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from tests.unit.broker.timer_world import TIMER_FOLDER, TOPIC, TimerWorld
+
+
+def test_what_fired_is_known_through_two_crashes_though_its_record_was_never_chained_in() -> None:
+    world = TimerWorld()
+    world.send(b"a", 1_000)
+    world.pass_to(1_000)
+    assert world.fired_bodies() == [b"a"]
+    world.crash("process")  # its unit was not saved
+    world.crash("process")  # the checkpoint that the start has saved must still tell where to look
+    world.pass_to(5_000)
+    assert world.fired_bodies() == [b"a"]
+
+
+def test_what_fired_of_a_slot_that_is_not_done_does_not_fire_again() -> None:
+    world = TimerWorld()
+    for number, due_ms in enumerate((1_100, 1_200, 1_900)):
+        world.send(b"%d" % number, due_ms)
+    world.turn()
+    world.save_timer()
+    world.pass_to(1_200)
+    world.save_timer()
+    world.crash("process")
+    assert world.timer.state.pending.total == 1
+    world.pass_to(3_000)
+    assert world.fired_bodies() == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_what_rolled_is_counted_and_fired_once(saved: bool) -> None:
+    world = TimerWorld()
+    world.send(b"a", 9_000)
+    for time_ms in range(500, 9_000, 500):
+        world.pass_to(time_ms)
+        if saved:
+            world.save_timer()
+        world.crash("process")
+        assert world.timer.state.pending.total == 1
+    world.pass_to(12_000)
+    assert world.fired_bodies() == [b"a"]
+    assert world.timer.state.pending.total == 0
+
+
+@pytest.mark.parametrize("lose_files", [False, True])
+@pytest.mark.parametrize("saved_ms", [0, 1_000, 2_000, 2_500, 3_000])
+def test_recalls_are_matched_with_messages_wherever_both_are(saved_ms: int, lose_files: bool) -> None:
+    world = TimerWorld()
+    taken, kept = world.send(b"a", 7_300), world.send(b"b", 7_300)
+    world.pass_to(saved_ms)
+    world.save_timer()
+    world.pass_to(2_200)
+    world.recall(taken, b"a", 7_300)
+    for time_ms in range(2_500, 7_300, 400):
+        world.pass_to(time_ms)
+        world.crash("process")
+        if lose_files:
+            world.remove_timer_files()
+            world.start()
+        assert world.timer.state.pending.by_topic() == {TOPIC: 1}
+        assert set(world.timer.state.recalled) == {taken}
+        world.recall(taken, b"a", 7_300)  # again, at once after the start
+    world.pass_to(9_000)
+    assert world.fired_bodies() == [b"b"]
+    assert world.timer.state.recalled == {}
+    assert kept != taken
+
+
+def test_a_recall_right_after_the_start_finds_messages_that_have_no_unit_yet() -> None:
+    world = TimerWorld()
+    position = world.send(b"a", 5_000)
+    world.crash("process")
+    world.recall(position, b"a", 5_000)
+    assert world.timer.state.pending.total == 0
+    world.pass_to(6_000)
+    assert world.fired() == []
+
+
+def test_what_fired_is_too_late_to_recall_though_the_clock_was_set_back_and_the_broker_started_anew() -> None:
+    world = TimerWorld()
+    position = world.send(b"a", 60_000)
+    world.clock.set_wall_ms(world.begin_ms + 60_000)
+    world.turn()
+    assert world.fired_bodies() == [b"a"]
+    world.clock.set_wall_ms(world.begin_ms)
+    world.crash("process")
+    with pytest.raises(StatusError) as caught:
+        world.recall(position, b"a", 60_000)
+    assert caught.value.code == Code.PRECONDITION_FAILED
+
+
+def test_a_recall_outlives_its_message_in_a_recovery() -> None:
+    world = TimerWorld()
+    position = world.send(b"a", 1_000)
+    world.send(b"b", 1_900)
+    world.turn()
+    world.recall(position, b"a", 1_000)
+    world.pass_to(1_500)
+    world.save_timer()
+    world.crash("process")
+    world.delete_topic(TOPIC)
+    world.pass_to(3_000)
+    world.save_timer()
+    world.crash("process")
+    assert world.timer.state.pending.total == 0
+    assert world.fired() == []
+
+
+def test_without_its_files_the_timer_is_the_same() -> None:
+    world = TimerWorld()
+    for number in range(9):
+        world.send(b"%d" % number, 1_000 * number + 500)
+    world.pass_to(4_000)
+    world.save_timer()
+    world.crash("process")
+    world.remove_timer_files()
+    world.start()
+    assert world.timer.state.pending.total == 5
+    world.pass_to(10_000)
+    assert world.fired_bodies() == [b"%d" % number for number in range(9)]
+
+
+def test_a_timer_log_that_was_made_again_and_is_empty_is_not_taken_for_damaged() -> None:
+    world = TimerWorld()
+    world.send(b"a", 500)
+    world.pass_to(3_000)
+    world.save_timer()
+    world.crash("process")
+    for path in [path for path in world.disk.files() if path.suffix == ".timerlog"]:
+        world.disk.remove(path)
+    with capture_logs() as logs:
+        world.start()
+    assert any("damaged" in entry["event"] for entry in logs)
+    world.crash("process")
+    with capture_logs() as logs:
+        world.start()
+    assert not any("damaged" in entry["event"] for entry in logs)
+
+
+def test_units_behind_the_saved_position_are_made_again_whatever_they_hold() -> None:
+    world = TimerWorld()
+    world.send(b"a", 1_500)
+    world.turn()
+    world.save_timer()
+    world.send(b"b", 1_600)
+    world.turn()
+    world.timer.state.log.write()
+    [path] = [path for path in world.disk.files() if path.suffix == ".timerlog"]
+    world.disk.flip_bit(path, 8 * 70)
+    world.crash("process")
+    assert world.timer.state.log.end_position == 52
+    assert world.timer.state.pending.total == 2
+    world.pass_to(2_000)
+    assert world.fired_bodies() == [b"a", b"b"]
+
+
+def test_a_damaged_entry_of_the_timer_queue_does_not_hide_what_the_commit_log_holds() -> None:
+    world = TimerWorld()
+    position = world.send(b"a", 1_500)
+    world.send(b"b", 1_600)
+    world.recall(position, b"a", 1_500)
+    world.save()  # the queue's file is written
+    world.crash("process")
+    [path] = [path for path in world.disk.files() if path.suffix == ".queue" and "wheel" in str(path)]
+    world.disk.flip_bit(path, 7 * 8)
+    with capture_logs() as logs:
+        world.start()
+    assert any("timer queue is damaged" in entry["event"] for entry in logs)
+    assert world.timer.state.pending.total == 1
+    assert set(world.timer.state.recalled) == {position}
+    assert world.timer.step().refusal is not None
+
+
+def test_a_damaged_checkpoint_is_made_again() -> None:
+    world = TimerWorld()
+    world.send(b"a", 500)
+    world.send(b"b", 5_000)
+    world.pass_to(1_000)
+    world.save_timer()
+    world.crash("process")
+    world.disk.flip_bit(TIMER_FOLDER / "timercheck", 8 * 20)
+    world.start()
+    assert world.timer.state.pending.total == 1
+    world.pass_to(6_000)
+    assert world.fired_bodies() == [b"a", b"b"]

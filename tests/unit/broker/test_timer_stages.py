@@ -1,0 +1,217 @@
+"""The five stages: when each message fires, what a recall does, and what happens while something is in the way."""
+
+import pytest
+
+from services.broker.timer.timer_state import DueUnit, TimerLogDamagedError
+from services.broker.timer.unit import UnitFlag
+from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from tests.unit.broker.timer_world import TIMER_FOLDER, TOPIC, TimerWorld, timer_options
+from tests.unit.broker.world import run_now
+
+_DAY_MS = 24 * 3_600_000
+
+
+def test_each_message_fires_at_its_own_millisecond() -> None:
+    world = TimerWorld()
+    for body, due_ms in ((b"c", 1731), (b"a", 1), (b"d", 1732), (b"b", 999)):
+        world.send(body, due_ms)
+    world.pass_to(3000)
+    assert [(payload[-1:], at_ms) for payload, at_ms in world.fired()] == [
+        (b"a", 1),
+        (b"b", 999),
+        (b"c", 1731),
+        (b"d", 1732),
+    ]
+
+
+def test_what_is_due_beyond_the_roll_window_rolls_and_fires_in_time() -> None:
+    world = TimerWorld()
+    world.send(b"a", 60_123)
+    world.pass_to(60_122)
+    assert world.fired() == []
+    assert world.timer.state.pending.total == 1
+    world.pass_to(60_123)
+    assert [at_ms for _, at_ms in world.fired()] == [60_123]
+    assert world.timer.state.pending.total == 0
+
+
+def test_after_a_long_rest_one_step_comes_up_to_now_however_small_the_wheel() -> None:
+    world = TimerWorld()
+    world.turn()
+    world.clock.advance(600_000)
+    world.timer.step()
+    assert world.timer.state.curr_read_time_ms == world.begin_ms + 600_000
+    world.send(b"a", 600_250)
+    world.pass_to(601_000)
+    assert [at_ms for _, at_ms in world.fired()] == [600_250]
+
+
+def test_what_rolls_does_so_at_its_slots_beginning_and_does_not_hold_the_slot_open() -> None:
+    unit = DueUnit.of(9_500, UnitFlag.TIMER | UnitFlag.ROLL, 0, 1, 4_000)
+    assert (unit.fire_ms, unit.rolls) == (4_000, True)
+    assert DueUnit.of(9_500, UnitFlag.TIMER, 0, 1, 9_000).fire_ms == 9_500
+
+
+def test_with_the_clock_set_back_nothing_is_stuck() -> None:
+    world = TimerWorld()
+    world.clock.advance(600_000)
+    world.send(b"a", 600_100)
+    world.pass_to(601_000)
+    world.clock.set_wall_ms(world.begin_ms)
+    world.send(b"b", 700_000)  # beyond the slot that is being read, and that is far ahead of the clock
+    world.send(b"c", 5_000)
+    world.pass_to(5_000)
+    assert world.fired_bodies() == [b"a", b"c"]
+    world.pass_to(700_000)
+    assert world.fired_bodies() == [b"a", b"c", b"b"]
+    assert world.fired()[-1][1] == 700_000
+
+
+def test_a_clock_set_back_by_weeks_does_not_make_a_delay_longer_than_a_unit_can_say() -> None:
+    world = TimerWorld()
+    world.send(b"a", 40 * _DAY_MS)
+    world.clock.set_wall_ms(world.begin_ms - 20 * _DAY_MS)
+    assert world.turn().refusal is None
+    assert world.timer.enqueue_lag == 0
+
+
+def test_the_limits_hold_within_one_run() -> None:
+    world = TimerWorld(timer_options(timers_per_slot_max=2, timers_max=4))
+    with pytest.raises(StatusError) as caught:
+        world.send_many([b"a", b"b", b"c"], [1100, 1200, 1300])
+    assert caught.value.code == Code.TOO_MANY_REQUESTS
+    with pytest.raises(StatusError) as caught:
+        world.send_many([b"a", b"b", b"c", b"d", b"e"], [1000, 2000, 3000, 4000, 5000])
+    assert caught.value.code == Code.TOO_MANY_REQUESTS
+    assert world.timer.state.pending.total == 0
+    world.send_many([b"a", b"b", b"c", b"d"], [1000, 1500, 3000, 4000])
+    assert world.timer.state.pending.total == 4
+
+
+def test_a_recalled_message_is_not_delivered_though_it_rolls_behind_its_recall() -> None:
+    world = TimerWorld()
+    world.pass_to(500)
+    position = world.send(b"a", 3_000)  # waits in the slot of the roll window's end
+    world.turn()
+    world.pass_to(1_200)
+    world.recall(position, b"a", 3_000)  # goes into the slot of the due time at once
+    world.turn()
+    world.crash("process")
+    world.clock.advance(5_000)
+    world.turn()
+    world.pass_to(20_000)
+    assert world.fired() == []
+    assert world.timer.state.recalled == {}
+    assert world.timer.state.pending.total == 0
+
+
+def test_a_recall_says_that_it_is_too_late_from_the_due_millisecond_on() -> None:
+    world = TimerWorld()
+    position = world.send(b"a", 1_000)
+    world.pass_to(999)
+    world.recall(position, b"a", 1_000)
+    world.recall(position, b"a", 1_000)  # once more
+    world.pass_to(1_000)
+    with pytest.raises(StatusError) as caught:
+        world.recall(position, b"a", 1_000)
+    assert caught.value.code == Code.PRECONDITION_FAILED
+    assert "unless it was recalled" in caught.value.message
+    assert world.fired() == []
+
+
+def test_what_stands_elsewhere_in_the_log_is_not_recalled() -> None:
+    world = TimerWorld()
+    position = world.send(b"a", 5_000)
+    for root, body, due_ms in (
+        (0, b"a", 5_000),
+        (position, b"b", 5_000),
+        (position, b"a", 5_001),
+        (1 << 40, b"a", 5_000),
+    ):
+        with pytest.raises(StatusError) as caught:
+            world.recall(root, body, due_ms)
+        assert caught.value.code == Code.MESSAGE_NOT_FOUND
+    assert world.timer.state.pending.total == 1
+    world.pass_to(5_000)
+    assert world.fired_bodies() == [b"a"]
+
+
+def test_a_message_whose_topic_is_gone_is_not_there_to_be_recalled() -> None:
+    world = TimerWorld()
+    position = world.send(b"a", 9_000)
+    world.pass_to(1_000)
+    world.delete_topic(TOPIC)
+    world.pass_to(4_000)  # it was to roll meanwhile, and was left out
+    assert world.timer.state.pending.total == 0
+    with pytest.raises(StatusError) as caught:
+        world.recall(position, b"a", 9_000)
+    assert caught.value.code == Code.MESSAGE_NOT_FOUND
+
+
+def test_what_a_full_disk_held_up_is_left_out_if_its_topic_goes_meanwhile() -> None:
+    world = TimerWorld()
+    world.send(b"a", 1_000)
+    recalled = world.send(b"b", 9_000)
+    world.pass_to(999)
+    world.disk.fill(0)
+    world.clock.advance(1)
+    assert world.turn().refusal is not None
+    world.disk.fill(1 << 30)
+    world.recall(recalled, b"b", 9_000)
+    world.delete_topic(TOPIC)
+    world.add_topic(TOPIC)
+    world.pass_to(10_000)
+    assert world.fired() == []
+    assert world.timer.state.pending.total == 0
+
+
+def test_what_was_read_before_fires_though_the_timer_queue_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = TimerWorld()
+    world.send(b"a", 1_000)
+    world.turn()
+
+    def damaged(count: int) -> int:
+        raise CorruptDataError("an entry leads to another place")
+
+    monkeypatch.setattr(world.timer._enqueue_get, "step", damaged)
+    world.clock.advance(1_000)
+    step = world.turn()
+    assert step.refusal is not None
+    for _ in range(5):
+        world.timer.step()
+    world.flush()
+    assert world.fired_bodies() == [b"a"]
+
+
+def test_a_timer_log_that_is_damaged_under_the_running_broker_is_made_again_by_the_next() -> None:
+    world = TimerWorld()
+    for number in range(5):
+        world.send(b"%d" % number, 1_500)
+    world.turn()
+    world.save_timer()
+    [path] = [path for path in world.disk.files() if path.suffix == ".timerlog"]
+    world.disk.flip_bit(path, 8 * 60)
+    with pytest.raises(TimerLogDamagedError):
+        world.pass_to(1_500)
+    world.timer.distrust()
+    assert not world.disk.exists(TIMER_FOLDER / "timercheck")
+    world.crash("process")
+    assert world.timer.state.pending.total == 5
+    world.pass_to(2_000)
+    assert world.fired_bodies() == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_sync_of_the_timer_log_that_fails_ends_the_broker_and_no_checkpoint_counts_on_it() -> None:
+    world = TimerWorld()
+    world.send(b"a", 1_500)
+    world.turn()
+    before = world.disk.files()[TIMER_FOLDER / "timercheck"]
+    world.disk.fail_syncs(1, lambda path: path.suffix == ".timerlog")
+    with pytest.raises(OSError, match="error"):
+        run_now(world.service.save())
+    assert len(world.failures) == 1
+    assert world.disk.files()[TIMER_FOLDER / "timercheck"] == before
+    world.crash("power")
+    world.pass_to(2_000)
+    assert world.fired_bodies() == [b"a"]
