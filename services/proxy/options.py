@@ -190,7 +190,7 @@ class ProxyOptions(_Section):
     grpc_client_consumer_max_long_polling_timeout_ms: Annotated[int, Field(ge=1)] = 20_000
     """No poll waits for longer than this."""
     poll_mode: Literal["auto", "notify", "plain", "sliced"] = "auto"
-    """How polls wait: notified by all brokers, plain at one, sliced round all; auto: notify or plain, by their number."""
+    """How polls wait: notified by all brokers, plain at one, sliced round all; auto: notified if few, plain if many."""
     redis_url: Annotated[str, Field(pattern=r"^(rediss?://.+|unix://.+)?$")] = ""
     """Where proxies add up their polls for `poll_mode: auto`: redis://host:port/database; empty: each for itself."""
     tls: TlsOptions = TlsOptions()

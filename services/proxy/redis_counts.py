@@ -80,7 +80,7 @@ class RedisCounts:
                 key: max(0.0, (int(old or 0) * before + int(new or 0)) / WINDOW_S)
                 for key, old, new in zip(names, answers[-2], answers[-1], strict=True)
             }
-        except (ValueError, TypeError, OverflowError) as error:
+        except (LookupError, ValueError, TypeError, OverflowError) as error:
             raise CountStoreError(f"its answer makes no sense: {error}") from error
         return Sums(per_s, generation)
 

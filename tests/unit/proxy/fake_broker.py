@@ -54,6 +54,7 @@ class FakeBroker:
         self.acked: list[str] = []
         self.calls: list[tuple[str, object]] = []
         self.watchers: list[Watcher] = []
+        self.registrations: list[pb.NotifyInterest] = []
         self.put_error: StatusError | RpcError | None = None
         self.put_results: list[PutResult] = []
         self.pop_error: StatusError | RpcError | None = None
@@ -243,6 +244,7 @@ class FakeBroker:
                     watcher.interests.pop(interest.id, None)
                     continue
                 watcher.interests[interest.id] = interest
+                self.registrations.append(interest)
                 waiting = self.waiting(interest.group, interest.topic)
                 if waiting:
                     event = pb.NotifyEvent(id=interest.id, waiting=waiting)

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from services.common.errors import StatusError
 from services.common.pb.popwheel.v1.broker_pb2 import Filter
-from services.proxy.interests import FRUITLESS_MAX, Interest, InterestBook, Ticket
+from services.proxy.interests import FRUITLESS_MAX, POPS_AT_ONCE_MAX, Interest, InterestBook, Ticket
 
 ALL = Filter()
 
@@ -121,6 +121,39 @@ def test_an_interest_ends_when_nobody_has_polled_for_a_while() -> None:
     book.notified(interest.id, "a", 1, 12.0)
 
 
+def test_a_burst_wakes_no_more_than_may_pop_at_once_and_each_pop_wakes_the_next() -> None:
+    book, interest, waiters = waiting_book(POPS_AT_ONCE_MAX + 2)
+    book.notified(interest.id, "a", 1000, 0.0)
+    assert woken(waiters) == POPS_AT_ONCE_MAX
+    book.hand_back(waiters[0].woken[0], 0.0)
+    assert woken(waiters) == POPS_AT_ONCE_MAX + 1
+    book.finish(waiters[1].woken[0], 32, 0, 0.0)  # one pop took all: nobody else is woken for nothing
+    assert woken(waiters) == POPS_AT_ONCE_MAX + 1
+
+
+def test_a_poll_that_stays_at_one_broker_is_woken_for_no_other() -> None:
+    book, interest, (anywhere,) = waiting_book(1)
+    book.enter("t", "g", ALL)
+    staying = Waiter()
+    assert book.wait(interest, staying, 0.0, "b") is None
+    assert book.waiting_polls == 2
+    book.notified(interest.id, "a", 2, 0.0)
+    assert (woken([anywhere]), woken([staying])) == (1, 0)
+    book.notified(interest.id, "b", 1, 0.0)
+    assert [ticket.broker for ticket in staying.woken] == ["b"]
+
+
+def test_a_poll_that_stays_misses_nothing_that_came_while_it_popped() -> None:
+    book, interest, _ = waiting_book(0)
+    ticket = book.begin(interest, "a")
+    book.notified(interest.id, "a", 1, 0.0)
+    book.notified(interest.id, "b", 1, 0.0)
+    book.finish(ticket, 0, 0, 0.0)  # answered before the message came
+    again = book.wait(interest, Waiter(), 0.0, "a")
+    assert again is not None
+    assert again.broker == "a"
+
+
 def test_there_is_a_limit() -> None:
     book = InterestBook(1, 5.0)
     book.enter("t", "g", ALL)
@@ -144,10 +177,12 @@ class ModelPoll:
 
     world: "LateWords"
     batch: int
+    place: str | None = None
     state: str = "popping"
 
     def woken(self, ticket: Ticket) -> None:
         assert self.state == "waiting"
+        assert self.place in (None, ticket.broker)
         self.state = "popping"
         self.world.pops.append(ModelPop(ticket, self))
 
@@ -176,10 +211,10 @@ class LateWords(RuleBasedStateMachine):
         self.events[broker].append(count)
         self.arrived += count
 
-    @rule(broker=st.sampled_from("ab"), batch=st.integers(1, 3))
-    def a_poll_begins(self, broker: str, batch: int) -> None:
+    @rule(broker=st.sampled_from("ab"), batch=st.integers(1, 3), stays=st.booleans())
+    def a_poll_begins(self, broker: str, batch: int, stays: bool) -> None:
         self.book.enter("t", "g", ALL)
-        poll = ModelPoll(self, batch)
+        poll = ModelPoll(self, batch, broker if stays else None)
         self.polls.append(poll)
         self.pops.append(ModelPop(self.book.begin(self.interest, broker), poll))
 
@@ -233,9 +268,17 @@ class LateWords(RuleBasedStateMachine):
         poll.state = "done"
         self.book.leave(self.interest, poll.woken, self.now)
 
+    @precondition(lambda self: any(poll.state == "waiting" and poll.place for poll in self.polls))
+    @rule(index=st.integers(0, 100))
+    def a_poll_loses_its_patience(self, index: int) -> None:
+        waiting = [poll for poll in self.polls if poll.state == "waiting" and poll.place]
+        poll = waiting[index % len(waiting)]
+        poll.place = None
+        self.wait(poll)
+
     def wait(self, poll: ModelPoll) -> None:
         poll.state = "waiting"
-        ticket = self.book.wait(self.interest, poll.woken, self.now)
+        ticket = self.book.wait(self.interest, poll.woken, self.now, poll.place)
         if ticket is not None:
             poll.woken(ticket)
 
@@ -256,7 +299,13 @@ class LateWords(RuleBasedStateMachine):
                     break
         assert not self.pops
         waiting = [poll for poll in self.polls if poll.state == "waiting"]
-        assert not (waiting and any(self.messages.values())), "a poll sleeps although a message is there"
+        assert self.book.waiting_polls == len(waiting)
+        for broker, messages in self.messages.items():
+            sleepers = [poll for poll in waiting if poll.place in (None, broker)]
+            assert not (sleepers and messages), "a poll sleeps although a message is there"
+        for poll in waiting:
+            self.book.leave(self.interest, poll.woken, self.now)
+        assert not (self.interest.waiters or self.interest.places or self.interest.at_broker)
 
 
 TestLateWords = LateWords.TestCase

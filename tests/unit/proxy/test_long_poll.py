@@ -5,13 +5,30 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.proxy.long_poll import Do, Effect, IllegalStepError, LongPoll, Pop, State
+from services.proxy.long_poll import (
+    SLICE_S,
+    SLICES_MAX,
+    Do,
+    Effect,
+    IllegalStepError,
+    LongPoll,
+    Pop,
+    State,
+    WaitAt,
+)
+from services.proxy.poll_mode import Mode
 
 GRACE_S = 0.5
 
 
-def poll(*brokers: str, waits: bool = True, deadline: float = 10.0) -> LongPoll:
-    return LongPoll(brokers or ("a",), waits, deadline, GRACE_S)
+def poll(
+    *brokers: str,
+    waits: bool = True,
+    deadline: float = 10.0,
+    mode: Mode = Mode.NOTIFY,
+    patience_s: float = float("inf"),
+) -> LongPoll:
+    return LongPoll(brokers or ("a",), waits, deadline, GRACE_S, mode, patience_s)
 
 
 def test_the_first_pop_finds_a_message() -> None:
@@ -68,6 +85,57 @@ def test_drain_lets_the_pop_under_way_end() -> None:
     assert waiting.drain() is Do.ANSWER_EMPTY
 
 
+def test_a_plain_poll_stays_at_its_broker_until_its_patience_ends() -> None:
+    machine = poll("a", "b", mode=Mode.PLAIN, patience_s=3.0)
+    assert machine.start() == Pop("a")
+    assert machine.popped(0, 1.0) == WaitAt("a")
+    assert machine.wake_at == 4.0
+    assert machine.notified("b") is None
+    assert machine.notified("a") == Pop("a")
+    assert machine.popped(0, 3.0) == WaitAt("a")
+    assert machine.wake_at == 4.0  # counted from its first wait
+    assert machine.time_passed(4.0) is Do.WAIT
+    assert machine.wake_at == 10.0
+    assert machine.notified("b") == Pop("b")
+    assert machine.popped(0, 5.0) is Do.WAIT
+
+
+def test_a_plain_poll_does_not_stay_where_its_pop_has_failed() -> None:
+    machine = poll("a", "b", mode=Mode.PLAIN)
+    machine.start()
+    assert machine.pop_failed(0.0) is Do.WAIT
+    assert machine.notified("b") == Pop("b")
+
+
+def test_a_sliced_poll_goes_round_and_stays_at_the_broker_of_its_last_slice() -> None:
+    machine = poll("a", "b", "c", mode=Mode.SLICED, deadline=100.0)
+    now, asked = 0.0, []
+    effect = machine.start()
+    while effect not in (WaitAt("a"), WaitAt("b"), WaitAt("c")):
+        assert isinstance(effect, Pop)
+        asked.append(effect.broker)
+        effect = machine.popped(0, now)
+        if effect is Do.PAUSE:
+            assert machine.notified("a") is None
+            assert machine.wake_at == now + SLICE_S
+            now = machine.wake_at
+            effect = machine.time_passed(now)
+    assert asked == (["a", "b", "c"] * SLICES_MAX)[:SLICES_MAX]
+    assert effect == WaitAt(asked[-1])
+    assert machine.time_passed(100.0) is Do.ANSWER_EMPTY
+
+
+def test_a_sliced_poll_ends_between_two_slices_if_its_time_does() -> None:
+    machine = poll("a", "b", mode=Mode.SLICED, deadline=SLICE_S / 2)
+    machine.start()
+    assert machine.popped(0, 0.0) is Do.PAUSE
+    assert machine.time_passed(SLICE_S / 2) is Do.ANSWER_EMPTY
+    drained = poll("a", "b", mode=Mode.SLICED)
+    drained.start()
+    drained.popped(0, 0.0)
+    assert drained.drain() is Do.ANSWER_EMPTY
+
+
 def test_what_cannot_happen_is_said_so() -> None:
     machine = poll()
     with pytest.raises(IllegalStepError):
@@ -83,10 +151,20 @@ def test_what_cannot_happen_is_said_so() -> None:
 class AnyLife(RuleBasedStateMachine):
     """Whatever comes in whatever order: messages are answered or released, exactly once; the deadline holds."""
 
-    @initialize(waits=st.booleans(), deadline=st.floats(0, 10))
-    def begin(self, waits: bool, deadline: float) -> None:
+    @initialize(
+        waits=st.booleans(),
+        deadline=st.floats(0, 10),
+        mode=st.sampled_from(Mode),
+        patience_s=st.sampled_from((0.0, 1.0, float("inf"))),
+    )
+    def begin(self, waits: bool, deadline: float, mode: Mode, patience_s: float) -> None:
         self.now = 0.0
-        self.machine = poll("a", "b", waits=waits, deadline=deadline)
+        self.machine = poll("a", "b", waits=waits, deadline=deadline, mode=mode, patience_s=patience_s)
+        self.mode = mode
+        self.waits = waits
+        self.patience_s = patience_s
+        self.failed = False
+        self.at_one_since: float | None = None
         self.popping = 0
         self.answers = 0
         self.missed: set[str] = set()
@@ -98,10 +176,22 @@ class AnyLife(RuleBasedStateMachine):
             assert self.popping == 0, "two pops at one time"
             self.popping = 1
             self.missed.discard(effect.broker)
+            if self.waits and self.mode is Mode.PLAIN and self.patience_s == float("inf") and not self.failed:
+                assert effect.broker == "a", "plain, and yet it asks another broker"
         elif effect in (Do.ANSWER, Do.ANSWER_EMPTY):
             self.answers += 1
         elif effect is Do.WAIT:
-            assert not self.missed, "waits although it was notified"
+            assert self.mode is Mode.NOTIFY or self.failed or self.patience_s != float("inf")
+            assert self.mode is not Mode.NOTIFY or not self.missed, "waits although it was notified"
+            self.at_one_since = None
+        elif isinstance(effect, WaitAt):
+            assert self.mode is not Mode.NOTIFY
+            assert effect.broker not in self.missed, "waits although it was notified"
+            if self.at_one_since is None:
+                self.at_one_since = self.now
+        elif effect is Do.PAUSE:
+            assert self.mode is Mode.SLICED
+            assert self.machine.wake_at <= self.now + SLICE_S
 
     @precondition(lambda self: self.popping)
     @rule(found=st.integers(0, 2))
@@ -117,6 +207,7 @@ class AnyLife(RuleBasedStateMachine):
     @rule()
     def pop_fails(self) -> None:
         self.popping = 0
+        self.failed = True
         self.take(self.machine.pop_failed(self.now))
 
     @rule(broker=st.sampled_from("abc"))
@@ -130,6 +221,8 @@ class AnyLife(RuleBasedStateMachine):
         self.now += seconds
         self.take(self.machine.time_passed(self.now))
         assert self.machine.state is State.DONE or self.now < self.machine.deadline + GRACE_S
+        if self.machine.state is State.WAITING and self.at_one_since is not None:
+            assert self.now < self.at_one_since + self.patience_s, "it has stayed at one broker for too long"
 
     @rule()
     def drain(self) -> None:

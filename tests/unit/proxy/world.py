@@ -16,6 +16,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
 from services.proxy import protocol
 from services.proxy.app import ProxyApp
 from services.proxy.options import ProxyOptions
+from services.proxy.shared_count import CountStore
 from services.rpc.local import LocalChannel
 from services.rpc.service import Channel, ClientStream
 from tests.unit.proxy.fake_broker import FakeBroker
@@ -81,8 +82,14 @@ class Received:
 class World:
     """A proxy with its fakes."""
 
-    def __init__(self, options: ProxyOptions, *brokers: str) -> None:
-        self.clock = ShiftedClock()
+    def __init__(
+        self,
+        options: ProxyOptions,
+        *brokers: str,
+        clock: ShiftedClock | None = None,
+        count_store: CountStore | None = None,
+    ) -> None:
+        self.clock = clock or ShiftedClock()
         self.controller = FakeController(*brokers)
         self.brokers = {name: FakeBroker(name) for name in brokers}
         self.registry = CollectorRegistry()
@@ -93,6 +100,7 @@ class World:
             self.registry,
             LocalChannel(self.controller.service),
             self._connect,
+            count_store=count_store,
         )
         self.polls: list[asyncio.Task[Received]] = []
         self.channel: Channel = LocalChannel(self.app.service, clock=self.clock)
@@ -183,9 +191,11 @@ def _duration(seconds: float) -> Duration:
 
 
 @asynccontextmanager
-async def world(*brokers: str, **options: object) -> AsyncIterator[World]:
+async def world(
+    *brokers: str, clock: ShiftedClock | None = None, count_store: CountStore | None = None, **options: object
+) -> AsyncIterator[World]:
     """A proxy that serves, with the topic `orders` and the group `group`."""
-    made = World(ProxyOptions.model_validate(options), *(brokers or ("b1",)))
+    made = World(ProxyOptions.model_validate(options), *(brokers or ("b1",)), clock=clock, count_store=count_store)
     made.controller.add_topic("orders")
     made.controller.add_group("group")
     await made.app.start()
