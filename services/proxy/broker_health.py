@@ -28,7 +28,7 @@ FORGIVEN_AFTER_S = 60.0
 PROBE_EVERY_S = 1.0
 """A probe that no answer is heard of, as its client has gone, is followed by another after this."""
 
-_WEIGHT = 0.125  # of the latest latency in the moving one: a single slow Put of below 0.8 s is forgiven
+_PUTS_KNOWN = 8  # a latency is the mean of as many at first, then moves by 1/8 of each: one Put of 0.8 s is forgiven
 _STRIKES_MAX = 10
 
 
@@ -61,7 +61,8 @@ class BrokerState:
 
     Args:
         name: its name.
-        latency_s: moving latency of its Puts; begins at 0, so that no single Put makes a broker slow.
+        latency_s: moving latency of its Puts.
+        puts: how many are in it; it is not slow before there are some.
         trouble: why it is avoided.
         since: when that was last found out: Puts that began earlier tell nothing new.
         probe_at: when the next send may probe it.
@@ -71,6 +72,7 @@ class BrokerState:
 
     name: str
     latency_s: float = 0.0
+    puts: int = 0
     trouble: Trouble = Trouble.NONE
     since: float = 0.0
     probe_at: float = inf
@@ -144,11 +146,13 @@ class BrokerHealth:
             if self._is_slow(state, latency_s):
                 return self._strike(state, Trouble.SLOW, latency_s, now)
             state.trouble, state.probe_at = Trouble.NONE, inf
-            state.latency_s, state.back_at = latency_s, now
+            state.latency_s, state.puts, state.back_at = latency_s, 1, now
             self._refresh()
             return Change.BACK
-        state.latency_s += (latency_s - state.latency_s) * _WEIGHT
-        if state.latency_s >= SLOW_FROM_S and self._is_slow(state, state.latency_s):
+        if state.puts < _PUTS_KNOWN:
+            state.puts += 1
+        state.latency_s += (latency_s - state.latency_s) / state.puts
+        if state.latency_s >= SLOW_FROM_S and state.puts == _PUTS_KNOWN and self._is_slow(state, state.latency_s):
             return self._strike(state, Trouble.SLOW, state.latency_s, now)
         return Change.NONE
 
@@ -184,10 +188,14 @@ class BrokerHealth:
         return change
 
     def _is_slow(self, state: BrokerState, latency_s: float) -> bool:
-        """Whether a latency is long, and long against that of the sound others; without any, none is."""
+        """Whether a latency is long, and long against that of the sound others that are known; without any, none is."""
         if latency_s < SLOW_FROM_S:
             return False
-        others = sorted(other.latency_s for other in self._brokers.values() if other is not state and not other.trouble)
+        others = sorted(
+            other.latency_s
+            for other in self._brokers.values()
+            if other is not state and other.puts and not other.trouble
+        )
         return bool(others) and latency_s >= SLOW_FACTOR * others[(len(others) - 1) // 2]
 
     def _probe(self, now: float) -> BrokerState:
