@@ -358,19 +358,25 @@ class TimerDequeuePutMessage:
         firings = [state.dequeue_put_queue[index] for index in range(min(count, len(state.dequeue_put_queue)))]
         if not firings:
             return 0
-        # Once more: while a full disk held them up, a topic may have gone.
+        # Once more: while a full disk held them up, a topic may have gone, or the clock been set back (T1).
         alive = [self._is_alive(firing.delay.topic, firing.delay.topic_id) for firing in firings]
-        if any(alive):
-            self._store.put([firing.record for firing, is_alive in zip(firings, alive, strict=True) if is_alive])
-        for (unit, delay, _), is_alive in zip(firings, alive, strict=True):
+        due = [firing.unit.rolls or firing.delay.due_ms <= now_ms for firing in firings]
+        records = [
+            each.record for each, is_alive, is_due in zip(firings, alive, due, strict=True) if is_alive and is_due
+        ]
+        if records:
+            self._store.put(records)
+        for (unit, delay, _), is_alive, is_due in zip(firings, alive, due, strict=True):
             state.dequeue_put_queue.popleft()
             if not is_alive:
                 state.drop_homeless(unit, delay)
-                continue
-            if not unit.rolls:
-                state.pending.remove(delay.topic, delay.due_ms)
-                self._on_fired(delay.topic, now_ms - delay.due_ms)
-            state.finish(unit.slot_ms)
+            elif not is_due:
+                heapq.heappush(state.due_heap, unit)
+            else:
+                if not unit.rolls:
+                    state.pending.remove(delay.topic, delay.due_ms)
+                    self._on_fired(delay.topic, now_ms - delay.due_ms)
+                state.finish(unit.slot_ms)
         return len(firings)
 
 

@@ -166,6 +166,21 @@ def test_what_a_full_disk_held_up_is_left_out_if_its_topic_goes_meanwhile() -> N
     assert world.timer.state.pending.total == 0
 
 
+def test_what_a_full_disk_held_up_is_not_early_if_the_clock_is_set_back_meanwhile() -> None:
+    world = TimerWorld()
+    world.send(b"a", 1_500)
+    world.turn()
+    world.disk.fill(0)
+    world.clock.set_wall_ms(world.begin_ms + 1_500)
+    assert world.turn().refusal is not None
+    world.clock.set_wall_ms(world.begin_ms)
+    world.disk.fill(1 << 30)
+    world.pass_to(1_499)
+    assert world.fired() == []
+    world.pass_to(1_500)
+    assert [at_ms for _, at_ms in world.fired()] == [1_500]
+
+
 def test_what_was_read_before_fires_though_the_timer_queue_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     world = TimerWorld()
     world.send(b"a", 1_000)
