@@ -84,13 +84,15 @@ class Lanes:
         if busy:
             asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
         now = self._clock.monotonic()
+        overdue = []
         for lane in busy:
             lane.looks += 1
-            if lane.looks < OVERDUE_LOOKS:
-                continue
-            change = self.health.overdue(lane.name, lane.put_began_at, now)
-            if change is not Change.NONE:
-                self._changed(lane.name, change)
+            if lane.looks >= OVERDUE_LOOKS:
+                overdue.append(lane)
+                change = self.health.overdue(lane.name, lane.put_began_at, now)
+                if change is not Change.NONE:
+                    self._changed(lane.name, change)
+        for lane in overdue:  # only now, as what waits must not go from one that hangs to the next
             if lane.waiting_messages and self.health.answers_better(lane.name):
                 self._metrics.moved.inc(lane.hand_over())
 
