@@ -18,6 +18,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
 from services.controller.app import ControllerApp
 from services.controller.options import ControllerOptions
 from services.rpc.service import Channel
+from tests.harness.ports import free_ports
 
 Popwheel = Callable[..., "asyncio.Future[Result]"]
 
@@ -226,3 +227,34 @@ def test_version_and_help() -> None:
     assert call("--version").stdout.strip() == "0.1.0"
     for words in ([], ["admin"], ["admin", "topic"], ["admin", "timer"], ["standalone"]):
         assert call(*words, "--help").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--groups", "0"), "Invalid value for '--groups': 0 is not in the range 1<=x<=256."),
+        (("--proxies", "65"), "Invalid value for '--proxies': 65 is not in the range 1<=x<=64."),
+        (("--replicas", "2"), "--replicas must be 1, not 2: brokers cannot be replicated yet"),
+        (("--grpc-port", "70000"), "proxy.grpc_port: must be a whole number from 0 to 65535, not 70000"),
+        (
+            ("--grpc-port", "65535", "--http-port", "0"),
+            "--grpc-port: must leave ports for 2 proxies, up to 65535, not 65535",
+        ),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused_in_one_sentence(
+    words: tuple[str, ...], sentence: str, tmp_path: Path
+) -> None:
+    result = call("cluster", "--data-dir", str(tmp_path), *words)
+    assert result.exit_code == 2
+    assert sentence_of(result) == sentence
+
+
+def test_the_controller_and_a_proxy_cannot_have_one_port(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    words = ("--grpc-port", str(port - 1), "--http-port", str(port))
+    result = call("cluster", "--data-dir", str(tmp_path), *words)
+    assert result.exit_code == 2
+    assert sentence_of(result) == (
+        f"--http-port: {port} is a port of the proxies ({port - 1} and the next ones); choose another"
+    )
