@@ -28,7 +28,7 @@ class RedisCounts:
     """
 
     def __init__(self, url: str, clock: Clock, random_source: random.Random) -> None:
-        # Loaded only where it is used: it costs 100 ms and some MiB.
+        # Loaded only where it is used: it costs 100 ms and 7 MiB.
         from redis.asyncio import Redis
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
