@@ -252,9 +252,9 @@ class Checker:
                     continue
                 pop = Handle.read(settling.receipt).check_point
                 for delivery in self._deliveries[key]:
-                    if delivery.handle.check_point > pop and not self._history.lost_by(
-                        settling.began_s, settling.position
-                    ):
+                    # A later delivery that came before this ack may have been undone by a disaster since.
+                    came_after = delivery.handle.check_point > pop and delivery.got_s > settling.began_s
+                    if came_after and not self._history.lost_by(settling.began_s, settling.position):
                         self._verdict.duplicated.append(key[1])
                         self._verdict.broke(
                             "P3",

@@ -161,21 +161,21 @@ class Popping:
         start = progress.next_offset
         if start >= queue.max_offset or queue in self.damaged:
             return
-        if wanted is None:
-            entries = queue.read(start, min(budget.messages, budget.scan_entries))
-            offsets: tuple[int, ...] | range = range(start, start + len(entries))
-            next_offset = start + len(entries)
-        else:
-            entries, offsets, next_offset = self._scan(queue, start, wanted, budget)
-        budget.scan_entries -= next_offset - start
-        if not entries:
-            self._state.merge_buffer.skipped(progress, next_offset)
-            return
-        fitting = _fitting(entries, budget.response_bytes)
-        if fitting < len(entries):
-            entries, offsets = entries[:fitting], offsets[:fitting]
-            next_offset = offsets[-1] + 1
         try:
+            if wanted is None:
+                entries = queue.read(start, min(budget.messages, budget.scan_entries))
+                offsets: tuple[int, ...] | range = range(start, start + len(entries))
+                next_offset = start + len(entries)
+            else:
+                entries, offsets, next_offset = self._scan(queue, start, wanted, budget)
+            budget.scan_entries -= next_offset - start
+            if not entries:
+                self._state.merge_buffer.skipped(progress, next_offset)
+                return
+            fitting = _fitting(entries, budget.response_bytes)
+            if fitting < len(entries):
+                entries, offsets = entries[:fitting], offsets[:fitting]
+                next_offset = offsets[-1] + 1
             records = self._store.read_many(entries)
             for offset, stored in zip(offsets, records, strict=True):
                 check_place(queue, offset, stored)
