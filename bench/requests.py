@@ -154,14 +154,21 @@ def route(topic: str, address: str) -> bytes:
     return frame_message(request.SerializeToString())
 
 
-def receive(topic: str, group: str, queue: definition.MessageQueue, count: int, poll_s: float) -> bytes:
+def receive(
+    topic: str,
+    group: str,
+    queue: definition.MessageQueue,
+    count: int,
+    poll_s: float,
+    invisible_s: int = _INVISIBLE_S,
+) -> bytes:
     """ReceiveMessage, for at most `count` messages, waiting `poll_s` seconds."""
     request = service.ReceiveMessageRequest(
         group=definition.Resource(name=group),
         message_queue=queue,
         filter_expression=definition.FilterExpression(type=definition.TAG, expression="*"),
         batch_size=count,
-        invisible_duration=Duration(seconds=_INVISIBLE_S),
+        invisible_duration=Duration(seconds=invisible_s),
         long_polling_timeout=Duration(nanos=int(poll_s % 1 * 1e9), seconds=int(poll_s)),
     )
     return frame_message(request.SerializeToString())

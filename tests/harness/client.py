@@ -108,8 +108,20 @@ class MessagingClient:
         self, topic: str, *bodies: bytes, tag: str = "", timeout_s: float = REQUEST_TIMEOUT_S
     ) -> service.SendMessageResponse:
         """Send plain messages in one request."""
-        request = service.SendMessageRequest(messages=[make_message(topic, body, tag=tag) for body in bodies])
+        messages = [make_message(topic, body, tag=tag) for body in bodies]
+        return await self.send_messages(*messages, timeout_s=timeout_s)
+
+    async def send_messages(
+        self, *messages: definition.Message, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> service.SendMessageResponse:
+        """Send messages in one request."""
+        request = service.SendMessageRequest(messages=messages)
         return await self.call("SendMessage", request, service.SendMessageResponse, timeout_s=timeout_s)
+
+    async def recall(self, topic: str, handle: str) -> service.RecallMessageResponse:
+        """Take a delayed message back."""
+        request = service.RecallMessageRequest(topic=definition.Resource(name=topic), recall_handle=handle)
+        return await self.call("RecallMessage", request, service.RecallMessageResponse)
 
     async def receive(
         self,
@@ -260,6 +272,14 @@ def make_message(topic: str, body: bytes, *, tag: str = "") -> definition.Messag
     if tag:
         properties.tag = tag
     return definition.Message(topic=definition.Resource(name=topic), system_properties=properties, body=body)
+
+
+def delayed_message(topic: str, body: bytes, due_ms: int) -> definition.Message:
+    """A message that is to be delivered at a time in milliseconds since 1970."""
+    message = make_message(topic, body)
+    message.system_properties.message_type = definition.DELAY
+    message.system_properties.delivery_timestamp.FromMilliseconds(due_ms)
+    return message
 
 
 def duration(seconds: float) -> Duration:
