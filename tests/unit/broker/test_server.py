@@ -433,6 +433,18 @@ async def test_queues_that_are_made_again_are_not_trusted_before_a_checkpoint_sa
             assert (await broker.pull(0))[0] == [b"0", b"1", b"2", b"3", b"4"]
 
 
+async def test_a_queue_whose_file_is_too_short_stands_still_and_others_go_on() -> None:
+    disk = MemoryDisk(random.Random(0), 1 << 30)
+    options = BrokerOptions(log=LogOptions(queue_entries_in_memory=0))
+    async with running(disk, options) as broker:
+        await broker.put(b"1", queue_id=0)
+        await broker.put(b"2", queue_id=1)
+        await broker.app._save()
+        disk.open(FOLDER / "consumequeue" / "t" / "0" / f"{0:020d}.queue").truncate(0)
+        assert len(await broker.pop()) == 1
+        assert len(broker.app.core.popping.damaged) == 1
+
+
 async def test_a_damaged_entry_of_a_revive_queue_is_refused_at_the_start_and_hides_no_ack() -> None:
     disk = MemoryDisk(random.Random(0), 1 << 30)
     async with running(disk) as broker:
