@@ -230,6 +230,9 @@ class _Run:
         while world.loop.time() < until:
             await asyncio.sleep(0.5)
             quiet = quiet + 1 if world.serving and not self._left() else 0
+            if quiet and world.cluster is not None and not timers.is_readable(world.cluster.broker.core):
+                quiet = 0
+                await world.stop()  # a bit has rotted that is not read for days; the next start makes it again
             if quiet == _QUIET_LOOKS:
                 world.trace.add("sim", "finished", f"after={world.loop.time() - healed:.1f}")
                 return

@@ -9,6 +9,7 @@ import numpy as np
 from services.broker.core import BrokerCore
 from services.broker.store.record import RecordKind, StoredRecord
 from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_timer
+from services.common.errors import CorruptDataError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from tests.sim.checker import Verdict, loss_s_max
 from tests.sim.history import History, Recalled, Sent
@@ -64,6 +65,15 @@ def state_of(core: BrokerCore) -> TimerSnapshot:
         held.update(entry.position for entry in queue.read(at, queue.max_offset - at))
     pending = state.pending
     return TimerSnapshot(pending.by_topic(), pending.total, frozenset(state.recalled), frozenset(held), tuple(broken))
+
+
+def is_readable(core: BrokerCore) -> bool:
+    """Whether no unit of the timer log has rotted."""
+    try:
+        state_of(core)
+    except CorruptDataError:
+        return False
+    return True
 
 
 @dataclass(slots=True)
