@@ -132,8 +132,8 @@ def test_a_timer_log_that_was_made_again_and_is_empty_is_not_taken_for_damaged()
     world.pass_to(3_000)
     world.save_timer()
     world.crash("process")
-    for path in [path for path in world.disk.files() if path.suffix == ".timerlog"]:
-        world.disk.remove(path)
+    [path] = [path for path in world.disk.files() if path.suffix == ".timerlog"]
+    world.disk.flip_bit(path, 8 * 20)
     with capture_logs() as logs:
         world.start()
     assert any("damaged" in entry["event"] for entry in logs)
@@ -143,7 +143,8 @@ def test_a_timer_log_that_was_made_again_and_is_empty_is_not_taken_for_damaged()
     assert not any("damaged" in entry["event"] for entry in logs)
 
 
-def test_units_behind_the_saved_position_are_made_again_whatever_they_hold() -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_units_behind_the_saved_position_are_made_again_whatever_they_hold(whole: bool) -> None:
     world = TimerWorld()
     world.send(b"a", 1_500)
     world.turn()
@@ -152,9 +153,11 @@ def test_units_behind_the_saved_position_are_made_again_whatever_they_hold() -> 
     world.turn()
     world.timer.state.log.write()
     [path] = [path for path in world.disk.files() if path.suffix == ".timerlog"]
-    world.disk.flip_bit(path, 8 * 70)
+    if not whole:
+        world.disk.flip_bit(path, 8 * 70)
     world.crash("process")
     assert world.timer.state.log.end_position == 52
+    assert world.timer.state.wheel.units_total == 1
     assert world.timer.state.pending.total == 2
     world.pass_to(2_000)
     assert world.fired_bodies() == [b"a", b"b"]

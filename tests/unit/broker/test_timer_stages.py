@@ -92,18 +92,35 @@ def test_the_limits_hold_within_one_run() -> None:
 def test_a_recalled_message_is_not_delivered_though_it_rolls_behind_its_recall() -> None:
     world = TimerWorld()
     world.pass_to(500)
-    position = world.send(b"a", 3_000)  # waits in the slot of the roll window's end
+    position = world.send(b"a", 3_100)  # waits in the slot of the roll window's end
+    world.pass_to(1_900)
+    world.disk.fill(0)
+    world.clock.advance(100)
+    assert world.turn().refusal is not None  # it was to roll
+    world.clock.advance(900)
+    world.disk.fill(1 << 30)
+    world.recall(position, b"a", 3_100)
+    world.clock.advance(500)
     world.turn()
-    world.pass_to(1_200)
-    world.recall(position, b"a", 3_000)  # goes into the slot of the due time at once
-    world.turn()
-    world.crash("process")
-    world.clock.advance(5_000)
-    world.turn()
+    assert world.timer.state.recalled == {}
     world.pass_to(20_000)
     assert world.fired() == []
-    assert world.timer.state.recalled == {}
     assert world.timer.state.pending.total == 0
+
+
+def test_a_message_that_was_recalled_does_not_roll_any_more() -> None:
+    world = TimerWorld()
+    position = world.send(b"a", 30_000)
+    world.pass_to(1_200)
+    world.recall(position, b"a", 30_000)
+    world.pass_to(2_500)
+    assert world.timer.state.recalled[position].is_dropped
+    world.save_timer()
+    world.crash("process")
+    world.recall(position, b"a", 30_000)  # it is known still
+    world.pass_to(40_000)
+    assert world.timer.state.recalled == {}
+    assert world.fired() == []
 
 
 def test_a_recall_says_that_it_is_too_late_from_the_due_millisecond_on() -> None:
