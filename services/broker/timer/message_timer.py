@@ -35,7 +35,6 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemPro
 from services.common.put import MessageRun
 
 _ENQUEUED_AT_ONCE = 128
-_FIRED_AT_ONCE = 32
 _CHECKPOINT_NAME = "timercheck"
 _log = structlog.get_logger()
 
@@ -287,8 +286,11 @@ class MessageTimer:
 
     # The round
 
-    def step(self) -> Step:
+    def step(self, fired_at_once: int = 64) -> Step:
         """Go through all stages once, for a millisecond at the most.
+
+        Args:
+            fired_at_once: how many messages may fire.
 
         Raises:
             TimerLogDamagedError: the timer log is damaged; only a recovery helps.
@@ -301,15 +303,15 @@ class MessageTimer:
         except (CorruptDataError, ValueError) as error:
             refusals.append(f"the timer queue cannot be read: {error}")  # what was read before fires all the same
         # Before what is put in, so that it meets the slot of now.
-        done += self._dequeue_get.step(now_ms, _FIRED_AT_ONCE)
-        done += self._get_message.step(_FIRED_AT_ONCE)
+        done += self._dequeue_get.step(now_ms, fired_at_once)
+        done += self._get_message.step(fired_at_once)
         try:
             done += self._enqueue_put.step(now_ms, _ENQUEUED_AT_ONCE)
         except OSError as error:
             refusals.append(f"the timer log cannot be written: {error}")
         put = 0
         try:
-            put = self._put_message.step(now_ms, _FIRED_AT_ONCE)
+            put = self._put_message.step(now_ms, fired_at_once)
         except StatusError as error:
             refusals.append(error.message)
         return Step(bool(done or put) and not refusals, bool(put), "; ".join(refusals) or None)
