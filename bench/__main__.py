@@ -6,12 +6,14 @@ import contextlib
 import gc
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
+from bench import many
+from bench.cluster import ClusterServer
 from bench.measure import CASES, OWN_ONLY, TOPICS, warm_up
 from bench.report import Run, table
 from bench.server import OwnServer, PeerServer, Server
@@ -27,6 +29,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--case", action="append", choices=list(CASES), help="only this; may be repeated")
     parser.add_argument("--flush", action="append", choices=FLUSHES, help="only this broker.flush; may be repeated")
+    parser.add_argument("--way", action="append", choices=many.WAYS, help="only this poll_mode; may be repeated")
     parser.add_argument("--runs", type=int, default=3, help="of each case; the table shows their median")
     parser.add_argument("--seconds", type=float, default=Scale.seconds, help="of each measured stretch of sends")
     parser.add_argument("--drain-messages", type=int, default=Scale.drain_messages)
@@ -54,21 +57,27 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
             timers_s=options.timers_seconds,
         )
     )
-    own = [OwnServer(flush, folder) for flush in options.flush or FLUSHES]
-    servers: list[Server] = list(own)
+    names = options.case or list(CASES)
+    alone = [name for name in names if name not in many.CASES]
+    own = [OwnServer(flush, folder) for flush in options.flush or FLUSHES] if alone else []
+    peers: list[Server] = []
     if options.peer:
-        servers.append(PeerServer(options.peer, [int(pid) for pid in options.peer_pids.split(",") if pid]))
+        peers.append(PeerServer(options.peer, [int(pid) for pid in options.peer_pids.split(",") if pid]))
     runs: list[Run] = []
     async with contextlib.AsyncExitStack() as stack:
         lines = stack.enter_context(options.json.open("a")) if options.json else sys.stdout
         for each in own:
             await each.start()
             stack.push_async_callback(each.stop)
-        for server in servers:
-            if server not in own and options.peer_warm_up > 0:
-                console.print(f"warming {server.name} up", style="dim")
-                await warm_up(server, replace(scale, warm_up_s=options.peer_warm_up))
-        for name in options.case or CASES:
+        for peer in peers if options.peer_warm_up > 0 else ():
+            console.print(f"warming {peer.name} up", style="dim")
+            warm = replace(scale, warm_up_s=options.peer_warm_up)
+            await (warm_up(peer, warm) if alone else many.warm_up(peer, warm))
+        for name in names:
+            servers: list[Server] = [*own, *peers]
+            if name in many.CASES:
+                clusters = many.servers_of(name, folder, options.flush or FLUSHES, options.way or many.WAYS, scale)
+                servers = [*clusters, *(peers if name in many.SIDE_BY_SIDE else ())]
             for number in range(1, options.runs + 1):
                 for server in servers:
                     if name in OWN_ONLY and server not in own:
@@ -76,11 +85,25 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
                     if name == "memory" and not server.pids:
                         continue
                     console.print(f"{name} on {server.name}, run {number} of {options.runs}", style="dim")
-                    figures: Figures = await CASES[name](server, scale)
+                    async with _running(server):
+                        figures: Figures = await CASES[name](server, scale)
                     gc.collect()
-                    runs.append(Run(name, server.name, number, figures))
+                    runs.append(Run(name, server.name, number, figures, server.words))
                     runs[-1].write(lines)
     return runs
+
+
+@contextlib.asynccontextmanager
+async def _running(server: Server) -> AsyncIterator[None]:
+    """A cluster lives for one run; others run all the time."""
+    if isinstance(server, ClusterServer):
+        try:
+            await server.start()
+            yield
+        finally:
+            await server.stop()
+    else:
+        yield
 
 
 def main(words: Sequence[str]) -> int:
@@ -90,7 +113,12 @@ def main(words: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="popwheel-bench-") as scratch:
         runs = asyncio.run(measure(options, options.data_dir or Path(scratch), Console(stderr=True)))
     table(runs, Console(width=None if sys.stdout.isatty() else 160))
-    return 1 if any(run.figures.get(name) for run in runs for name in WRONG) else 0
+    return 1 if any(run.figures.get(name) for run in runs for name in _wrong(run)) else 0
+
+
+def _wrong(run: Run) -> tuple[str, ...]:
+    """Figures that must be zero: the other ways of waiting are there to show what they leave undelivered."""
+    return (*WRONG, "undelivered") if run.server == "notify" else WRONG
 
 
 if __name__ == "__main__":

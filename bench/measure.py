@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
-from bench import process, requests, timers
+from bench import many, process, requests, timers
 from bench.client import Client, close_all, connect_all
 from bench.load import ReceiveLoop, SendLoop, SteadySends, send_steadily
 from bench.process import Usage
@@ -36,7 +36,7 @@ from bench.steps import (
 )
 
 E2E_RATE = 50.0
-TOPICS = ("bench-send", "bench-drain", "bench-e2e", "bench-idle", "bench-memory", *timers.TOPICS)
+TOPICS = ("bench-send", "bench-drain", "bench-e2e", "bench-idle", "bench-memory", *timers.TOPICS, *many.TOPICS)
 """What must exist on a server that does not make topics on first use; those of `timers.TOPICS` of type DELAY."""
 
 _POLLS_PER_GROUP = 1000  # RocketMQ's broker holds at most 1,024 polls of a topic and group
@@ -243,6 +243,7 @@ CASES: dict[str, Case] = {
     "memory": memory,
     "crash": crash,
     **timers.CASES,
+    **many.CASES,
 }
 """By name, in the order in which they run: `crash` finds the data of all that went before."""
 

@@ -11,6 +11,7 @@ from rich.table import Table
 
 SHOWN = (
     "messages_per_s",
+    "received_per_s",
     "first_send_s",
     "late_p50_ms",
     "late_p99_ms",
@@ -18,6 +19,7 @@ SHOWN = (
     "e2e_p50_ms",
     "e2e_before_p99_ms",
     "e2e_p99_ms",
+    "e2e_max_ms",
     "e2e_p99_ratio",
     "call_p50_ms",
     "call_before_p99_ms",
@@ -27,20 +29,35 @@ SHOWN = (
     "normal_server_cpu_us",
     "delayed_to_normal",
     "server_cpu_percent",
+    "proxy_cpu_us",
+    "brokers_cpu_us",
+    "received_proxy_cpu_us",
+    "received_brokers_cpu_us",
+    "proxy_cpu_percent",
+    "broker_cpu_percent",
+    "broker_cpu_max_percent",
+    "polls_per_s",
+    "repoll_polls_per_s",
+    "repoll_proxy_cpu_us",
+    "repoll_brokers_cpu_us",
     "loader_cpu_us",
     "others_cpu_cores",
+    "rpcs_per_message",
+    "puts_per_message",
+    "poll_kib",
     "anonymous_mib",
     "peak_mib",
     "data_mib",
     "messages_per_poll",
     "early",
     "missing",
+    "undelivered",
     "duplicates",
     "errors",
 )
 """Figures that the table shows, in this order; the JSON lines have them all."""
 
-_HIDDEN_IF_ZERO = {"early", "missing", "duplicates", "errors"}
+_HIDDEN_IF_ZERO = {"early", "missing", "undelivered", "duplicates", "errors"}
 
 
 @dataclass(frozen=True)
@@ -52,12 +69,14 @@ class Run:
         server: whose figures they are.
         number: which run, from 1.
         figures: by name.
+        words: what chooses the server on the command line.
     """
 
     case: str
     server: str
     number: int
     figures: dict[str, float]
+    words: str
 
     def write(self, file: TextIO) -> None:
         """Write it as one line of JSON."""
@@ -68,7 +87,7 @@ class Run:
 
 def command(run: Run) -> str:
     """What repeats a run by itself."""
-    return f"python -m bench --case {run.case}" + ("" if run.server == "peer" else f" --flush {run.server}")
+    return f"python -m bench --case {run.case} {run.words}".strip()
 
 
 def medians(runs: Iterable[Run]) -> dict[tuple[str, str, str], list[float]]:

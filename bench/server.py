@@ -20,6 +20,8 @@ class Server(Protocol):
     """What every case needs to know of a server."""
 
     name: str
+    words: str
+    """What chooses it on the bench's own command line."""
 
     @property
     def address(self) -> str:
@@ -40,6 +42,7 @@ class PeerServer:
 
     def __init__(self, address: str, pids: Sequence[int]) -> None:
         self.name = "peer"
+        self.words = ""
         self.address = address
         self.pids = pids
 
@@ -54,6 +57,7 @@ class OwnServer:
 
     def __init__(self, flush: str, folder: Path) -> None:
         self.name = flush
+        self.words = f"--flush {flush}"
         self.data_dir = folder / f"data-{flush}"
         self._process = StandaloneProcess(self.data_dir, ["--set", f"broker.flush={flush}"])
         self._runs = False

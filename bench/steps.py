@@ -38,6 +38,9 @@ class Scale:
         timers_s: over which delayed messages are spread.
         timers_max: how many delayed messages at the most, whatever the case's name says.
         calm_s: of steady sends before many timers fire at once.
+        late_s: how long after the last send a message may still come, with many brokers.
+        brokers: of a cluster of many.
+        many_polls: held there.
     """
 
     seconds: float = 5.0
@@ -51,6 +54,9 @@ class Scale:
     timers_s: float = 60.0
     timers_max: int = 100_000_000
     calm_s: float = 5.0
+    late_s: float = 30.0
+    brokers: int = 8
+    many_polls: int = 10_000
 
 
 TINY = Scale(
@@ -65,6 +71,9 @@ TINY = Scale(
     timers_s=0.5,
     timers_max=200,
     calm_s=0.3,
+    late_s=1.0,
+    brokers=2,
+    many_polls=40,
 )
 """Shows that all of it works, not how fast."""
 

@@ -11,6 +11,8 @@ from tests.harness.standalone import ROOT
 TIMERS_TRIED = ("timers-2000", "timers-accept", "timers-burst", "timers-recovery-1m", "timers-idle")
 CASES_TRIED = ("send-16", "send-batch", "drain", "e2e-1", "idle-polls", "memory", "crash", *TIMERS_TRIED)
 
+CLUSTER_CASES_TRIED = ("many-4", "idle-many", "scale-1b-1p-2w")
+
 
 def test_the_bench_measures_a_server(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
@@ -41,3 +43,38 @@ def test_the_bench_measures_a_server(tmp_path: Path) -> None:
     assert runs["timers-idle"]["server_cpu_percent"] >= 0
     assert all("python -m bench --case" in run["command"] for run in runs.values())
     assert "messages_per_s" in ended.stdout, "the table"
+
+
+def test_the_bench_measures_clusters(tmp_path: Path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    words = [
+        "--tiny",
+        "--runs",
+        "1",
+        "--flush",
+        "async",
+        "--way",
+        "notify",
+        "--json",
+        str(lines),
+        "--data-dir",
+        str(tmp_path),
+    ]
+    for case in CLUSTER_CASES_TRIED:
+        words += ["--case", case]
+    ended = subprocess.run(
+        [sys.executable, "-m", "bench", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=110
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+    runs = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert tuple(run["case"] for run in runs) == CLUSTER_CASES_TRIED
+    few, idle, workers = runs
+    assert few["command"] == "python -m bench --case many-4 --flush async --way notify"
+    assert few["undelivered"] == few["duplicates"] == 0
+    assert few["e2e_p99_ms"] > 0
+    assert 1 <= few["rpcs_per_message"] < 6
+    assert idle["poll_kib"] >= 0
+    assert idle["broker_cpu_max_percent"] >= idle["broker_cpu_percent"] >= 0
+    assert workers["messages_per_s"] > 0
+    assert workers["received_per_s"] > 0
