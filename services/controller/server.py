@@ -57,6 +57,7 @@ class ControllerServer:
         self._processes = processes
         self._clock = clock
         self._lagged = lagged
+        self._snapshot: tuple[ClusterState, ClusterUpdate] | None = None
         self._registrations: dict[str, object] = {}
         self._registering: set[asyncio.Task[object]] = set()
         self.service = Service()
@@ -76,7 +77,7 @@ class ControllerServer:
         if request is None:
             raise StatusError(Code.BAD_REQUEST, "Watch begins with one WatchRequest")
         arrived = asyncio.Event()
-        watcher = Watcher(self._options.watcher_updates_max, lambda: self._keeper.state.snapshot(), arrived.set)
+        watcher = Watcher(self._options.watcher_updates_max, self._whole_state, arrived.set)
         self._watchers.add(watcher)
         watching = self._processes.came(request, call.peer, self._clock.wall_ms())
         try:
@@ -98,6 +99,13 @@ class ControllerServer:
         finally:
             self._watchers.remove(watcher)
             self._processes.left(watching)
+
+    def _whole_state(self) -> ClusterUpdate:
+        """The state as it is now, made once for all who come before it changes: after a restart all come at once."""
+        state = self._keeper.state
+        if self._snapshot is None or self._snapshot[0] is not state:
+            self._snapshot = (state, state.snapshot())
+        return self._snapshot[1]
 
     async def _ensure_topic(self, call: Call, request: EnsureTopicRequest) -> EnsureTopicResponse:
         def decide(state: ClusterState) -> ClusterUpdate | None:

@@ -101,6 +101,16 @@ async def test_watching_begins_with_the_whole_state_and_goes_on_with_changes(cha
     assert (second.snapshot, second.version, [topic.name for topic in second.topics]) == (False, 2, ["after"])
 
 
+async def test_watchers_that_come_together_share_one_snapshot(channel: LocalChannel) -> None:
+    await make_topic(channel, "before")
+    first, second = [await (await watch(channel)).receive() for _ in range(2)]
+    assert first is second
+    await make_topic(channel, "after")
+    third = await (await watch(channel)).receive()
+    assert third is not None
+    assert [topic.name for topic in third.topics] == ["before", "after"]
+
+
 async def test_watching_needs_a_request(channel: LocalChannel) -> None:
     stream = channel.open(WATCH)
     await stream.end()
