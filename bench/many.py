@@ -184,6 +184,7 @@ async def throughput(server: Server, scale: Scale) -> Figures:
         loop.start()
         await asyncio.sleep(scale.warm_up_s)
         outcome = loop.outcome
+        calls = await cluster.broker_calls()
         before, tiers = outcome.messages, _Tiers(cluster)
         outcome.latencies_ms.clear()
         await asyncio.sleep(scale.seconds)
@@ -193,6 +194,8 @@ async def throughput(server: Server, scale: Scale) -> Figures:
             **tiers.figures(sent),
             **percentiles("call", list(outcome.latencies_ms)),
         }
+        # Read a little before and a little after what is counted: a few milliseconds of many seconds.
+        figures["puts_per_message"] = _calls_per_message(calls, await cluster.broker_calls(), sent)["puts_per_message"]
         await loop.stop()
         wanted = min(outcome.messages, scale.drain_messages)
         receive = ReceiveLoop(clients, topic, group, queues, POLLERS, BATCH)
