@@ -288,7 +288,6 @@ class BrokerCore:
             self._options.retention.hours,
             self._disk.usage(self._folder).used_share > self._options.retention.disk_used_share_max,
             self._needed_from(),
-            self.timer.needed_since_ms(),
         )
         return self.store.delete_before(position)
 

@@ -79,7 +79,6 @@ class PopOptions(BaseModel):
 
 
 _DAY_MS = 24 * 3_600_000
-_ROLL_MARGIN_MS = 3_600_000
 _SLOT_MS = 1000
 
 
@@ -185,6 +184,8 @@ class BrokerOptions(BaseModel):
     @model_validator(mode="after")
     def _check_roll(self) -> Self:
         window_ms, retention_ms = self.timer.roll_window_ms, self.retention.hours * 3_600_000
+        if 0 < window_ms < 2 * _SLOT_MS:
+            raise ValueError(f"timer.roll_window_ms is {window_ms}; it must be 0 or at least {2 * _SLOT_MS}")
         if window_ms > retention_ms * 0.9:
             raise ValueError(
                 f"timer.roll_window_ms is {window_ms}, which is over nine tenths of retention.hours "

@@ -23,7 +23,6 @@ def delete_before(
     hours: float,
     disk_is_short: bool,
     needed_from: int | None,
-    needed_since_ms: int | None,
 ) -> int:
     """The position before which segments may be deleted; 0 if none may.
 
@@ -33,7 +32,6 @@ def delete_before(
         hours: how long messages are held.
         disk_is_short: then the oldest one goes before its time.
         needed_from: the least position that an open check point or a timer needs; a segment that holds it stays.
-        needed_since_ms: what was stored since then is needed by timers.
     """
     position = 0
     for number, segment in enumerate(segments):
@@ -41,8 +39,6 @@ def delete_before(
         if not expired and not (disk_is_short and number == 0):
             break
         if needed_from is not None and segment.end_position > needed_from:
-            break
-        if needed_since_ms is not None and segment.newest_ms >= needed_since_ms:
             break
         position = segment.end_position
     return position

@@ -88,8 +88,6 @@ class MessageTimer:
         self._checkpoint: TimerCheckpoint | None = None
         self.saved: TimerCheckpoint | None = None
         """The checkpoint that is on the device; set by whoever saves it."""
-        self.saved_units = 0
-        """How many units were in the wheel then."""
         self._begin()
 
     def _begin(self) -> None:
@@ -150,7 +148,6 @@ class MessageTimer:
             done = DoneTimers(0)
             recovery.scan(self._store, done, 0, self._store.log.end_position)
             recovery.recover(self.state, self._store, None, done, now_ms)
-        self.saved_units = self.state.wheel.units_total
         self._dequeue_get.open(self.state.curr_read_time_ms)
 
     # What is told from outside
@@ -300,7 +297,7 @@ class MessageTimer:
         done = 0
         try:
             done = self._enqueue_get.step(_ENQUEUED_AT_ONCE)
-        except (CorruptDataError, ValueError) as error:
+        except (CorruptDataError, ValueError, OSError) as error:
             refusals.append(f"the timer queue cannot be read: {error}")  # what was read before fires all the same
         # Before what is put in, so that it meets the slot of now.
         done += self._dequeue_get.step(now_ms, fired_at_once)
@@ -310,11 +307,13 @@ class MessageTimer:
         except OSError as error:
             refusals.append(f"the timer log cannot be written: {error}")
         put = 0
+        refused = False
         try:
             put = self._put_message.step(now_ms, fired_at_once)
         except StatusError as error:
             refusals.append(error.message)
-        return Step(bool(done or put) and not refusals, bool(put), "; ".join(refusals) or None)
+            refused = True
+        return Step(bool(done or put) and not refused, bool(put), "; ".join(refusals) or None)
 
     def next_time_ms(self) -> int | None:
         """When there is something to do next, wall clock, if nothing arrives before; None if nothing is pending."""
@@ -360,10 +359,11 @@ class MessageTimer:
             timestamp_ms=self._clock.wall_ms() if previous is None or moved else previous.timestamp_ms,
             counter=(0 if previous is None else previous.counter) + (1 if moved else 0),
             scan_position=state.scan_position,
+            first_unit_position=state.wheel.oldest_position(),
         )
 
     def needed_from(self) -> int | None:
-        """The least position that a recovery would need of what is not in the wheel, or has fired; None for none."""
+        """The least commit log position that a pending message, or the next recovery, needs; None for none."""
         saved = self.saved
         queue = self._store.queue(TIMER_TOPIC, TIMER_QUEUE)
         if saved is None or queue is None:
@@ -371,18 +371,11 @@ class MessageTimer:
         positions = [saved.scan_position]
         entries = queue.read(max(queue.min_offset, saved.last_timer_queue_offset), 1)
         positions += [entry.position for entry in entries]
+        # Units stand in the timer log in the order of their records. The oldest that the checkpoint knows, not the
+        # oldest of now: a power loss may take what has fired since.
+        units, _ = self.state.log.read_chain(saved.first_unit_position, 1)
+        positions += [unit.position for _, unit in units]
         return min(positions)
-
-    def needed_since_ms(self) -> int | None:
-        """Records stored since then are still needed by timers; None if none is pending.
-
-        All that was stored earlier has fired or was rolled, and a checkpoint says so: its slot was within the roll
-        window.
-        """
-        saved = self.saved
-        if saved is None or not (self.state.wheel.units_total or self.saved_units):
-            return None
-        return saved.last_read_time_ms - self._roll_window_ms - SLOT_MS
 
     def clean(self) -> int:
         """Delete the oldest file of the timer log if a checkpoint says that all its units are done; 1 if it went."""

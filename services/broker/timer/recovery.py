@@ -17,6 +17,7 @@ from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import MessageStore, check_place
 from services.broker.store.record import RecordKind, StoredRecord
 from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_timer
+from services.broker.timer.pending import UNREADABLE
 from services.broker.timer.timer_checkpoint import TimerCheckpoint
 from services.broker.timer.timer_state import Recall, TimerLogDamagedError, TimerState, slot_of
 from services.broker.timer.unit import UnitFlag, hash_topic
@@ -122,6 +123,7 @@ class _Units:
         self._store = store
         self._read_from_ms = checkpoint.last_read_time_ms
         self._end = checkpoint.last_timer_log_flush_position
+        self._first_needed = checkpoint.first_unit_position
         self._done = np.fromiter(state.done, np.int64, len(state.done))
         self._done.sort()
 
@@ -136,12 +138,18 @@ class _Units:
         for positions, units, is_done in self._kept():
             if len(units) and int(units["position"].max()) >= self._store.log.end_position:
                 raise TimerLogDamagedError("a unit of the timer log leads to behind the commit log's end")
+            if len(units) and int(units["slot_ms"].max()) >= self._read_from_ms + state.wheel.span_ms:
+                raise TimerLogDamagedError("the timer log was written for a larger wheel")
             state.wheel.rebuild(units["slot_ms"], positions)
             if is_done.any():
                 state.done_until_ms = max(state.done_until_ms, int(units["slot_ms"][is_done].max()))
             self._count(units[~is_done & (units["flags"] & UnitFlag.TIMER != 0)])
             of_recalls = units[~is_done & (units["flags"] & UnitFlag.DELETE != 0)]
             recalls += [self._delay(unit) for unit in of_recalls]
+        if 0 <= self._first_needed < log.start_position:
+            raise TimerLogDamagedError(
+                f"the timer log begins at {log.start_position}, {self._first_needed} is needed: a file is missing"
+            )
         if not log.start_position <= self._end <= log.valid_end:
             raise TimerLogDamagedError(
                 f"the timer log is good from {log.start_position} to {log.valid_end}, though it was known to be good "
@@ -174,11 +182,18 @@ class _Units:
             yield positions, units, np.isin(units["position"], self._done, assume_unique=True)
 
     def _count(self, units: NDArray[np.void]) -> None:
-        """Count units by topic; the name of each is read from one of its records."""
-        hashes, firsts = np.unique(units["topic_hash"], return_index=True)
-        for topic_hash, first in zip(hashes, firsts, strict=True):
-            dues = units["due_ms"][units["topic_hash"] == topic_hash]
-            self._state.pending.add_many(self._delay(units[first]).topic, len(dues), dues)
+        """Count units by topic; the name of each is read from one of its records that is not damaged."""
+        for topic_hash in np.unique(units["topic_hash"]):
+            of_topic = units[units["topic_hash"] == topic_hash]
+            self._state.pending.add_many(self._topic(of_topic), len(of_topic), of_topic["due_ms"])
+
+    def _topic(self, units: NDArray[np.void]) -> str:
+        for unit in units:
+            try:
+                return self._delay(unit).topic
+            except CorruptDataError:
+                continue
+        return UNREADABLE
 
     def _delay(self, unit: np.void) -> Delay:
         return decode_delay(self._store.read(Entry(int(unit["position"]), int(unit["length"]), 0)).origin)

@@ -157,7 +157,6 @@ class TimerService:
         snapshot = timer.snapshot()
         if snapshot == timer.saved:
             return
-        units = state.wheel.units_total
         files = state.log.write()
         try:
             for file in files:
@@ -183,7 +182,7 @@ class TimerService:
         finally:
             wheel.close()
         await replace_file(self._disk, timer.path_of_checkpoint(), timer_checkpoint.encode(snapshot))
-        timer.saved, timer.saved_units = snapshot, units
+        timer.saved = snapshot
 
     async def _clean_often(self) -> None:
         while True:

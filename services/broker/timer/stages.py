@@ -311,7 +311,7 @@ class TimerDequeueGetMessage:
         entries = [Entry(due[index].position, due[index].length, 0) for index in order]
         try:
             read: Sequence[StoredRecord | None] = self._store.read_many(entries)
-        except (CorruptDataError, ValueError):
+        except (CorruptDataError, ValueError, OSError):
             read = [self._read_one(entry) for entry in entries]
         found: list[StoredRecord | None] = [None] * len(due)
         for index, stored in zip(order, read, strict=True):
@@ -321,7 +321,7 @@ class TimerDequeueGetMessage:
     def _read_one(self, entry: Entry) -> StoredRecord | None:
         try:
             return self._store.read(entry)
-        except (CorruptDataError, ValueError) as error:
+        except (CorruptDataError, ValueError, OSError) as error:
             self._state.damaged[entry.position] = str(error)
             return None
 

@@ -13,7 +13,7 @@ from services.common.errors import CorruptDataError, UnknownFormatError
 
 CHECKPOINT_BYTES = 4096
 _PREFIX = struct.Struct(">4sHI")
-_FIELDS = struct.Struct(">8q")
+_FIELDS = struct.Struct(">9q")
 _MAGIC = b"PWTC"
 _VERSION = 1
 
@@ -31,6 +31,7 @@ class TimerCheckpoint:
         timestamp_ms: when this was written, wall clock.
         counter: how many checkpoints were written before.
         scan_position: position of the commit log from which on records tell what has fired of the slots not done.
+        first_unit_position: position of the oldest unit of slots not done in the timer log, -1 if there is none.
     """
 
     last_read_time_ms: int = 0
@@ -41,6 +42,7 @@ class TimerCheckpoint:
     timestamp_ms: int = 0
     counter: int = 0
     scan_position: int = 0
+    first_unit_position: int = -1
 
 
 def encode(checkpoint: TimerCheckpoint) -> bytes:

@@ -36,14 +36,8 @@ def test_what_may_go(
     newest_hours: tuple[float, ...], hours: float, disk_is_short: bool, needed_from: int | None, expected: int
 ) -> None:
     segments = [SegmentAge(100 * (number + 1), int(at * HOUR_MS)) for number, at in enumerate(newest_hours)]
-    assert delete_before(segments, NOW_MS, hours, disk_is_short, needed_from, None) == expected
+    assert delete_before(segments, NOW_MS, hours, disk_is_short, needed_from) == expected
 
 
 def test_a_clock_that_was_set_back_deletes_nothing() -> None:
-    assert delete_before([SegmentAge(100, NOW_MS)], NOW_MS - 50 * HOUR_MS, 72, False, None, None) == 0
-
-
-@pytest.mark.parametrize(("needed_since_ms", "expected"), [(None, 100), (NOW_MS, 100), (NOW_MS - 100 * HOUR_MS, 0)])
-def test_what_a_timer_may_need_stays(needed_since_ms: int | None, expected: int) -> None:
-    segments = [SegmentAge(100, NOW_MS - 50 * HOUR_MS)]
-    assert delete_before(segments, NOW_MS, 72, True, None, needed_since_ms) == expected
+    assert delete_before([SegmentAge(100, NOW_MS)], NOW_MS - 50 * HOUR_MS, 72, False, None) == 0

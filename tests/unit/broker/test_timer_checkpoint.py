@@ -9,10 +9,10 @@ from services.broker.timer.timer_checkpoint import CHECKPOINT_BYTES, TimerCheckp
 from services.common.errors import CorruptDataError, UnknownFormatError
 
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
-EXAMPLE = TimerCheckpoint(1_700_000_000_000, 5200, 100, 101, 3, 1_700_000_000_123, 17, 987_654_321)
+EXAMPLE = TimerCheckpoint(1_700_000_000_000, 5200, 100, 101, 3, 1_700_000_000_123, 17, 987_654_321, 4321)
 
 
-@given(st.builds(TimerCheckpoint, *[NUMBERS] * 8))
+@given(st.builds(TimerCheckpoint, *[NUMBERS] * 9))
 def test_what_is_saved_is_read(checkpoint: TimerCheckpoint) -> None:
     data = encode(checkpoint)
     assert len(data) == CHECKPOINT_BYTES
@@ -21,8 +21,8 @@ def test_what_is_saved_is_read(checkpoint: TimerCheckpoint) -> None:
 
 def test_the_bytes_stay_as_they_are() -> None:
     """Whoever changes them changes the version."""
-    numbers = (1_700_000_000_000, 5200, 100, 101, 3, 1_700_000_000_123, 17, 987_654_321)
-    body = b"".join(number.to_bytes(8, "big") for number in numbers) + bytes(4096 - 10 - 64)
+    numbers = (1_700_000_000_000, 5200, 100, 101, 3, 1_700_000_000_123, 17, 987_654_321, 4321)
+    body = b"".join(number.to_bytes(8, "big") for number in numbers) + bytes(4096 - 10 - 72)
     assert encode(EXAMPLE) == b"PWTC\0\1" + value(body).to_bytes(4, "big") + body
 
 
