@@ -1,11 +1,15 @@
 """Recovery of the timer: exactly once (T2), recalls (T4), exact counts, and files that are lost or damaged (S6)."""
 
+import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from services.broker.options import RetentionOptions
+from services.broker.timer.pending import PendingTimers
+from services.broker.timer.unit import hash_topic
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from tests.unit.broker.timer_world import TIMER_FOLDER, TOPIC, TimerWorld
+from tests.unit.broker.timer_world import TIMER_FOLDER, TOPIC, TimerWorld, timer_options
 
 
 def test_what_fired_is_known_through_two_crashes_though_its_record_was_never_chained_in() -> None:
@@ -192,3 +196,61 @@ def test_a_damaged_checkpoint_is_made_again() -> None:
     assert world.timer.state.pending.total == 1
     world.pass_to(6_000)
     assert world.fired_bodies() == [b"a", b"b"]
+
+
+def test_a_wheel_made_smaller_drops_nothing() -> None:
+    world = TimerWorld(timer_options(slots=400, roll_window_ms=100_000))
+    for number, due_ms in enumerate((3_000, 19_000, 50_000)):
+        world.send(b"%d" % number, due_ms)
+    world.turn()
+    world.save_timer()
+    world.options = timer_options(slots=16, roll_window_ms=8_000)
+    world.crash("process")
+    assert world.timer.state.pending.total == 3
+    world.pass_to(52_000)
+    assert world.fired_bodies() == [b"0", b"1", b"2"]
+
+
+def test_a_missing_oldest_file_of_the_timer_log_is_noticed() -> None:
+    world = TimerWorld()
+    for number in range(150):
+        world.send(b"%d" % (number % 10), 4_000 + number % 3 * 1_000)
+    world.turn()
+    world.save_timer()
+    first = min(path for path in world.disk.files() if path.suffix == ".timerlog")
+    world.disk.remove(first)
+    world.crash("process")
+    assert world.timer.state.pending.total == 150
+    world.pass_to(8_000)
+    assert len(world.fired()) == 150
+
+
+def test_two_topics_of_one_hash_do_not_end_the_broker() -> None:
+    one, other = "t15385", "t210367"
+    assert hash_topic(one) == hash_topic(other)
+    pending = PendingTimers(60_000)
+    pending.add_many(one, 2, np.array([5_000, 6_000]))  # as a recovery counts them
+    pending.remove(other, 5_000)
+    pending.remove(one, 6_000)
+    assert (pending.total, pending.by_topic()) == (0, {})
+
+
+def test_what_pends_is_not_deleted_after_a_rebuild_that_waits_for_longer_than_the_window() -> None:
+    options = timer_options(slots=400, roll_window_ms=100_000)
+    options = options.model_copy(update={"retention": RetentionOptions(hours=150 / 3600)})
+    world = TimerWorld(options)
+    position = world.send(b"a", 195_000)
+    world.pass_to(95_000)
+    world.remove_timer_files()
+    world.crash("process")
+    world.pass_to(100_000)
+    world.save_timer()
+    for time_ms in range(100_000, 190_000, 10_000):
+        world.send(bytes(1_000), time_ms + 1)
+        world.pass_to(time_ms)
+        world.save_timer()
+        world.core.delete_expired()
+        world.flush()
+    assert world.core.store.log.start_position <= position
+    world.pass_to(196_000)
+    assert b"a" in world.fired_bodies()
