@@ -247,3 +247,28 @@ def test_a_sync_of_the_timer_log_that_fails_ends_the_broker_and_no_checkpoint_co
     world.crash("power")
     world.pass_to(2_000)
     assert world.fired_bodies() == [b"a"]
+
+
+def test_what_is_due_too_far_ahead_is_refused() -> None:
+    world = TimerWorld(timer_options(delay_ms_max=5_000))
+    world.send(b"a", 5_000)
+    with pytest.raises(StatusError, match=r"broker\.timer\.delay_ms_max") as refused:
+        world.send(b"b", 5_001)
+    assert refused.value.code == Code.ILLEGAL_DELIVERY_TIME
+    assert world.timer.state.pending.total == 1
+
+
+def test_no_more_recalls_are_remembered_than_may_be_and_they_can_be_switched_off() -> None:
+    world = TimerWorld(timer_options(recalls_max=1))
+    positions = world.send_many([b"a", b"b"], [1_000, 1_000])
+    world.recall(positions[0], b"a", 1_000)
+    with pytest.raises(StatusError, match=r"broker\.timer\.recalls_max") as refused:
+        world.recall(positions[1], b"b", 1_000)
+    assert refused.value.code == Code.TOO_MANY_REQUESTS
+    world.pass_to(2_000)
+    assert world.fired_bodies() == [b"b"]
+    world = TimerWorld(timer_options(recall=False))
+    (position,) = world.send_many([b"a"], [1_000])
+    with pytest.raises(StatusError, match=r"broker\.timer\.recall") as refused:
+        world.recall(position, b"a", 1_000)
+    assert refused.value.code == Code.UNSUPPORTED
