@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,6 +18,7 @@ from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind
 from services.broker.timer import recovery
 from services.broker.timer.delay import Delay
+from services.broker.timer.message_timer import MessageTimer, Step
 from services.broker.timer.recovery import DoneTimers
 from services.broker.timer.service import TimerService
 from services.broker.timer.stages import TimerDequeueGet
@@ -164,8 +166,19 @@ def recalls_are_forgotten_at_a_restart(patch: pytest.MonkeyPatch) -> None:
 
 def timers_fire_a_second_early(patch: pytest.MonkeyPatch) -> None:
     """Messages come before they are due."""
-    step = TimerDequeueGet.step
-    patch.setattr(TimerDequeueGet, "step", lambda self, now_ms, count: step(self, now_ms + 1000, count))
+    step = MessageTimer.step
+
+    def early(self: MessageTimer, fired_at_once: int = 64) -> Step:
+        clock = self._clock
+        ahead = Mock(wraps=clock)
+        ahead.wall_ms = lambda: clock.wall_ms() + 1000
+        self._clock = ahead
+        try:
+            return step(self, fired_at_once)
+        finally:
+            self._clock = clock
+
+    patch.setattr(MessageTimer, "step", early)
 
 
 def the_timer_is_saved_before_what_fired(patch: pytest.MonkeyPatch) -> None:
