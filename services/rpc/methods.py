@@ -41,6 +41,19 @@ RECALL = _method("popwheel.v1.Broker", "Recall", broker.RecallRequest, broker.Re
 TIMER_STATS = _method("popwheel.v1.Broker", "TimerStats", broker.TimerStatsRequest, broker.TimerStatsResponse)
 TIMER_LIST = _method("popwheel.v1.Broker", "TimerList", broker.TimerListRequest, broker.TimerListResponse)
 
+REPLICATE = _method("popwheel.v1.Broker", "Replicate", broker.ReplicateProgress, broker.LogChunk)
+READ_RECORDS = _method("popwheel.v1.Broker", "ReadRecords", broker.ReadRecordsRequest, broker.ReadRecordsResponse)
+REPLICA_STATUS = _method(
+    "popwheel.v1.Broker", "ReplicaStatus", broker.ReplicaStatusRequest, broker.ReplicaStatusResponse
+)
+HAND_OVER = _method("popwheel.v1.Broker", "HandOver", broker.HandOverRequest, broker.HandOverResponse)
+FETCH_CHECKPOINT = _method(
+    "popwheel.v1.Broker", "FetchCheckpoint", broker.FetchCheckpointRequest, broker.ReplicaCheckpoint
+)
+STORE_CHECKPOINT = _method(
+    "popwheel.v1.Broker", "StoreCheckpoint", broker.ReplicaCheckpoint, broker.StoreCheckpointResponse
+)
+
 WATCH = _method("popwheel.v1.Controller", "Watch", controller.WatchRequest, controller.ClusterUpdate)
 ENSURE_TOPIC = _method(
     "popwheel.v1.Controller", "EnsureTopic", controller.EnsureTopicRequest, controller.EnsureTopicResponse
@@ -48,6 +61,7 @@ ENSURE_TOPIC = _method(
 ENSURE_GROUP = _method(
     "popwheel.v1.Controller", "EnsureGroup", controller.EnsureGroupRequest, controller.EnsureGroupResponse
 )
-REGISTER_BROKER = _method(
-    "popwheel.v1.Controller", "RegisterBroker", controller.BrokerRegistration, controller.BrokerRegistered
+REGISTER_BROKER = _method("popwheel.v1.Controller", "RegisterBroker", controller.ReplicaReport, controller.BrokerGroup)
+CHANGE_SYNC_STATE_SET = _method(
+    "popwheel.v1.Controller", "ChangeSyncStateSet", controller.SyncStateSetRequest, controller.BrokerGroup
 )

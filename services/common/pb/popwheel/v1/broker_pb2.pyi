@@ -91,8 +91,13 @@ class PutRun(_message.Message):
     SYSTEM_PROPERTIES_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
     DUE_MS_FIELD_NUMBER: _builtins.int
+    AGAIN_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue_id: _builtins.int
+    again: _builtins.bool
+    """What has become of an earlier try is not known: messages that stand at the end of the queue already, as their ids
+    tell, are not stored again.
+    """
     @_builtins.property
     def payloads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """The clients' Messages without their system_properties fields, byte for byte."""
@@ -116,10 +121,11 @@ class PutRun(_message.Message):
         system_properties: _abc.Iterable[_builtins.bytes] | None = ...,
         tags: _abc.Iterable[_builtins.str] | None = ...,
         due_ms: _abc.Iterable[_builtins.int] | None = ...,
+        again: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_ms", b"due_ms", "payloads", b"payloads", "queue_id", b"queue_id", "system_properties", b"system_properties", "tags", b"tags", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "due_ms", b"due_ms", "payloads", b"payloads", "queue_id", b"queue_id", "system_properties", b"system_properties", "tags", b"tags", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1056,3 +1062,485 @@ class TimerListResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TimerListResponse: _TypeAlias = TimerListResponse  # noqa: Y015
+
+@_typing.final
+class EpochStart(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    position: _builtins.int
+    """Where in the log its first record stands."""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        position: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "position", b"position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EpochStart: _TypeAlias = EpochStart  # noqa: Y015
+
+@_typing.final
+class ReplicateProgress(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
+    START_POSITION_FIELD_NUMBER: _builtins.int
+    END_POSITION_FIELD_NUMBER: _builtins.int
+    SYNCED_POSITION_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    """In the first message only: who this is, and the epochs of its log."""
+    replica: _builtins.int
+    identity: _builtins.bytes
+    epoch: _builtins.int
+    """The epoch of the master that it follows: another's is refused with PRECONDITION_FAILED."""
+    start_position: _builtins.int
+    end_position: _builtins.int
+    """In every message: what it has received, and what of it is on its device."""
+    synced_position: _builtins.int
+    @_builtins.property
+    def epochs(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpochStart]: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        replica: _builtins.int = ...,
+        identity: _builtins.bytes = ...,
+        epoch: _builtins.int = ...,
+        epochs: _abc.Iterable[Global___EpochStart] | None = ...,
+        start_position: _builtins.int = ...,
+        end_position: _builtins.int = ...,
+        synced_position: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_position", b"end_position", "epoch", b"epoch", "epochs", b"epochs", "group", b"group", "identity", b"identity", "replica", b"replica", "start_position", b"start_position", "synced_position", b"synced_position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicateProgress: _TypeAlias = ReplicateProgress  # noqa: Y015
+
+@_typing.final
+class LogChunk(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    CUT_POSITION_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    CONFIRMED_POSITION_FIELD_NUMBER: _builtins.int
+    START_POSITION_FIELD_NUMBER: _builtins.int
+    TIME_MS_FIELD_NUMBER: _builtins.int
+    END_POSITION_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """Of the master."""
+    first: _builtins.bool
+    """In the first answer only."""
+    cut_position: _builtins.int
+    """Where the logs part: the slave drops what it has from here on. Its log goes on at `position`."""
+    checkpoint: _builtins.bytes
+    """A broker's checkpoint file: the slave's log is too old to go on with, it drops all and begins with this at
+    `position`.
+    """
+    position: _builtins.int
+    """Where `data` stands in the log; it holds whole records."""
+    data: _builtins.bytes
+    confirmed_position: _builtins.int
+    """Up to here the sync-state set has everything."""
+    start_position: _builtins.int
+    """Where the master's log begins: older segments may be deleted."""
+    time_ms: _builtins.int
+    """The master's wall clock, and its log's end: for the lag."""
+    end_position: _builtins.int
+    @_builtins.property
+    def epochs(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpochStart]:
+        """The master's epochs, up to where the chunk ends."""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        first: _builtins.bool = ...,
+        cut_position: _builtins.int = ...,
+        epochs: _abc.Iterable[Global___EpochStart] | None = ...,
+        checkpoint: _builtins.bytes = ...,
+        position: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        confirmed_position: _builtins.int = ...,
+        start_position: _builtins.int = ...,
+        time_ms: _builtins.int = ...,
+        end_position: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "confirmed_position", b"confirmed_position", "cut_position", b"cut_position", "data", b"data", "end_position", b"end_position", "epoch", b"epoch", "epochs", b"epochs", "first", b"first", "position", b"position", "start_position", b"start_position", "time_ms", b"time_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogChunk: _TypeAlias = LogChunk  # noqa: Y015
+
+@_typing.final
+class ReadRecordsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    BYTES_MAX_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    position: _builtins.int
+    bytes_max: _builtins.int
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        position: _builtins.int = ...,
+        bytes_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "group", b"group", "position", b"position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadRecordsRequest: _TypeAlias = ReadRecordsRequest  # noqa: Y015
+
+@_typing.final
+class ReadRecordsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """Whole, checked records; at least one."""
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadRecordsResponse: _TypeAlias = ReadRecordsResponse  # noqa: Y015
+
+@_typing.final
+class ReplicaStatusRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaStatusRequest: _TypeAlias = ReplicaStatusRequest  # noqa: Y015
+
+@_typing.final
+class ReplicaStatusResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    IS_MASTER_FIELD_NUMBER: _builtins.int
+    LAST_EPOCH_FIELD_NUMBER: _builtins.int
+    END_POSITION_FIELD_NUMBER: _builtins.int
+    CONFIRMED_POSITION_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    replica: _builtins.int
+    identity: _builtins.bytes
+    epoch: _builtins.int
+    is_master: _builtins.bool
+    last_epoch: _builtins.int
+    end_position: _builtins.int
+    confirmed_position: _builtins.int
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        replica: _builtins.int = ...,
+        identity: _builtins.bytes = ...,
+        epoch: _builtins.int = ...,
+        is_master: _builtins.bool = ...,
+        last_epoch: _builtins.int = ...,
+        end_position: _builtins.int = ...,
+        confirmed_position: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confirmed_position", b"confirmed_position", "end_position", b"end_position", "epoch", b"epoch", "group", b"group", "identity", b"identity", "is_master", b"is_master", "last_epoch", b"last_epoch", "replica", b"replica"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaStatusResponse: _TypeAlias = ReplicaStatusResponse  # noqa: Y015
+
+@_typing.final
+class HandOverRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    epoch: _builtins.int
+    to: _builtins.int
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        to: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "group", b"group", "to", b"to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandOverRequest: _TypeAlias = HandOverRequest  # noqa: Y015
+
+@_typing.final
+class HandOverResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    END_POSITION_FIELD_NUMBER: _builtins.int
+    end_position: _builtins.int
+    """Both logs end here."""
+    def __init__(
+        self,
+        *,
+        end_position: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_position", b"end_position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandOverResponse: _TypeAlias = HandOverResponse  # noqa: Y015
+
+@_typing.final
+class FetchCheckpointRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    KNOWN_VERSION_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    epoch: _builtins.int
+    known_version: _builtins.int
+    """The version that the asker has of this epoch, 0 for none: a difference from it will do."""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        known_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "group", b"group", "known_version", b"known_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchCheckpointRequest: _TypeAlias = FetchCheckpointRequest  # noqa: Y015
+
+@_typing.final
+class ReplicaCheckpoint(_message.Message):
+    """Progress of a broker group's master."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    BASE_VERSION_FIELD_NUMBER: _builtins.int
+    TIME_MS_FIELD_NUMBER: _builtins.int
+    CONFIRMED_POSITION_FIELD_NUMBER: _builtins.int
+    TIMER_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    REVIVE_OFFSETS_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    GONE_TOPICS_FIELD_NUMBER: _builtins.int
+    GONE_GROUPS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    epoch: _builtins.int
+    version: _builtins.int
+    """Counts on within an epoch."""
+    base_version: _builtins.int
+    """The version that this is a difference from; 0: it is whole."""
+    time_ms: _builtins.int
+    """Wall clock."""
+    confirmed_position: _builtins.int
+    """The log up to here is what all this was taken from."""
+    @_builtins.property
+    def timer(self) -> Global___TimerProgress: ...
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupOffsets]: ...
+    @_builtins.property
+    def revive_offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of each revive queue: where its oldest open CK stands."""
+
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownName]:
+        """Ids, as the controller gave them, of the topics and groups that the master knows."""
+
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownName]: ...
+    @_builtins.property
+    def gone_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """In a difference: names that it does not know any more."""
+
+    @_builtins.property
+    def gone_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        version: _builtins.int = ...,
+        base_version: _builtins.int = ...,
+        time_ms: _builtins.int = ...,
+        confirmed_position: _builtins.int = ...,
+        timer: Global___TimerProgress | None = ...,
+        offsets: _abc.Iterable[Global___GroupOffsets] | None = ...,
+        revive_offsets: _abc.Iterable[_builtins.int] | None = ...,
+        topics: _abc.Iterable[Global___KnownName] | None = ...,
+        groups: _abc.Iterable[Global___KnownName] | None = ...,
+        gone_topics: _abc.Iterable[_builtins.str] | None = ...,
+        gone_groups: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["timer", b"timer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "confirmed_position", b"confirmed_position", "epoch", b"epoch", "gone_groups", b"gone_groups", "gone_topics", b"gone_topics", "group", b"group", "groups", b"groups", "offsets", b"offsets", "revive_offsets", b"revive_offsets", "time_ms", b"time_ms", "timer", b"timer", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaCheckpoint: _TypeAlias = ReplicaCheckpoint  # noqa: Y015
+
+@_typing.final
+class TimerProgress(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAST_READ_TIME_MS_FIELD_NUMBER: _builtins.int
+    MASTER_TIMER_QUEUE_OFFSET_FIELD_NUMBER: _builtins.int
+    SCAN_POSITION_FIELD_NUMBER: _builtins.int
+    STATE_VERSION_FIELD_NUMBER: _builtins.int
+    last_read_time_ms: _builtins.int
+    """All slots before this time are done."""
+    master_timer_queue_offset: _builtins.int
+    """Of the timer queue: everything before it is in the master's timer log, or done."""
+    scan_position: _builtins.int
+    """From here on the log tells all that fired of the slots that are not done."""
+    state_version: _builtins.int
+    def __init__(
+        self,
+        *,
+        last_read_time_ms: _builtins.int = ...,
+        master_timer_queue_offset: _builtins.int = ...,
+        scan_position: _builtins.int = ...,
+        state_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_read_time_ms", b"last_read_time_ms", "master_timer_queue_offset", b"master_timer_queue_offset", "scan_position", b"scan_position", "state_version", b"state_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TimerProgress: _TypeAlias = TimerProgress  # noqa: Y015
+
+@_typing.final
+class GroupOffsets(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_IDS_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
+    POPPED_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    topic: _builtins.str
+    @_builtins.property
+    def queue_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """In columns: queue, committed offset, popped offset."""
+
+    @_builtins.property
+    def committed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def popped(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        queue_ids: _abc.Iterable[_builtins.int] | None = ...,
+        committed: _abc.Iterable[_builtins.int] | None = ...,
+        popped: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "group", b"group", "popped", b"popped", "queue_ids", b"queue_ids", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupOffsets: _TypeAlias = GroupOffsets  # noqa: Y015
+
+@_typing.final
+class KnownName(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    id: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnownName: _TypeAlias = KnownName  # noqa: Y015
+
+@_typing.final
+class StoreCheckpointResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoreCheckpointResponse: _TypeAlias = StoreCheckpointResponse  # noqa: Y015

@@ -110,26 +110,242 @@ Global___Group: _TypeAlias = Group  # noqa: Y015
 
 @_typing.final
 class BrokerInfo(_message.Message):
+    """A broker group as proxies see it: its name, and where its master is."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     address: _builtins.str
-    """host:port of its popwheel.v1.Broker service."""
+    """host:port of its master's popwheel.v1.Broker service. Empty: it has no master at this moment, one is being chosen."""
+    epoch: _builtins.int
+    """Of the master; a later master of the group has a larger one."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         address: _builtins.str = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BrokerInfo: _TypeAlias = BrokerInfo  # noqa: Y015
+
+@_typing.final
+class Replica(_message.Message):
+    """One process that holds a broker group's log."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    ALIVE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Its number within the group."""
+    address: _builtins.str
+    identity: _builtins.bytes
+    """Drawn when its data folder was made: another one says that what it held is gone."""
+    alive: _builtins.bool
+    """Whether its stream lives; not part of what is stored."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        address: _builtins.str = ...,
+        identity: _builtins.bytes = ...,
+        alive: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "alive", b"alive", "identity", b"identity", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Replica: _TypeAlias = Replica  # noqa: Y015
+
+@_typing.final
+class BrokerGroup(_message.Message):
+    """A broker group as the controller decides it: changes only by compare-and-swap on `version`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    MASTER_FIELD_NUMBER: _builtins.int
+    SYNC_STATE_SET_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    version: _builtins.int
+    epoch: _builtins.int
+    master: _builtins.int
+    """Number of the master; -1 while there is none."""
+    @_builtins.property
+    def sync_state_set(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Who has every acknowledged message; a master is chosen from them alone. Holds the master."""
+
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        version: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        master: _builtins.int = ...,
+        sync_state_set: _abc.Iterable[_builtins.int] | None = ...,
+        replicas: _abc.Iterable[Global___Replica] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "master", b"master", "name", b"name", "replicas", b"replicas", "sync_state_set", b"sync_state_set", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrokerGroup: _TypeAlias = BrokerGroup  # noqa: Y015
+
+@_typing.final
+class ReplicaReport(_message.Message):
+    """What a replica says of itself."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    LAST_EPOCH_FIELD_NUMBER: _builtins.int
+    END_POSITION_FIELD_NUMBER: _builtins.int
+    CONFIRMED_POSITION_FIELD_NUMBER: _builtins.int
+    SYNC_STATE_SET_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    FOLLOWING_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_VERSION_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    replica: _builtins.int
+    address: _builtins.str
+    identity: _builtins.bytes
+    epoch: _builtins.int
+    """The latest epoch it has heard of."""
+    last_epoch: _builtins.int
+    """Of the last record of its log, 0 if the log is empty; with `end_position` it tells whose log is more complete."""
+    end_position: _builtins.int
+    confirmed_position: _builtins.int
+    """Up to here it knows that the sync-state set has everything."""
+    version: _builtins.int
+    leaving: _builtins.bool
+    """It wants to stop: a master asks for its role to be passed on."""
+    checkpoint_version: _builtins.int
+    """Of a slave: version and age of the checkpoint it holds."""
+    @_builtins.property
+    def sync_state_set(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The sync-state set it heard of last, and the version of the group's state that said so: a controller that lost its
+        state learns from it who may lead.
+        """
+
+    @_builtins.property
+    def following(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaLag]:
+        """Of a master: how far each replica is that follows it."""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        replica: _builtins.int = ...,
+        address: _builtins.str = ...,
+        identity: _builtins.bytes = ...,
+        epoch: _builtins.int = ...,
+        last_epoch: _builtins.int = ...,
+        end_position: _builtins.int = ...,
+        confirmed_position: _builtins.int = ...,
+        sync_state_set: _abc.Iterable[_builtins.int] | None = ...,
+        version: _builtins.int = ...,
+        leaving: _builtins.bool = ...,
+        following: _abc.Iterable[Global___ReplicaLag] | None = ...,
+        checkpoint_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "checkpoint_version", b"checkpoint_version", "confirmed_position", b"confirmed_position", "end_position", b"end_position", "epoch", b"epoch", "following", b"following", "group", b"group", "identity", b"identity", "last_epoch", b"last_epoch", "leaving", b"leaving", "replica", b"replica", "sync_state_set", b"sync_state_set", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaReport: _TypeAlias = ReplicaReport  # noqa: Y015
+
+@_typing.final
+class ReplicaLag(_message.Message):
+    """How far a replica is behind its master."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_FIELD_NUMBER: _builtins.int
+    END_POSITION_FIELD_NUMBER: _builtins.int
+    SYNCED_POSITION_FIELD_NUMBER: _builtins.int
+    BEHIND_BYTES_FIELD_NUMBER: _builtins.int
+    BEHIND_MS_FIELD_NUMBER: _builtins.int
+    replica: _builtins.int
+    end_position: _builtins.int
+    synced_position: _builtins.int
+    behind_bytes: _builtins.int
+    behind_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        replica: _builtins.int = ...,
+        end_position: _builtins.int = ...,
+        synced_position: _builtins.int = ...,
+        behind_bytes: _builtins.int = ...,
+        behind_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind_bytes", b"behind_bytes", "behind_ms", b"behind_ms", "end_position", b"end_position", "replica", b"replica", "synced_position", b"synced_position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaLag: _TypeAlias = ReplicaLag  # noqa: Y015
+
+@_typing.final
+class SyncStateSetRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    MASTER_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    SYNC_STATE_SET_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    epoch: _builtins.int
+    master: _builtins.int
+    version: _builtins.int
+    """Of the group's state that the change is based on."""
+    @_builtins.property
+    def sync_state_set(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        master: _builtins.int = ...,
+        version: _builtins.int = ...,
+        sync_state_set: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "group", b"group", "master", b"master", "sync_state_set", b"sync_state_set", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SyncStateSetRequest: _TypeAlias = SyncStateSetRequest  # noqa: Y015
 
 @_typing.final
 class Cluster(_message.Message):
@@ -337,42 +553,3 @@ class EnsureGroupResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EnsureGroupResponse: _TypeAlias = EnsureGroupResponse  # noqa: Y015
-
-@_typing.final
-class BrokerRegistration(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    BROKER_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def broker(self) -> Global___BrokerInfo: ...
-    def __init__(
-        self,
-        *,
-        broker: Global___BrokerInfo | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___BrokerRegistration: _TypeAlias = BrokerRegistration  # noqa: Y015
-
-@_typing.final
-class BrokerRegistered(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    VERSION_FIELD_NUMBER: _builtins.int
-    version: _builtins.int
-    def __init__(
-        self,
-        *,
-        version: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___BrokerRegistered: _TypeAlias = BrokerRegistered  # noqa: Y015
