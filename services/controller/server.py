@@ -9,14 +9,15 @@ from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import (
+    BrokerGroup,
     BrokerInfo,
-    BrokerRegistered,
-    BrokerRegistration,
     ClusterUpdate,
     EnsureGroupRequest,
     EnsureGroupResponse,
     EnsureTopicRequest,
     EnsureTopicResponse,
+    Replica,
+    ReplicaReport,
     WatchRequest,
 )
 from services.controller.cluster_state import ClusterState
@@ -26,6 +27,8 @@ from services.controller.state_keeper import StateKeeper
 from services.controller.watchers import Watcher, Watchers
 from services.rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, REGISTER_BROKER, WATCH
 from services.rpc.service import Call, Service, Stream, StreamClosedError
+
+_FIRST_EPOCH = 1
 
 _logger = structlog.get_logger()
 
@@ -131,7 +134,7 @@ class ControllerServer:
             group = update.groups[0] if update is not None else self._keeper.state.group(request.name)
         return EnsureGroupResponse(group=group)
 
-    async def _register_broker(self, call: Call, stream: Stream[BrokerRegistration, BrokerRegistered]) -> None:
+    async def _register_broker(self, call: Call, stream: Stream[ReplicaReport, BrokerGroup]) -> None:
         """Hold a broker in the routes while the stream lives. Of two streams for one name the newer holds it."""
         registration = object()
         broker: BrokerInfo | None = None
@@ -139,14 +142,16 @@ class ControllerServer:
         assert handler is not None
         self._registering.add(handler)
         try:
-            while (message := await stream.receive()) is not None:
-                if broker is not None and message.broker.name != broker.name:
+            while (report := await stream.receive()) is not None:
+                if broker is not None and report.group != broker.name:
                     raise StatusError(
-                        Code.BAD_REQUEST, f"this stream registers {broker.name}; open another for {message.broker.name}"
+                        Code.BAD_REQUEST, f"this stream registers {broker.name}; open another for {report.group}"
                     )
-                broker = message.broker
-                await self._register(broker, registration)
-                await stream.send([BrokerRegistered(version=self._keeper.state.version)])
+                now = BrokerInfo(name=report.group, address=report.address, epoch=_FIRST_EPOCH)
+                if now != broker:
+                    broker = now
+                    await self._register(broker, registration)
+                    await stream.send([_led_by(report, self._keeper.state.version)])
         except StreamClosedError:
             return
         finally:
@@ -171,3 +176,15 @@ class ControllerServer:
         self._processes.dismissed(name)
         self._keeper.change_brokers_soon(lambda state: state.dismiss_broker(name))
         _logger.info("broker's registration ended", broker=name)
+
+
+def _led_by(report: ReplicaReport, version: int) -> BrokerGroup:
+    """The group of a replica that is alone in it."""
+    return BrokerGroup(
+        name=report.group,
+        version=version,
+        epoch=_FIRST_EPOCH,
+        master=report.replica,
+        sync_state_set=[report.replica],
+        replicas=[Replica(number=report.replica, address=report.address, identity=report.identity, alive=True)],
+    )

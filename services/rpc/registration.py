@@ -6,7 +6,7 @@ import contextlib
 import structlog
 
 from services.common.errors import StatusError
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, BrokerRegistration
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
 from services.rpc.backoff import Backoff
 from services.rpc.methods import REGISTER_BROKER
 from services.rpc.service import Channel, StreamClosedError
@@ -62,7 +62,7 @@ class BrokerRegistrar:
         except RpcError as error:
             return str(error)
         try:
-            await stream.send([BrokerRegistration(broker=self._broker)])
+            await stream.send([ReplicaReport(group=self._broker.name, address=self._broker.address)])
             while await stream.receive() is not None:
                 if not self.registered:
                     self.registered = True

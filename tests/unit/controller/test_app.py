@@ -17,10 +17,10 @@ from services.common.http import make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import (
     BrokerInfo,
-    BrokerRegistration,
     ClusterUpdate,
     EnsureGroupRequest,
     EnsureTopicRequest,
+    ReplicaReport,
     TopicType,
     WatchRequest,
 )
@@ -154,7 +154,7 @@ async def test_bad_names_are_refused(channel: LocalChannel) -> None:
 
 async def test_a_broker_is_there_as_long_as_its_stream(app: ControllerApp, channel: LocalChannel) -> None:
     stream = channel.open(REGISTER_BROKER)
-    await stream.send([BrokerRegistration(broker=BrokerInfo(name="b-0", address="one:1"))])
+    await stream.send([ReplicaReport(group="b-0", address="one:1")])
     answer = await stream.receive()
     assert answer is not None
     assert answer.version == 1
@@ -167,14 +167,14 @@ async def test_of_two_streams_for_one_broker_the_newer_holds_it(app: ControllerA
     streams = []
     for address in ("one:1", "two:2"):
         stream = channel.open(REGISTER_BROKER)
-        await stream.send([BrokerRegistration(broker=BrokerInfo(name="b-0", address=address))])
+        await stream.send([ReplicaReport(group="b-0", address=address)])
         assert await stream.receive() is not None
         streams.append(stream)
     streams[0].cancel()
     await make_topic(channel, "passes-the-end-of-the-first")
     assert app.state.brokers["b-0"].address == "two:2"
     refused = channel.open(REGISTER_BROKER)
-    await refused.send([BrokerRegistration(broker=BrokerInfo(name="b-0", address="nonsense"))])
+    await refused.send([ReplicaReport(group="b-0", address="nonsense")])
     with pytest.raises(StatusError):
         await refused.receive()
     assert app.state.brokers["b-0"].address == "two:2"
@@ -185,7 +185,7 @@ async def test_of_two_streams_for_one_broker_the_newer_holds_it(app: ControllerA
 async def test_a_stream_registers_one_broker(channel: LocalChannel) -> None:
     stream = channel.open(REGISTER_BROKER)
     for name in ("b-0", "b-1"):
-        await stream.send([BrokerRegistration(broker=BrokerInfo(name=name, address="one:1"))])
+        await stream.send([ReplicaReport(group=name, address="one:1")])
     assert await stream.receive() is not None
     with pytest.raises(StatusError, match="this stream registers b-0"):
         await stream.receive()
