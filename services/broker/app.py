@@ -29,8 +29,9 @@ from services.common.clock import Clock
 from services.common.cluster import ClusterView
 from services.common.disk import Disk, SystemDisk, replace_file
 from services.common.errors import CorruptDataError, StatusError
-from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, WatchRequest
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, ClusterUpdate, ReplicaReport, WatchRequest
 from services.rpc.follow import ControllerFollower
+from services.rpc.registration import BrokerRegistrar
 from services.rpc.service import Channel, Service
 
 _log = structlog.get_logger()
@@ -68,6 +69,7 @@ class BrokerApp:
         process: WatchRequest | None = None,
     ) -> None:
         self._options = options
+        self._controller = controller
         self._folder = data_dir
         self._clock = clock
         self._disk = SystemDisk() if disk is None else disk
@@ -136,6 +138,7 @@ class BrokerApp:
         self._tasks: list[asyncio.Task[None]] = []
         self._saving = asyncio.Lock()
         self._cluster_changed = asyncio.Event()
+        self._group = BrokerGroup()
         self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
     @property
@@ -153,6 +156,32 @@ class BrokerApp:
         if not self.view.ready:
             return "the broker has not heard of the controller yet"
         return None
+
+    def registrar(self, address: str) -> BrokerRegistrar:
+        """What keeps this replica registered.
+
+        Args:
+            address: host:port at which proxies, other replicas and the controller reach it.
+        """
+
+        def report() -> ReplicaReport:
+            log = self.core.store.log
+            return ReplicaReport(
+                group=self._options.name,
+                replica=self._options.replica,
+                address=address,
+                epoch=self._group.epoch,
+                last_epoch=self.core.store.epoch if log.end_position else 0,
+                end_position=log.end_position,
+                confirmed_position=self.core.store.confirmed_position,
+                sync_state_set=self._group.sync_state_set,
+                version=self._group.version,
+            )
+
+        return BrokerRegistrar(self._controller, report, self._heard, self._options.replication.heartbeat_ms / 1000)
+
+    def _heard(self, group: BrokerGroup) -> None:
+        self._group = group
 
     async def start(self) -> None:
         """Recover and begin to serve.

@@ -124,6 +124,33 @@ class TimerOptions(BaseModel):
     )
 
 
+class ReplicationOptions(BaseModel):
+    """How the replicas of a broker group keep one log (docs/failover.md)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ack_mode: Literal["sync_state_set", "master"] = Field(
+        default="sync_state_set",
+        description="sync_state_set: a send is answered when every replica that may become master has it on its "
+        "device. master: when the master has; a failover may lose what was answered last.",
+    )
+    min_in_sync_replicas: int = Field(
+        default=1,
+        ge=1,
+        le=16,
+        description="Sends are refused while fewer replicas than this, the master included, have everything.",
+    )
+    lag_ms_max: int = Field(
+        default=3000,
+        ge=100,
+        le=600_000,
+        description="A replica that makes no progress for this long leaves the set of those that have everything.",
+    )
+    heartbeat_ms: int = Field(
+        default=500, ge=10, le=60_000, description="How often a replica reports to the controller."
+    )
+
+
 class BrokerOptions(BaseModel):
     """Settings of the service that stores messages and knows who holds which."""
 
@@ -131,6 +158,9 @@ class BrokerOptions(BaseModel):
 
     name: str = Field(
         default="broker-0", pattern=r"^[A-Za-z0-9_-]{1,64}$", description="Name of the broker in routes and handles."
+    )
+    replica: int = Field(
+        default=0, ge=0, le=15, description="Number of this replica among those that hold the log of one broker name."
     )
     flush: Literal["sync", "async"] = Field(
         default="sync",
@@ -164,6 +194,7 @@ class BrokerOptions(BaseModel):
     retention: RetentionOptions = RetentionOptions()
     pop: PopOptions = PopOptions()
     timer: TimerOptions = TimerOptions()
+    replication: ReplicationOptions = ReplicationOptions()
     grpc_host: str = Field(default="127.0.0.1", description="Address the broker listens at when it runs by itself.")
     grpc_port: int = Field(default=8082, ge=0, le=65535, description="Port of its service for proxies.")
     http_port: int = Field(default=8090, ge=0, le=65535, description="Port of health and metrics.")

@@ -14,11 +14,9 @@ from services.broker.app import BrokerApp
 from services.cli.options import StandaloneOptions
 from services.common.clock import Clock
 from services.common.disk import Disk
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
 from services.controller.app import ControllerApp
 from services.proxy.app import ProxyApp
 from services.rpc.local import LocalChannel
-from services.rpc.registration import BrokerRegistrar
 from services.rpc.service import Channel
 
 _LOCAL_ADDRESS = "in-process:0"
@@ -66,7 +64,7 @@ class InProcessCluster:
             to_controller,
             disk,
         )
-        self.registrar = BrokerRegistrar(to_controller, BrokerInfo(name=options.broker.name, address=_LOCAL_ADDRESS))
+        self.registrar = broker.registrar(_LOCAL_ADDRESS)
         self.proxy = ProxyApp(
             options.proxy,
             clock,

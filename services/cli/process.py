@@ -31,7 +31,6 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchReque
 from services.controller.app import ControllerApp
 from services.proxy.app import ProxyApp
 from services.rpc.client import connect
-from services.rpc.registration import BrokerRegistrar
 from services.rpc.service import Channel
 
 if TYPE_CHECKING:
@@ -170,7 +169,7 @@ class BrokerProcess(_ServiceProcess):
         await listen(server, options.grpc_host, options.grpc_port, "broker.grpc_port")
         stack.push_async_callback(server.stop, _GRACE_S)
         address = options.advertised_address or f"{host_in_address(options.grpc_host)}:{server.port}"
-        registrar = BrokerRegistrar(controller, BrokerInfo(name=options.name, address=address))
+        registrar = app.registrar(address)
         await registrar.start()
         stack.push_async_callback(registrar.stop)  # first of all: proxies send elsewhere
         http = await self._serve_http(

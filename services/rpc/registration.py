@@ -1,32 +1,44 @@
-"""Keeps a broker registered at the controller for as long as its process serves."""
+"""Keeps a replica of a broker group registered at the controller for as long as its process serves."""
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 import structlog
 
 from services.common.errors import StatusError
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, ReplicaReport
 from services.rpc.backoff import Backoff
 from services.rpc.methods import REGISTER_BROKER
-from services.rpc.service import Channel, StreamClosedError
+from services.rpc.service import Channel, ClientStream, StreamClosedError
 from services.rpc.status import RpcError
 
 _logger = structlog.get_logger()
 
 
 class BrokerRegistrar:
-    """Holds the stream that is a broker's registration; opens it again, for ever, when it ends.
+    """Holds the stream that is a replica's registration; opens it again, for ever, when it ends.
 
     Args:
         channel: to the controller.
-        broker: name of the broker, and the address at which proxies reach it.
+        report: what the replica says of itself now.
+        on_group: told of each state of its group that the controller sends.
+        heartbeat_s: how often it reports, in seconds.
     """
 
-    def __init__(self, channel: Channel, broker: BrokerInfo) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        report: Callable[[], ReplicaReport],
+        on_group: Callable[[BrokerGroup], None],
+        heartbeat_s: float = 0.5,
+    ) -> None:
         self.registered = False
         self._channel = channel
-        self._broker = broker
+        self._report = report
+        self._on_group = on_group
+        self._heartbeat_s = heartbeat_s
+        self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def health(self) -> str | None:
@@ -38,12 +50,16 @@ class BrokerRegistrar:
         self._task = asyncio.create_task(self._run(), name="broker-registration")
 
     async def stop(self) -> None:
-        """End the registration: the broker leaves every route."""
+        """End the registration: the replica counts as gone."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
+
+    def hurry(self) -> None:
+        """Report now, without waiting for the next heartbeat."""
+        self._hurry.set()
 
     async def _run(self) -> None:
         backoff = Backoff()
@@ -61,12 +77,16 @@ class BrokerRegistrar:
             stream = self._channel.open(REGISTER_BROKER)
         except RpcError as error:
             return str(error)
+        beating: asyncio.Task[None] | None = None
         try:
-            await stream.send([ReplicaReport(group=self._broker.name, address=self._broker.address)])
-            while await stream.receive() is not None:
+            report = self._report()
+            await stream.send([report])
+            beating = asyncio.create_task(self._beat(stream), name="broker-heartbeat")
+            while (group := await stream.receive()) is not None:
                 if not self.registered:
                     self.registered = True
-                    _logger.info("registered at the controller", address=self._broker.address)
+                    _logger.info("registered at the controller", address=report.address, replica=report.replica)
+                self._on_group(group)
         except StatusError as error:
             _logger.error("the controller refuses this broker", reason=str(error))
             return str(error)
@@ -74,4 +94,19 @@ class BrokerRegistrar:
             return str(error) or "the stream was closed"
         finally:
             stream.cancel()
+            if beating is not None:
+                beating.cancel()
+                await asyncio.gather(beating, return_exceptions=True)
         return "the controller ended the stream"
+
+    async def _beat(self, stream: ClientStream[BrokerGroup, ReplicaReport]) -> None:
+        """Report again and again; whoever receives finds out when the stream ends."""
+        with contextlib.suppress(StatusError, RpcError, StreamClosedError):
+            while True:
+                try:
+                    async with asyncio.timeout(self._heartbeat_s):
+                        await self._hurry.wait()
+                except TimeoutError:
+                    pass
+                self._hurry.clear()
+                await stream.send([self._report()])

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from services.common.clock import SystemClock
 from services.common.http import HttpServer, make_http_app
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from services.controller.app import ControllerApp
 from services.controller.options import ControllerOptions
 from services.rpc.local import LocalChannel
@@ -38,7 +38,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     await controller.start()
     broker.key = controller.state.receipt_key
     channel = LocalChannel(controller.service)
-    registrar = BrokerRegistrar(channel, BrokerInfo(name="b1", address="b1:1"))
+    registrar = BrokerRegistrar(channel, lambda: ReplicaReport(group="b1", address="b1:1"), lambda group: None)
     await registrar.start()
     server = HttpServer(make_http_app("test", "0", registry, {}, [controller.admin]), "127.0.0.1", 0)
     await server.start()

@@ -198,7 +198,7 @@ async def test_followers_and_brokers_come_back_after_a_restart(tmp_path: Path) -
     channel = SwitchedChannel(first)
     view = ClusterView()
     follower = ControllerFollower(channel, view, "test", SystemClock())
-    registrar = BrokerRegistrar(channel, BrokerInfo(name="b-0", address="one:1"))
+    registrar = BrokerRegistrar(channel, lambda: ReplicaReport(group="b-0", address="one:1"), lambda group: None)
     assert follower.away_since is not None
     await follower.start()
     await registrar.start()

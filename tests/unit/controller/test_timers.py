@@ -3,6 +3,7 @@
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -14,7 +15,7 @@ from services.common.clock import SystemClock
 from services.common.errors import StatusError
 from services.common.http import make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from services.controller.app import ControllerApp
 from services.controller.options import ControllerOptions
 from services.rpc.local import LocalChannel
@@ -45,7 +46,9 @@ async def api(folder: Path, *brokers: FakeTimerBroker) -> AsyncIterator[httpx.As
         stack.push_async_callback(channel.close)
         for broker in brokers:
             broker.key = app.state.receipt_key
-            registrar = BrokerRegistrar(channel, BrokerInfo(name=broker.name, address=f"{broker.name}:1"))
+            registrar = BrokerRegistrar(
+                channel, partial(ReplicaReport, group=broker.name, address=f"{broker.name}:1"), lambda group: None
+            )
             await registrar.start()
             stack.push_async_callback(registrar.stop)
         await until(lambda: app.state.brokers.keys() == by_name.keys())
