@@ -20,6 +20,8 @@ class MessageRun:
         system_properties: the insides of their system properties, byte for byte.
         tags: their tags, empty for none.
         due_ms: when each is to be delivered, wall clock; no column at all if they are not delayed.
+        again: whether an earlier try may have stored them: messages that stand at the end of the queue already, as
+            their ids tell, are not stored once more, and the answer is where they stand.
     """
 
     topic: str
@@ -28,6 +30,7 @@ class MessageRun:
     system_properties: Sequence[bytes]
     tags: Sequence[str]
     due_ms: Sequence[int] = ()
+    again: bool = False
 
     @property
     def is_even(self) -> bool:
@@ -66,6 +69,7 @@ def encode_runs(runs: Sequence[MessageRun]) -> bytes:
             system_properties=run.system_properties,
             tags=run.tags,
             due_ms=run.due_ms,
+            again=run.again,
         )
     return request.SerializeToString()
 
@@ -73,7 +77,9 @@ def encode_runs(runs: Sequence[MessageRun]) -> bytes:
 def decode_runs(data: bytes) -> list[MessageRun]:
     """Read a popwheel.v1.PutRequest; raises `google.protobuf.message.DecodeError`."""
     return [
-        MessageRun(run.topic, run.queue_id, run.payloads[:], run.system_properties[:], run.tags[:], run.due_ms[:])
+        MessageRun(
+            run.topic, run.queue_id, run.payloads[:], run.system_properties[:], run.tags[:], run.due_ms[:], run.again
+        )
         for run in pb.PutRequest.FromString(data).runs
     ]
 
