@@ -230,6 +230,7 @@ class ReplicaReport(_message.Message):
     LEAVING_FIELD_NUMBER: _builtins.int
     FOLLOWING_FIELD_NUMBER: _builtins.int
     CHECKPOINT_VERSION_FIELD_NUMBER: _builtins.int
+    LEADING_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     replica: _builtins.int
     address: _builtins.str
@@ -246,6 +247,10 @@ class ReplicaReport(_message.Message):
     """It wants to stop: a master asks for its role to be passed on."""
     checkpoint_version: _builtins.int
     """Of a slave: version and age of the checkpoint it holds."""
+    leading: _builtins.bool
+    """It leads at `epoch`, and has done so since its process was told to. A recorded master that comes without this is a
+    new process: what it had received but not synced may be gone, so there must be a new epoch.
+    """
     @_builtins.property
     def sync_state_set(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The sync-state set it heard of last, and the version of the group's state that said so: a controller that lost its
@@ -272,10 +277,11 @@ class ReplicaReport(_message.Message):
         leaving: _builtins.bool = ...,
         following: _abc.Iterable[Global___ReplicaLag] | None = ...,
         checkpoint_version: _builtins.int = ...,
+        leading: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "checkpoint_version", b"checkpoint_version", "confirmed_position", b"confirmed_position", "end_position", b"end_position", "epoch", b"epoch", "following", b"following", "group", b"group", "identity", b"identity", "last_epoch", b"last_epoch", "leaving", b"leaving", "replica", b"replica", "sync_state_set", b"sync_state_set", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "checkpoint_version", b"checkpoint_version", "confirmed_position", b"confirmed_position", "end_position", b"end_position", "epoch", b"epoch", "following", b"following", "group", b"group", "identity", b"identity", "last_epoch", b"last_epoch", "leading", b"leading", "leaving", b"leaving", "replica", b"replica", "sync_state_set", b"sync_state_set", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -396,6 +402,7 @@ class WatchRequest(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
     HTTP_PORT_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
     process: _builtins.str
     """Name of the process."""
     kind: Global___WatchRequest.Kind.ValueType
@@ -404,6 +411,8 @@ class WatchRequest(_message.Message):
     pid: _builtins.int
     http_port: _builtins.int
     """Where it answers /readyz, at the address that the call comes from; 0 if it cannot be asked."""
+    replica: _builtins.int
+    """Of a broker: its number within its group, whose name is `process`."""
     def __init__(
         self,
         *,
@@ -412,10 +421,11 @@ class WatchRequest(_message.Message):
         address: _builtins.str = ...,
         pid: _builtins.int = ...,
         http_port: _builtins.int = ...,
+        replica: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "http_port", b"http_port", "kind", b"kind", "pid", b"pid", "process", b"process"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "http_port", b"http_port", "kind", b"kind", "pid", b"pid", "process", b"process", "replica", b"replica"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
