@@ -1,0 +1,1 @@
+"""`popwheel admin drill ...`: failures on purpose, and what they cost."""
