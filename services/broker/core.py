@@ -1,4 +1,8 @@
-"""A broker's core: store and pop state, changed only here, and the records that are neither messages nor pops."""
+"""A broker's core: store and pop state, changed only here, and the records that are neither messages nor pops.
+
+All of it is a fold over the log (S6): `begin` with a checkpoint, `fold` record by record, and `finish` where the log
+ends. A slave is a core that has begun and not finished yet.
+"""
 
 import itertools
 import json
@@ -15,11 +19,13 @@ from services.broker.pop.check_point import ORIGIN_BYTES, REVIVE_QUEUES, OffsetC
 from services.broker.pop.pop_state import PopState
 from services.broker.pop.popping import Popping
 from services.broker.store import retention
+from services.broker.store.commit_log import CommitLog
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore, check_place
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.store.retention import SegmentAge
 from services.broker.timer.message_timer import MessageTimer
+from services.broker.timer.recovery import DoneTimers
 from services.common import names
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
@@ -42,6 +48,7 @@ class BrokerCore:
         on_arrival: told of the queue in which messages have become readable.
         on_due_changed: told when something may come due earlier than before.
         on_fired: told of each delayed message that fires: its topic, and by how many milliseconds it is late.
+        log: the commit log; opened from its files if not given.
     """
 
     def __init__(
@@ -55,6 +62,7 @@ class BrokerCore:
         on_arrival: Callable[[ConsumeQueue], None],
         on_due_changed: Callable[[], None],
         on_fired: Callable[[str, int], None],
+        log: CommitLog | None = None,
     ) -> None:
         self._options = options
         self._disk = disk
@@ -67,8 +75,13 @@ class BrokerCore:
         self._unsettled = True
         self._deleted_topics: set[str] = set()
         self._deleted_groups: set[str] = set()
+        self._begun_with = Checkpoint()
+        self._is_loaded = False
+        self._closed: dict[int, int] = {}
+        self._done_timers = DoneTimers(0)
+        self.is_finished = False
         self.interests = Interests(options.pop.notify_interests_max)
-        self.store = MessageStore(disk, folder, options.log, clock, self._arrived)
+        self.store = MessageStore(disk, folder, options.log, clock, self._arrived, log)
         self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max)
         self.popping = Popping(self.store, self.state, view, options.pop, clock, random_source, options.name)
         self.acking = Acking(self.store, self.state, view, clock, options.name, on_due_changed)
@@ -77,33 +90,83 @@ class BrokerCore:
         )
 
     def recover(self, checkpoint: Checkpoint) -> None:
-        """Bring store and pop state to where the log ends.
+        """Bring store and pop state to where the log ends, once it was found whole or cut.
 
         Raises:
             CorruptDataError: acknowledged data is damaged; the broker must not start.
         """
-        store, state = self.store, self.state
+        log = self.store.log
+        log.check_contiguous(checkpoint.store.synced_position)
+        for found in log.scan(self.begin(checkpoint), checkpoint.store.synced_position):
+            self.fold(found)
+        self.finish()
+
+    def begin(self, checkpoint: Checkpoint) -> int:
+        """Load what a checkpoint covers; from where on the log's records are to be folded, which may be before it.
+
+        Raises:
+            UnknownFormatError: the files are of a newer release.
+        """
         self._topic_ids = dict(checkpoint.topic_ids)
         self._group_ids = dict(checkpoint.group_ids)
-        done_timers = self.timer.begin_recovery()
-        newer = store.recover(checkpoint.store)
-        first = next(newer, None)  # now all that the checkpoint covers is loaded
-        state.restore(checkpoint.pop, store.ensure_queue)
+        self._begun_with = checkpoint
+        self._is_loaded = self.is_finished = False
+        self._closed = {}
+        self._done_timers = self.timer.begin_recovery()
+        return self.store.begin(checkpoint.store)
+
+    @property
+    def folded_position(self) -> int:
+        """Where the next record to be folded stands."""
+        return self.store.confirmed_position
+
+    def fold(self, found: StoredRecord) -> None:
+        """Fold in the next record of the log.
+
+        Raises:
+            CorruptDataError: it does not go on where the one before it ended.
+        """
+        if found.position < self._begun_with.store.position:
+            self.store.take_up(found)  # its queue's file was missing; the rest is in the checkpoint
+            return
+        if not self._is_loaded:
+            self._load()
+        self.store.take_up(found)
+        self._note_closed(found, self._closed)
+        self.state.replay(found, self.store.ensure_queue)
+        self._replay_names(found)
+        self._done_timers.note(found)
+
+    def _load(self) -> None:
+        """All that the checkpoint covers is in the queues: take up the pop state that it tells of."""
+        checkpoint = self._begun_with
+        store = self.store
+        store.loaded(checkpoint.store)
+        self.state.restore(checkpoint.pop, store.ensure_queue)
         for topic in sorted({name for name, _ in store.queues if name.startswith(names.REVIVE_PREFIX)}):
             known = (checkpoint.store.queues or {}).get(topic, {})
             for number, begin in enumerate(checkpoint.pop.revive_offsets):
                 # Up to where the checkpoint says: a search for its position would trust entries that may be damaged.
                 self._replay_revive_queue(topic, number, begin, known.get(number, (0, 0))[1])
-        closed: dict[int, int] = {}
-        for found in () if first is None else itertools.chain((first,), newer):
-            self._note_closed(found, closed)
-            state.replay(found, store.ensure_queue)
-            self._replay_names(found)
-            done_timers.note(found)
+        self._is_loaded = True
+
+    def finish(self) -> None:
+        """The log ends here: all may be read, and put into, from now on.
+
+        Raises:
+            CorruptDataError: the log is damaged.
+            StatusError: the disk is full.
+        """
+        if not self._is_loaded:
+            self._load()
+        self.store.finish()
+        state = self.state
         state.table.bound_dues(self._clock.steady_ms())
-        state.table.restart_ids(checkpoint.pop.next_number)
-        self.timer.finish_recovery(done_timers, checkpoint.store.position)
-        self._acknowledge(closed)
+        state.table.restart_ids(self._begun_with.pop.next_number)
+        self.timer.finish_recovery(self._done_timers, self._begun_with.store.position)
+        self._acknowledge(self._closed)
+        self._closed = {}
+        self.is_finished = True
 
     def _note_closed(self, found: StoredRecord, closed: dict[int, int]) -> None:
         """Bits of open CKs that a record closes which is not in their revive queue, and whose ACK is yet to be seen."""
@@ -154,6 +217,11 @@ class BrokerCore:
             for offset, record in enumerate(found, start):
                 check_place(queue, offset, record)
                 self.state.replay_revive_record(record)
+
+    @property
+    def can_be_saved(self) -> bool:
+        """Whether all that the checkpoint covers with which it began is there."""
+        return self._is_loaded
 
     def checkpoint(self) -> tuple[Checkpoint, list[File]]:
         """What to save, once the log and the files given with it are synced."""
@@ -306,6 +374,11 @@ class BrokerCore:
     def _arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
         self.interests.arrived(queue, tag_hashes)
         self._on_arrival(queue)
+
+    def close(self) -> None:
+        """Close the files of what is folded from the log; the log itself stays open."""
+        self.store.close()
+        self.timer.state.log.close()
 
     @property
     def revive_topic(self) -> str:

@@ -98,6 +98,61 @@ class CommitLog:
             raise
         self.end_position = position
 
+    def append_raw(self, lengths: Sequence[int], data: bytes) -> None:
+        """Write records at the end that another replica has encoded.
+
+        Args:
+            lengths: of each record, in bytes.
+            data: the records, one after another.
+
+        Raises:
+            OSError, WriterStoppedError: as `append` does; nothing was appended.
+        """
+        if self.stopped is not None:
+            raise WriterStoppedError(self.stopped)
+        position = start = self.end_position
+        base = start
+        try:
+            for length in lengths:
+                if not self._files or position - self._starts[-1] + length > self._segment_bytes:
+                    self._write_one(start, data, start - base, position - base)
+                    start = position
+                    if not self._files or position != self._starts[-1]:
+                        self._add_segment(position)
+                position += length
+            self._write_one(start, data, start - base, position - base)
+        except OSError:
+            self._take_back()
+            raise
+        self.end_position = position
+
+    def _write_one(self, position: int, data: bytes, begin: int, end: int) -> None:
+        if begin < end:
+            self._write(position, [data if end - begin == len(data) else data[begin:end]])
+
+    async def mend(self, position: int, data: bytes) -> None:
+        """Write in place of damaged bytes, within one segment, and bring that to the device.
+
+        Raises:
+            ValueError: the position is not held.
+            OSError: the device refused.
+        """
+        index = bisect_right(self._starts, position) - 1
+        if index < 0 or position + len(data) > self._segment_end(position):
+            raise ValueError(f"{len(data)} bytes at {position} do not lie within one segment of the commit log")
+        self._files[index].write(position - self._starts[index], [data])
+        await self._files[index].sync()
+
+    def reset(self, position: int) -> None:
+        """Drop all, and go on at `position`; durable after the next `sync`."""
+        for start, file in zip(reversed(self._starts), reversed(self._files), strict=True):
+            file.close()
+            self._disk.remove(self._folder / f"{start:020d}{_SUFFIX}")
+        self._starts, self._files, self._dirty = [], [], []
+        self._add_segment(position)
+        self._removal_unsynced = False
+        self.end_position = self.synced_position = position
+
     def stop_writing(self, reason: str) -> None:
         """Refuse all further writes."""
         self.stopped = reason

@@ -76,6 +76,7 @@ class MessageStore:
         options: sizes and limits.
         clock: for store times.
         on_arrival: told of messages that have become readable: their queue and their tag hashes, in order.
+        log: the commit log; opened from its files if not given.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class MessageStore:
         options: LogOptions,
         clock: Clock,
         on_arrival: Callable[[ConsumeQueue, Sequence[int]], None],
+        log: CommitLog | None = None,
     ) -> None:
         self._disk = disk
         self._queue_folder = folder / "consumequeue"
@@ -94,7 +96,9 @@ class MessageStore:
         self._unconfirmed: deque[_Pending] = deque()
         self._next_offsets: dict[ConsumeQueue, int] = {}
         self._unsynced_files: list[File] = []
-        self.log = CommitLog(disk, folder / "commitlog", options.segment_bytes)
+        self.log = CommitLog(disk, folder / "commitlog", options.segment_bytes) if log is None else log
+        self.on_append: Callable[[], None] | None = None
+        """Told of each write, if anybody wants to know."""
         self.queues: dict[QueueName, ConsumeQueue] = {}
         self.epoch = 1
         self.confirmed_position = 0
@@ -181,6 +185,8 @@ class MessageStore:
             ) from error
         self._next_offsets.update(next_offsets)
         self._unconfirmed.extend(pending)
+        if self.on_append is not None:
+            self.on_append()
 
     def confirm(self, position: int) -> None:
         """Make the records before `position` readable, in their order."""
@@ -300,8 +306,17 @@ class MessageStore:
         Raises:
             CorruptDataError: see `CommitLog.scan`; the store can't be used.
         """
-        self.epoch = checkpoint.epoch
         self.log.check_contiguous(checkpoint.synced_position)
+        for found in self.log.scan(self.begin(checkpoint), checkpoint.synced_position):
+            self.take_up(found)
+            if found.position >= checkpoint.position:
+                yield found
+        self.loaded(checkpoint)
+        self.finish()
+
+    def begin(self, checkpoint: StoreCheckpoint) -> int:
+        """Load what a checkpoint covers; from where on the records are to be taken up, which may be before it."""
+        self.epoch = checkpoint.epoch
         begin = checkpoint.position
         if begin < self.log.start_position or checkpoint.remade:
             begin = 0
@@ -312,22 +327,15 @@ class MessageStore:
         if begin < checkpoint.position:
             for queue in self.queues.values():
                 queue.load(0, 0)
-        begin = max(begin, self.log.start_position)
-        for found in self.log.scan(begin, checkpoint.synced_position):
-            self._take_up(found)
-            if found.position >= checkpoint.position:
-                yield found
-        for topic, queues in (checkpoint.queues or {}).items():
-            for queue_id, (_, max_offset) in queues.items():
-                queue = self.ensure_queue((topic, queue_id))
-                if queue.max_offset == 0 and max_offset > 0:
-                    # It was made again, and the log holds nothing of it any more: its offsets go on all the same (S3).
-                    queue.begin_at(max_offset)
-        # The checkpoint may be older than what retention deleted last.
-        self._forget_what_is_gone()
-        self.confirmed_position = self.log.end_position
+        self.confirmed_position = max(begin, self.log.start_position)
+        return self.confirmed_position
 
-    def _take_up(self, found: StoredRecord) -> None:
+    def take_up(self, found: StoredRecord) -> None:
+        """Put a record of the log into its queue, each in turn.
+
+        Raises:
+            CorruptDataError: it does not go on with its queue.
+        """
         queue = self.ensure_queue((found.topic, found.queue_id))
         if queue.max_offset == 0 and found.queue_offset > 0:
             queue.begin_at(found.queue_offset)
@@ -337,8 +345,24 @@ class MessageStore:
                 f"{found.queue_id}, which goes on with {queue.max_offset}; restore the data from a replica or a backup"
             )
         queue.extend(packed_entry(found.position, found.length, found.tag_hash))
+        self.confirmed_position = found.position + found.length
         if found.kind == RecordKind.FORGET_TOPIC:
             self.forget_topic(found.payload.decode())
+
+    def loaded(self, checkpoint: StoreCheckpoint) -> None:
+        """All that a checkpoint covers has been taken up."""
+        for topic, queues in (checkpoint.queues or {}).items():
+            for queue_id, (_, max_offset) in queues.items():
+                queue = self.ensure_queue((topic, queue_id))
+                if queue.max_offset == 0 and max_offset > 0:
+                    # It was made again, and the log holds nothing of it any more: its offsets go on all the same (S3).
+                    queue.begin_at(max_offset)
+
+    def finish(self) -> None:
+        """All records of the log have been taken up: go on behind them."""
+        # The checkpoint may be older than what retention deleted last.
+        self._forget_what_is_gone()
+        self.confirmed_position = self.log.end_position
 
     def ensure_queue(self, name: QueueName) -> ConsumeQueue:
         """The queue of that name, made empty if there is none.
