@@ -78,6 +78,11 @@ class Children:
         """Whether a child runs."""
         return name in self._processes
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """Numbers of the processes that run, by name."""
+        return {name: process.pid for name, process in self._processes.items()}
+
     async def start(self) -> None:
         """Start all; returns when each has been ready.
 

@@ -108,29 +108,35 @@ def standalone(
 
 @main.command()
 @_data_dir
-@click.option("--groups", type=click.IntRange(1, 256), default=8, show_default=True, help="Replica groups: brokers.")
-@click.option("--replicas", type=int, default=1, show_default=True, help="Brokers of one group; 1 for now.")
+@click.option("--groups", type=click.IntRange(1, 256), default=8, show_default=True, help="Broker groups.")
+@click.option(
+    "--replicas", type=click.IntRange(1, 16), default=1, show_default=True, help="Brokers of one group: its replicas."
+)
+@click.option(
+    "--controllers", type=click.IntRange(1, 8), default=1, show_default=True, help="Controllers, one of which leads."
+)
 @click.option("--proxies", type=click.IntRange(1, 64), default=2, show_default=True, help="Proxies.")
 @click.option(
     "--proxy-workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes of each proxy."
 )
 @click.option("--grpc-port", type=int, metavar="PORT", help="Of the first proxy; others on the next.  [default: 8081]")
 @click.option("--http-port", type=int, metavar="PORT", help="Port of the admin API.  [default: 8080]")
+@click.option("--relays", is_flag=True, help="A relay before each broker and controller, for `admin drill partition`.")
 @_with_settings
 def cluster(
     data_dir: Path,
     groups: int,
     replicas: int,
+    controllers: int,
     proxies: int,
     proxy_workers: int,
+    relays: bool,
     grpc_port: int | None,
     http_port: int | None,
     file: Path | None,
     assignments: Sequence[str],
 ) -> int:
-    """Run a cluster on this machine: a controller, brokers and proxies, each a process."""
-    if replicas != 1:
-        raise WrongUseError(f"--replicas must be 1, not {replicas}: brokers cannot be replicated yet")
+    """Run a cluster on this machine: controllers, brokers and proxies, each a process."""
     from services.cli.options import StandaloneOptions
     from services.cli.run import run
 
@@ -138,10 +144,18 @@ def cluster(
         StandaloneOptions, file, assignments, {"proxy.grpc_port": grpc_port, "controller.http_port": http_port}
     )
 
-    from services.cli.cluster import STOP_S_MAX_OF_ALL, ClusterOfOneMachine, Shape
+    from services.cli.cluster import STOP_S_MAX_OF_ALL, ClusterOfOneMachine
+    from services.cli.cluster_plan import Shape
     from services.cli.settings import given
 
-    shape = Shape(groups=groups, proxies=proxies, workers=proxy_workers)
+    shape = Shape(
+        groups=groups,
+        proxies=proxies,
+        workers=proxy_workers,
+        replicas=replicas,
+        controllers=controllers,
+        relays=relays,
+    )
     words = given(file, assignments)
     return run(lambda: ClusterOfOneMachine(options, words, shape, data_dir), options.log, STOP_S_MAX_OF_ALL)
 

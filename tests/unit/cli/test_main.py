@@ -234,7 +234,8 @@ def test_version_and_help() -> None:
     [
         (("--groups", "0"), "Invalid value for '--groups': 0 is not in the range 1<=x<=256."),
         (("--proxies", "65"), "Invalid value for '--proxies': 65 is not in the range 1<=x<=64."),
-        (("--replicas", "2"), "--replicas must be 1, not 2: brokers cannot be replicated yet"),
+        (("--replicas", "17"), "Invalid value for '--replicas': 17 is not in the range 1<=x<=16."),
+        (("--controllers", "0"), "Invalid value for '--controllers': 0 is not in the range 1<=x<=8."),
         (("--grpc-port", "70000"), "proxy.grpc_port: must be a whole number from 0 to 65535, not 70000"),
         (
             ("--grpc-port", "65535", "--http-port", "0"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from services.cli.cluster import check_folder
+from services.cli.cluster_plan import check_folder
 from services.cli.ports import Ports
 from services.cli.settings import assigned, given
 from services.cli.worker_metrics import WorkerMetrics
@@ -95,6 +95,10 @@ def test_a_folder_of_another_kind_or_of_more_brokers_is_refused(tmp_path: Path) 
     check_folder(tmp_path, 11)
     with pytest.raises(ConfigurationError, match=r"^--groups: must be at least 11, because .* of broker-10$"):
         check_folder(tmp_path, 8)
+    (tmp_path / "broker-3-2").mkdir()
+    check_folder(tmp_path, 11, 3)
+    with pytest.raises(ConfigurationError, match=r"^--replicas: must be at least 3, because .* with the number 2$"):
+        check_folder(tmp_path, 11, 2)
     (tmp_path / "broker").mkdir()
     with pytest.raises(ConfigurationError, match="standalone; give another folder"):
         check_folder(tmp_path, 11)

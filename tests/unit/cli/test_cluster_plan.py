@@ -1,0 +1,68 @@
+"""Which processes a cluster is made of."""
+
+from pathlib import Path
+
+from services.cli.cluster_plan import Plan, Planner, Shape
+from services.cli.options import StandaloneOptions
+from services.cli.ports import Ports
+from services.common.config import load
+
+
+def plan(shape: Shape) -> Plan:
+    options = load(StandaloneOptions, assignments=("proxy.grpc_port=0", "controller.http_port=0"))
+    with Ports() as ports:
+        return Planner(options, ("--set", "broker.flush=async"), shape, Path("data"), ports).make()
+
+
+def settings(made: Plan, name: str) -> dict[str, str]:
+    (child,) = (child for tier in made.tiers for child in tier if child.name == name)
+    return dict(word.split("=", 1) for word in child.words if "=" in word)
+
+
+def folder(made: Plan, name: str) -> str:
+    (child,) = (child for tier in made.tiers for child in tier if child.name == name)
+    return child.words[child.words.index("--data-dir") + 1]
+
+
+def test_one_replica_of_each_group() -> None:
+    made = plan(Shape(groups=2, proxies=1))
+    assert [[child.name for child in tier] for tier in made.tiers] == [
+        ["controller"],
+        ["broker-0", "broker-1"],
+        ["proxy-0"],
+    ]
+    assert sorted(row[0] for row in made.rows) == ["broker-0", "broker-1", "controller", "proxy-0"]
+    assert settings(made, "broker-1")["broker.name"] == '"broker-1"'
+    assert settings(made, "broker-1")["broker.advertised_address"] == '""'
+    assert settings(made, "broker-1")["broker.flush"] == "async"
+    assert folder(made, "broker-1") == "data/broker-1"
+    assert made.relays == []
+
+
+def test_replicas_and_controllers() -> None:
+    made = plan(Shape(groups=1, proxies=1, replicas=2, controllers=2))
+    assert [[child.name for child in tier] for tier in made.tiers] == [
+        ["controller-0", "controller-1"],
+        ["broker-0-0", "broker-0-1"],
+        ["proxy-0"],
+    ]
+    for number in range(2):
+        of_replica = settings(made, f"broker-0-{number}")
+        assert (of_replica["broker.name"], of_replica["broker.replica"]) == ('"broker-0"', str(number))
+        assert folder(made, f"controller-{number}") == "data/controller"
+    assert [folder(made, f"broker-0-{number}") for number in range(2)] == ["data/broker-0", "data/broker-0-1"]
+    ports = [settings(made, f"controller-{number}")["controller.grpc_port"] for number in range(2)]
+    both = f'"127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"'
+    assert settings(made, "broker-0-1")["broker.controller_address"] == both
+    assert settings(made, "proxy-0")["proxy.controller"] == both
+
+
+def test_relays_stand_before_brokers_and_controllers() -> None:
+    made = plan(Shape(groups=1, proxies=1, replicas=2, relays=True))
+    relays = {relay.name: relay for relay in made.relays}
+    assert sorted(relays) == ["broker-0-0", "broker-0-1", "controller"]
+    of_replica = settings(made, "broker-0-1")
+    assert of_replica["broker.grpc_port"] == str(relays["broker-0-1"].target_port)
+    assert of_replica["broker.advertised_address"] == f'"127.0.0.1:{relays["broker-0-1"].port}"'
+    assert of_replica["broker.controller_address"] == f'"127.0.0.1:{relays["controller"].port}"'
+    assert settings(made, "proxy-0")["proxy.controller"] == f'"127.0.0.1:{relays["controller"].target_port}"'
