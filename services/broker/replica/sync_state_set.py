@@ -1,9 +1,34 @@
-"""Which replicas must have a message before it is acknowledged, and how far they all are. Told the time, pure."""
+"""Which replicas must have a message before it is acknowledged, and how far they all are. Told the time, pure.
+
+A replica, as the master has it:
+
+```
+              near enough                  has what is confirmed                 answered
+   FOLLOWS ────────────────▶ JOINS (counts) ────────────────────▶ ASKED IN ───────────────▶ MEMBER
+      ▲                         │                                 (counts)                  (counts)
+      │   joining_ms_max over,  │                                    │                         │
+      ├─────────────────────────┘            definitely refused      │    absent, or behind    │ asked out: counts
+      ├──────────────────────────────────────────────────────────────┘    for too long         │ until it is answered
+      └────────────────────────────────────────────────────────────────────────────────────────┘
+```
+
+Why it is safe (S5): the controller's set at any moment is either `members`, or what was asked for last and not yet
+answered. Who is in either of them but is not known to be out counts, so every replica that may be elected has all that
+is confirmed. A replica is asked in only when it has all that was confirmed before; from then on nothing is without it.
+Under load a replica is always a little behind a master that waits for nobody, so it counts a moment before (JOINS):
+the watermarks stand still until it has reached them.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from services.broker.replica.lag import PositionTimes
 from services.broker.replica.options import ReplicationOptions
+
+_ASK_AGAIN_MS = 500
+_JOIN_PAUSES = 4
+"""After a vain try to join, for so many times `joining_ms_max` there is no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +44,37 @@ class SetChange:
     members: frozenset[int]
 
 
+class Lag(NamedTuple):
+    """How far a replica is.
+
+    Args:
+        replica: its number.
+        end_position: what it has received.
+        synced_position: what of it is on its device.
+        behind_bytes: what it has not received, or not synced.
+        behind_ms: for how long the oldest of that has been in the master's log.
+    """
+
+    replica: int
+    end_position: int
+    synced_position: int
+    behind_bytes: int
+    behind_ms: int
+
+
+@dataclass(slots=True)
+class _Follower:
+    """A replica other than the master."""
+
+    number: int
+    end_position: int = 0
+    synced_position: int = 0
+    connected: bool = False
+    absent_since_ms: int = 0
+    joining_since_ms: int | None = None
+    joins_not_before_ms: int = 0
+
+
 class SyncStateSet:
     """The sync-state set as its master has it, for one epoch.
 
@@ -29,21 +85,10 @@ class SyncStateSet:
         version: of the group's state that made it master.
         members: of the set, by that state.
         position: where its log ends, all of it synced, when it begins to lead.
+        now_ms: the time.
         options: settings.
         on_watermark: called whenever a watermark, or `enough`, has changed; it must not raise.
     """
-
-    confirmed_position: int
-    """What is before it may be acknowledged to senders, and be read: the set has it on its devices. Never falls."""
-    held_position: int
-    """What is before it outlives the process of the master: the set has received it. Never falls."""
-    replicated_position: int
-    """As `confirmed_position`, but with `ack_mode: master` still what the whole set has: what slaves are told."""
-    members: frozenset[int]
-    """By the controller's word."""
-    enough: bool
-    """Whether the set is as large as `min_in_sync_replicas` says. If not, sends are refused; those that were waiting
-    when the set shrank are to be answered as refused, too, though they may come to be read."""
 
     def __init__(
         self,
@@ -51,20 +96,264 @@ class SyncStateSet:
         version: int,
         members: Iterable[int],
         position: int,
+        now_ms: int,
         options: ReplicationOptions,
         on_watermark: Callable[[], None],
     ) -> None:
-        raise NotImplementedError
+        self._me = me
+        self._options = options
+        self._on_watermark = on_watermark
+        self._master_alone_acknowledges = options.ack_mode == "master"
+        self._end_position = position
+        self._synced_position = position
+        self._times = PositionTimes()
+        self._times.note(position, now_ms)
+        self._followers: dict[int, _Follower] = {}
+        self._counted: list[_Follower] = []
+        self._asked_in: frozenset[int] = frozenset()
+        self._asked: SetChange | None = None
+        self._answer_awaited = False
+        self._in_doubt = False
+        self._ask_not_before_ms = 0
+        self.version = version
+        self.members = frozenset(members)
+        """By the controller's word."""
+        self.confirmed_position = 0
+        """What is before it may be acknowledged to senders, and be read: the set has it on its devices. Never falls."""
+        self.held_position = 0
+        """What is before it outlives the process of the master: the set has received it. Never falls."""
+        self.replicated_position = 0
+        """As `confirmed_position`, but also with `ack_mode: master` what the whole set has: what slaves are told."""
+        self._received_position = 0
+        self.enough = len(self.members) >= options.min_in_sync_replicas
+        """Whether the set is as large as `min_in_sync_replicas` says. If not, sends are refused; those that were
+        waiting when the set shrank are to be answered as refused, too, though they may come to be read."""
+        for number in self.members - {me}:
+            self._follower(number, now_ms)
+        self._recount()
+
+    # What happens
 
     def appended(self, end_position: int, now_ms: int) -> None:
         """The master has appended."""
-        raise NotImplementedError
+        self._end_position = end_position
+        self._times.note(end_position, now_ms)
+        self._raise_watermarks()
 
     def synced(self, position: int) -> None:
         """The master has synced."""
-        raise NotImplementedError
+        if position > self._synced_position:
+            self._synced_position = position
+            self._raise_watermarks()
 
-    def decided(self, version: int, members: Iterable[int]) -> None:
-        """The controller's state of the group has become known, by an answer or by the registration stream; passed
-        over if it is not newer."""
-        raise NotImplementedError
+    def connected(self, replica: int, end_position: int, synced_position: int, now_ms: int) -> None:
+        """A replica follows from now on; what it has is a prefix of the master's log up to `end_position`."""
+        follower = self._follower(replica, now_ms)
+        follower.connected = True
+        follower.end_position, follower.synced_position = end_position, synced_position
+        self._try_to_join(follower, now_ms)
+        self._raise_watermarks()
+
+    def progress(self, replica: int, end_position: int, synced_position: int, now_ms: int) -> bool:
+        """A replica has said how far it is; whether `due` is worth asking now."""
+        follower = self._followers[replica]
+        follower.end_position, follower.synced_position = end_position, synced_position
+        if follower not in self._counted:
+            self._try_to_join(follower, now_ms)
+        self._raise_watermarks()
+        return follower.joining_since_ms is not None and self._has_joined(follower)
+
+    def disconnected(self, replica: int, now_ms: int) -> None:
+        """A replica's stream has broken."""
+        follower = self._followers[replica]
+        if follower.connected:
+            follower.connected = False
+            follower.absent_since_ms = now_ms
+            self._leave_off_joining(follower, now_ms)
+        if replica not in self.members and replica not in self._asked_in:
+            del self._followers[replica]
+            self._recount()
+
+    def decided(self, version: int, members: Iterable[int], now_ms: int) -> None:
+        """The group's state has become known, as an answer or on the registration stream. Nothing if it is not newer.
+
+        It settles whatever was asked for before: that was based on an earlier version, so it is either in this one or
+        will never be.
+        """
+        if version <= self.version:
+            return
+        self.version = version
+        self.members = frozenset(members)
+        self._asked_in = frozenset()
+        self._asked = None
+        self._answer_awaited = self._in_doubt = False
+        self._ask_not_before_ms = 0
+        for number in self.members - {self._me}:
+            self._follower(number, now_ms).joining_since_ms = None
+        self._forget_absent()
+        self._recount()
+
+    def refused(self, change: SetChange, now_ms: int) -> None:
+        """The controller has definitely refused a change that `due` gave."""
+        if change is not self._asked:
+            return
+        self._answer_awaited = False
+        if not self._in_doubt:
+            # It was asked for once, so it can't have come about; else only a newer state can tell.
+            self._asked = None
+            for number in self._asked_in:
+                self._followers[number].joins_not_before_ms = now_ms + _ASK_AGAIN_MS
+            self._asked_in = frozenset()
+            self._forget_absent()
+            self._recount()
+        self._ask_not_before_ms = now_ms + _ASK_AGAIN_MS
+
+    def unanswered(self, change: SetChange, now_ms: int) -> None:
+        """A change was asked for, and whether it came about can't be told: it is asked for again."""
+        if change is self._asked:
+            self._answer_awaited = False
+            self._in_doubt = True
+            self._ask_not_before_ms = now_ms + _ASK_AGAIN_MS
+
+    # What is to be done
+
+    def due(self, now_ms: int) -> SetChange | None:
+        """What is to be asked of the controller now. From then on those count who are asked in; it is to be followed by
+        `decided`, `refused` or `unanswered`, and until then nothing else is due.
+        """
+        for follower in list(self._followers.values()):
+            since_ms = follower.joining_since_ms
+            in_vain = since_ms is not None and now_ms - since_ms >= self._options.joining_ms_max
+            if in_vain and not self._has_joined(follower):
+                self._leave_off_joining(follower, now_ms)
+        if self._answer_awaited or now_ms < self._ask_not_before_ms:
+            return None
+        if self._in_doubt and self._asked is not None and self._asked_in:
+            change = self._asked
+        else:
+            wanted = (self.members - self._to_leave(now_ms)) | self._to_come()
+            if wanted == self.members:
+                return None
+            change = SetChange(self.version, wanted)
+        self._asked = change
+        self._answer_awaited = True
+        self._asked_in |= change.members - self.members
+        for number in self._asked_in:
+            self._followers[number].joining_since_ms = None
+        self._recount()
+        return change
+
+    def lags(self, now_ms: int) -> list[Lag]:
+        """How far each replica is that follows now."""
+        return [
+            Lag(
+                each.number,
+                each.end_position,
+                each.synced_position,
+                max(0, self._end_position - each.synced_position),
+                self._behind_ms(each, now_ms),
+            )
+            for each in self._followers.values()
+            if each.connected
+        ]
+
+    @property
+    def unsafe_bytes(self) -> int:
+        """What a failover may lose of what was acknowledged: with `ack_mode: master` what is not replicated yet."""
+        return max(0, self.confirmed_position - self.replicated_position)
+
+    def synced_position_of(self, replica: int) -> int:
+        """What a replica that follows has on its device; 0 if it does not follow."""
+        follower = self._followers.get(replica)
+        return follower.synced_position if follower is not None and follower.connected else 0
+
+    def _follower(self, number: int, now_ms: int) -> _Follower:
+        follower = self._followers.get(number)
+        if follower is None:
+            follower = self._followers[number] = _Follower(number, absent_since_ms=now_ms)
+        return follower
+
+    def _behind_ms(self, follower: _Follower, now_ms: int) -> int:
+        return self._times.behind_ms(follower.synced_position, self._end_position, now_ms)
+
+    def _to_leave(self, now_ms: int) -> frozenset[int]:
+        """Members to be asked out."""
+        options = self._options
+        leaving = set()
+        for number in self.members - {self._me}:
+            follower = self._followers[number]
+            if follower.connected:
+                # Who has less than what is confirmed has lost it: it must not be elected.
+                lost = follower.end_position < self.replicated_position
+                late = self._behind_ms(follower, now_ms) >= options.lag_ms_max
+            else:
+                lost = False
+                late = now_ms - follower.absent_since_ms >= options.absence_ms_max
+            if lost or late:
+                leaving.add(number)
+        return frozenset(leaving)
+
+    def _to_come(self) -> frozenset[int]:
+        """Replicas to be asked in."""
+        return frozenset(
+            each.number
+            for each in self._followers.values()
+            if each.joining_since_ms is not None and self._has_joined(each)
+        )
+
+    def _has_joined(self, follower: _Follower) -> bool:
+        return follower.synced_position >= self.replicated_position and follower.end_position >= self._received_position
+
+    def _try_to_join(self, follower: _Follower, now_ms: int) -> None:
+        if (
+            follower.joining_since_ms is None
+            and follower.number not in self.members
+            and follower.number not in self._asked_in
+            and now_ms >= follower.joins_not_before_ms
+            and self._end_position - follower.end_position <= self._options.joining_bytes
+        ):
+            follower.joining_since_ms = now_ms
+            self._recount()
+
+    def _leave_off_joining(self, follower: _Follower, now_ms: int) -> None:
+        if follower.joining_since_ms is not None:
+            follower.joining_since_ms = None
+            follower.joins_not_before_ms = now_ms + _JOIN_PAUSES * self._options.joining_ms_max
+            self._recount()
+
+    def _forget_absent(self) -> None:
+        for follower in list(self._followers.values()):
+            if not follower.connected and follower.number not in self.members:
+                del self._followers[follower.number]
+
+    def _recount(self) -> None:
+        """Who counts has changed."""
+        counts = self.members | self._asked_in
+        self._counted = [
+            each for each in self._followers.values() if each.number in counts or each.joining_since_ms is not None
+        ]
+        enough = len(self.members) >= self._options.min_in_sync_replicas
+        changed = enough != self.enough
+        self.enough = enough
+        self._raise_watermarks(changed)
+
+    def _raise_watermarks(self, changed: bool = False) -> None:
+        received, replicated = self._end_position, self._synced_position
+        for follower in self._counted:
+            received = min(received, follower.end_position)
+            replicated = min(replicated, follower.synced_position)
+        if received > self._received_position:
+            self._received_position = received
+        if replicated > self.replicated_position:
+            self.replicated_position = replicated
+            changed = True
+        if self._master_alone_acknowledges:
+            received, replicated = self._end_position, self._synced_position
+        if received > self.held_position:
+            self.held_position = received
+            changed = True
+        if replicated > self.confirmed_position:
+            self.confirmed_position = replicated
+            changed = True
+        if changed:
+            self._on_watermark()

@@ -1,0 +1,168 @@
+"""Where two logs part, told by their epochs alone, must be where their bytes part."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.broker.replica import epochs
+from services.broker.replica.epochs import EpochFile, EpochHistory, EpochStart, Joining, LogOutline, joining
+from services.common.errors import CorruptDataError, UnknownFormatError
+from tests.harness.memory_disk import MemoryDisk
+
+FOLDER = Path("/data")
+
+
+def history(*starts: tuple[int, int]) -> EpochHistory:
+    return EpochHistory(EpochStart(*start) for start in starts)
+
+
+def test_epochs_and_starts_grow() -> None:
+    known = history((1, 0), (3, 100))
+    for epoch, position in ((3, 200), (2, 200), (4, 99)):
+        with pytest.raises(ValueError, match="can't begin"):
+            known.begin(epoch, position)
+    known.begin(4, 100)
+    assert list(known) == [(1, 0), (3, 100), (4, 100)]
+    assert known.latest == 4
+    assert EpochHistory().latest == 0
+
+
+def test_tells_who_wrote_what() -> None:
+    known = history((1, 0), (3, 100), (4, 100), (7, 250))
+    assert [known.epoch_at(position) for position in (-1, 0, 99, 100, 249, 250, 10_000)] == [0, 1, 1, 4, 4, 7, 7]
+    assert [known.last_epoch(end) for end in (0, 1, 100, 101, 250, 251)] == [0, 1, 1, 4, 4, 7]
+    assert [known.end_of(epoch, 300) for epoch in (1, 2, 3, 4, 7, 8)] == [100, None, 100, 250, 300, None]
+
+
+def test_is_made_again_from_records() -> None:
+    known = EpochHistory()
+    assert known.note(2, 64)
+    assert not known.note(2, 128)
+    assert known.note(5, 300)
+    assert list(known) == [(2, 64), (5, 300)]
+    with pytest.raises(CorruptDataError, match="the record at 400 is of epoch 4, though epoch 5"):
+        known.note(4, 400)
+
+
+def test_a_cut_forgets_what_began_there_or_later() -> None:
+    known = history((1, 0), (3, 100), (4, 200))
+    assert not known.cut(201)
+    assert known.cut(200)
+    assert known.up_to(100) == history((1, 0))
+    assert known == history((1, 0), (3, 100))
+    assert known.up_to(0) == EpochHistory()
+    assert repr(known) == "EpochHistory(1 from 0, 3 from 100)"
+
+
+def test_where_logs_part() -> None:
+    master = LogOutline(0, 500, history((1, 0), (2, 100), (4, 300)))
+    for follower, expected in (
+        (LogOutline(0, 0, history()), Joining(0, anew=False)),
+        (LogOutline(0, 500, history((1, 0), (2, 100), (4, 300))), Joining(500, anew=False)),
+        (LogOutline(0, 700, history((1, 0), (2, 100), (4, 300))), Joining(500, anew=False)),
+        (LogOutline(0, 250, history((1, 0), (2, 100))), Joining(250, anew=False)),
+        (LogOutline(0, 350, history((1, 0), (2, 100))), Joining(300, anew=False)),
+        # 3 led for a while, and nobody but the follower has heard of it
+        (LogOutline(0, 400, history((1, 0), (2, 100), (3, 200))), Joining(200, anew=False)),
+        (LogOutline(0, 90, history((1, 0), (3, 80))), Joining(80, anew=False)),
+        # made anew once, at 120
+        (LogOutline(120, 150, history((2, 120))), Joining(150, anew=False)),
+        (LogOutline(350, 400, history((3, 350))), Joining(0, anew=True)),
+        (LogOutline(120, 150, history((2, 100), (3, 110))), Joining(0, anew=True)),
+    ):
+        assert joining(master, follower) == expected, follower
+
+
+def test_a_log_that_is_too_old_begins_anew() -> None:
+    master = LogOutline(200, 500, history((1, 0), (2, 100), (4, 300)))
+    assert joining(master, LogOutline(0, 0, history())) == Joining(200, anew=True)
+    assert joining(master, LogOutline(0, 150, history((1, 0), (2, 100)))) == Joining(200, anew=True)
+    assert joining(master, LogOutline(0, 200, history((1, 0), (2, 100)))) == Joining(200, anew=False)
+    assert joining(master, LogOutline(200, 200, history((1, 0), (2, 100)))) == Joining(200, anew=False)
+
+
+@dataclass(slots=True)
+class Written:
+    """A log whose bytes name their writer and are told apart also within an epoch: each is (epoch, place)."""
+
+    bytes_of: list[tuple[int, int]]
+    epochs: EpochHistory
+
+    def outline(self) -> LogOutline:
+        return LogOutline(0, len(self.bytes_of), self.epochs)
+
+
+@given(st.data())
+def test_logs_part_where_their_bytes_do(data: st.DataObject) -> None:
+    """Three replicas; again and again one of them leads an epoch of its own, and the others follow it for a while."""
+    logs = [Written([], EpochHistory()) for _ in range(3)]
+    for epoch in range(1, data.draw(st.integers(1, 8)) + 1):
+        leader = logs[data.draw(st.integers(0, 2))]
+        leader.epochs.begin(epoch, len(leader.bytes_of))
+        for _ in range(data.draw(st.integers(0, 4))):
+            leader.bytes_of += [(epoch, len(leader.bytes_of) + each) for each in range(data.draw(st.integers(0, 3)))]
+            follower = logs[data.draw(st.integers(0, 2))]
+            if follower is not leader:
+                follow(follower, leader, data.draw(st.integers(0, 4)))
+
+
+def follow(follower: Written, leader: Written, count: int) -> None:
+    plan = joining(leader.outline(), follower.outline())
+    assert not plan.anew
+    same = next(
+        (at for at, pair in enumerate(zip(leader.bytes_of, follower.bytes_of, strict=False)) if pair[0] != pair[1]),
+        min(len(leader.bytes_of), len(follower.bytes_of)),
+    )
+    assert plan.position == same
+    del follower.bytes_of[plan.position :]
+    follower.epochs.cut(plan.position)
+    for epoch, place in leader.bytes_of[plan.position : plan.position + count]:
+        follower.epochs.note(epoch, place)
+        follower.bytes_of.append((epoch, place))
+    end = len(follower.bytes_of)
+    for position in range(end):
+        assert follower.epochs.epoch_at(position) == leader.epochs.epoch_at(position)
+
+
+starts = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50)), max_size=10).map(
+    lambda steps: EpochHistory(
+        EpochStart(sum(step[0] for step in steps[: index + 1]), sum(step[1] for step in steps[: index + 1]))
+        for index in range(len(steps))
+    )
+)
+
+
+@given(starts)
+def test_the_file_gives_back_what_was_put_in(known: EpochHistory) -> None:
+    assert epochs.decode(epochs.encode(known)) == known
+
+
+@given(starts, st.data())
+def test_a_damaged_file_is_found_out(known: EpochHistory, data: st.DataObject) -> None:
+    encoded = bytearray(epochs.encode(known))
+    at = data.draw(st.integers(0, len(encoded) - 1))
+    encoded[at] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises((CorruptDataError, UnknownFormatError)):
+        epochs.decode(bytes(encoded))
+    with pytest.raises(CorruptDataError):
+        epochs.decode(epochs.encode(known)[:at])
+
+
+def test_a_file_of_a_later_release_is_refused() -> None:
+    encoded = bytearray(epochs.encode(history((1, 0))))
+    encoded[5] = 2
+    with pytest.raises(UnknownFormatError, match="format version 2"):
+        epochs.decode(bytes(encoded))
+
+
+async def test_the_file_outlasts_a_power_loss(memory_disk: MemoryDisk) -> None:
+    memory_disk.make_folder(FOLDER)
+    file = EpochFile(memory_disk, FOLDER / "epochs")
+    assert file.load() is None
+    await file.save(history((1, 0)))
+    await file.save(history((1, 0), (2, 77)))
+    memory_disk.crash("power")
+    assert EpochFile(memory_disk, FOLDER / "epochs").load() == history((1, 0), (2, 77))

@@ -1,0 +1,393 @@
+"""The sync-state set: example by example, and as a machine with a controller that answers late, twice or never."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from services.broker.replica.options import ReplicationOptions
+from services.broker.replica.sync_state_set import SetChange, SyncStateSet
+
+ME = 0
+
+
+@dataclass
+class Leading:
+    """A master with its set, and the time."""
+
+    options: ReplicationOptions = field(default_factory=ReplicationOptions)
+    members: frozenset[int] = frozenset({ME})
+    position: int = 0
+    now_ms: int = 1_000_000
+    calls: int = 0
+
+    def __post_init__(self) -> None:
+        self.set = SyncStateSet(ME, 1, self.members, self.position, self.now_ms, self.options, self.count)
+
+    def count(self) -> None:
+        self.calls += 1
+
+    def append(self, end: int, *, synced: bool = True) -> None:
+        self.set.appended(end, self.now_ms)
+        if synced:
+            self.set.synced(end)
+
+    def watermarks(self) -> tuple[int, int]:
+        return self.set.held_position, self.set.confirmed_position
+
+    def joined(self, replica: int = 1) -> "Leading":
+        """With a replica in the set that has everything."""
+        end = self.set.held_position
+        self.set.connected(replica, end, end, self.now_ms)
+        change = self.set.due(self.now_ms)
+        assert change is not None
+        self.set.decided(change.version + 1, change.members, self.now_ms)
+        return self
+
+
+def test_alone_everything_is_held_at_once_and_confirmed_with_the_sync() -> None:
+    leading = Leading(position=100)
+    assert leading.watermarks() == (100, 100)
+    leading.append(200, synced=False)
+    assert leading.watermarks() == (200, 100)
+    leading.set.synced(200)
+    assert leading.watermarks() == (200, 200)
+    assert leading.calls == 3
+    assert leading.set.due(leading.now_ms + 10_000) is None
+
+
+def test_a_member_holds_back_what_it_does_not_have() -> None:
+    leading = Leading(position=100).joined()
+    leading.append(200)
+    assert leading.watermarks() == (100, 100)
+    leading.set.progress(1, 200, 100, leading.now_ms)
+    assert leading.watermarks() == (200, 100)
+    leading.set.progress(1, 200, 180, leading.now_ms)
+    assert leading.watermarks() == (200, 180)
+
+
+def test_with_the_masters_word_alone_the_loss_is_shown() -> None:
+    leading = Leading(ReplicationOptions(ack_mode="master"), position=100).joined()
+    leading.append(200, synced=False)
+    assert leading.watermarks() == (200, 100)
+    leading.set.synced(200)
+    assert leading.watermarks() == (200, 200)
+    assert leading.set.replicated_position == 100
+    assert leading.set.unsafe_bytes == 100
+    leading.set.progress(1, 200, 200, leading.now_ms)
+    assert leading.set.unsafe_bytes == 0
+
+
+def test_who_is_near_counts_before_it_is_asked_in_so_that_it_can_get_there() -> None:
+    leading = Leading(position=100)
+    leading.append(1000, synced=False)
+    leading.set.connected(1, 500, 400, leading.now_ms)
+    assert leading.set.due(leading.now_ms) is None
+    leading.append(1500)  # the load goes on, but watermarks stand still now
+    assert leading.watermarks() == (1000, 400)
+    assert not leading.set.progress(1, 999, 999, leading.now_ms)
+    assert leading.set.progress(1, 1000, 1000, leading.now_ms)
+    change = leading.set.due(leading.now_ms)
+    assert change == SetChange(1, frozenset({0, 1}))
+    assert leading.set.due(leading.now_ms) is None, "one at a time"
+    leading.append(2000)
+    assert leading.watermarks() == (1000, 1000), "it counts from the moment of asking"
+    leading.set.decided(2, {0, 1}, leading.now_ms)
+    assert leading.set.members == {0, 1}
+
+
+def test_who_is_far_behind_holds_up_nobody() -> None:
+    leading = Leading(ReplicationOptions(joining_bytes=4096), position=10_000)
+    leading.set.connected(1, 10_000 - 4097, 0, leading.now_ms)
+    leading.append(11_000)
+    assert leading.watermarks() == (11_000, 11_000)
+
+
+def test_who_joins_too_slowly_is_left_off_and_tries_again_later() -> None:
+    leading = Leading(position=100)
+    leading.set.connected(1, 50, 50, leading.now_ms)
+    leading.append(200)
+    assert leading.watermarks() == (100, 100)
+    leading.now_ms += 499
+    assert leading.set.due(leading.now_ms) is None
+    assert leading.watermarks() == (100, 100)
+    leading.now_ms += 1
+    assert leading.set.due(leading.now_ms) is None
+    assert leading.watermarks() == (200, 200)
+    leading.set.progress(1, 60, 60, leading.now_ms)
+    leading.append(300)
+    assert leading.watermarks() == (300, 300)
+    leading.now_ms += 2000
+    leading.set.progress(1, 70, 70, leading.now_ms)
+    leading.append(400)
+    assert leading.watermarks() == (300, 300)
+    leading.set.disconnected(1, leading.now_ms)
+    assert leading.watermarks() == (400, 400)
+
+
+def test_a_member_that_is_behind_for_too_long_is_asked_out_and_counts_until_that_is_answered() -> None:
+    leading = Leading(position=100).joined()
+    leading.append(200)
+    leading.now_ms += 1000
+    leading.set.progress(1, 200, 200, leading.now_ms)
+    leading.append(300)
+    leading.now_ms += 2900
+    leading.append(400)
+    assert leading.set.due(leading.now_ms) is None
+    leading.now_ms += 100
+    change = leading.set.due(leading.now_ms)
+    assert change == SetChange(2, frozenset({0}))
+    assert leading.watermarks() == (200, 200)
+    leading.set.decided(3, change.members, leading.now_ms)
+    assert leading.watermarks() == (400, 400)
+
+
+def test_an_idle_log_puts_nobody_out() -> None:
+    leading = Leading(position=100).joined()
+    leading.now_ms += 60_000
+    assert leading.set.due(leading.now_ms) is None
+    leading.append(200)
+    assert leading.set.due(leading.now_ms) is None
+    assert [each.behind_ms for each in leading.set.lags(leading.now_ms + 7)] == [7]
+
+
+def test_a_member_whose_stream_broke_has_half_a_second_to_come_back() -> None:
+    leading = Leading(position=100).joined()
+    leading.set.disconnected(1, leading.now_ms)
+    leading.now_ms += 499
+    assert leading.set.due(leading.now_ms) is None
+    leading.set.connected(1, 100, 100, leading.now_ms)
+    leading.now_ms += 10_000
+    assert leading.set.due(leading.now_ms) is None
+    leading.set.disconnected(1, leading.now_ms)
+    leading.now_ms += 500
+    assert leading.set.due(leading.now_ms) == SetChange(2, frozenset({0}))
+
+
+def test_a_member_that_lost_what_was_confirmed_is_asked_out_at_once() -> None:
+    leading = Leading(position=100).joined()
+    leading.set.disconnected(1, leading.now_ms)
+    leading.set.connected(1, 99, 99, leading.now_ms)
+    assert leading.set.due(leading.now_ms) == SetChange(2, frozenset({0}))
+    assert leading.watermarks() == (100, 100)
+
+
+def test_a_refusal_ends_the_counting_unless_an_earlier_try_may_have_come_about() -> None:
+    leading = Leading(position=100)
+    leading.set.connected(1, 100, 100, leading.now_ms)
+    change = leading.set.due(leading.now_ms)
+    assert change is not None
+    leading.set.refused(change, leading.now_ms)
+    leading.append(200)
+    assert leading.watermarks() == (200, 200)
+
+    leading.now_ms += 500
+    leading.set.progress(1, 200, 200, leading.now_ms)
+    change = leading.set.due(leading.now_ms)
+    assert change is not None
+    leading.set.unanswered(change, leading.now_ms)
+    leading.append(300)
+    assert leading.set.due(leading.now_ms + 499) is None
+    leading.set.disconnected(1, leading.now_ms)
+    leading.now_ms += 500
+    assert leading.set.due(leading.now_ms) is change, "asked for again, also when it has gone: only so it is settled"
+    leading.set.refused(change, leading.now_ms)
+    assert leading.watermarks() == (200, 200), "the first try may have made it a member"
+    leading.set.decided(2, {0}, leading.now_ms)
+    assert leading.watermarks() == (300, 300)
+
+
+def test_answers_to_what_was_asked_before_change_nothing() -> None:
+    leading = Leading(position=100)
+    leading.set.connected(1, 100, 100, leading.now_ms)
+    old = leading.set.due(leading.now_ms)
+    assert old is not None
+    leading.set.decided(2, {0}, leading.now_ms)  # the registration stream was faster than the answer
+    leading.set.progress(1, 100, 100, leading.now_ms)
+    new = leading.set.due(leading.now_ms)
+    assert new == SetChange(2, frozenset({0, 1}))
+    leading.set.refused(old, leading.now_ms)
+    leading.set.unanswered(old, leading.now_ms)
+    leading.set.decided(1, {0, 7}, leading.now_ms)
+    leading.append(200)
+    assert leading.watermarks() == (100, 100)
+    assert leading.set.members == {0}
+
+
+def test_too_few_in_the_set_is_told() -> None:
+    leading = Leading(ReplicationOptions(min_in_sync_replicas=2), position=100)
+    assert not leading.set.enough
+    calls = leading.calls
+    leading.joined()
+    assert leading.set.enough
+    assert leading.calls == calls + 1
+    leading.set.decided(3, {0}, leading.now_ms)
+    assert not leading.set.enough
+    assert leading.calls == calls + 2
+
+
+def test_members_that_were_never_heard_of_hold_back_all() -> None:
+    leading = Leading(members=frozenset({0, 1, 2}), position=100)
+    leading.set.connected(1, 100, 100, leading.now_ms)
+    assert leading.watermarks() == (0, 0)
+    leading.set.connected(2, 100, 90, leading.now_ms)
+    assert leading.watermarks() == (100, 90)
+    assert leading.set.synced_position_of(2) == 90
+    assert leading.set.synced_position_of(3) == 0
+
+
+@dataclass
+class Follower:
+    """What a replica really has; the master hears of it later."""
+
+    end: int = 0
+    synced: int = 0
+    connected: bool = False
+
+
+class SetMachine(RuleBasedStateMachine):
+    """A master, two replicas and a controller; each word between them comes late, twice or never.
+
+    What must hold at every moment: whoever the controller may elect has all that the master counts as confirmed (S5),
+    and all that it counts as held; no watermark ever falls (C4).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = 1_000_000
+        self.end = self.synced = 0
+        self.followers = {1: Follower(), 2: Follower()}
+        self.version = 1
+        self.decided: frozenset[int] = frozenset({ME})
+        self.on_the_way: list[SetChange] = []
+        self.awaited: SetChange | None = None
+        self.before = (0, 0)
+
+    @initialize(position=st.integers(0, 100), joining_bytes=st.sampled_from([4096, 8192]))
+    def begin(self, position: int, joining_bytes: int) -> None:
+        options = ReplicationOptions(joining_bytes=joining_bytes, lag_ms_max=1000)
+        self.end = self.synced = position
+        self.set = SyncStateSet(ME, 1, {ME}, position, self.now_ms, options, lambda: None)
+
+    @rule(length=st.integers(1, 5000))
+    def append(self, length: int) -> None:
+        self.end += length
+        self.set.appended(self.end, self.now_ms)
+
+    @rule(share=st.integers(0, 4))
+    def sync(self, share: int) -> None:
+        self.synced += (self.end - self.synced) * share // 4
+        self.set.synced(self.synced)
+
+    @rule(number=st.sampled_from([1, 2]), received=st.integers(0, 4), synced=st.integers(0, 4))
+    def follow(self, number: int, received: int, synced: int) -> None:
+        follower = self.followers[number]
+        if follower.connected:
+            follower.end += (self.end - follower.end) * received // 4
+            follower.synced += (follower.end - follower.synced) * synced // 4
+
+    @rule(number=st.sampled_from([1, 2]))
+    def hear(self, number: int) -> None:
+        follower = self.followers[number]
+        if follower.connected:
+            self.set.progress(number, follower.end, follower.synced, self.now_ms)
+        else:
+            self.set.connected(number, follower.end, follower.synced, self.now_ms)
+            follower.connected = True
+
+    @rule(number=st.sampled_from([1, 2]))
+    def part(self, number: int) -> None:
+        follower = self.followers[number]
+        if follower.connected:
+            self.set.disconnected(number, self.now_ms)
+            follower.connected = False
+
+    @rule(milliseconds=st.sampled_from([1, 20, 100, 500, 2000]))
+    def wait(self, milliseconds: int) -> None:
+        self.now_ms += milliseconds
+
+    @rule()
+    def ask(self) -> None:
+        change = self.set.due(self.now_ms)
+        if change is not None:
+            assert self.awaited is None or change.version > self.awaited.version
+            self.awaited = change
+            self.on_the_way.append(change)
+
+    @precondition(lambda self: self.on_the_way)
+    @rule(data=st.data(), again=st.booleans(), answered=st.booleans())
+    def decide(self, data: st.DataObject, again: bool, answered: bool) -> None:
+        change = data.draw(st.sampled_from(self.on_the_way))
+        if not again:
+            self.on_the_way.remove(change)
+        fits = change.version == self.version
+        if fits:
+            self.version += 1
+            self.decided = change.members
+        if answered and change is self.awaited:
+            self.awaited = None
+            if fits:
+                self.set.decided(self.version, self.decided, self.now_ms)
+            else:
+                self.set.refused(change, self.now_ms)
+
+    @precondition(lambda self: self.awaited is not None)
+    @rule()
+    def give_up_waiting(self) -> None:
+        assert self.awaited is not None
+        change, self.awaited = self.awaited, None
+        self.set.unanswered(change, self.now_ms)
+
+    @rule()
+    def publish(self) -> None:
+        self.set.decided(self.version, self.decided, self.now_ms)
+
+    @invariant()
+    def whoever_may_be_elected_has_it(self) -> None:
+        if not hasattr(self, "set"):
+            return
+        for number in self.decided - {ME}:
+            assert self.followers[number].synced >= self.set.confirmed_position
+            assert self.followers[number].end >= self.set.held_position
+        assert self.synced >= self.set.confirmed_position
+        assert self.end >= self.set.held_position
+
+    @invariant()
+    def watermarks_never_fall(self) -> None:
+        if hasattr(self, "set"):
+            now = (self.set.held_position, self.set.confirmed_position)
+            assert now >= self.before
+            assert all(new >= old for new, old in zip(now, self.before, strict=True))
+            self.before = now
+
+    def teardown(self) -> None:
+        """After healing all are in the set, and everything is confirmed (L2)."""
+        if not hasattr(self, "set"):
+            return
+        if self.awaited is not None:
+            self.give_up_waiting()
+        for _ in range(40):
+            self.publish()
+            self.now_ms += 250
+            self.sync(4)
+            for number in self.followers:
+                self.hear(number)
+                self.follow(number, 4, 4)
+                self.hear(number)
+            self.ask()
+            if self.awaited is not None:
+                change, self.awaited = self.awaited, None
+                if change.version == self.version:
+                    self.version += 1
+                    self.decided = change.members
+                    self.set.decided(self.version, self.decided, self.now_ms)
+                else:
+                    self.set.refused(change, self.now_ms)
+            self.whoever_may_be_elected_has_it()
+        assert self.set.members == {0, 1, 2}
+        assert self.set.held_position == self.set.confirmed_position == self.end
+
+
+TestSetMachine = SetMachine.TestCase
+TestSetMachine.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
