@@ -25,7 +25,6 @@ from services.broker.store.message_store import MessageStore, check_place
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.store.retention import SegmentAge
 from services.broker.timer.message_timer import MessageTimer
-from services.broker.timer.recovery import DoneTimers
 from services.common import names
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
@@ -78,7 +77,6 @@ class BrokerCore:
         self._begun_with = Checkpoint()
         self._is_loaded = False
         self._closed: dict[int, int] = {}
-        self._done_timers = DoneTimers(0)
         self.is_finished = False
         self.interests = Interests(options.pop.notify_interests_max)
         self.store = MessageStore(disk, folder, options.log, clock, self._arrived, log)
@@ -112,8 +110,10 @@ class BrokerCore:
         self._begun_with = checkpoint
         self._is_loaded = self.is_finished = False
         self._closed = {}
-        self._done_timers = self.timer.begin_recovery()
-        return self.store.begin(checkpoint.store)
+        begin = self.store.begin(checkpoint.store)
+        if begin >= checkpoint.store.position:
+            self._load()  # at once, so that a slave to which nothing new comes is as ready as others
+        return begin
 
     @property
     def folded_position(self) -> int:
@@ -135,7 +135,7 @@ class BrokerCore:
         self._note_closed(found, self._closed)
         self.state.replay(found, self.store.ensure_queue)
         self._replay_names(found)
-        self._done_timers.note(found)
+        self.timer.note(found)
 
     def _load(self) -> None:
         """All that the checkpoint covers is in the queues: take up the pop state that it tells of."""
@@ -148,6 +148,7 @@ class BrokerCore:
             for number, begin in enumerate(checkpoint.pop.revive_offsets):
                 # Up to where the checkpoint says: a search for its position would trust entries that may be damaged.
                 self._replay_revive_queue(topic, number, begin, known.get(number, (0, 0))[1])
+        self.timer.begin_recovery(checkpoint.store.position)
         self._is_loaded = True
 
     def finish(self) -> None:
@@ -163,7 +164,7 @@ class BrokerCore:
         state = self.state
         state.table.bound_dues(self._clock.steady_ms())
         state.table.restart_ids(self._begun_with.pop.next_number)
-        self.timer.finish_recovery(self._done_timers, self._begun_with.store.position)
+        self.timer.finish()
         self._acknowledge(self._closed)
         self._closed = {}
         self.is_finished = True

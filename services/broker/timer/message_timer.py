@@ -1,6 +1,17 @@
 """The timer of one broker: takes delayed messages in, fires them at their millisecond, takes recalls.
 
 What the articles call TimerMessageStore, without its threads: `service` waits and syncs, the stages decide.
+
+A timer begins as that of a slave, and a master's is one that has finished following:
+
+    begin_recovery(position)    once the store's queues hold what stands in the commit log before that position
+    note(record)                each record from there on, in order, as it is folded in; only memory changes
+    step()                      in between, as `service` does: puts in what was noted, gives nothing out
+    progress(...)               what the master said last (checkpoint sync)
+    finish()                    all of the log is noted and topics are settled: from now on `step` gives out what is due
+    close()                     before another timer is made over the same files; `cut_off` before the log is cut
+
+A slave's timer keeps counts, recalls and what has fired as it goes, so `finish` makes nothing again.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,11 +23,11 @@ import structlog
 from services.broker.options import BrokerOptions
 from services.broker.store.consume_queue import Entry
 from services.broker.store.message_store import Appended, MessageStore
-from services.broker.store.record import HEADER_BYTES, Record, RecordKind, hash_tag, length_at
+from services.broker.store.record import HEADER_BYTES, Record, RecordKind, StoredRecord, hash_tag, length_at
 from services.broker.timer import recovery, timer_checkpoint
 from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay
+from services.broker.timer.following import TimerFollowing
 from services.broker.timer.pending import PendingTimers
-from services.broker.timer.recovery import DoneTimers
 from services.broker.timer.stages import (
     TimerDequeueGet,
     TimerDequeueGetMessage,
@@ -32,10 +43,11 @@ from services.common.clock import Clock
 from services.common.disk import Disk
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
+from services.common.pb.popwheel.v1.broker_pb2 import TimerProgress
 from services.common.put import MessageRun
 
 _ENQUEUED_AT_ONCE = 128
-_CHECKPOINT_NAME = "timercheck"
+_READ_AT_ONCE = 256
 _log = structlog.get_logger()
 
 
@@ -85,7 +97,7 @@ class MessageTimer:
         self._clock = clock
         self._topic_id = topic_id
         self._on_fired = on_fired
-        self._checkpoint: TimerCheckpoint | None = None
+        self._master_queue_offset = 0
         self.saved: TimerCheckpoint | None = None
         """The checkpoint that is on the device; set by whoever saves it."""
         self._begin()
@@ -106,49 +118,48 @@ class MessageTimer:
         self._dequeue_get = TimerDequeueGet(state)
         self._get_message = TimerDequeueGetMessage(state, self._store, self._is_alive)
         self._put_message = TimerDequeuePutMessage(state, self._store, self._is_alive, self._on_fired)
+        self._following = TimerFollowing(state, self._dequeue_get, self._get_message)
 
-    # Recovery
+    # Recovery, and following
 
-    def begin_recovery(self) -> DoneTimers:
-        """Read the timer's checkpoint; all newer records are to be noted in what is given, then `finish_recovery`.
-
-        Raises:
-            UnknownFormatError: the files are of a newer release.
-        """
-        path = self.folder / _CHECKPOINT_NAME
-        self._checkpoint = None
-        if self._disk.exists(path):
-            file = self._disk.open(path)
-            try:
-                self._checkpoint = timer_checkpoint.decode(file.read(0, file.size()))
-            except CorruptDataError as error:
-                _log.error("the timer's checkpoint is damaged, it is made again from the commit log", why=str(error))
-            finally:
-                file.close()
-        return DoneTimers(0 if self._checkpoint is None else self._checkpoint.scan_position)
-
-    def finish_recovery(self, done: DoneTimers, noted_from: int) -> None:
-        """Bring everything to where the commit log ends.
+    def begin_recovery(self, position: int) -> None:
+        """Load what was saved, and bring it to a position of the commit log, or to where it was saved if that is later.
 
         Args:
-            done: what was noted of all records from `noted_from` on.
-            noted_from: position in the commit log.
+            position: where a record begins, or where the log ends; the store's queues are loaded up to there.
 
         Raises:
-            CorruptDataError: the commit log is damaged.
+            CorruptDataError: the commit log is damaged before that position.
+            UnknownFormatError: the files are of a newer release.
         """
-        recovery.scan(self._store, done, done.scan_position, noted_from)
+        checkpoint = timer_checkpoint.load(self._disk, self.path_of_checkpoint())
         now_ms = self._clock.wall_ms()
+        position = max(position, self._store.log.start_position)
         try:
-            recovery.recover(self.state, self._store, self._checkpoint, done, now_ms)
+            recovery.recover(self.state, self._store, checkpoint, position, now_ms)
         except TimerLogDamagedError as error:
             _log.error("the timer log is damaged, it is made again from the commit log", why=str(error))
             self.state.log.close()
             self._begin()
-            done = DoneTimers(0)
-            recovery.scan(self._store, done, 0, self._store.log.end_position)
-            recovery.recover(self.state, self._store, None, done, now_ms)
+            recovery.recover(self.state, self._store, None, position, now_ms)
         self._dequeue_get.open(self.state.curr_read_time_ms)
+
+    def note(self, found: StoredRecord) -> None:
+        """Take note of one record of the commit log, before `finish`."""
+        self._following.note(found)
+
+    def progress(self, confirmed_position: int, progress: TimerProgress) -> None:
+        """How far the master was when the log was confirmed up to a position: what it has done is let go (slave)."""
+        self._master_queue_offset = max(self._master_queue_offset, progress.master_timer_queue_offset)
+        self._following.progress(confirmed_position, progress.last_read_time_ms)
+
+    def finish(self) -> None:
+        """All of the commit log is noted, and this broker goes on with it: what is due fires from now on."""
+        self._following.finish()
+
+    def close(self) -> None:
+        """Close the files; nothing is written."""
+        self.state.log.close()
 
     # What is told from outside
 
@@ -292,7 +303,8 @@ class MessageTimer:
         Raises:
             TimerLogDamagedError: the timer log is damaged; only a recovery helps.
         """
-        now_ms = self._clock.wall_ms()
+        leads = self.state.should_running_dequeue
+        now_ms = self._clock.wall_ms() if leads else self._following.now_ms
         refusals: list[str] = []
         done = 0
         try:
@@ -300,8 +312,11 @@ class MessageTimer:
         except (CorruptDataError, ValueError, OSError) as error:
             refusals.append(f"the timer queue cannot be read: {error}")  # what was read before fires all the same
         # Before what is put in, so that it meets the slot of now.
-        done += self._dequeue_get.step(now_ms, fired_at_once)
-        done += self._get_message.step(fired_at_once)
+        if leads:
+            done += self._dequeue_get.step(now_ms, fired_at_once)
+            done += self._get_message.step(fired_at_once)
+        else:
+            done += self._following.step(_READ_AT_ONCE)
         try:
             done += self._enqueue_put.step(now_ms, _ENQUEUED_AT_ONCE)
         except OSError as error:
@@ -317,7 +332,7 @@ class MessageTimer:
 
     def next_time_ms(self) -> int | None:
         """When there is something to do next, wall clock, if nothing arrives before; None if nothing is pending."""
-        return self._dequeue_get.next_time_ms()
+        return self._dequeue_get.next_time_ms() if self.state.should_running_dequeue else None
 
     @property
     def enqueue_lag(self) -> int:
@@ -348,19 +363,24 @@ class MessageTimer:
         state, previous = self.state, self.saved
         moved = previous is None or (previous.last_read_time_ms, previous.master_timer_queue_offset) != (
             state.commit_read_time_ms,
-            state.commit_queue_offset,
+            self._master_offset(),
         )
         return TimerCheckpoint(
             last_read_time_ms=state.commit_read_time_ms,
             last_timer_log_flush_position=state.log.end_position,
             last_timer_queue_offset=state.commit_queue_offset,
-            master_timer_queue_offset=state.commit_queue_offset,
+            master_timer_queue_offset=self._master_offset(),
             state_version=self._store.epoch,
             timestamp_ms=self._clock.wall_ms() if previous is None or moved else previous.timestamp_ms,
             counter=(0 if previous is None else previous.counter) + (1 if moved else 0),
             scan_position=state.scan_position,
             first_unit_position=state.wheel.oldest_position(),
+            log_position=state.log_end,
         )
+
+    def _master_offset(self) -> int:
+        state = self.state
+        return state.commit_queue_offset if state.should_running_dequeue else self._master_queue_offset
 
     def needed_from(self) -> int | None:
         """The least commit log position that a pending message, or the next recovery, needs; None for none."""
@@ -387,7 +407,7 @@ class MessageTimer:
 
     def path_of_checkpoint(self) -> Path:
         """Where the checkpoint is saved."""
-        return self.folder / _CHECKPOINT_NAME
+        return self.folder / timer_checkpoint.NAME
 
     def _is_alive(self, topic: str, topic_id: int) -> bool:
         """Whether a topic is the one that a message was sent to; 0 if that was not known to this broker then."""

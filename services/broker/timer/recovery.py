@@ -4,6 +4,9 @@ The wheel is made anew from the units of the timer log, in bulk. Units behind th
 and made again from the timer queue: nothing tells which of them a power loss, or a sync that failed, has left. What
 fired, or was rolled, since the slots that are not done were begun stands in the commit log behind the checkpoint's scan
 position. If the timer's files are missing or damaged, all of it is made again from the timer queue (S6).
+
+The timer may have been saved after the broker's own checkpoint. So it is brought to where the commit log ended when it
+was saved, or to where the broker's checkpoint has it, whichever is later; from there on `following` takes the records.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +22,7 @@ from services.broker.store.record import RecordKind, StoredRecord
 from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_timer
 from services.broker.timer.pending import UNREADABLE
 from services.broker.timer.timer_checkpoint import TimerCheckpoint
-from services.broker.timer.timer_state import Recall, TimerLogDamagedError, TimerState, slot_of
+from services.broker.timer.timer_state import Done, Recall, TimerLogDamagedError, TimerState, slot_of
 from services.broker.timer.unit import UnitFlag, hash_topic
 from services.common.errors import CorruptDataError
 
@@ -45,55 +48,64 @@ class DoneTimers:
         """Look at one record."""
         if found.position < self.scan_position:
             return
-        if found.kind == RecordKind.MESSAGE:
-            timer = fired_timer(found)
-            if timer != NONE:
-                self.fired_until_ms = max(self.fired_until_ms, found.store_time_ms)
-        elif found.kind in (RecordKind.TIMER, RecordKind.RECALL):
-            timer = decode_delay(found.origin).predecessor
-        else:
-            return
+        timer = done_timer(found)
         if timer != NONE:
             self.positions.add(timer)
+            if found.kind == RecordKind.MESSAGE:
+                self.fired_until_ms = max(self.fired_until_ms, found.store_time_ms)
+
+
+def done_timer(found: StoredRecord) -> int:
+    """Position of the timer that a record says has fired or was rolled, `NONE` if it says that of none."""
+    if found.kind == RecordKind.MESSAGE:
+        return fired_timer(found)
+    if found.kind in (RecordKind.TIMER, RecordKind.RECALL):
+        return decode_delay(found.origin).predecessor
+    return NONE
 
 
 def recover(
-    state: TimerState, store: MessageStore, checkpoint: TimerCheckpoint | None, done: DoneTimers, now_ms: int
+    state: TimerState, store: MessageStore, checkpoint: TimerCheckpoint | None, position: int, now_ms: int
 ) -> None:
-    """Bring the stages' state to where the commit log ends; nothing is written.
+    """Bring the stages' state to where it was saved, or to a position of the commit log; nothing is written.
 
     Args:
-        state: fresh, with the timer log as its files are.
-        store: recovered.
-        checkpoint: what was saved last; None if there is none, then the whole commit log was read into `done`.
-        done: what the log from its scan position on says.
+        state: fresh, with the timer log as its files are. Its `noted_position` then says how far it knows the log.
+        store: its queues hold what stands in the commit log before `position`, and may hold more.
+        checkpoint: what was saved last; None if there is none, then the whole commit log is read.
+        position: where a record of the commit log begins, or where it ends.
         now_ms: wall clock.
 
     Raises:
-        TimerLogDamagedError: the timer log is damaged before the position that was saved.
+        TimerLogDamagedError: the timer log is damaged before the position that was saved, or was saved for another
+            commit log.
         CorruptDataError: the commit log holds a record that cannot be read.
     """
     queue = store.queue(TIMER_TOPIC, TIMER_QUEUE)
-    min_offset, max_offset = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
-    state.done = done.positions
-    state.done_scan_position = done.scan_position
-    state.done_until_offset = max_offset
+    done = DoneTimers(0 if checkpoint is None else checkpoint.scan_position)
+    scan(store, done, done.scan_position, position)
     if checkpoint is None:
         state.log.reset(0)
-        checkpoint = TimerCheckpoint()
+        saved, newer = TimerCheckpoint(), _Newer(position, [])
         state.curr_read_time_ms = slot_of(now_ms)
     else:
+        saved, newer = checkpoint, _newer(store, done, checkpoint, position)
         state.curr_read_time_ms = checkpoint.last_read_time_ms
+    state.noted_position = newer.end
     state.commit_read_time_ms = state.curr_read_time_ms
     state.fired_until_ms = max(done.fired_until_ms, state.curr_read_time_ms - 1)
-    units = _Units(state, store, checkpoint)
+    units = _Units(state, store, saved, done.positions)
     recalls = units.take()
-    state.log.cut(checkpoint.last_timer_log_flush_position)
-    first_offset = max(min_offset, min(checkpoint.last_timer_queue_offset, max_offset))
+    state.log.cut(saved.last_timer_log_flush_position)
+    min_offset = 0 if queue is None else queue.min_offset
+    first_offset = max(min_offset, saved.last_timer_queue_offset)
     state.curr_queue_offset = state.commit_queue_offset = first_offset
-    waiting = _Waiting(state)
+    waiting = _Waiting(state, done.positions)
     if queue is not None:
-        recalls += waiting.take(store, queue, first_offset)
+        recalls += waiting.take(_records(store, queue, first_offset, position))
+    recalls += waiting.take(found for found in newer.records if found.queue_offset >= first_offset)
+    # Only these will be met: what else has fired is of slots that are done.
+    state.done.update((timer, Done(done.scan_position)) for timer in sorted(units.met | waiting.met))
     for recall in recalls:
         state.recalled[recall.root] = Recall(recall.due_ms, is_dropped=True)
     for timer in (*waiting.recalled(), *units.recalled(recalls)):
@@ -104,9 +116,52 @@ def recover(
         pending=state.pending.total,
         recalled=len(state.recalled),
         queue_offset=state.curr_queue_offset,
-        behind_entries=max_offset - state.curr_queue_offset,
         read_time_ms=state.curr_read_time_ms,
+        position=newer.end,
     )
+
+
+class _Newer(NamedTuple):
+    """What the timer was saved with, of the commit log behind the broker's own checkpoint.
+
+    Args:
+        end: up to where.
+        records: of the timer queue, there.
+    """
+
+    end: int
+    records: list[StoredRecord]
+
+
+def _newer(store: MessageStore, done: DoneTimers, checkpoint: TimerCheckpoint, position: int) -> _Newer:
+    """Read it, and note what is done.
+
+    Raises:
+        TimerLogDamagedError: the commit log does not reach as far as it did when the timer was saved.
+    """
+    # An earlier release did not say how far. What it left was a master's alone, so all of it counts.
+    end = checkpoint.log_position or store.log.end_position
+    records: list[StoredRecord] = []
+    reached = position
+    try:
+        for found in store.log.records(position, end):
+            done.note(found)
+            if found.topic == TIMER_TOPIC:
+                records.append(found)
+            reached = found.position + found.length
+    except CorruptDataError as error:
+        # A torn tail, or damage: whoever reads the log for the queues finds out, and deals with it.
+        _log.info("the timer counts on the commit log as far as it can be read", position=reached, why=str(error))
+    queue = store.queue(TIMER_TOPIC, TIMER_QUEUE)
+    max_offset = 0 if queue is None else queue.max_offset
+    if records:
+        max_offset = max(max_offset, records[-1].queue_offset + 1)
+    if reached < checkpoint.log_position or max_offset < checkpoint.last_timer_queue_offset:
+        raise TimerLogDamagedError(
+            f"the timer was saved when the commit log reached to {checkpoint.log_position} and the timer queue to "
+            f"{checkpoint.last_timer_queue_offset}, but there is less of them"
+        )
+    return _Newer(reached, records)
 
 
 class _Units:
@@ -116,16 +171,19 @@ class _Units:
         state: what they are taken into.
         store: for the records that they lead to.
         checkpoint: how far they are good, and which slots are done.
+        done: timers that have fired or rolled.
     """
 
-    def __init__(self, state: TimerState, store: MessageStore, checkpoint: TimerCheckpoint) -> None:
+    def __init__(self, state: TimerState, store: MessageStore, checkpoint: TimerCheckpoint, done: set[int]) -> None:
         self._state = state
         self._store = store
         self._read_from_ms = checkpoint.last_read_time_ms
         self._end = checkpoint.last_timer_log_flush_position
         self._first_needed = checkpoint.first_unit_position
-        self._done = np.fromiter(state.done, np.int64, len(state.done))
+        self._done = np.fromiter(done, np.int64, len(done))
         self._done.sort()
+        self.met: set[int] = set()
+        """Those of them whose units are held."""
 
     def take(self) -> list[Delay]:
         """Chain all of slots that are not done into the wheel, and count them; what the recalls among them say.
@@ -141,8 +199,7 @@ class _Units:
             if len(units) and int(units["slot_ms"].max()) >= self._read_from_ms + state.wheel.span_ms:
                 raise TimerLogDamagedError("the timer log was written for a larger wheel")
             state.wheel.rebuild(units["slot_ms"], positions)
-            if is_done.any():
-                state.done_until_ms = max(state.done_until_ms, int(units["slot_ms"][is_done].max()))
+            self.met.update(units["position"][is_done].tolist())
             self._count(units[~is_done & (units["flags"] & UnitFlag.TIMER != 0)])
             of_recalls = units[~is_done & (units["flags"] & UnitFlag.DELETE != 0)]
             recalls += [self._delay(unit) for unit in of_recalls]
@@ -218,21 +275,26 @@ class _Waiting:
 
     Args:
         state: what it is taken into.
+        done: timers that have fired or rolled.
     """
 
-    def __init__(self, state: TimerState) -> None:
+    def __init__(self, state: TimerState, done: set[int]) -> None:
         self._state = state
+        self._done = done
+        self.met: set[int] = set()
+        """Those of them that stand there."""
         self._timers: list[_Pending] = []
 
-    def take(self, store: MessageStore, queue: ConsumeQueue, first_offset: int) -> list[Delay]:
-        """Count it; what the recalls in it say.
+    def take(self, records: Iterable[StoredRecord]) -> list[Delay]:
+        """Count records of it; what the recalls in it say.
 
         Raises:
             CorruptDataError: the commit log is damaged.
         """
         recalls: list[Delay] = []
-        for found in _records(store, queue, first_offset):
-            if found.position in self._state.done:
+        for found in records:
+            if found.position in self._done:
+                self.met.add(found.position)
                 continue
             delay = decode_delay(found.origin)
             if found.kind == RecordKind.RECALL:
@@ -248,29 +310,31 @@ class _Waiting:
         return (timer for timer in self._timers if timer.root in self._state.recalled)
 
 
-def _records(store: MessageStore, queue: ConsumeQueue, first_offset: int) -> Iterator[StoredRecord]:
-    """The records of the timer queue from an offset on: by its entries, or by the commit log if those are damaged."""
+def _records(store: MessageStore, queue: ConsumeQueue, first_offset: int, position: int) -> Iterator[StoredRecord]:
+    """The records of the timer queue from an offset on that stand before a position of the commit log: by its entries,
+    or by the commit log if those are damaged."""
     offset = first_offset
     try:
         while offset < queue.max_offset:
             entries = queue.read(offset, min(_READ_AT_ONCE, queue.max_offset - offset))
-            for found in store.read_many(entries):
+            for found in store.read_many([entry for entry in entries if entry.position < position]):
                 check_place(queue, offset, found)
                 yield found
                 offset += 1
+            if entries[-1].position >= position:
+                return
     except (CorruptDataError, ValueError) as error:
         _log.error("the timer queue is damaged, the commit log is read instead", why=str(error))
-        for found in store.log.records(store.log.start_position, store.log.end_position):
+        for found in store.log.records(store.log.start_position, position):
             if found.topic == TIMER_TOPIC and found.queue_offset >= offset:
                 yield found
 
 
 def scan(store: MessageStore, done: DoneTimers, begin: int, end: int) -> None:
-    """Read what lies before the part of the commit log that the broker's own recovery reads.
+    """Note what a part of the commit log says.
 
     Raises:
         CorruptDataError: a record is damaged.
     """
-    records: Iterable[StoredRecord] = store.log.records(max(begin, store.log.start_position), end)
-    for found in records:
+    for found in store.log.records(max(begin, store.log.start_position), end):
         done.note(found)

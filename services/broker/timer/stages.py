@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from services.broker.store.consume_queue import Entry
 from services.broker.store.message_store import MessageStore, check_place
 from services.broker.store.record import Record, RecordKind, StoredRecord
-from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_origin
+from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_origin
 from services.broker.timer.timer_state import (
     SLOT_MS,
     DueUnit,
@@ -55,7 +55,7 @@ class TimerEnqueueGet:
         """
         state = self._state
         queue = self._store.queue(TIMER_TOPIC, TIMER_QUEUE)
-        if queue is None or not state.should_running_dequeue:
+        if queue is None:
             return 0
         count = min(count, state.stage_entries_max - len(state.enqueue_put_queue))
         first = max(state.curr_queue_offset, queue.min_offset)
@@ -125,10 +125,7 @@ class TimerEnqueuePut:
         taken = 0
         while requests and taken < count:
             request = requests[0]
-            if request.position in state.done:
-                # It fired, or was rolled, before the crash that this broker recovered from.
-                state.done.discard(request.position)
-            else:
+            if not state.is_done(request.position, request.delay.due_ms):
                 self._chain_in(request, now_ms, farthest_ms)
             requests.popleft()
             state.commit_queue_offset = request.queue_offset + 1
@@ -163,7 +160,7 @@ class TimerEnqueuePut:
         if slot_ms == state.curr_read_time_ms:
             # Its slot is being read already.
             state.opened(slot_ms).outstanding += 1
-            heapq.heappush(state.due_heap, DueUnit.of(due_ms, flags, request.position, request.length, slot_ms))
+            state.await_unit(DueUnit.of(due_ms, flags, request.position, request.length, slot_ms))
 
 
 class TimerDequeueGet:
@@ -183,10 +180,7 @@ class TimerDequeueGet:
             TimerLogDamagedError: the timer log is damaged.
         """
         state = self._state
-        if not state.should_running_dequeue:
-            return 0
-        self._open_slots(now_ms)
-        loaded = self._load(count)
+        loaded = self.read(now_ms + _LEAD_MS, count)
         given = 0
         while state.due_heap and given < count and state.due_heap[0].fire_ms <= now_ms:
             if len(state.dequeue_get_queue) >= state.stage_entries_max:
@@ -197,12 +191,20 @@ class TimerDequeueGet:
             state.fired_until_ms = max(state.fired_until_ms, now_ms)
         return loaded + given
 
-    def _open_slots(self, now_ms: int) -> None:
-        """Begin to read the slots up to now, and the next one a little before its time."""
+    def read(self, until_ms: int, count: int) -> int:
+        """Begin to read the slots up to a time, and read up to `count` of their units; how many were read.
+
+        Raises:
+            TimerLogDamagedError: the timer log is damaged.
+        """
+        self._open_slots(until_ms)
+        return self._load(count)
+
+    def _open_slots(self, last_ms: int) -> None:
         state = self._state
         while len(state.loading) < _SLOTS_LOADED_AT_ONCE:
             # While older slots cannot be brought to an end the wheel must not come round to them.
-            until_ms = slot_of(min(slot_of(now_ms + _LEAD_MS), state.commit_read_time_ms + state.wheel.span_ms // 2))
+            until_ms = slot_of(min(last_ms, state.commit_read_time_ms + state.wheel.span_ms // 2))
             if state.curr_read_time_ms >= until_ms:
                 break
             next_ms = state.wheel.next_occupied(state.curr_read_time_ms + SLOT_MS, until_ms + SLOT_MS)
@@ -217,7 +219,7 @@ class TimerDequeueGet:
         state = self._state
         slot = state.wheel.slot(slot_ms)
         if slot is not None:
-            state.opened_slots[slot_ms] = OpenSlot(state.begin_position(slot_ms), slot.count, slot.last)
+            state.opened_slots[slot_ms] = OpenSlot(state.begin_position(), slot.count, slot.last)
             state.loading.append(slot_ms)
 
     def _load(self, count: int) -> int:
@@ -234,18 +236,16 @@ class TimerDequeueGet:
             if unit.slot_ms != slot_ms:
                 raise TimerLogDamagedError(f"a unit of slot {unit.slot_ms} stands in the chain of slot {slot_ms}")
         slot.next_position = next_position
-        for _, unit in units:
-            if unit.position in state.done:
-                state.done.discard(unit.position)
-                state.finish(slot_ms)
-            else:
-                slot.units.append(DueUnit.of(unit.due_ms, unit.flags, unit.position, unit.length, slot_ms))
+        slot.units += [DueUnit.of(each.due_ms, each.flags, each.position, each.length, slot_ms) for _, each in units]
         if slot.next_position == NONE:
             # Only now, and all at once: a recall must not come before the message that it recalls.
             state.loading.popleft()
-            state.due_heap += slot.units
-            heapq.heapify(state.due_heap)
-            slot.units = []
+            loaded, slot.units = slot.units, []
+            if state.done:
+                left = [unit for unit in loaded if not state.is_done(unit.position, unit.due_ms)]
+                slot.outstanding -= len(loaded) - len(left)
+                loaded = left
+            state.await_units(loaded)
             state.close_if_done(slot_ms)
         return len(units)
 
@@ -284,20 +284,41 @@ class TimerDequeueGetMessage:
         for unit, stored in zip(due, self._read(due), strict=True):
             state.dequeue_get_queue.popleft()
             if stored is not None:
-                self._decide(unit, stored)
+                delay = decode_delay(stored.origin)
+                if not self._leave_out(unit, stored, delay, unit.rolls):
+                    self._move(unit, stored, delay)
         return count
 
-    def _decide(self, unit: DueUnit, stored: StoredRecord) -> None:
+    def let_go(self, units: Sequence[DueUnit]) -> None:
+        """On a slave: deal with those of the units, whose time the master is done with, that left no trace in the log.
+
+        Args:
+            units: awaited ones. Of those that roll, no further record will come.
+        """
+        awaited = self._state.awaited
+        for unit, stored in zip(units, self._read(units), strict=True):
+            if stored is not None and self._leave_out(unit, stored, decode_delay(stored.origin), False):
+                del awaited[unit.position]
+
+    def _leave_out(self, unit: DueUnit, stored: StoredRecord, delay: Delay, rolls: bool) -> bool:
+        """Whether it is not to be put anywhere: it recalls, was recalled, or its topic is gone."""
         state = self._state
-        delay = decode_delay(stored.origin)
         root = unit.root_of(delay)
-        if stored.kind == RecordKind.RECALL and not unit.rolls:
+        if stored.kind == RecordKind.RECALL and not rolls:
             state.end_recall(root, unit)
         elif stored.kind == RecordKind.TIMER and root in state.recalled:
             state.drop_recalled(root, unit.slot_ms)
         elif stored.kind == RecordKind.TIMER and not self._is_alive(delay.topic, delay.topic_id):
             state.drop_homeless(unit, delay)
-        elif unit.rolls:
+        else:
+            return False
+        return True
+
+    def _move(self, unit: DueUnit, stored: StoredRecord, delay: Delay) -> None:
+        """Have it put into its topic, or into the timer queue again."""
+        state = self._state
+        if unit.rolls:
+            root = unit.root_of(delay)
             origin = delay._replace(root=root, predecessor=unit.position).encode()
             state.dequeue_put_queue.append(Firing(unit, delay, _moved(stored, TIMER_TOPIC, TIMER_QUEUE, origin)))
         else:

@@ -1,21 +1,26 @@
 """The timer checkpoint: 4 KiB that say how far the timers' progress is on disk (DESIGN 5).
 
-Magic `PWTC`, version 2 bytes, CRC-32C 4 bytes of all that follows; then eight numbers of 8 bytes, signed, big-endian,
-and zeros.
+Magic `PWTC`, version 2 bytes, CRC-32C 4 bytes of all that follows; then ten numbers of 8 bytes, signed, big-endian,
+and zeros; the tenth is zero where an earlier release wrote it.
 """
 
 import struct
 from dataclasses import astuple, dataclass
+from pathlib import Path
 
+import structlog
 from google_crc32c import value
 
+from services.common.disk import Disk
 from services.common.errors import CorruptDataError, UnknownFormatError
 
+NAME = "timercheck"
 CHECKPOINT_BYTES = 4096
 _PREFIX = struct.Struct(">4sHI")
-_FIELDS = struct.Struct(">9q")
+_FIELDS = struct.Struct(">10q")
 _MAGIC = b"PWTC"
 _VERSION = 1
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,7 @@ class TimerCheckpoint:
         counter: how many checkpoints were written before.
         scan_position: position of the commit log from which on records tell what has fired of the slots not done.
         first_unit_position: position of the oldest unit of slots not done in the timer log, -1 if there is none.
+        log_position: the commit log up to here is what all this was taken from; 0 if that is not known.
     """
 
     last_read_time_ms: int = 0
@@ -43,6 +49,7 @@ class TimerCheckpoint:
     counter: int = 0
     scan_position: int = 0
     first_unit_position: int = -1
+    log_position: int = 0
 
 
 def encode(checkpoint: TimerCheckpoint) -> bytes:
@@ -67,3 +74,42 @@ def decode(data: bytes) -> TimerCheckpoint:
     if version != _VERSION:
         raise UnknownFormatError(f"the timer checkpoint has format version {version}, this release knows {_VERSION}")
     return TimerCheckpoint(*_FIELDS.unpack_from(body))
+
+
+def load(disk: Disk, path: Path) -> TimerCheckpoint | None:
+    """What a file holds; None if it is not there, or damaged.
+
+    Raises:
+        UnknownFormatError: it was written by a release that this one does not know.
+    """
+    if not disk.exists(path):
+        return None
+    file = disk.open(path)
+    try:
+        return decode(file.read(0, file.size()))
+    except CorruptDataError as error:
+        _log.error("the timer's checkpoint is damaged, it is made again from the commit log", why=str(error))
+        return None
+    finally:
+        file.close()
+
+
+async def cut_off(disk: Disk, folder: Path, position: int) -> None:
+    """Have nothing count on the commit log from a position on, before it is cut there; durably.
+
+    A timer that counts on more is made again from the commit log. To be called when no timer is open.
+
+    Args:
+        disk: where the files are.
+        folder: the timer's.
+        position: of the commit log; 0 if all of it goes.
+
+    Raises:
+        OSError: the device refused.
+    """
+    path = folder / NAME
+    checkpoint = load(disk, path)
+    counts_on_less = checkpoint is not None and 0 < checkpoint.log_position <= position
+    if not counts_on_less and disk.exists(path):
+        disk.remove(path)
+        await disk.sync_folder(folder)

@@ -1,6 +1,7 @@
 """What the stages of the timer share: wheel, timer log, progress, the queues between them."""
 
-from collections import deque
+import heapq
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -53,6 +54,7 @@ class DueUnit(NamedTuple):
         length: of that record.
         rolls: whether it goes round again.
         slot_ms: its slot.
+        due_ms: when its message is due.
     """
 
     fire_ms: int
@@ -61,6 +63,7 @@ class DueUnit(NamedTuple):
     length: int
     rolls: bool
     slot_ms: int
+    due_ms: int
 
     @classmethod
     def of(cls, due_ms: int, flags: int, position: int, length: int, slot_ms: int) -> "DueUnit":
@@ -69,7 +72,8 @@ class DueUnit(NamedTuple):
         What rolls does so at its slot's beginning: it must not hold the slot open until it is due.
         """
         rolls = bool(flags & UnitFlag.ROLL)
-        return cls(slot_ms if rolls else due_ms, bool(flags & UnitFlag.DELETE), position, length, rolls, slot_ms)
+        is_recall = bool(flags & UnitFlag.DELETE)
+        return cls(slot_ms if rolls else due_ms, is_recall, position, length, rolls, slot_ms, due_ms)
 
     def root_of(self, delay: Delay) -> int:
         """By which its message is known, if its record says this: the position of the first one."""
@@ -88,6 +92,18 @@ class Firing(NamedTuple):
     unit: DueUnit
     delay: Delay
     record: Record
+
+
+class Done(NamedTuple):
+    """A timer that the log says is done with, and whose unit was not met yet.
+
+    Args:
+        scan_position: where in the commit log to read from on to learn of it again.
+        topic: of its message, which counts as pending until the unit is met; None if it does not count any more.
+    """
+
+    scan_position: int
+    topic: str | None = None
 
 
 @dataclass(slots=True)
@@ -132,7 +148,7 @@ class TimerState:
         log: the units that are chained into them.
         pending: counts.
         stage_entries_max: how many entries a queue between two stages may hold.
-        log_end: where the commit log ends now.
+        log_end: where the commit log ends now, as long as this broker writes it.
     """
 
     def __init__(
@@ -148,7 +164,10 @@ class TimerState:
         self.pending = pending
         self.stage_entries_max = stage_entries_max
         self._log_end = log_end
-        self.should_running_dequeue = True
+        self.should_running_dequeue = False
+        """Whether what is due is fired: by the master, and not before its recovery is finished."""
+        self.noted_position = 0
+        """Until then: up to where the commit log's records are known."""
         self.curr_queue_offset = 0
         """Of the timer queue: what is read next."""
         self.commit_queue_offset = 0
@@ -173,25 +192,49 @@ class TimerState:
         """Position of each record that is damaged -> what is wrong. Its slot stays open."""
         self.fired_until_ms = 0
         """Nothing that is due at this time or before can be recalled any more."""
-        # What recovery found
-        self.done: set[int] = set()
-        """Positions of timers that fired or rolled before the crash, as long as their units may still be read."""
-        self.done_until_ms = -1
-        """The last slot with units of those."""
-        self.done_scan_position = 0
-        """Where in the commit log the records begin that tell of them."""
-        self.done_until_offset = 0
-        """The timer queue's entries before it may be among those, too."""
+        self.done: OrderedDict[int, Done] = OrderedDict()
+        """What the log says has fired or rolled, by the timers' positions, until their units are met."""
+        self.awaited: dict[int, DueUnit] = {}
+        """On a slave, in place of the heap: units of slots that were read, until the log says what became of them."""
 
-    def begin_position(self, slot_ms: int) -> int:
+    @property
+    def log_end(self) -> int:
+        """Up to where in the commit log the records' say is known here."""
+        return self._log_end() if self.should_running_dequeue else self.noted_position
+
+    def begin_position(self) -> int:
         """Where in the commit log the records may begin that tell what fired of a slot that is begun now."""
-        return self.done_scan_position if slot_ms <= self.done_until_ms else self._log_end()
+        return next(iter(self.done.values())).scan_position if self.done else self.log_end
+
+    def is_done(self, position: int, due_ms: int) -> bool:
+        """Whether the timer whose unit, or record, is met here fired or rolled; it is met only once."""
+        if position not in self.done:
+            return False
+        topic = self.done.pop(position).topic
+        if topic is not None:
+            self.pending.remove(topic, due_ms)
+        return True
+
+    def await_units(self, units: list[DueUnit]) -> None:
+        """These are given out when they are due, or by the master."""
+        if self.should_running_dequeue:
+            self.due_heap += units
+            heapq.heapify(self.due_heap)
+        else:
+            self.awaited.update((unit.position, unit) for unit in units)
+
+    def await_unit(self, unit: DueUnit) -> None:
+        """Likewise of a single one."""
+        if self.should_running_dequeue:
+            heapq.heappush(self.due_heap, unit)
+        else:
+            self.awaited[unit.position] = unit
 
     def opened(self, slot_ms: int) -> OpenSlot:
         """A slot that is open, or is opened by what has just been put into it."""
         slot = self.opened_slots.get(slot_ms)
         if slot is None:
-            slot = self.opened_slots[slot_ms] = OpenSlot(self.begin_position(slot_ms))
+            slot = self.opened_slots[slot_ms] = OpenSlot(self.begin_position())
         return slot
 
     def finish(self, slot_ms: int) -> None:
@@ -219,10 +262,9 @@ class TimerState:
     @property
     def scan_position(self) -> int:
         """From where on in the commit log the records tell all that fired of the slots that are not done."""
-        if self.commit_read_time_ms <= self.done_until_ms or self.commit_queue_offset < self.done_until_offset:
-            return self.done_scan_position
         oldest = next(iter(self.opened_slots.values()), None)
-        return self._log_end() if oldest is None else oldest.begin_position
+        begin = self.log_end if oldest is None else oldest.begin_position
+        return min(begin, self.begin_position())
 
     def recall(self, root: int, topic: str, due_ms: int) -> None:
         """A message is not to be delivered."""
