@@ -70,13 +70,18 @@ class EpochHistory:
         """The last epoch that began, whether it wrote anything or not; 0 if there is none."""
         return self._epochs[-1] if self._epochs else 0
 
+    @property
+    def latest_position(self) -> int:
+        """Where that one began; 0 if there is none."""
+        return self._positions[-1] if self._positions else 0
+
     def begin(self, epoch: int, position: int) -> None:
         """An epoch begins at the log's end.
 
         Raises:
             ValueError: it is not later than the last one, or `position` is before that one's start.
         """
-        if epoch <= self.latest or position < (self._positions[-1] if self._positions else 0):
+        if epoch <= self.latest or position < self.latest_position:
             raise ValueError(f"epoch {epoch} can't begin at {position} after {self!r}")
         self._epochs.append(epoch)
         self._positions.append(position)

@@ -33,13 +33,13 @@ from google_crc32c import extend, value
 from services.common.errors import CorruptDataError, UnknownFormatError
 from services.common.put import MessageRun
 
-_HEADER = struct.Struct(">IIBBBBQIQHQQHBBIH")
+HEADER = struct.Struct(">IIBBBBQIQHQQHBBIH")
 _CHECKED = struct.Struct(">BBBBQIQHQQHBBIH")
 _LENGTH_AND_CHECKSUM = struct.Struct(">II")
-_MAGIC = 0xA7
-_VERSION = 1
+MAGIC = 0xA7
+VERSION = 1
 
-HEADER_BYTES = _HEADER.size
+HEADER_BYTES = HEADER.size
 RECORD_BYTES_MAX = 64 * 1024 * 1024
 TOPIC_BYTES_MAX = 255
 
@@ -146,8 +146,8 @@ def encode(
     if length > RECORD_BYTES_MAX:
         raise ValueError(f"a record of {length} bytes; the log takes {RECORD_BYTES_MAX} at the most")
     header = _CHECKED.pack(
-        _MAGIC,
-        _VERSION,
+        MAGIC,
+        VERSION,
         record.kind,
         0,
         position,
@@ -199,8 +199,8 @@ def encode_run(
             raise ValueError(f"a record of {length} bytes; the log takes {RECORD_BYTES_MAX} at the most")
         checked = (
             _CHECKED.pack(
-                _MAGIC,
-                _VERSION,
+                MAGIC,
+                VERSION,
                 kind,
                 0,
                 position,
@@ -235,7 +235,7 @@ def length_at(data: bytes, offset: int) -> int:
 
 def store_time_ms(header: bytes) -> int:
     """The store time that a record's header says, unchecked."""
-    written: int = _HEADER.unpack_from(header)[8]
+    written: int = HEADER.unpack_from(header)[8]
     return written
 
 
@@ -266,18 +266,16 @@ def decode(data: bytes, offset: int, position: int) -> StoredRecord:
         origin_length,
         system_length,
         _reserved,
-    ) = _HEADER.unpack_from(data, offset)
+    ) = HEADER.unpack_from(data, offset)
     end = offset + length
-    if magic != _MAGIC or length < HEADER_BYTES or length > RECORD_BYTES_MAX or end > len(data):
+    if magic != MAGIC or length < HEADER_BYTES or length > RECORD_BYTES_MAX or end > len(data):
         raise CorruptDataError(f"there is no whole record at {position}")
     if value(data[offset + 8 : end]) != checksum:
         raise CorruptDataError(f"the record at {position} has a wrong checksum")
     if written_position != position:
         raise CorruptDataError(f"the record at {position} was written for position {written_position}")
-    if version != _VERSION:
-        raise UnknownFormatError(
-            f"the record at {position} has format version {version}, this release knows {_VERSION}"
-        )
+    if version != VERSION:
+        raise UnknownFormatError(f"the record at {position} has format version {version}, this release knows {VERSION}")
     topic_start = offset + HEADER_BYTES
     origin_start = topic_start + topic_length
     system_start = origin_start + origin_length
@@ -287,7 +285,7 @@ def decode(data: bytes, offset: int, position: int) -> StoredRecord:
         StoredRecord,
         (
             kind,
-            _topic_name(data[topic_start:origin_start]),
+            topic_name(data[topic_start:origin_start]),
             queue_id,
             data[payload_start:end],
             data[system_start:payload_start],
@@ -304,5 +302,5 @@ def decode(data: bytes, offset: int, position: int) -> StoredRecord:
 
 
 @lru_cache(maxsize=8192)
-def _topic_name(data: bytes) -> str:
+def topic_name(data: bytes) -> str:
     return data.decode()
