@@ -15,9 +15,10 @@ from services.broker.pop.merge_buffer import MergeBuffer
 from services.broker.store import record
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import Record, RecordKind
+from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer import recovery
 from services.broker.timer.delay import Delay
+from services.broker.timer.following import TimerFollowing
 from services.broker.timer.message_timer import MessageTimer, Step
 from services.broker.timer.recovery import DoneTimers
 from services.broker.timer.service import TimerService
@@ -138,6 +139,7 @@ def pops_skip_a_message(patch: pytest.MonkeyPatch) -> None:
 def what_has_fired_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Recovery does not look for timers that have fired."""
     patch.setattr(DoneTimers, "note", lambda self, found: None)
+    patch.setattr(TimerFollowing, "_done", lambda self, timer, position, topic: None)
 
 
 def slots_are_skipped(patch: pytest.MonkeyPatch) -> None:
@@ -162,6 +164,13 @@ def recalls_are_forgotten_at_a_restart(patch: pytest.MonkeyPatch) -> None:
             return []
 
         patch.setattr(of, "take", take_messages)
+    note = TimerFollowing.note
+
+    def note_messages(self: TimerFollowing, found: StoredRecord) -> None:
+        if found.kind != RecordKind.RECALL:
+            note(self, found)
+
+    patch.setattr(TimerFollowing, "note", note_messages)
 
 
 def timers_fire_a_second_early(patch: pytest.MonkeyPatch) -> None:
