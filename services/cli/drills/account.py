@@ -11,6 +11,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+_HANDLE_WORDS = 9
+_ORIGIN, _BROKER, _QUEUE, _OFFSET = 4, 5, 6, 7
+_FROM_TOPIC = "0"
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -181,6 +185,11 @@ class Account:
         """Messages whose ack was answered with OK."""
         return sum(message.acked for message in self._messages.values())
 
+    @property
+    def timers_count(self) -> int:
+        """Delayed messages sent with OK."""
+        return sum(message.due_ms is not None and message.sent_at is not None for message in self._messages.values())
+
     def late_ms(self) -> list[float]:
         """By how much each delayed message was late when it first came."""
         return sorted(
@@ -240,6 +249,19 @@ class Account:
 def _repeated(message: _Message) -> bool:
     """Whether it came more than once without the excuse of an ack in doubt."""
     return len(message.deliveries) > 1 + message.excused or sum(each.attempt == 1 for each in message.deliveries) > 1
+
+
+def place_of(topic: str, receipt_handle: str) -> Place | None:
+    """Where a message stands, as its receipt handle tells; None if it came by way of a retry, or cannot be told.
+
+    Args:
+        topic: its topic.
+        receipt_handle: as `services.common.receipt` makes it.
+    """
+    words = receipt_handle.split(" ")
+    if len(words) != _HANDLE_WORDS or words[_ORIGIN] != _FROM_TOPIC or not words[_OFFSET].isdigit():
+        return None
+    return Place(topic, f"{words[_BROKER]}:{words[_QUEUE]}", int(words[_OFFSET]))
 
 
 def longest_gap(times: Sequence[float], begin: float, end: float) -> float:

@@ -1,6 +1,7 @@
 """The account of a drill finds each kind of fault, and no others."""
 
-from services.cli.drills.account import Account, Delivery, Place, Verdict, longest_gap
+from services.cli.drills.account import Account, Delivery, Place, Verdict, longest_gap, place_of
+from services.common.receipt import FROM_RETRY_TOPIC, FROM_TOPIC, HandleMaker
 
 DUE_MS = 1_800_000_000_000
 
@@ -138,3 +139,10 @@ def test_gaps() -> None:
     assert longest_gap([0.5, 1.5, 2.0, 5.0], 1.0, 4.0) == 2.0
     assert longest_gap([0.5, 3.5], 1.0, 4.0) == 3.0, "it began before the interval"
     assert longest_gap([0.0, 1.0, 2.0], 1.0, 2.0) == 1.0
+
+
+def test_a_receipt_handle_tells_the_place() -> None:
+    for origin, place in ((FROM_TOPIC, Place("t", "broker-0:3", 7)), (FROM_RETRY_TOPIC, None)):
+        handle = HandleMaker(b"key", "g", "t", 1, 2, 3, 4, origin, "broker-0", 3).handle(7)
+        assert place_of("t", handle) == place
+    assert place_of("t", "another server's") is None

@@ -1,0 +1,132 @@
+"""How commands ask the controller's admin API, and show what it answers."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import click
+
+from services.cli.errors import CommandError, WrongUseError
+from services.cli.table import print_table
+
+_TIMEOUT_S = 10.0
+_NOT_LEADING = "HA_NOT_AVAILABLE"
+
+Format = Literal["table", "json"]
+Row = Mapping[str, Any]
+
+output_option = click.option(
+    "-o", "output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form of the answer."
+)
+
+
+class AdminApi:
+    """The admin API of the controllers of one cluster.
+
+    Args:
+        servers: base addresses, `http://127.0.0.1:8080`, commas between several.
+    """
+
+    def __init__(self, servers: str) -> None:
+        self._servers = [server.strip().rstrip("/") for server in servers.split(",")]
+
+    def request(self, method: str, path: str, body: object = None, timeout_s: float = _TIMEOUT_S) -> Any:
+        """Ask, and give what was answered; None where the answer is empty. One that does not lead is passed by.
+
+        Args:
+            method: of HTTP.
+            path: below `/api/v1`, its parts already quoted.
+            body: what is sent as JSON.
+            timeout_s: for the answer.
+
+        Raises:
+            CommandError: it was refused, or nobody answered.
+        """
+        for server in self._servers[:-1]:
+            try:
+                return _request(server, method, path, body, timeout_s)
+            except RefusedError as error:
+                if error.code != _NOT_LEADING:
+                    raise
+            except _SilentError:
+                continue
+        return _request(self._servers[-1], method, path, body, timeout_s)
+
+
+class RefusedError(CommandError):
+    """The controller refused.
+
+    Args:
+        code: why, in a word.
+        sentence: why.
+    """
+
+    def __init__(self, code: str, sentence: str) -> None:
+        super().__init__(f"{code}: {sentence}")
+        self.code = code
+        self.sentence = sentence
+
+
+class _SilentError(CommandError):
+    """Nobody answers there."""
+
+
+def _request(server: str, method: str, path: str, body: object, timeout_s: float) -> Any:
+    import httpx
+
+    try:
+        answer = httpx.request(method, f"{server}/api/v1{path}", json=body, timeout=timeout_s, trust_env=False)
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise WrongUseError(f"--server must be like http://127.0.0.1:8080, not {server}") from error
+    except httpx.TimeoutException as error:
+        raise _SilentError(f"the controller at {server} did not answer within {timeout_s:.0f} s") from error
+    except httpx.HTTPError as error:
+        raise _SilentError(
+            f"no controller answers at {server} ({error}); start one, or name another with --server"
+        ) from error
+    if answer.is_success:
+        return answer.json() if answer.content else None
+    raise _refusal(answer.content) or CommandError(f"{server} answered with HTTP status {answer.status_code}")
+
+
+def _refusal(content: bytes) -> RefusedError | None:
+    """The refusal that was answered; None if it is not one of the admin API's."""
+    try:
+        refusal = json.loads(content)
+    except ValueError:
+        return None
+    if not isinstance(refusal, dict) or not isinstance(refusal.get("message"), str):
+        return None
+    return RefusedError(str(refusal.get("code", "REFUSED")), refusal["message"])
+
+
+def moment(time_ms: int) -> str:
+    """A time in UTC, to the millisecond."""
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03}Z"
+
+
+def show(row: Row, output: Format) -> None:
+    """Print the properties of one thing."""
+    if output == "json":
+        click.echo(json.dumps(row, indent=2))
+    else:
+        print_table(("property", "value"), [(name, cell(value)) for name, value in row.items()])
+
+
+def show_all(rows: Sequence[Row], output: Format, columns: Sequence[str]) -> None:
+    """Print things of one kind, a line for each."""
+    if output == "json":
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        print_table(columns, [[cell(row[column]) for column in columns] for row in rows])
+
+
+def cell(value: object) -> str:
+    """A value in words."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(cell, value))
+    return str(value)

@@ -1,0 +1,120 @@
+"""What `popwheel admin cluster` and `admin broker` say: a contract with those who script against it."""
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from tests.unit.cli.fake_admin_api import GROUP, REPLICAS, STATUS, FakeAdminApi
+from tests.unit.cli.test_main import call, sentence_of
+
+WORD = "lose-broker-0"
+LOSS = {"code": "BAD_REQUEST", "message": f"up to 96 bytes may be lost; say the word {WORD}"}
+NOT_LEADING = {"code": "HA_NOT_AVAILABLE", "message": "127.0.0.1:8083 leads"}
+
+
+def lines_of(result: Result) -> list[list[str]]:
+    """The words of each line."""
+    assert result.exit_code == 0, result.output
+    return [line.split() for line in result.stdout.splitlines()]
+
+
+def ask(answers: dict[str, tuple[int, Any]], *words: str) -> tuple[Result, list[tuple[str, Any]]]:
+    """Call `admin` with an API that answers so; also what it was asked."""
+    with FakeAdminApi(answers) as api:
+        return call("admin", "--server", api.url, *words), api.asked
+
+
+def test_status_shows_groups_and_processes() -> None:
+    result, _ = ask({"GET /cluster/status": (200, STATUS)}, "cluster", "status")
+    assert lines_of(result) == [
+        ["GROUP", "EPOCH", "MASTER", "IN", "SYNC", "LAG", "CHECKPOINT", "TROUBLE"],
+        ["broker-0", "3", "0", "0,", "1", "1:", "12", "B", "3", "ms", "1.2", "s", "-"],
+        [],
+        ["KIND", "NAME", "REPLICA", "ROLE", "ADDRESS", "PID", "SINCE", "READY"],
+        ["broker", "broker-0", "0", "master", "127.0.0.1:41000", "100", "2023-11-14T22:13:20.000Z", "yes"],
+        ["broker", "broker-0", "1", "slave", "127.0.0.1:41001", "101", "2023-11-14T22:13:20.000Z", "yes"],
+    ]
+
+
+def test_status_as_json_is_what_the_controller_says() -> None:
+    result, _ = ask({"GET /cluster/status": (200, STATUS)}, "cluster", "status", "-o", "json")
+    assert json.loads(result.stdout) == STATUS
+
+
+def test_a_group_without_a_master_is_shown_with_its_trouble() -> None:
+    dead = {**REPLICAS[0], "alive": False, "lag_bytes": None, "lag_ms": None}
+    silent = {**REPLICAS[1], "lag_bytes": None, "lag_ms": None}
+    group = {**GROUP, "master": None, "trouble": "all are dead", "checkpoint": None, "replicas": [dead, silent]}
+    result, _ = ask({"GET /brokers": (200, {"groups": [group]})}, "broker", "list")
+    line = lines_of(result)[1]
+    assert line == ["broker-0", "3", "-", "0,", "1", "0:", "dead,", "1:", "?", "-", "all", "are", "dead"]
+
+
+def test_one_group() -> None:
+    answers = {"GET /brokers/broker-0": (200, GROUP)}
+    result, _ = ask(answers, "broker", "describe", "broker-0")
+    assert lines_of(result)[-1] == ["1", "slave", "yes", "yes", "127.0.0.1:41001", "3", "4096", "12", "3"]
+    result, _ = ask(answers, "broker", "describe", "broker-0", "-o", "json")
+    assert json.loads(result.stdout) == GROUP
+    result, _ = ask(answers, "broker", "list", "a/b")
+    assert result.exit_code == 2
+
+
+def test_switchover() -> None:
+    after = {**GROUP, "master": 1, "epoch": 4}
+    answers = {"POST /brokers/broker-0/switchover": (200, after)}
+    result, asked = ask(answers, "broker", "switchover", "broker-0", "-o", "json")
+    assert json.loads(result.stdout) == {"group": "broker-0", "master": 1, "epoch": 4}
+    assert asked == [("POST /brokers/broker-0/switchover", {})]
+    result, asked = ask(answers, "broker", "switchover", "broker-0", "--to", "1")
+    assert asked == [("POST /brokers/broker-0/switchover", {"to": 1})]
+    assert ["master", "1"] in lines_of(result)
+
+
+def test_an_unclean_election_wants_a_word() -> None:
+    answers: dict[str, tuple[int, Any]] = {"POST /brokers/broker-0/unclean-election": (400, LOSS)}
+    result, asked = ask(answers, "broker", "elect-unclean", "broker-0")
+    assert sentence_of(result) == f"nothing was done: {LOSS['message']}"
+    assert asked == [("POST /brokers/broker-0/unclean-election", {"word": ""})]
+    result, _ = ask(answers, "broker", "elect-unclean", "broker-0", "--word", "please")
+    assert sentence_of(result) == f"BAD_REQUEST: {LOSS['message']}"
+    answers = {"POST /brokers/broker-0/unclean-election": (200, {**GROUP, "master": 1, "epoch": 4})}
+    result, asked = ask(answers, "broker", "elect-unclean", "broker-0", "--replica", "1", "--word", WORD)
+    assert result.exit_code == 0
+    assert asked == [("POST /brokers/broker-0/unclean-election", {"word": WORD, "replica": 1})]
+
+
+def test_of_several_controllers_the_one_that_leads_answers() -> None:
+    with (
+        FakeAdminApi({"GET /cluster/status": (500, NOT_LEADING)}) as one,
+        FakeAdminApi({"GET /cluster/status": (200, STATUS)}) as other,
+    ):
+        servers = f"http://127.0.0.1:1,{one.url},{other.url}"
+        result = call("admin", "--server", servers, "cluster", "status", "-o", "json")
+        assert json.loads(result.stdout) == STATUS
+        result = call("admin", "--server", f"{other.url},{one.url}", "broker", "list")
+        assert sentence_of(result).startswith("NOT_FOUND"), "a refusal is an answer"
+        result = call("admin", "--server", f"http://127.0.0.1:1,{one.url}", "cluster", "status")
+        assert sentence_of(result) == "HA_NOT_AVAILABLE: 127.0.0.1:8083 leads"
+
+
+def test_watching_shows_only_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    aged = {**GROUP, "checkpoint": {"version": 18, "age_ms": 9, "duration_ms": 1}}
+    later = {**GROUP, "epoch": 4, "master": 1}
+    answers: dict[str, tuple[int, Any]] = {}
+    states = iter([GROUP, aged, later])
+
+    def advance() -> None:
+        try:
+            answers["GET /cluster/status"] = (200, {**STATUS, "broker_groups": [next(states)]})
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    advance()
+    monkeypatch.setattr("services.cli.admin_cluster._wait", lambda _: advance())
+    with FakeAdminApi(answers) as api:
+        result = call("admin", "--server", api.url, "cluster", "status", "-w", "-o", "json")
+    shown = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [each["broker_groups"][0]["epoch"] for each in shown] == [3, 4]
