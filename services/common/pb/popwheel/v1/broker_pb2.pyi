@@ -1145,6 +1145,7 @@ class LogChunk(_message.Message):
     START_POSITION_FIELD_NUMBER: _builtins.int
     TIME_MS_FIELD_NUMBER: _builtins.int
     END_POSITION_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_CONTINUES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the master."""
     first: _builtins.bool
@@ -1165,6 +1166,8 @@ class LogChunk(_message.Message):
     time_ms: _builtins.int
     """The master's wall clock, and its log's end: for the lag."""
     end_position: _builtins.int
+    checkpoint_continues: _builtins.bool
+    """`checkpoint` is a part of the file; the next message goes on with it."""
     @_builtins.property
     def epochs(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpochStart]:
         """The master's epochs, up to where the chunk ends."""
@@ -1183,10 +1186,11 @@ class LogChunk(_message.Message):
         start_position: _builtins.int = ...,
         time_ms: _builtins.int = ...,
         end_position: _builtins.int = ...,
+        checkpoint_continues: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "confirmed_position", b"confirmed_position", "cut_position", b"cut_position", "data", b"data", "end_position", b"end_position", "epoch", b"epoch", "epochs", b"epochs", "first", b"first", "position", b"position", "start_position", b"start_position", "time_ms", b"time_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoint_continues", b"checkpoint_continues", "confirmed_position", b"confirmed_position", "cut_position", b"cut_position", "data", b"data", "end_position", b"end_position", "epoch", b"epoch", "epochs", b"epochs", "first", b"first", "position", b"position", "start_position", b"start_position", "time_ms", b"time_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
