@@ -9,24 +9,25 @@ A timer begins as that of a slave, and a master's is one that has finished follo
     step()                      in between, as `service` does: puts in what was noted, gives nothing out
     progress(...)               what the master said last (checkpoint sync)
     finish()                    all of the log is noted and topics are settled: from now on `step` gives out what is due
-    close()                     before another timer is made over the same files; `cut_off` before the log is cut
+    cut_off(position)           before the commit log is cut there
+    close()                     before another timer is made over the same files
 
 A slave's timer keeps counts, recalls and what has fired as it goes, so `finish` makes nothing again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from services.broker.options import BrokerOptions
-from services.broker.store.consume_queue import Entry
-from services.broker.store.message_store import Appended, MessageStore
-from services.broker.store.record import HEADER_BYTES, Record, RecordKind, StoredRecord, hash_tag, length_at
+from services.broker.store.message_store import MessageStore
+from services.broker.store.record import StoredRecord
 from services.broker.timer import recovery, timer_checkpoint
-from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay
+from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC
 from services.broker.timer.following import TimerFollowing
+from services.broker.timer.intake import TimerIntake
 from services.broker.timer.pending import PendingTimers
 from services.broker.timer.stages import (
     TimerDequeueGet,
@@ -37,14 +38,12 @@ from services.broker.timer.stages import (
 )
 from services.broker.timer.timer_checkpoint import TimerCheckpoint
 from services.broker.timer.timer_log import TimerLog
-from services.broker.timer.timer_state import SLOT_MS, TimerLogDamagedError, TimerRequest, TimerState
+from services.broker.timer.timer_state import TimerLogDamagedError, TimerState
 from services.broker.timer.wheel import TimerWheel
 from services.common.clock import Clock
 from services.common.disk import Disk
 from services.common.errors import CorruptDataError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 from services.common.pb.popwheel.v1.broker_pb2 import TimerProgress
-from services.common.put import MessageRun
 
 _ENQUEUED_AT_ONCE = 128
 _READ_AT_ONCE = 256
@@ -118,6 +117,7 @@ class MessageTimer:
         self._dequeue_get = TimerDequeueGet(state)
         self._get_message = TimerDequeueGetMessage(state, self._store, self._is_alive)
         self._put_message = TimerDequeuePutMessage(state, self._store, self._is_alive, self._on_fired)
+        self.intake = TimerIntake(state, self._store, options, self._clock, self._topic_id, self._is_alive)
         self._following = TimerFollowing(state, self._dequeue_get, self._get_message)
 
     # Recovery, and following
@@ -157,140 +157,31 @@ class MessageTimer:
         """All of the commit log is noted, and this broker goes on with it: what is due fires from now on."""
         self._following.finish()
 
+    async def cut_off(self, position: int) -> bool:
+        """Have nothing that is saved count on the commit log from a position on, before it is cut there; durably.
+
+        Nothing does if all that was saved had been confirmed.
+
+        Args:
+            position: where the log will end.
+
+        Returns:
+            Whether this timer itself knows more, so that another is to be made in its place.
+
+        Raises:
+            OSError: the device refused.
+        """
+        path = self.path_of_checkpoint()
+        checkpoint = timer_checkpoint.load(self._disk, path)
+        counts_on_less = checkpoint is not None and 0 < checkpoint.log_position <= position
+        if not counts_on_less and self._disk.exists(path):
+            self._disk.remove(path)
+            await self._disk.sync_folder(self.folder)
+        return self.state.log_end > position
+
     def close(self) -> None:
         """Close the files; nothing is written."""
         self.state.log.close()
-
-    # What is told from outside
-
-    def accept(self, run: MessageRun) -> tuple[list[Record], list[Delay | None]]:
-        """The records of a delayed run: of the timer queue, or of the topic itself where the time has come already.
-
-        They count as pending at once, so that the limits hold for what comes next; to be followed by `appended`, or by
-        `withdrawn` if they could not be appended.
-
-        Returns:
-            The records in order, and what each says; None for those that are not delayed any more.
-
-        Raises:
-            StatusError: ILLEGAL_DELIVERY_TIME or TOO_MANY_REQUESTS; nothing was changed.
-        """
-        now_ms = self._clock.wall_ms()
-        options, pending = self._options, self.state.pending
-        topic_id = self._topic_id(run.topic) or 0
-        records: list[Record] = []
-        delays: list[Delay | None] = []
-        delayed = 0
-        in_second: dict[int, int] = {}
-        for payload, properties, tag, due_ms in zip(
-            run.payloads, run.system_properties, run.tags, run.due_ms, strict=True
-        ):
-            if due_ms <= now_ms:
-                delays.append(None)
-                records.append(Record(RecordKind.MESSAGE, run.topic, run.queue_id, payload, properties, hash_tag(tag)))
-                continue
-            if due_ms - now_ms > options.delay_ms_max:
-                raise StatusError(
-                    Code.ILLEGAL_DELIVERY_TIME,
-                    f"the delivery time is {due_ms - now_ms} ms ahead, at most {options.delay_ms_max} are possible "
-                    "(broker.timer.delay_ms_max)",
-                )
-            if pending.total + delayed >= options.timers_max:
-                raise StatusError(
-                    Code.TOO_MANY_REQUESTS,
-                    f"{pending.total} delayed messages are pending, {options.timers_max} may be "
-                    "(broker.timer.timers_max); send later",
-                )
-            second = due_ms // SLOT_MS
-            before = in_second.get(second, 0)
-            if pending.at(due_ms) + before >= options.timers_per_slot_max:
-                raise StatusError(
-                    Code.TOO_MANY_REQUESTS,
-                    f"{pending.at(due_ms)} messages are due within that second, {options.timers_per_slot_max} may be "
-                    "(broker.timer.timers_per_slot_max); choose another delivery time",
-                )
-            in_second[second] = before + 1
-            delayed += 1
-            delay = Delay(run.topic, run.queue_id, topic_id, due_ms)
-            delays.append(delay)
-            records.append(
-                Record(
-                    RecordKind.TIMER, TIMER_TOPIC, TIMER_QUEUE, payload, properties, hash_tag(tag), 0, delay.encode()
-                )
-            )
-        for taken in delays:
-            if taken is not None:
-                pending.add(taken.topic, taken.due_ms)
-        return records, delays
-
-    def appended(self, appended: Appended, delays: Sequence[Delay | None]) -> None:
-        """What `accept` gave was appended; what it says need not be read from the log again."""
-        handed, handed_max = self.state.handed, self._options.stage_entries_max
-        ends = [*appended.positions[1:], appended.end_position]
-        for offset, position, end, delay in zip(appended.queue_offsets, appended.positions, ends, delays, strict=True):
-            if delay is not None and len(handed) < handed_max:
-                handed.append(TimerRequest(offset, position, end - position, False, delay))
-
-    def withdrawn(self, delays: Sequence[Delay | None]) -> None:
-        """What `accept` gave could not be appended."""
-        for delay in delays:
-            if delay is not None:
-                self.state.pending.remove(delay.topic, delay.due_ms)
-
-    def recall(self, topic: str, root: int, due_ms: int, message_id: str) -> Record | None:
-        """The record that recalls a message, to be appended; then `state.recall`. None if it is recalled already.
-
-        Args:
-            topic: where it would go.
-            root: position of its first record.
-            due_ms: when it would be delivered.
-            message_id: the sender's.
-
-        Raises:
-            StatusError: PRECONDITION_FAILED: it is too late. MESSAGE_NOT_FOUND: there is no such message.
-                TOO_MANY_REQUESTS. UNSUPPORTED.
-        """
-        state = self.state
-        if not self._options.recall:
-            raise StatusError(Code.UNSUPPORTED, "recalling delayed messages is switched off (broker.timer.recall)")
-        if root in state.recalled:
-            return None
-        if due_ms <= max(self._clock.wall_ms(), state.fired_until_ms):
-            raise StatusError(
-                Code.PRECONDITION_FAILED,
-                "it is too late, its delivery time has come: the message has been delivered or is being delivered, "
-                "unless it was recalled before",
-            )
-        if not self._holds(topic, root, due_ms, message_id):
-            raise StatusError(Code.MESSAGE_NOT_FOUND, "the broker holds no such delayed message (any more)")
-        if len(state.recalled) >= self._options.recalls_max:
-            raise StatusError(
-                Code.TOO_MANY_REQUESTS,
-                f"{len(state.recalled)} recalls are remembered, the limit (broker.timer.recalls_max); try again later",
-            )
-        origin = Delay(topic, 0, 0, due_ms, root=root).encode()
-        return Record(RecordKind.RECALL, TIMER_TOPIC, TIMER_QUEUE, b"", origin=origin)
-
-    def _holds(self, topic: str, root: int, due_ms: int, message_id: str) -> bool:
-        """Whether a message that is not due is there: a power loss may have taken it, with flush=async, or its topic
-        may be gone. Its first record tells, unless retention has deleted that, which nothing not durable lives to see.
-        """
-        log = self._store.log
-        if root < log.start_position:
-            return True
-        length = length_at(log.read(root, HEADER_BYTES), 0) if root < log.end_position else 0
-        try:
-            stored = self._store.read(Entry(root, length, 0))
-        except CorruptDataError:
-            return False
-        if stored.kind != RecordKind.TIMER:
-            return False
-        delay = decode_delay(stored.origin)
-        return (
-            (delay.topic, delay.due_ms, delay.root) == (topic, due_ms, NONE)
-            and self._is_alive(topic, delay.topic_id)
-            and SystemProperties.FromString(stored.system_properties).message_id == message_id
-        )
 
     # The round
 

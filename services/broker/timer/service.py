@@ -1,4 +1,8 @@
-"""Waits for the timer: fires at the millisecond, saves every second (TimerFlushService), deletes what is done."""
+"""Waits for the timer: fires at the millisecond, saves every second (TimerFlushService), deletes what is done.
+
+On a slave it does the same, but for firing: it is told that something has `arrived` when records were noted. It is
+stopped before the timer finishes following, and started again when the topics are settled.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,6 +15,7 @@ from services.broker.timer.message_timer import MessageTimer
 from services.broker.timer.timer_state import TimerLogDamagedError
 from services.common.clock import Clock
 from services.common.disk import Disk, replace_file
+from services.common.errors import StatusError
 
 _log = structlog.get_logger()
 
@@ -34,7 +39,8 @@ class TimerService:
         clock: the time.
         flush_interval_ms: how often it is saved.
         clean_interval_ms: how often files that are done are deleted.
-        sync: brings the commit log to the device.
+        sync: returns when the commit log is on the device, and what it holds now will not be cut off any more. A
+            StatusError says that this broker leads no more.
         confirm_later: makes what was appended readable.
         on_failure: told if it can't go on.
     """
@@ -144,6 +150,9 @@ class TimerService:
                 await self.save()
             except OSError as error:
                 _log.error("the timer's progress could not be saved, trying again", error=str(error))
+            except StatusError as error:
+                _log.info("the timer's progress is not saved any more", why=error.message)
+                return
 
     async def save(self) -> None:
         """Bring timer log, wheel and checkpoint to the device, if anything has changed, in an order that a crash at
@@ -151,6 +160,7 @@ class TimerService:
 
         Raises:
             OSError: the device refused.
+            StatusError: this broker leads no more.
         """
         timer = self._timer
         state = timer.state

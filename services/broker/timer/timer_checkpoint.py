@@ -92,24 +92,3 @@ def load(disk: Disk, path: Path) -> TimerCheckpoint | None:
         return None
     finally:
         file.close()
-
-
-async def cut_off(disk: Disk, folder: Path, position: int) -> None:
-    """Have nothing count on the commit log from a position on, before it is cut there; durably.
-
-    A timer that counts on more is made again from the commit log. To be called when no timer is open.
-
-    Args:
-        disk: where the files are.
-        folder: the timer's.
-        position: of the commit log; 0 if all of it goes.
-
-    Raises:
-        OSError: the device refused.
-    """
-    path = folder / NAME
-    checkpoint = load(disk, path)
-    counts_on_less = checkpoint is not None and 0 < checkpoint.log_position <= position
-    if not counts_on_less and disk.exists(path):
-        disk.remove(path)
-        await disk.sync_folder(folder)

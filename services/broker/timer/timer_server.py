@@ -70,7 +70,7 @@ class TimerServer:
         for run in runs:
             result = PutResult(_OK)
             try:
-                of_run, delays_of_run = timer.accept(run)
+                of_run, delays_of_run = timer.intake.accept(run)
             except StatusError as error:
                 result.code, result.error = int(error.code), error.message
             else:
@@ -83,9 +83,9 @@ class TimerServer:
         try:
             appended = self._store.put(records)
         except StatusError:
-            timer.withdrawn(delays)
+            timer.intake.withdrawn(delays)
             raise
-        timer.appended(appended, delays)
+        timer.intake.appended(appended, delays)
         first = 0
         for run, result in taken:
             end = first + len(run.payloads)
@@ -101,6 +101,12 @@ class TimerServer:
             first = end
         return results
 
+    def handle(self, run: MessageRun, index: int, position: int) -> str:
+        """The recall handle of a message of a run whose TIMER record stands at `position`; none if it is negative."""
+        if position < 0:
+            return _NOT_DELAYED
+        return self._handle(run.topic, run.system_properties[index], run.due_ms[index], position)
+
     def _handle(self, topic: str, properties: bytes, due_ms: int, position: int) -> str:
         message_id = overview.system_properties(properties).message_id
         return recall_handle.encode(self._view.receipt_key, topic, self._broker_name, position, due_ms, message_id)
@@ -108,7 +114,7 @@ class TimerServer:
     async def recall(self, call: Call, request: pb.RecallRequest) -> pb.RecallResponse:
         """Take a message back that is not due yet; durably, when this is answered (T4)."""
         handle = recall_handle.decode(self._view.receipt_key, request.topic, request.recall_handle)
-        record = self._timer.recall(request.topic, handle.position, handle.due_ms, handle.message_id)
+        record = self._timer.intake.recall(request.topic, handle.position, handle.due_ms, handle.message_id)
         if record is not None:
             try:
                 self._store.put([record])

@@ -68,16 +68,16 @@ class TimerWorld(World):
             [""] * len(bodies),
             [self.begin_ms + due_ms for due_ms in dues_ms],
         )
-        records, delays = self.timer.accept(run)
+        records, delays = self.timer.intake.accept(run)
         appended = self.core.store.put(records)
-        self.timer.appended(appended, delays)
+        self.timer.intake.appended(appended, delays)
         if flushed:
             self.flush()
         return list(appended.positions)
 
     def recall(self, position: int, body: bytes, due_ms: int) -> None:
-        """Take a message back, durably; raises as `MessageTimer.recall` does."""
-        record = self.timer.recall(TOPIC, position, self.begin_ms + due_ms, body.hex())
+        """Take a message back, durably; raises as `TimerIntake.recall` does."""
+        record = self.timer.intake.recall(TOPIC, position, self.begin_ms + due_ms, body.hex())
         if record is not None:
             self.core.store.put([record])
             self.timer.state.recall(position, TOPIC, self.begin_ms + due_ms)

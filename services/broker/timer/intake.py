@@ -1,0 +1,172 @@
+"""What senders ask of the timer: to take delayed messages in, within limits, and to take them back."""
+
+from collections.abc import Callable, Sequence
+
+from services.broker.options import TimerOptions
+from services.broker.store.consume_queue import Entry
+from services.broker.store.message_store import Appended, MessageStore
+from services.broker.store.record import HEADER_BYTES, Record, RecordKind, hash_tag, length_at
+from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay
+from services.broker.timer.timer_state import SLOT_MS, TimerRequest, TimerState
+from services.common.clock import Clock
+from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
+from services.common.put import MessageRun
+
+
+class TimerIntake:
+    """Says what is to be appended for delayed messages and recalls, and keeps account of it.
+
+    Args:
+        state: what the stages share.
+        store: where all messages are.
+        options: limits.
+        clock: the time.
+        topic_id: id of the topic that has a name now, None if there is none.
+        is_alive: whether the topic of that name is still the one with that id.
+    """
+
+    def __init__(
+        self,
+        state: TimerState,
+        store: MessageStore,
+        options: TimerOptions,
+        clock: Clock,
+        topic_id: Callable[[str], int | None],
+        is_alive: Callable[[str, int], bool],
+    ) -> None:
+        self._state = state
+        self._store = store
+        self._options = options
+        self._clock = clock
+        self._topic_id = topic_id
+        self._is_alive = is_alive
+
+    def accept(self, run: MessageRun) -> tuple[list[Record], list[Delay | None]]:
+        """The records of a delayed run: of the timer queue, or of the topic itself where the time has come already.
+
+        They count as pending at once, so that the limits hold for what comes next; to be followed by `appended`, or by
+        `withdrawn` if they could not be appended.
+
+        Returns:
+            The records in order, and what each says; None for those that are not delayed any more.
+
+        Raises:
+            StatusError: ILLEGAL_DELIVERY_TIME or TOO_MANY_REQUESTS; nothing was changed.
+        """
+        now_ms = self._clock.wall_ms()
+        options, pending = self._options, self._state.pending
+        topic_id = self._topic_id(run.topic) or 0
+        records: list[Record] = []
+        delays: list[Delay | None] = []
+        delayed = 0
+        in_second: dict[int, int] = {}
+        for payload, properties, tag, due_ms in zip(
+            run.payloads, run.system_properties, run.tags, run.due_ms, strict=True
+        ):
+            if due_ms <= now_ms:
+                delays.append(None)
+                records.append(Record(RecordKind.MESSAGE, run.topic, run.queue_id, payload, properties, hash_tag(tag)))
+                continue
+            if due_ms - now_ms > options.delay_ms_max:
+                raise StatusError(
+                    Code.ILLEGAL_DELIVERY_TIME,
+                    f"the delivery time is {due_ms - now_ms} ms ahead, at most {options.delay_ms_max} are possible "
+                    "(broker.timer.delay_ms_max)",
+                )
+            if pending.total + delayed >= options.timers_max:
+                raise StatusError(
+                    Code.TOO_MANY_REQUESTS,
+                    f"{pending.total} delayed messages are pending, {options.timers_max} may be "
+                    "(broker.timer.timers_max); send later",
+                )
+            second = due_ms // SLOT_MS
+            before = in_second.get(second, 0)
+            if pending.at(due_ms) + before >= options.timers_per_slot_max:
+                raise StatusError(
+                    Code.TOO_MANY_REQUESTS,
+                    f"{pending.at(due_ms)} messages are due within that second, {options.timers_per_slot_max} may be "
+                    "(broker.timer.timers_per_slot_max); choose another delivery time",
+                )
+            in_second[second] = before + 1
+            delayed += 1
+            delay = Delay(run.topic, run.queue_id, topic_id, due_ms)
+            delays.append(delay)
+            records.append(
+                Record(
+                    RecordKind.TIMER, TIMER_TOPIC, TIMER_QUEUE, payload, properties, hash_tag(tag), 0, delay.encode()
+                )
+            )
+        for taken in delays:
+            if taken is not None:
+                pending.add(taken.topic, taken.due_ms)
+        return records, delays
+
+    def appended(self, appended: Appended, delays: Sequence[Delay | None]) -> None:
+        """What `accept` gave was appended; what it says need not be read from the log again."""
+        handed, handed_max = self._state.handed, self._options.stage_entries_max
+        ends = [*appended.positions[1:], appended.end_position]
+        for offset, position, end, delay in zip(appended.queue_offsets, appended.positions, ends, delays, strict=True):
+            if delay is not None and len(handed) < handed_max:
+                handed.append(TimerRequest(offset, position, end - position, False, delay))
+
+    def withdrawn(self, delays: Sequence[Delay | None]) -> None:
+        """What `accept` gave could not be appended."""
+        for delay in delays:
+            if delay is not None:
+                self._state.pending.remove(delay.topic, delay.due_ms)
+
+    def recall(self, topic: str, root: int, due_ms: int, message_id: str) -> Record | None:
+        """The record that recalls a message, to be appended; then `TimerState.recall`. None if it is recalled already.
+
+        Args:
+            topic: where it would go.
+            root: position of its first record.
+            due_ms: when it would be delivered.
+            message_id: the sender's.
+
+        Raises:
+            StatusError: PRECONDITION_FAILED: it is too late. MESSAGE_NOT_FOUND: there is no such message.
+                TOO_MANY_REQUESTS. UNSUPPORTED.
+        """
+        state = self._state
+        if not self._options.recall:
+            raise StatusError(Code.UNSUPPORTED, "recalling delayed messages is switched off (broker.timer.recall)")
+        if root in state.recalled:
+            return None
+        if due_ms <= max(self._clock.wall_ms(), state.fired_until_ms):
+            raise StatusError(
+                Code.PRECONDITION_FAILED,
+                "it is too late, its delivery time has come: the message has been delivered or is being delivered, "
+                "unless it was recalled before",
+            )
+        if not self._holds(topic, root, due_ms, message_id):
+            raise StatusError(Code.MESSAGE_NOT_FOUND, "the broker holds no such delayed message (any more)")
+        if len(state.recalled) >= self._options.recalls_max:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"{len(state.recalled)} recalls are remembered, the limit (broker.timer.recalls_max); try again later",
+            )
+        origin = Delay(topic, 0, 0, due_ms, root=root).encode()
+        return Record(RecordKind.RECALL, TIMER_TOPIC, TIMER_QUEUE, b"", origin=origin)
+
+    def _holds(self, topic: str, root: int, due_ms: int, message_id: str) -> bool:
+        """Whether a message that is not due is there: a power loss may have taken it, with flush=async, or its topic
+        may be gone. Its first record tells, unless retention has deleted that, which nothing not durable lives to see.
+        """
+        log = self._store.log
+        if root < log.start_position:
+            return True
+        length = length_at(log.read(root, HEADER_BYTES), 0) if root < log.end_position else 0
+        try:
+            stored = self._store.read(Entry(root, length, 0))
+        except CorruptDataError:
+            return False
+        if stored.kind != RecordKind.TIMER:
+            return False
+        delay = decode_delay(stored.origin)
+        return (
+            (delay.topic, delay.due_ms, delay.root) == (topic, due_ms, NONE)
+            and self._is_alive(topic, delay.topic_id)
+            and SystemProperties.FromString(stored.system_properties).message_id == message_id
+        )
