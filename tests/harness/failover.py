@@ -1,0 +1,273 @@
+"""A cluster with replicas that are killed, paused and cut apart, and the official client at work on it meanwhile."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from services.cli.drills.account import Account, Delivery, Verdict, place_of
+from services.cli.links import LinksClient
+from services.cli.relay import CUT, Passage
+from tests.harness.cluster import ClusterCommand
+from tests.harness.standalone import ROOT
+
+GROUP = "broker-0"
+TOPICS = (("FailoverOrdered", "NORMAL", 1), ("FailoverSpread", "NORMAL", 8), ("FailoverLater", "DELAY", 8))
+CONTROLLER = "controller"
+
+_LOOK_S = 0.05
+_HEALTHY_S_MAX = 40.0
+_FLOW_S_MAX = 30.0
+_DRAIN_S_MAX = 40.0
+_QUIET_S = 1.5
+
+
+class ReplicatedCluster:
+    """One broker group of several replicas, with relays. Use as a context manager.
+
+    Args:
+        folder: for data and output.
+        words: more words for its command line.
+        replicas: of the group.
+        controllers: how many.
+    """
+
+    def __init__(self, folder: Path, *words: str, replicas: int = 2, controllers: int = 1) -> None:
+        self.command = ClusterCommand(
+            folder,
+            *("--groups", "1", "--replicas", str(replicas), "--controllers", str(controllers), "--proxies", "1"),
+            "--relays",
+            *words,
+        )
+        self.links = LinksClient(self.command.data_dir)
+        self._replicas = replicas
+
+    @property
+    def address(self) -> str:
+        """Where clients are served."""
+        return self.command.rows()["proxy-0"][0]
+
+    def group(self) -> dict[str, Any] | None:
+        """The broker group as the controller shows it; None while no controller answers."""
+        code, text = self.command.page(f"{self.command.url}/api/v1/brokers/{GROUP}")
+        return dict(json.loads(text)) if code == 200 else None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether there is a master, and all replicas are in sync with it."""
+        group = self.group()
+        return group is not None and group["master"] is not None and len(group["sync_state_set"]) == self._replicas
+
+    async def wait_until_healthy(self) -> dict[str, Any]:
+        """Wait for that; the group then."""
+        await self.wait_until(lambda: self.healthy, _HEALTHY_S_MAX, "all replicas in sync")
+        group = self.group()
+        assert group is not None
+        return group
+
+    async def wait_for_epoch_after(self, epoch: int) -> dict[str, Any]:
+        """Wait until a later epoch has a master; the group then."""
+        found: list[dict[str, Any]] = []
+
+        def later() -> bool:
+            group = self.group()
+            if group is None or group["epoch"] <= epoch or group["master"] is None:
+                return False
+            found.append(group)
+            return True
+
+        await self.wait_until(later, _HEALTHY_S_MAX, f"a master of an epoch after {epoch}")
+        return found[-1]
+
+    async def wait_until(self, wanted: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Wait until it is so, while other tasks go on."""
+        until = time.monotonic() + timeout_s
+        while not await asyncio.to_thread(wanted):
+            assert time.monotonic() < until, f"not in {timeout_s:.0f} s: {what}; {self.group()}"
+            await asyncio.sleep(_LOOK_S)
+
+    def pid(self, name: str) -> int:
+        """Number of a process, as the kernel knows it: the controller may be away, or not know it any more."""
+        for pid in self.command.pids()[1:]:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if _name_of([word.decode() for word in words], self._replicas) == name:
+                return pid
+        raise AssertionError(f"no process {name}")
+
+    def signal(self, name: str, number: signal.Signals) -> int:
+        """Send a process a signal; its number."""
+        pid = self.pid(name)
+        os.kill(pid, number)
+        return pid
+
+    def kill_all(self) -> None:
+        """Kill all processes but the parent, which starts them again."""
+        for pid in self.command.pids()[1:]:
+            os.kill(pid, signal.SIGKILL)
+
+    def cut(self, one: str, other: str, passage: Passage = CUT) -> None:
+        """Cut two processes apart."""
+        self.links.between(one, other, passage)
+
+    def heal(self) -> None:
+        """Undo all cuts."""
+        self.links.heal()
+
+    def replica(self, number: int) -> str:
+        """The name of a replica's process."""
+        return f"{GROUP}-{number}"
+
+    def switch_over(self, words: tuple[str, ...] = ()) -> None:
+        """Have the master hand its role over, by the command line."""
+        command = [sys.executable, "-m", "services.cli.main", "admin", "--server", self.command.url]
+        run = subprocess.run(
+            [*command, "broker", "switchover", GROUP, *words], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stderr
+
+    def make_topics(self) -> None:
+        """Make the topics of `FailoverLoad`."""
+        command = [sys.executable, "-m", "services.cli.main", "admin", "--server", self.command.url]
+        for name, kind, queues in TOPICS:
+            subprocess.run(
+                [*command, "topic", "create", name, "--type", kind, "--queues", str(queues)],
+                cwd=ROOT,
+                capture_output=True,
+                check=True,
+            )
+
+    def __enter__(self) -> Self:
+        self.command.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.command.__exit__(kind, error, traceback)
+
+
+def _name_of(words: list[str], replicas: int) -> str:
+    """What the process of a command line is called."""
+    settings = dict(word.split("=", 1) for word in words if "=" in word)
+    verb = next((word for word in words if word in ("broker", "controller", "proxy")), "")
+    match verb:
+        case "broker":
+            name = str(json.loads(settings["broker.name"]))
+            return name if replicas == 1 else f"{name}-{settings['broker.replica']}"
+        case "proxy":
+            return str(json.loads(settings["proxy.name"]))
+        case _:
+            return verb
+
+
+class FailoverLoad:
+    """`tests.interop.failover_client` at work; use as a context manager.
+
+    Args:
+        folder: for its output and its log.
+        address: of the proxy.
+        name: what its messages begin with: another one for each load on one cluster.
+    """
+
+    def __init__(self, folder: Path, address: str, name: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.account = Account()
+        self.quiet = False
+        self._name = name
+        self._output, self._errors = folder / f"{name}.events", folder / f"{name}.errors"
+        self._seen = 0
+        with self._output.open("wb") as output, self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.interop.failover_client", address, name],
+                cwd=ROOT,
+                env={**os.environ, "HOME": str(folder), "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=errors,
+            )
+
+    def read(self) -> None:
+        """Write down what it has told since the last time."""
+        with self._output.open("rb") as output:
+            output.seek(self._seen)
+            for line in output:
+                if not line.endswith(b"\n"):
+                    break
+                self._seen += len(line)
+                self._enter(json.loads(line))
+
+    def _enter(self, event: dict[str, Any]) -> None:
+        account, body = self.account, str(event.get("body", ""))
+        match event["event"]:
+            case "trying":
+                account.trying(body, event["sender"], event["number"], event["due_ms"])
+            case "sent":
+                account.sent(body, event["at"], event["offset"])
+            case "failed":
+                account.failed(f"{event['call']}: {event['error']}")
+            case "delivered":
+                if body.startswith(f"{self._name}-"):  # not of an earlier load
+                    place = place_of(event["topic"], event["handle"])
+                    account.delivered(body, Delivery(event["at"], event["at_ms"], event["attempt"], place))
+            case "acking":
+                account.ack_asked(body)
+            case "acked":
+                account.acked(body)
+            case "quiet":
+                self.quiet = True
+
+    async def flows(self, cluster: ReplicatedCluster, more: int = 20) -> None:
+        """Wait until so many more messages were sent, and as many came and were acked."""
+        self.read()
+        account = self.account
+        sent, acked = account.sent_count + more, account.acked_count + more
+
+        def enough() -> bool:
+            self.read()
+            return account.sent_count >= sent and account.acked_count >= acked
+
+        await cluster.wait_until(enough, _FLOW_S_MAX, f"traffic; {account.failures[-5:]}")
+
+    async def settle(self, cluster: ReplicatedCluster) -> Verdict:
+        """Send no more, wait until all has come and a little longer, end; and what the account says."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"quiet\n")
+        self._process.stdin.flush()
+
+        def all_came() -> bool:
+            self.read()
+            return self.quiet and not self.account.owed
+
+        with contextlib.suppress(AssertionError):  # the verdict names what is missing
+            await cluster.wait_until(all_came, _DRAIN_S_MAX, "all that was sent")
+        await asyncio.sleep(_QUIET_S)
+        self.read()
+        return self.account.verdict()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(20 if error is None else 1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if error is not None:
+            self.read()
+            error.add_note(
+                f"failures of the official client: {self.account.failures[-10:]}\n{self.account.verdict().explain()}\n"
+                f"{self._errors.read_text()[-2000:]}"
+            )

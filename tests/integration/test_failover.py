@@ -1,0 +1,149 @@
+"""Real replicas killed, paused and cut apart under load of the official client: nothing lost, nothing twice (S1, S2,
+S3, T1, T2, P3).
+
+Each drill is done a few times in the default run, `FAILOVER_ROUNDS` times if that is set (`make drills`: 10).
+"""
+
+import asyncio
+import itertools
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.failover import CONTROLLER, GROUP, FailoverLoad, ReplicatedCluster
+
+ROUNDS = int(os.environ.get("FAILOVER_ROUNDS", "0"))
+PAUSE_S = 10.0
+CUT_S = 5.0
+CONTROLLER_AWAY_S = 1.0
+TEST_S_MAX = 120 + 60 * ROUNDS
+
+_names = (f"load{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicatedCluster]:
+    with ReplicatedCluster(tmp_path_factory.mktemp("failover")) as running:
+        running.make_topics()
+        yield running
+
+
+async def drill(
+    cluster: ReplicatedCluster, folder: Path, rounds: int, strike: Callable[[int, int], Awaitable[None]]
+) -> None:
+    """Strike again and again under load, and see that nothing has happened that must not.
+
+    Args:
+        cluster: that is struck.
+        folder: for the load's output.
+        rounds: how often, if `FAILOVER_ROUNDS` does not say.
+        strike: is told the numbers of master and slave; returns when the failure is over.
+    """
+    await cluster.wait_until_healthy()
+    with FailoverLoad(folder, cluster.address, next(_names)) as load:
+        await load.flows(cluster)
+        for _ in range(ROUNDS or rounds):
+            before = await cluster.wait_until_healthy()
+            await load.flows(cluster)
+            await strike(before["master"], 1 - before["master"])
+            await cluster.wait_until_healthy()
+            await load.flows(cluster)
+        verdict = await load.settle(cluster)
+        assert verdict.faults == {}, verdict.explain()
+        assert load.account.sent_count > 50 * (ROUNDS or rounds)
+
+
+async def epoch(cluster: ReplicatedCluster) -> int:
+    group = await cluster.wait_until_healthy()
+    return int(group["epoch"])
+
+
+@pytest.mark.timeout(TEST_S_MAX)
+async def test_kill_9_of_the_master(cluster: ReplicatedCluster, tmp_path: Path) -> None:
+    async def strike(master: int, slave: int) -> None:
+        before = await epoch(cluster)
+        cluster.signal(cluster.replica(master), signal.SIGKILL)
+        after = await cluster.wait_for_epoch_after(before)
+        assert after["master"] == slave
+
+    await drill(cluster, tmp_path, 2, strike)
+
+
+@pytest.mark.timeout(TEST_S_MAX)
+async def test_the_master_hangs_and_comes_back(cluster: ReplicatedCluster, tmp_path: Path) -> None:
+    async def strike(master: int, slave: int) -> None:
+        before = await epoch(cluster)
+        cluster.signal(cluster.replica(master), signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(PAUSE_S):
+                after = await cluster.wait_for_epoch_after(before)
+                assert after["master"] == slave
+                await asyncio.sleep(PAUSE_S)
+        except TimeoutError:
+            pass
+        finally:
+            cluster.signal(cluster.replica(master), signal.SIGCONT)
+
+    await drill(cluster, tmp_path, 1, strike)
+
+
+@pytest.mark.timeout(TEST_S_MAX)
+@pytest.mark.parametrize("apart", ["controller", "slave", "both"])
+async def test_the_master_is_cut_off(cluster: ReplicatedCluster, tmp_path: Path, apart: str) -> None:
+    async def strike(master: int, slave: int) -> None:
+        others = {"controller": [CONTROLLER], "slave": [cluster.replica(slave)]}
+        for other in others.get(apart, [*others["controller"], *others["slave"]]):
+            await asyncio.to_thread(cluster.cut, cluster.replica(master), other)
+        try:
+            await asyncio.sleep(CUT_S)
+        finally:
+            await asyncio.to_thread(cluster.heal)
+
+    await drill(cluster, tmp_path, 1, strike)
+
+
+@pytest.mark.timeout(TEST_S_MAX)
+async def test_kill_9_of_the_controller(cluster: ReplicatedCluster, tmp_path: Path) -> None:
+    async def strike(master: int, slave: int) -> None:
+        before = await epoch(cluster)
+        cluster.signal(CONTROLLER, signal.SIGKILL)
+        await asyncio.sleep(CONTROLLER_AWAY_S)
+        after = await cluster.wait_until_healthy()
+        assert (after["epoch"], after["master"]) == (before, master), "it finds them as they were"
+
+    await drill(cluster, tmp_path, 2, strike)
+
+
+@pytest.mark.timeout(TEST_S_MAX)
+async def test_kill_9_of_all(cluster: ReplicatedCluster, tmp_path: Path) -> None:
+    async def strike(master: int, slave: int) -> None:
+        before = await epoch(cluster)
+        cluster.kill_all()
+        await cluster.wait_for_epoch_after(before)
+
+    await drill(cluster, tmp_path, 1, strike)
+
+
+@pytest.mark.timeout(TEST_S_MAX)
+async def test_switchover(cluster: ReplicatedCluster, tmp_path: Path) -> None:
+    async def strike(master: int, slave: int) -> None:
+        before = await epoch(cluster)
+        await asyncio.to_thread(cluster.switch_over, ("--to", str(slave)))
+        after = await cluster.wait_for_epoch_after(before)
+        assert after["master"] == slave
+
+    await drill(cluster, tmp_path, 3, strike)
+
+
+@pytest.mark.timeout(TEST_S_MAX)
+async def test_sigterm_hands_over(cluster: ReplicatedCluster, tmp_path: Path) -> None:
+    async def strike(master: int, slave: int) -> None:
+        before = await epoch(cluster)
+        cluster.signal(cluster.replica(master), signal.SIGTERM)
+        after = await cluster.wait_for_epoch_after(before)
+        assert (after["name"], after["master"]) == (GROUP, slave)
+
+    await drill(cluster, tmp_path, 1, strike)

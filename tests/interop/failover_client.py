@@ -1,0 +1,129 @@
+"""The official Python client at work while masters come and go, told as JSON lines on standard output.
+
+A program of its own (`python -m tests.interop.failover_client ENDPOINT NAME`) for the same reason as
+`tests.interop.scenarios`. Two threads send, one message after the other: to a topic of one queue, and to one of many;
+a third sends delayed messages. Three threads receive and ack. It judges nothing; tests do. A line `quiet` on standard
+input ends the sends, its end ends all.
+"""
+
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
+
+ORDERED = "FailoverOrdered"
+SPREAD = "FailoverSpread"
+LATER = "FailoverLater"
+GROUP = "failover"
+SEND_EVERY_S = 0.02
+POLL_S = 2
+INVISIBLE_S = 60
+"""Longer than any test takes: a message that comes again does so for another reason."""
+REQUEST_TIMEOUT_S = 10
+PAUSE_S = 0.1
+DELAYS_S = (1, 2, 3, 5)
+
+_writing = threading.Lock()
+
+
+def report(event: str, **facts: object) -> None:
+    """Tell one thing that happened, and when, in seconds of the monotonic clock."""
+    line = json.dumps({"event": event, "at": time.monotonic(), **facts}) + "\n"
+    with _writing:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+
+
+def send(endpoint: str, topic: str, name: str, quiet: threading.Event) -> None:
+    """Send one message after the other until it is to be quiet."""
+    producer = Producer(configuration(endpoint), [topic])
+    producer.startup()
+    number = 0
+    while not quiet.wait(SEND_EVERY_S):
+        number += 1
+        body = f"{name}-{topic}-{number}"
+        message = Message()
+        message.topic = topic
+        message.body = body.encode()
+        due_ms = None
+        if topic == LATER:
+            due_s = int(time.time()) + DELAYS_S[number % len(DELAYS_S)]
+            message.delivery_timestamp = due_s
+            due_ms = due_s * 1000
+        report("trying", body=body, sender=f"{name}-{topic}", number=number, due_ms=due_ms)
+        try:
+            receipt = producer.send(message)
+            report("sent", body=body, offset=receipt.offset if topic == ORDERED else None)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test judges it
+            report("failed", call="send", error=repr(error))
+    producer.shutdown()
+
+
+def consume(endpoint: str, topic: str, ending: threading.Event) -> None:
+    """Receive and ack until the end."""
+    consumer = SimpleConsumer(configuration(endpoint), GROUP, await_duration=POLL_S)
+    consumer.startup()
+    consumer.subscribe(topic, FilterExpression())
+    while not ending.is_set():
+        try:
+            messages = consumer.receive(16, INVISIBLE_S) or ()
+            report("polled", count=len(messages))
+        except Exception as error:  # noqa: BLE001 - as above
+            report("failed", call="receive", error=repr(error))
+            ending.wait(PAUSE_S)
+            continue
+        for message in messages:
+            tell(message)
+            body = message.body.decode()
+            report("acking", body=body)
+            try:
+                consumer.ack(message)
+                report("acked", body=body)
+            except Exception as error:  # noqa: BLE001 - as above
+                report("failed", call="ack", body=body, error=repr(error))
+    consumer.shutdown()
+
+
+def tell(message: Any) -> None:
+    """What came."""
+    report(
+        "delivered",
+        body=message.body.decode(),
+        topic=message.topic,
+        attempt=message.delivery_attempt,
+        handle=message.receipt_handle,
+        at_ms=time.time() * 1000,
+    )
+
+
+def configuration(endpoint: str) -> ClientConfiguration:
+    """How to reach the proxy."""
+    return ClientConfiguration(endpoint, Credentials(), request_timeout=REQUEST_TIMEOUT_S)
+
+
+def main() -> None:
+    """Work until standard input ends."""
+    endpoint, name = sys.argv[1:]
+    quiet, ending = threading.Event(), threading.Event()
+    topics = (ORDERED, SPREAD, LATER)
+    senders = [threading.Thread(target=send, args=(endpoint, topic, name, quiet)) for topic in topics]
+    consumers = [threading.Thread(target=consume, args=(endpoint, topic, ending)) for topic in topics]
+    for thread in (*senders, *consumers):
+        thread.start()
+    for line in sys.stdin:
+        if line.strip() == "quiet":
+            quiet.set()
+            for thread in senders:
+                thread.join()
+            report("quiet")
+    quiet.set()
+    ending.set()
+    for thread in (*senders, *consumers):
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()
