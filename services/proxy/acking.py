@@ -1,12 +1,19 @@
 """AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue: any proxy serves any handle.
 
-The broker that gave a handle out is read from the handle; only that broker checks it.
+The broker that gave a handle out is read from the handle; only that broker checks it, whichever replica of it is the
+master now.
+
+When it can't be told whether a call was done it is made again (`reaching`). If it was, the handle is void by then, and
+the broker says so: that is what was asked for, so the client is told OK. It is sure as long as the handle's invisible
+duration lasts: nothing but the client's own calls voids it before.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from services.common import receipt
+from services.common.clock import Clock
 from services.common.cluster import ClusterView
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
@@ -25,18 +32,23 @@ from services.common.pb.popwheel.v1.broker_pb2 import (
     DeadLetterRequest,
     EntryResult,
 )
-from services.proxy.brokers import Brokers
+from services.proxy.failover_metrics import FailoverMetrics
 from services.proxy.limit_error import LimitError
+from services.proxy.no_master_error import NoMasterError
 from services.proxy.options import ProxyOptions
+from services.proxy.reaching import Reaching, RefusedAgainError
 from services.proxy.renewal import RenewalBook
 from services.proxy.resources import full_name
-from services.proxy.statuses import OK, of_rpc_error, status
+from services.proxy.statuses import OK, status
 from services.proxy.validation import check_changed_invisible, check_group_name, check_topic_name
 from services.rpc.methods import ACK, CHANGE_INVISIBLE, DEAD_LETTER
-from services.rpc.service import Call, Channel
-from services.rpc.status import RpcError
+from services.rpc.service import Call
+
+CLOCKS_DIFFER_MS = 1_000
+"""By so much the clock of a broker may be ahead of this process', when it comes to whether a handle has expired."""
 
 _DONE = AckMessageResultEntry(status=OK)
+_DONE_BEFORE = EntryResult(code=Code.OK)
 
 
 class Acking:
@@ -44,17 +56,28 @@ class Acking:
 
     Args:
         view: for the key of the handles' signature.
-        brokers: the brokers there are.
+        reaching: the way to the brokers.
         renewals: handles that are kept renewed, and no more once they are done with.
         options: limits.
+        clock: for what has expired.
+        metrics: what is counted.
     """
 
-    def __init__(self, view: ClusterView, brokers: Brokers, renewals: RenewalBook, options: ProxyOptions) -> None:
+    def __init__(
+        self,
+        view: ClusterView,
+        reaching: Reaching,
+        renewals: RenewalBook,
+        options: ProxyOptions,
+        clock: Clock,
+        metrics: FailoverMetrics,
+    ) -> None:
         self._view = view
-        self._brokers = brokers
+        self._reaching = reaching
         self._renewals = renewals
         self._options = options
-        self._timeout_s = options.receive.pop_timeout_ms / 1000
+        self._clock = clock
+        self._metrics = metrics
 
     async def ack(self, call: Call, request: AckMessageRequest) -> AckMessageResponse:
         """Acknowledge messages: a status for each, and theirs on top if they all have the same.
@@ -74,7 +97,7 @@ class Acking:
                 "receive.acknowledgements_max",
             )
         handles = [entry.receipt_handle for entry in entries]
-        refusals = await self._ack_all(group, topic, handles)
+        refusals = await self._ack_all(call, group, topic, handles)
         self._renewals.drop([handle for index, handle in enumerate(handles) if index not in refusals])
         results = [_DONE] * len(handles)
         for index, refusal in refusals.items():
@@ -97,12 +120,9 @@ class Acking:
         group, topic = self._names(full_name(request.group), full_name(request.topic))
         handle = request.receipt_handle
         invisible_ms = check_changed_invisible(request.invisible_duration.ToMilliseconds(), self._options.receive)
-        broker, channel = self._way_to(group, topic, handle)
+        broker = self._broker_of(group, topic, handle)
         asked = ChangeInvisibleRequest(group=group, topic=topic, receipt_handle=handle, invisible_ms=invisible_ms)
-        try:
-            response = await channel.call(CHANGE_INVISIBLE, asked, timeout_s=self._timeout_s)
-        except RpcError as error:
-            raise of_rpc_error(error, f"the broker {broker}") from error
+        response, _ = await self._reaching.call(broker, CHANGE_INVISIBLE, asked, call.deadline)
         self._renewals.drop((handle,))
         return ChangeInvisibleDurationResponse(status=OK, receipt_handle=response.receipt_handle)
 
@@ -116,16 +136,17 @@ class Acking:
         """
         group, topic = self._names(full_name(request.group), full_name(request.topic))
         handle = request.receipt_handle
-        broker, channel = self._way_to(group, topic, handle)
+        broker = self._broker_of(group, topic, handle)
         asked = DeadLetterRequest(group=group, topic=topic, receipt_handle=handle)
         try:
-            await channel.call(DEAD_LETTER, asked, timeout_s=self._timeout_s)
-        except RpcError as error:
-            raise of_rpc_error(error, f"the broker {broker}") from error
+            await self._reaching.call(broker, DEAD_LETTER, asked, call.deadline)
+        except RefusedAgainError as refusal:
+            if refusal.code != Code.INVALID_RECEIPT_HANDLE or not self._was_done(group, topic, handle):
+                raise
         self._renewals.drop((handle,))
         return ForwardMessageToDeadLetterQueueResponse(status=OK)
 
-    async def _ack_all(self, group: str, topic: str, handles: Sequence[str]) -> dict[int, Status]:
+    async def _ack_all(self, call: Call, group: str, topic: str, handles: Sequence[str]) -> dict[int, Status]:
         """Acknowledge, asking each broker once; the statuses of what is refused, by the place of the handle."""
         refusals: dict[int, Status] = {}
         by_broker: defaultdict[str, list[int]] = defaultdict(list)
@@ -134,46 +155,80 @@ class Acking:
                 by_broker[receipt.broker_name(handle)].append(index)
             except StatusError as error:
                 refusals[index] = status(error.code, error.message)
-        for broker, indexes in by_broker.items():
-            results = await self._ack_at(broker, group, topic, [handles[index] for index in indexes])
+        if len(by_broker) == 1:
+            broker, indexes = by_broker.popitem()
+            some = [handles[index] for index in indexes]
+            answers = [(indexes, await self._ack_at(call, broker, group, topic, some))]
+        else:
+            # All at once: one that has no master holds up only its own.
+            asked = by_broker.items()
+            results_of = await asyncio.gather(
+                *(
+                    self._ack_at(call, broker, group, topic, [handles[index] for index in indexes])
+                    for broker, indexes in asked
+                )
+            )
+            answers = [(indexes, results) for (_, indexes), results in zip(asked, results_of, strict=True)]
+        for indexes, results in answers:
             if results:
                 for index, result in zip(indexes, results, strict=True):
                     if result.code != Code.OK:
                         refusals[index] = status(result.code, result.error)
         return refusals
 
-    async def _ack_at(self, broker: str, group: str, topic: str, handles: list[str]) -> Sequence[EntryResult]:
+    async def _ack_at(
+        self, call: Call, broker: str, group: str, topic: str, handles: Sequence[str]
+    ) -> Sequence[EntryResult]:
         """Acknowledge at one broker: no results if all is well; a failure is the result of each."""
         if broker not in self._view.brokers:
-            return [self._why_away(broker, group, topic, handle) for handle in handles]
+            return [self._why_away(group, topic, handle) for handle in handles]
         asked = AckRequest(group=group, topic=topic, receipt_handles=handles)
         try:
-            return (await self._brokers.channel(broker).call(ACK, asked, timeout_s=self._timeout_s)).results
-        except StatusError as error:
-            refusal = error
-        except RpcError as error:
-            refusal = of_rpc_error(error, f"the broker {broker}")
-        return [EntryResult(code=refusal.code, error=refusal.message)] * len(handles)
+            answer, maybe_done = await self._reaching.call(broker, ACK, asked, call.deadline)
+        except StatusError as refusal:
+            return [EntryResult(code=refusal.code, error=refusal.message)] * len(handles)
+        if not maybe_done:
+            return answer.results
+        return [
+            _DONE_BEFORE
+            if result.code == Code.INVALID_RECEIPT_HANDLE and self._was_done(group, topic, handle)
+            else result
+            for handle, result in zip(handles, answer.results, strict=False)  # no results at all if all is well
+        ]
 
-    def _why_away(self, broker: str, group: str, topic: str, handle: str) -> EntryResult:
+    def _was_done(self, group: str, topic: str, handle: str) -> bool:
+        """Whether a handle that is void when a call is made again is so because of that call."""
+        try:
+            decoded = receipt.decode(self._view.receipt_key, group, topic, handle)
+        except StatusError:
+            return False
+        expires_ms = decoded.pop_time_ms + decoded.invisible_ms
+        if handle not in self._renewals and self._clock.steady_ms() + CLOCKS_DIFFER_MS >= expires_ms:
+            return False
+        self._metrics.already_done.inc()
+        return True
+
+    def _why_away(self, group: str, topic: str, handle: str) -> EntryResult:
         """Why a handle of a broker that is not there cannot be acknowledged."""
         try:
-            self._way_to(group, topic, handle)
+            broker = self._broker_of(group, topic, handle)
         except StatusError as error:
             return EntryResult(code=error.code, error=error.message)
         return EntryResult(code=Code.HA_NOT_AVAILABLE, error=f"the broker {broker} has just come; try again")
 
-    def _way_to(self, group: str, topic: str, handle: str) -> tuple[str, Channel]:
-        """The broker of a handle.
+    def _broker_of(self, group: str, topic: str, handle: str) -> str:
+        """The broker of a handle, which is there.
 
         Raises:
             StatusError: INVALID_RECEIPT_HANDLE, or HA_NOT_AVAILABLE if the handle is good but its broker is away:
                 clients try that again, and give up on the former.
         """
         broker = receipt.broker_name(handle)
-        if broker not in self._view.brokers and self._view.ready:
-            receipt.decode(self._view.receipt_key, group, topic, handle)
-        return broker, self._brokers.channel(broker)
+        if broker not in self._view.brokers:
+            if self._view.ready:
+                receipt.decode(self._view.receipt_key, group, topic, handle)
+            raise NoMasterError(broker, known=False)
+        return broker
 
     def _names(self, group: str, topic: str) -> tuple[str, str]:
         check_group_name(group)

@@ -17,6 +17,7 @@ from services.proxy.background import Background
 from services.proxy.brokers import Brokers
 from services.proxy.catalog import Catalog
 from services.proxy.clients import Clients
+from services.proxy.holding import Holding
 from services.proxy.interests import InterestBook
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.notifications import Notifications
@@ -25,6 +26,7 @@ from services.proxy.options import ProxyOptions
 from services.proxy.poll_limits import PollLimits
 from services.proxy.poll_mode import Mode
 from services.proxy.poll_shell import PollTools
+from services.proxy.reaching import Reaching
 from services.proxy.recalling import Recalling
 from services.proxy.receiving import Receiving
 from services.proxy.redis_counts import RedisCounts
@@ -83,6 +85,8 @@ class ProxyApp:
         )
         receive = options.receive
         self._brokers = Brokers(self.view, broker_channels, self._background)
+        self._holding = Holding(self._brokers, options.failover, clock, self.metrics.failover)
+        reaching = Reaching(self._brokers, self._holding, receive.pop_timeout_ms / 1000)
         self._clients = Clients(options.client.sessions_max, options.client.expiry_ms / 1000)
         self._book = InterestBook(receive.interests_max, receive.interest_idle_ms / 1000)
         self._renewals = RenewalBook(options.renewal)
@@ -92,6 +96,7 @@ class ProxyApp:
         )
         tools = PollTools(
             self._brokers,
+            reaching,
             self._book,
             self._notifications,
             self._background,
@@ -118,22 +123,22 @@ class ProxyApp:
             self.view,
             lambda topic, group: catalog.find_topic(topic) is not None and catalog.find_group(group) is not None,
         )
-        self._sending = Sending(catalog, self._brokers, options, clock, self._background, self.metrics)
+        self._sending = Sending(catalog, self._brokers, self._holding, options, clock, self._background, self.metrics)
         limits = PollLimits(options, self.metrics)
         self._receiving = Receiving(
             catalog, self._clients, tools, self._adaptive, self._admission, self._renewals, options, limits, clock
         )
         self._renewal = Renewal(
-            self._renewals, self._clients, self._brokers, options.renewal, clock, self._background, self.metrics
+            self._renewals, self._clients, reaching, options.renewal, clock, self._background, self.metrics
         )
         self._telemetry = Telemetry(catalog, self._clients, options, clock, self._background, self.metrics)
         self._server = MessagingServer(
             Routing(catalog, self._brokers, options),
             self._sending,
-            Recalling(self.view, self._brokers, options),
+            Recalling(self.view, reaching),
             self._receiving,
-            Acking(self.view, self._brokers, self._renewals, options),
-            Offsets(catalog, self._brokers, options, limits),
+            Acking(self.view, reaching, self._renewals, options, clock, self.metrics.failover),
+            Offsets(catalog, self._brokers, reaching, limits, clock),
             self._telemetry,
             self._clients,
             clock,
@@ -150,6 +155,16 @@ class ProxyApp:
                 "clients": lambda: len(self._clients),
                 "telemetry_streams": lambda: self._telemetry.streams,
                 "renewed_handles": lambda: len(self._renewals),
+            }
+        )
+        gates = self._holding.gates
+        self.metrics.failover.read_from(
+            {
+                "held_calls": lambda: gates.calls,
+                "held_bytes": lambda: gates.bytes,
+                "brokers_without_master": lambda: len(self._brokers.names) - len(self._brokers.led),
+                "masters_changed": lambda: self._brokers.masters_changed,
+                "stale_routes": lambda: self._brokers.stale_routes,
             }
         )
         self._ticks = 0
@@ -185,6 +200,7 @@ class ProxyApp:
         if self._ticker is not None:
             self._ticker.cancel()
         await self._background.finish(_STOP_S)
+        self._holding.close()
         self._notifications.close()
         await self._streams.finish(0)
         if self._shared_count is not None:

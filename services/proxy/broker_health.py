@@ -43,6 +43,8 @@ class Trouble(IntEnum):
     """It is not reached, or says that it cannot store."""
     HANGING = 3
     """It does not answer."""
+    AWAY = 4
+    """It has no master: nothing is sent there, and no other trouble is known before it has one."""
 
 
 class Change(Enum):
@@ -70,6 +72,7 @@ class BrokerState:
         probe_at: when the next send may probe it.
         strikes: how often it was found bad, until it is forgiven.
         back_at: when it was last found sound after trouble.
+        master_since: when its master came: Puts that began earlier went to another.
     """
 
     name: str
@@ -80,6 +83,7 @@ class BrokerState:
     probe_at: float = inf
     strikes: int = 0
     back_at: float = -inf
+    master_since: float = -inf
 
 
 class BrokerHealth:
@@ -102,6 +106,12 @@ class BrokerHealth:
         self._brokers = {name: known.get(name) or BrokerState(name) for name in names}
         self._refresh()
 
+    def master_changed(self, name: str, now: float, *, led: bool) -> None:
+        """A broker group has another master, of which nothing bad is known, or none."""
+        if name in self._brokers:
+            self._brokers[name] = BrokerState(name, trouble=Trouble.NONE if led else Trouble.AWAY, master_since=now)
+            self._refresh()
+
     def state(self, name: str) -> BrokerState | None:
         """What is known of a broker, if it is there."""
         return self._brokers.get(name)
@@ -115,7 +125,7 @@ class BrokerHealth:
             now: seconds of the monotonic clock.
 
         Returns:
-            The broker, and how often it had its turn, for the turn of its queues; None without a broker.
+            The broker, and how often it had its turn, for the turn of its queues; None if there is none with a master.
         """
         if self._probe_at <= now and not past:
             return self._probe(now).name, turn
@@ -124,7 +134,8 @@ class BrokerHealth:
             sound = tuple(name for name in sound if name not in past)
         if sound:
             return sound[turn % len(sound)], turn // len(sound)
-        left = [state for name, state in self._brokers.items() if name not in past] or self._brokers.values()
+        there = [state for state in self._brokers.values() if state.trouble is not Trouble.AWAY]
+        left = [state for state in there if state.name not in past] or there
         least_bad = min(left, key=_badness, default=None)
         return None if least_bad is None else (least_bad.name, turn)
 
@@ -139,7 +150,7 @@ class BrokerHealth:
     def answered(self, name: str, began: float, now: float) -> Change:
         """A Put that began then was answered well."""
         state = self._brokers.get(name)
-        if state is None:
+        if state is None or began < state.master_since:
             return Change.NONE
         latency_s = now - began
         if state.trouble:
@@ -168,7 +179,7 @@ class BrokerHealth:
 
     def _bad(self, name: str, trouble: Trouble, began: float, now: float) -> Change:
         state = self._brokers.get(name)
-        if state is None:
+        if state is None or began < state.master_since:
             return Change.NONE
         if not state.trouble or began >= state.since:
             return self._strike(state, trouble, now - began, now)

@@ -57,6 +57,8 @@ class Shipment:
         due_ms: when each of them is to be delivered; nothing if they are not delayed. Delayed ones are a run of their
             own, which a broker refuses as a whole: no shipment is refused for another's delivery time.
         moves: whether it may go to another broker instead.
+        again: whether the broker may have stored them already. Then each message is a run of its own, as some may be
+            stored and others not, and what is stored need not stand together.
     """
 
     topic: str
@@ -66,6 +68,12 @@ class Shipment:
     stored: asyncio.Future[Sequence[int] | Sequence[str]]
     due_ms: Sequence[int] = ()
     moves: bool = True
+    again: bool = False
+
+    @property
+    def goes_alone(self) -> bool:
+        """Whether it is put together with no other shipment in a run."""
+        return bool(self.due_ms) or self.again
 
 
 class Lane:
@@ -114,6 +122,7 @@ class Lane:
         due_ms: Sequence[int] = (),
         *,
         moves: bool = True,
+        again: bool = False,
     ) -> asyncio.Future[Sequence[int] | Sequence[str]]:
         """Send messages with the next Put.
 
@@ -123,6 +132,7 @@ class Lane:
             messages: the messages, all delayed or none.
             due_ms: when each is to be delivered, wall clock; nothing for messages that are not delayed.
             moves: whether they may go to another broker instead, should this one hang.
+            again: whether the broker may have stored them already.
 
         Returns:
             A future of the queue offset of each message, of its recall handle if they are delayed; it fails with a
@@ -139,20 +149,21 @@ class Lane:
                 raise _full("send.waiting_messages_max")
             if self.waiting_bytes + size > self._options.waiting_bytes_max:
                 raise _full("send.waiting_bytes_max")
-        shipment = Shipment(topic, queue_id, messages, size, asyncio.get_running_loop().create_future(), due_ms, moves)
+        stored: asyncio.Future[Sequence[int] | Sequence[str]] = asyncio.get_running_loop().create_future()
+        shipment = Shipment(topic, queue_id, messages, size, stored, due_ms, moves, again)
         self._waiting.append(shipment)
         self.waiting_messages += len(messages)
         self.waiting_bytes += size
         if not self._running:
             self._running = True
             self._background.start(self._run())
-        return shipment.stored
+        return stored
 
     def hand_over(self, *, left: bool = False) -> int:
         """Give what waits back to its senders; a Put in flight goes on.
 
         Args:
-            left: the broker has left, so what may not move cannot wait here either.
+            left: the broker has left or has no master, so what may not move cannot wait here either.
 
         Returns:
             The number of shipments.
@@ -212,11 +223,16 @@ class Lane:
     async def _put(self, batch: list[Shipment]) -> None:
         by_queue: dict[tuple[str, int] | Shipment, list[Shipment]] = {}
         for shipment in batch:
-            if shipment.due_ms:
+            if shipment.goes_alone:
                 by_queue[shipment] = [shipment]
             else:
                 by_queue.setdefault((shipment.topic, shipment.queue_id), []).append(shipment)
-        runs = [_run_of(shipments) for shipments in by_queue.values()]
+        runs: list[MessageRun] = []
+        for shipments in by_queue.values():
+            if shipments[0].again:
+                runs += _runs_again(shipments[0])
+            else:
+                runs.append(_run_of(shipments))
         try:
             channel = self._channel(self.name)
         except StatusError:
@@ -229,6 +245,8 @@ class Lane:
         self._observer.put_began(self)
         try:
             results = await channel.call(PUT, runs, timeout_s=self._options.put_timeout_ms / 1000)
+            if len(results) != len(runs):
+                raise RpcError(GrpcStatus.INTERNAL, "the broker did not answer for each run of messages")
         except (StatusError, RpcError) as error:
             self.is_putting = False
             self._observer.put_ended(self, _outcome_of(error), len(batch))
@@ -247,7 +265,12 @@ class Lane:
             if result.code >= _FAULTS_FROM:
                 faulty = True
         self._observer.put_ended(self, "refused" if faulty else "stored", len(batch))
-        for shipments, result in zip(by_queue.values(), results, strict=True):
+        answers = iter(results)
+        for shipments in by_queue.values():
+            if shipments[0].again:
+                _settle_again(shipments[0], [next(answers) for _ in shipments[0].messages])
+                continue
+            result = next(answers)
             offset = result.queue_offset
             for shipment in shipments:
                 behind = offset + len(shipment.messages)
@@ -280,6 +303,35 @@ def _run_of(shipments: Sequence[Shipment]) -> MessageRun:
         [message.properties.tag for message in messages],
         shipments[0].due_ms,
     )
+
+
+def _runs_again(shipment: Shipment) -> list[MessageRun]:
+    """What is asked of the broker for a shipment that it may have stored already."""
+    return [
+        MessageRun(
+            shipment.topic,
+            shipment.queue_id,
+            [message.payload],
+            [message.system_properties],
+            [message.properties.tag],
+            shipment.due_ms[index : index + 1],
+            again=True,
+        )
+        for index, message in enumerate(shipment.messages)
+    ]
+
+
+def _settle_again(shipment: Shipment, results: Sequence[PutResult]) -> None:
+    """Say where the messages of a shipment stand that the broker may have stored before."""
+    if shipment.stored.done():
+        return  # its sender has gone
+    refused = next((result for result in results if result.code != _OK_CODE), None)
+    if refused is not None:
+        shipment.stored.set_exception(status_error(refused.code, refused.error))
+    elif shipment.due_ms:
+        shipment.stored.set_result([handle for result in results for handle in (result.recall_handles or ("",))])
+    else:
+        shipment.stored.set_result([result.queue_offset for result in results])
 
 
 def _handles(shipment: Shipment, result: PutResult) -> Sequence[str]:

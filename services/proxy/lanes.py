@@ -1,6 +1,7 @@
 """The lanes to all brokers: watches over their Puts, and has what waits behind a bad one go elsewhere."""
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -30,16 +31,24 @@ class Lanes:
         clock: for latencies.
         background: where Puts run.
         metrics: what is counted.
+        answered: told the name of a broker that has stored something.
     """
 
     def __init__(
-        self, brokers: Brokers, options: SendOptions, clock: Clock, background: Background, metrics: SendMetrics
+        self,
+        brokers: Brokers,
+        options: SendOptions,
+        clock: Clock,
+        background: Background,
+        metrics: SendMetrics,
+        answered: Callable[[str], None],
     ) -> None:
         self._brokers = brokers
         self._options = options
         self._clock = clock
         self._background = background
         self._metrics = metrics
+        self._answered = answered
         self._lanes: dict[str, Lane] = {}
         self._looking = False
         self.health = BrokerHealth()
@@ -72,7 +81,11 @@ class Lanes:
         if self._lanes.get(lane.name) is not lane:
             return  # the broker has left, and may even be back
         self._metrics.ended(lane.name, outcome, sends)
-        report = self.health.answered if outcome == "stored" else self.health.failed
+        if outcome == "stored":
+            self._answered(lane.name)
+            report = self.health.answered
+        else:
+            report = self.health.failed
         change = report(lane.name, lane.put_began_at, self._clock.monotonic())
         if change is not Change.NONE:
             self._changed(lane.name, change)
@@ -108,9 +121,15 @@ class Lanes:
             _logger.info("sends go to a broker again", broker=broker)
 
     def _brokers_changed(self) -> None:
-        """Forget brokers that have left; what waited for them goes elsewhere."""
-        names = self._brokers.names
+        """Forget brokers that have left; what waits for them, or for those without a master, goes elsewhere."""
+        names, led = self._brokers.names, self._brokers.led
         self.health.keep(names)
+        now = self._clock.monotonic()
+        for name in self._brokers.changed:
+            self.health.master_changed(name, now, led=name in led)
         for name in [name for name in self._lanes if name not in names]:
             self._metrics.moved.inc(self._lanes.pop(name).hand_over(left=True))
+        for name, lane in self._lanes.items():
+            if name not in led:
+                self._metrics.moved.inc(lane.hand_over(left=True))
         self._metrics.keep(names)

@@ -12,6 +12,7 @@ from services.common.cluster import ClusterView
 from services.common.errors import code_name
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from services.common.series import Series
+from services.proxy.failover_metrics import FailoverMetrics
 from services.proxy.poll_mode import Mode
 from services.proxy.send_metrics import SendMetrics
 
@@ -198,6 +199,7 @@ class ProxyMetrics:
             "popwheel_proxy_messages_released", "Messages given back for clients that had gone", registry=registry
         )
         self.sends = SendMetrics(registry)
+        self.failover = FailoverMetrics(registry)
         self.renewals = Counter("popwheel_proxy_renewals", "Receipt handles renewed", registry=registry)
         self.renewal_failures = Counter(
             "popwheel_proxy_renewal_failures", "Renew calls to brokers that failed", registry=registry

@@ -1,7 +1,7 @@
 """One Notify stream per broker: tells it which interests this proxy has, and takes in what it says of them.
 
 After a stream has broken, all interests are registered anew on the next one; a broker tells at once what waits already,
-so nothing that arrived in between is missed.
+so nothing that arrived in between is missed. The next master of a broker group gets a stream of its own at once.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import structlog
 
 from services.common.clock import Clock
 from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import NotifyEvents, NotifyInterest
 from services.proxy.background import Background
 from services.proxy.brokers import Brokers
@@ -22,6 +23,8 @@ from services.rpc.status import RpcError
 
 _PAUSE_FIRST_S = 0.05
 _PAUSE_LONGEST_S = 1.0
+_PAUSE_NOT_LEADING_S = 0.2
+"""A broker that does not lead yet, or any more, is asked again after this at the latest."""
 _INTERESTS_PER_SEND = 1_000
 
 _logger = structlog.get_logger()
@@ -58,17 +61,16 @@ class Notifications:
         brokers.subscribe(self.follow)
 
     def follow(self) -> None:
-        """Open streams to brokers that have come and end those of brokers that have left or moved."""
-        names = self._brokers.names
+        """Open streams to masters that have come and end those of brokers that have left or have another or none."""
         for name, link in list(self._links.items()):
-            if name not in names or self._brokers.channel(name) is not link.channel:
+            if self._brokers.channel_if_led(name) is not link.channel:
                 link.close()
                 del self._links[name]
-                if name not in names:
-                    self._book.forget_broker(name)
-        for name in names:
-            if name not in self._links:
-                link = _Link(name, self._brokers.channel(name), self._book, self._clock, self._random, self._metrics)
+                self._book.forget_broker(name)
+        for name in self._brokers.names:
+            channel = self._brokers.channel_if_led(name)
+            if channel is not None and name not in self._links:
+                link = _Link(name, channel, self._book, self._clock, self._random, self._metrics)
                 self._links[name] = link
                 link.task = self._background.start(link.run())
 
@@ -126,6 +128,7 @@ class _Link:
         self._metrics = metrics
         self._outbox: list[NotifyInterest] = []
         self._outbox_filled: asyncio.Future[None] | None = None
+        self._leads = True
 
     def tell(self, change: NotifyInterest) -> None:
         """Send a change with the next write; while there is no stream it is not needed."""
@@ -153,7 +156,7 @@ class _Link:
                 _logger.warning("notify_stream_ended", broker=self.name, reason=reason)
                 well = False
             await asyncio.sleep(pause_s * (0.5 + self._random.random()))
-            pause_s = min(pause_s * 2, _PAUSE_LONGEST_S)
+            pause_s = min(pause_s * 2, _PAUSE_LONGEST_S if self._leads else _PAUSE_NOT_LEADING_S)
 
     async def _run_one_stream(self) -> str:
         """Open a stream, register everything, and take in what comes; returns why it ended."""
@@ -165,8 +168,10 @@ class _Link:
                 now = self._clock.monotonic()
                 for event in events.events:
                     self._book.notified(event.id, self.name, event.waiting, now)
+            self._leads = True
             return "the broker ended it"
         except (StatusError, RpcError, StreamClosedError) as error:
+            self._leads = not (isinstance(error, StatusError) and error.code == Code.HA_NOT_AVAILABLE)
             return str(error)
         finally:
             sender.cancel()

@@ -1,8 +1,6 @@
 """PullMessage, GetOffset, UpdateOffset, QueryOffset: reading one queue by offset, without a trace in the pop state."""
 
-from collections.abc import Awaitable
-from typing import TypeVar
-
+from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageQueue, QueryOffsetPolicy
@@ -11,16 +9,14 @@ from services.common.pb.popwheel.v1.controller_pb2 import Topic
 from services.common.wire import field, varint
 from services.proxy.brokers import Brokers
 from services.proxy.catalog import Catalog
-from services.proxy.options import ProxyOptions
+from services.proxy.no_master_error import NoMasterError
 from services.proxy.poll_limits import ANSWER_RESERVE_MS, PollLimits
+from services.proxy.reaching import Reaching
 from services.proxy.resources import full_name
-from services.proxy.statuses import OK, of_rpc_error
+from services.proxy.statuses import OK
 from services.proxy.validation import check_group_name, filter_of
 from services.rpc.methods import GET_OFFSET, PULL, QUERY_OFFSET, UPDATE_OFFSET
-from services.rpc.service import Call, Channel, Stream
-from services.rpc.status import RpcError
-
-Answer = TypeVar("Answer")
+from services.rpc.service import Call, Stream
 
 _TIMESTAMP_MS_MAX = 2**62
 _OK_ANSWER = pb.PullMessageResponse(status=OK).SerializeToString()
@@ -36,16 +32,20 @@ class Offsets:
 
     Args:
         catalog: topics and groups.
-        brokers: the brokers there are.
-        options: times.
+        brokers: the broker groups there are.
+        reaching: the way to them.
         limits: what pulls may ask for.
+        clock: for how long a pull may still wait.
     """
 
-    def __init__(self, catalog: Catalog, brokers: Brokers, options: ProxyOptions, limits: PollLimits) -> None:
+    def __init__(
+        self, catalog: Catalog, brokers: Brokers, reaching: Reaching, limits: PollLimits, clock: Clock
+    ) -> None:
         self._catalog = catalog
         self._brokers = brokers
+        self._reaching = reaching
         self._limits = limits
-        self._timeout_s = options.receive.pop_timeout_ms / 1000
+        self._clock = clock
 
     async def pull(self, call: Call, stream: Stream[pb.PullMessageRequest, bytes], now: float) -> None:
         """Answer one PullMessage: the status, the messages, the next offset.
@@ -63,7 +63,7 @@ class Offsets:
             raise StatusError(Code.BAD_REQUEST, "PullMessage needs one request")
         group = full_name(request.group)
         self._catalog.check_group(group)
-        topic, channel = self._queue(request.message_queue)
+        topic, name = self._queue(request.message_queue)
         if request.offset < 0:
             raise StatusError(Code.ILLEGAL_OFFSET, f"{request.offset} is not an offset; the first is 0")
         wait_ms = self._wait_ms(call, request, now)
@@ -76,7 +76,15 @@ class Offsets:
             filter=filter_of(request.filter_expression),
             wait_ms=wait_ms,
         )
-        answer = await _reach(channel.call(PULL, asked, timeout_s=self._timeout_s + wait_ms / 1000))
+        ends_at = now + wait_ms / 1000
+
+        def again() -> broker.PullRequest:
+            asked_again = broker.PullRequest()
+            asked_again.CopyFrom(asked)
+            asked_again.wait_ms = max(0, int((ends_at - self._clock.monotonic()) * 1000))
+            return asked_again
+
+        answer, _ = await self._reaching.call(name, PULL, asked, call.deadline, wait_s=wait_ms / 1000, again=again)
         await self._catalog.ensure_group(group)  # last, as it must not be made for a request that is refused (E1)
         next_offset = _next_offset(answer.next_offset)
         if not answer.messages:
@@ -93,11 +101,11 @@ class Offsets:
         Raises:
             StatusError: OFFSET_NOT_FOUND, if it has none.
         """
-        topic, channel = self._queue(request.message_queue)
+        topic, name = self._queue(request.message_queue)
         asked = broker.GetOffsetRequest(
             group=self._group(full_name(request.group)), topic=topic.name, queue_id=request.message_queue.id
         )
-        answer = await _reach(channel.call(GET_OFFSET, asked, timeout_s=self._timeout_s))
+        answer, _ = await self._reaching.call(name, GET_OFFSET, asked, call.deadline)
         if answer.offset < 0:
             raise StatusError(Code.OFFSET_NOT_FOUND, "the group has no committed offset for this queue")
         return pb.GetOffsetResponse(status=OK, offset=answer.offset)
@@ -110,18 +118,20 @@ class Offsets:
         """
         group = full_name(request.group)
         self._catalog.check_group(group)
-        topic, channel = self._queue(request.message_queue)
+        topic, name = self._queue(request.message_queue)
         if request.offset < 0:
             raise StatusError(Code.ILLEGAL_OFFSET, f"{request.offset} is not an offset; the first is 0")
         if self._catalog.find_group(group) is None:
-            await self._make_group(group, topic, channel, request)
+            await self._make_group(call, group, topic, name, request)
         asked = broker.UpdateOffsetRequest(
             group=group, topic=topic.name, queue_id=request.message_queue.id, offset=request.offset
         )
-        await _reach(channel.call(UPDATE_OFFSET, asked, timeout_s=self._timeout_s))
+        await self._reaching.call(name, UPDATE_OFFSET, asked, call.deadline)
         return pb.UpdateOffsetResponse(status=OK)
 
-    async def _make_group(self, group: str, topic: Topic, channel: Channel, request: pb.UpdateOffsetRequest) -> None:
+    async def _make_group(
+        self, call: Call, group: str, topic: Topic, name: str, request: pb.UpdateOffsetRequest
+    ) -> None:
         """Make a group on first use, once the broker is sure to take its offset (E1).
 
         Raises:
@@ -130,9 +140,9 @@ class Offsets:
         asked = broker.QueryOffsetRequest(
             topic=topic.name, queue_id=request.message_queue.id, policy=broker.OffsetPolicy.END
         )
-        end = (await _reach(channel.call(QUERY_OFFSET, asked, timeout_s=self._timeout_s))).offset
-        if request.offset > end:
-            raise StatusError(Code.ILLEGAL_OFFSET, f"offset {request.offset} is beyond the queue's end {end}")
+        end, _ = await self._reaching.call(name, QUERY_OFFSET, asked, call.deadline)
+        if request.offset > end.offset:
+            raise StatusError(Code.ILLEGAL_OFFSET, f"offset {request.offset} is beyond the queue's end {end.offset}")
         await self._catalog.ensure_group(group)
 
     async def query_offset(self, call: Call, request: pb.QueryOffsetRequest) -> pb.QueryOffsetResponse:
@@ -141,7 +151,7 @@ class Offsets:
         Raises:
             StatusError: why not.
         """
-        topic, channel = self._queue(request.message_queue)
+        topic, name = self._queue(request.message_queue)
         policy = _POLICIES.get(request.query_offset_policy)
         if policy is None:
             raise StatusError(Code.BAD_REQUEST, f"there is no offset policy {request.query_offset_policy}")
@@ -155,7 +165,7 @@ class Offsets:
             policy=policy,
             timestamp_ms=min(max(0, timestamp_ms), _TIMESTAMP_MS_MAX),
         )
-        answer = await _reach(channel.call(QUERY_OFFSET, asked, timeout_s=self._timeout_s))
+        answer, _ = await self._reaching.call(name, QUERY_OFFSET, asked, call.deadline)
         return pb.QueryOffsetResponse(status=OK, offset=answer.offset)
 
     def _group(self, name: str) -> str:
@@ -164,8 +174,8 @@ class Offsets:
             raise StatusError(Code.CONSUMER_GROUP_NOT_FOUND, f"the consumer group {name} does not exist")
         return name
 
-    def _queue(self, queue: MessageQueue) -> tuple[Topic, Channel]:
-        """The topic of a queue and the way to the broker that has it.
+    def _queue(self, queue: MessageQueue) -> tuple[Topic, str]:
+        """The topic of a queue and the name of the broker that has it.
 
         Raises:
             StatusError: TOPIC_NOT_FOUND, BAD_REQUEST for a queue that the topic does not have, HA_NOT_AVAILABLE.
@@ -173,7 +183,9 @@ class Offsets:
         topic = self._catalog.topic(full_name(queue.topic))
         if not 0 <= queue.id < topic.queues:
             raise StatusError(Code.BAD_REQUEST, f"the topic {topic.name} has no queue {queue.id} of {topic.queues}")
-        return topic, self._brokers.channel(queue.broker.name)
+        if queue.broker.name not in self._brokers.names:
+            raise NoMasterError(queue.broker.name, known=False)
+        return topic, queue.broker.name
 
     def _wait_ms(self, call: Call, request: pb.PullMessageRequest, now: float) -> int:
         """How long the broker may wait for a first message."""
@@ -186,11 +198,3 @@ class Offsets:
 def _next_offset(number: int) -> bytes:
     """A PullMessageResponse that holds only the next offset; written even if it is 0, as it is part of a oneof."""
     return b"\x18" + varint(number)
-
-
-async def _reach(answer: Awaitable[Answer]) -> Answer:
-    """A broker's answer, or a `StatusError` that says why there is none."""
-    try:
-        return await answer
-    except RpcError as error:
-        raise of_rpc_error(error, "the broker of this queue") from error

@@ -15,17 +15,17 @@ from services.proxy.interests import Interest, InterestBook, Ticket
 from services.proxy.long_poll import Do, Effect, LongPoll, Pop, WaitAt
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.notifications import Notifications
+from services.proxy.reaching import Reaching
 from services.rpc.methods import POP, RELEASE
 from services.rpc.status import RpcError
 
-_RELEASE_TIMEOUT_S = 3.0
-_RELEASE_TRIES = 3
-_RELEASE_PAUSE_S = 0.1
+_RELEASE_WITHIN_S = 10.0
 _PASSING = (
     Code.TOPIC_NOT_FOUND,  # the broker has not heard yet of what was just made
     Code.CONSUMER_GROUP_NOT_FOUND,
     Code.TOO_MANY_REQUESTS,
     Code.HA_NOT_AVAILABLE,
+    Code.SLAVE_PERSISTENCE_TIMEOUT,  # the master was deposed meanwhile
     Code.INTERNAL_ERROR,
     Code.INTERNAL_SERVER_ERROR,
 )
@@ -49,6 +49,7 @@ class PollTools:
     """What all polls of a proxy share."""
 
     brokers: Brokers
+    reaching: Reaching
     book: InterestBook
     notifications: Notifications
     background: Background
@@ -251,12 +252,9 @@ def release(tools: PollTools, request: PopRequest, found: Found, *, attempted: b
 
 
 async def _release(tools: PollTools, broker: str, request: ReleaseRequest) -> None:
-    """Release, with a few tries; in the worst case the messages come again after their invisible duration."""
-    for attempt in range(_RELEASE_TRIES):
-        try:
-            await tools.brokers.channel(broker).call(RELEASE, request, timeout_s=_RELEASE_TIMEOUT_S)
-        except (StatusError, RpcError):
-            await asyncio.sleep(_RELEASE_PAUSE_S * (attempt + 1))
-        else:
-            tools.metrics.released.inc(len(request.receipt_handles))
-            return
+    """Release, in a few seconds; in the worst case the messages come again after their invisible duration."""
+    try:
+        await tools.reaching.call(broker, RELEASE, request, tools.clock.monotonic() + _RELEASE_WITHIN_S)
+    except StatusError:
+        return
+    tools.metrics.released.inc(len(request.receipt_handles))

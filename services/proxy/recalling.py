@@ -8,14 +8,12 @@ from services.common import recall_handle
 from services.common.cluster import ClusterView
 from services.common.pb.apache.rocketmq.v2.service_pb2 import RecallMessageRequest, RecallMessageResponse
 from services.common.pb.popwheel.v1.broker_pb2 import RecallRequest
-from services.proxy.brokers import Brokers
-from services.proxy.options import ProxyOptions
+from services.proxy.reaching import Reaching
 from services.proxy.resources import full_name
-from services.proxy.statuses import OK, of_rpc_error
+from services.proxy.statuses import OK
 from services.proxy.validation import check_sendable, check_topic_name
 from services.rpc.methods import RECALL
 from services.rpc.service import Call
-from services.rpc.status import RpcError
 
 
 class Recalling:
@@ -23,14 +21,12 @@ class Recalling:
 
     Args:
         view: for the key of the handles' signature.
-        brokers: the brokers there are.
-        options: limits.
+        reaching: the way to the brokers.
     """
 
-    def __init__(self, view: ClusterView, brokers: Brokers, options: ProxyOptions) -> None:
+    def __init__(self, view: ClusterView, reaching: Reaching) -> None:
         self._view = view
-        self._brokers = brokers
-        self._options = options
+        self._reaching = reaching
 
     async def recall(self, call: Call, request: RecallMessageRequest) -> RecallMessageResponse:
         """Take back a message: OK says that it will not be delivered. Its topic may have been deleted since.
@@ -49,9 +45,5 @@ class Recalling:
             # Whoever shows a good handle may try again when its broker is back; with another there is no point.
             recall_handle.decode(self._view.receipt_key, topic, handle)
         asked = RecallRequest(topic=topic, recall_handle=handle)
-        timeout_s = self._options.receive.pop_timeout_ms / 1000
-        try:
-            answer = await self._brokers.channel(broker).call(RECALL, asked, timeout_s=timeout_s)
-        except RpcError as error:
-            raise of_rpc_error(error, f"the broker {broker}") from error
+        answer, _ = await self._reaching.call(broker, RECALL, asked, call.deadline)
         return RecallMessageResponse(status=OK, message_id=answer.message_id)

@@ -14,17 +14,15 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import RenewEntry, RenewRequest
 from services.proxy.background import Background
-from services.proxy.brokers import Brokers
 from services.proxy.clients import Clients
 from services.proxy.limit_error import LimitError
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import RenewalOptions
+from services.proxy.reaching import Reaching
 from services.rpc.methods import RENEW
-from services.rpc.status import RpcError
 
 _BATCH_MAX = 1_000
 """Handles in one Renew."""
-_TIMEOUT_S = 3.0
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +58,9 @@ class RenewalBook:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def __contains__(self, handle: str) -> bool:
+        return handle in self._held
 
     def check_room(self, count: int) -> None:
         """Refuse a receive whose handles could not be held.
@@ -107,7 +108,7 @@ class Renewal:
     Args:
         book: what is held.
         clients: who is alive.
-        brokers: the way to the brokers.
+        reaching: the way to the brokers.
         options: durations and limits.
         clock: for what is due.
         background: where the calls run.
@@ -118,7 +119,7 @@ class Renewal:
         self,
         book: RenewalBook,
         clients: Clients,
-        brokers: Brokers,
+        reaching: Reaching,
         options: RenewalOptions,
         clock: Clock,
         background: Background,
@@ -126,7 +127,7 @@ class Renewal:
     ) -> None:
         self._book = book
         self._clients = clients
-        self._brokers = brokers
+        self._reaching = reaching
         self._options = options
         self._clock = clock
         self._background = background
@@ -142,9 +143,10 @@ class Renewal:
     async def _renew(self, broker: str, entries: list[RenewEntry]) -> None:
         """Renew handles of one broker; those it does not know any more are dropped."""
         request = RenewRequest(entries=entries, invisible_ms=self._options.invisible_ms)
+        deadline = self._clock.monotonic() + self._options.invisible_ms / 3000
         try:
-            response = await self._brokers.channel(broker).call(RENEW, request, timeout_s=_TIMEOUT_S)
-        except (StatusError, RpcError):
+            response, _ = await self._reaching.call(broker, RENEW, request, deadline)
+        except StatusError:
             self._metrics.renewal_failures.inc()  # it is tried again before the invisible duration ends
             return
         refused = [

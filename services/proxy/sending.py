@@ -1,7 +1,6 @@
 """SendMessage: checks the messages, picks broker and queue, and tries another broker while the client still waits."""
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from services.common.clock import Clock
@@ -13,28 +12,23 @@ from services.proxy.background import Background
 from services.proxy.brokers import Brokers
 from services.proxy.catalog import Catalog
 from services.proxy.completion import missing_properties
+from services.proxy.holding import Holding
 from services.proxy.lane import NotSentError
 from services.proxy.lanes import Lanes
 from services.proxy.limit_error import LimitError
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions
 from services.proxy.payload import ClientMessage, messages_of
+from services.proxy.resending import Resending, Send, Stored
 from services.proxy.resources import full_name
-from services.proxy.statuses import OK, of_rpc_error, status
+from services.proxy.statuses import OK, status
+from services.proxy.tries import Place
 from services.proxy.validation import check_message, check_sendable
 from services.rpc.service import Call
-from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
+from services.rpc.status import RpcError
 
 _OK_CODE = int(Code.OK)  # looked up once: enum wrappers are slow, and each send needs it
-_ANSWER_RESERVE_S = 0.3
-_PAUSE_FIRST_S = 0.02
-_PAUSE_LONGEST_S = 0.5
-_PATIENCE_S = 3.0
-_TAKES_NOTHING = (Code.HA_NOT_AVAILABLE, Code.TOO_MANY_REQUESTS)
-"""Refusals of a whole Put after which certainly nothing is stored, and which another broker need not share."""
-
-Stored = Sequence[int] | Sequence[str]
-"""Of messages of one topic: the queue offset of each, or of each delayed one its recall handle."""
+_NOWHERE: Collection[str] = ()
 
 
 @dataclass(slots=True)
@@ -57,7 +51,8 @@ class Sending:
 
     Args:
         catalog: topics.
-        brokers: the brokers there are.
+        brokers: the broker groups there are.
+        holding: where sends wait whose group has no master, or does not answer.
         options: limits.
         clock: for deadlines.
         background: where Puts run.
@@ -68,6 +63,7 @@ class Sending:
         self,
         catalog: Catalog,
         brokers: Brokers,
+        holding: Holding,
         options: ProxyOptions,
         clock: Clock,
         background: Background,
@@ -78,7 +74,8 @@ class Sending:
         self._options = options
         self._clock = clock
         self._metrics = metrics
-        self._lanes = Lanes(brokers, options.send, clock, background, metrics.sends)
+        self._lanes = Lanes(brokers, options.send, clock, background, metrics.sends, holding.answered)
+        self._resending = Resending(brokers, self._lanes, holding, metrics.sends)
         self._health = self._lanes.health
         self._turns: dict[str, int] = {}
 
@@ -186,9 +183,9 @@ class Sending:
         topic: Topic,
         messages: list[ClientMessage],
         due_ms: Sequence[int],
-        only: tuple[str, int] | None = None,
+        only: Place | None = None,
     ) -> Stored:
-        """Put messages into one queue; if a broker cannot take them, another one is tried until the deadline.
+        """Put messages into one queue; if a broker group cannot take them, another one is tried until the deadline.
 
         Args:
             call: whose deadline counts.
@@ -204,54 +201,23 @@ class Sending:
         Raises:
             StatusError: why they could not be stored.
         """
-        pause_s = _PAUSE_FIRST_S
-        in_doubt = False
-        past: set[str] = set()
-        give_up: float | None = None
-        refusal: StatusError | None = None
-        while True:
-            place = only or self._pick(topic, past)
-            if place is not None:
-                broker, queue = place
-                try:
-                    return await self._lanes.lane(broker).ship(topic.name, queue, messages, due_ms, moves=only is None)
-                except NotSentError:
-                    refusal = StatusError(Code.HA_NOT_AVAILABLE, f"the broker {broker} is not there now; try again")
-                except StatusError as error:
-                    past.add(broker)
-                    if only is None and error.code in _TAKES_NOTHING and self._health.has_sound(past):
-                        self._metrics.sends.retries.inc()
-                        continue
-                    if in_doubt:
-                        raise StatusError(
-                            Code.PROXY_TIMEOUT,
-                            f"{error.message}; an earlier try had no answer, so it can't be told whether it is stored",
-                        ) from error
-                    raise
-                except RpcError as error:
-                    refusal = of_rpc_error(error, f"the broker {broker}")
-                    if not isinstance(error, NotProcessedError):
-                        in_doubt = True
-                        if error.status is not GrpcStatus.UNAVAILABLE:
-                            raise refusal from error
-                    self._metrics.sends.retries.inc()
-                past.add(broker)
-                if only is None and not past.issuperset(self._brokers.names):
-                    continue  # another one at once
-                past.clear()
-            elif refusal is None:
-                raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
-            now = self._clock.monotonic()
-            if give_up is None:
-                give_up = now + _PATIENCE_S if call.deadline is None else call.deadline - _ANSWER_RESERVE_S
-                give_up = min(give_up, now + _PATIENCE_S)
-            if now + pause_s > give_up:
-                raise refusal
-            await _pause(pause_s)
-            pause_s = min(pause_s * 2, _PAUSE_LONGEST_S)
+        place = only or self._pick(topic, _NOWHERE)
+        failure: StatusError | RpcError | None = None
+        if place is not None and (only is None or place[0] in self._brokers.led):
+            try:
+                return await self._lanes.lane(place[0]).ship(topic.name, place[1], messages, due_ms, moves=only is None)
+            except NotSentError:
+                pass
+            except (StatusError, RpcError) as error:
+                failure = error
+        elif place is None and not self._brokers.names:
+            raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
+        send = Send(topic.name, messages, due_ms, only, call.deadline, lambda past: self._pick(topic, past))
+        send.place, send.failure = place, failure
+        return await self._resending.go_on(send)
 
-    def _pick(self, topic: Topic, past: set[str]) -> tuple[str, int] | None:
-        """The next broker and queue in turn, past brokers that do badly if there are others; None without a broker."""
+    def _pick(self, topic: Topic, past: Collection[str]) -> Place | None:
+        """The next broker and queue in turn, past brokers that do badly if there are others; None without a master."""
         turn = self._turns.get(topic.name, -1) + 1
         self._turns[topic.name] = turn
         health = self._health
@@ -287,19 +253,3 @@ def _answer(messages: list[ClientMessage], stored: Sequence[int | str | StatusEr
     else:
         response.status.CopyFrom(response.entries[0].status)
     return response
-
-
-async def _pause(seconds: float) -> None:
-    """Wait without needing a task of one's own."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
-    timer = loop.call_later(seconds, _wake, future)
-    try:
-        await future
-    finally:
-        timer.cancel()
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

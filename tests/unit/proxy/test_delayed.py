@@ -13,7 +13,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageTy
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.common.put import MessageRun, PutResult
 from services.proxy import protocol
-from services.rpc.status import GrpcStatus, RpcError
+from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.unit.proxy.fake_controller import KEY
 from tests.unit.proxy.world import CLIENT, World, message, until, world
 
@@ -198,12 +198,13 @@ async def test_a_message_is_taken_back_at_the_broker_that_has_it() -> None:
     [
         (StatusError(Code.PRECONDITION_FAILED, "too late"), Code.PRECONDITION_FAILED),
         (StatusError(Code.UNSUPPORTED, "recall is off"), Code.UNSUPPORTED),
-        (RpcError(GrpcStatus.UNAVAILABLE, "connection refused"), Code.HA_NOT_AVAILABLE),
+        (NotProcessedError("connection refused"), Code.HA_NOT_AVAILABLE),
+        (RpcError(GrpcStatus.UNAVAILABLE, "connection lost"), Code.PROXY_TIMEOUT),
         (RpcError(GrpcStatus.DEADLINE_EXCEEDED, "too slow"), Code.PROXY_TIMEOUT),
     ],
 )
 async def test_the_brokers_word_on_a_recall_reaches_the_client(error: StatusError | RpcError, code: int) -> None:
-    async with world() as w:
+    async with world(failover={"hold_ms": 50}) as w:
         await add_topics(w)
         handle = (await w.send(delayed())).entries[0].recall_handle
         w.broker.recall_error = error

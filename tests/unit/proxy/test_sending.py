@@ -10,7 +10,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageTy
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.common.put import PutResult
 from services.proxy import protocol
-from services.rpc.status import GrpcStatus, RpcError
+from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.unit.proxy.fake_broker import FakeBroker, decoded
 from tests.unit.proxy.world import CLIENT, message, turns, until, world
 
@@ -84,7 +84,7 @@ async def test_messages_go_round_brokers_and_queues() -> None:
 
 async def test_a_broker_that_is_not_reached_is_passed_over() -> None:
     async with world("b1", "b2") as w:
-        w.brokers["b1"].put_error = RpcError(GrpcStatus.UNAVAILABLE, "connection refused")
+        w.brokers["b1"].put_error = NotProcessedError("connection refused")
         for _ in range(4):
             assert (await w.send(message())).status.code == Code.OK
         assert len(w.brokers["b2"].topics["orders"]) == 4
@@ -100,11 +100,15 @@ async def test_the_only_broker_is_tried_again_until_it_is_back() -> None:
         assert (await send).status.code == Code.OK
 
 
-async def test_a_put_of_unknown_outcome_is_not_repeated() -> None:
-    async with world() as w:
-        w.broker.put_error = RpcError(GrpcStatus.DEADLINE_EXCEEDED, "too slow")
+async def test_a_put_of_unknown_outcome_is_repeated_at_the_same_broker_which_is_told_so() -> None:
+    async with world("b1", "b2", failover={"hold_ms": 50}) as w:
+        for broker in w.brokers.values():
+            broker.put_error = RpcError(GrpcStatus.DEADLINE_EXCEEDED, "too slow")
         assert (await w.send(message())).status.code == Code.PROXY_TIMEOUT
-        assert len(w.broker.asked("Put")) == 1
+        asked, not_asked = sorted((broker.asked("Put") for broker in w.brokers.values()), key=len, reverse=True)
+        assert not_asked == []
+        assert [run.again for runs in asked for run in runs] == [False, *[True] * (len(asked) - 1)]  # type: ignore[attr-defined]
+        assert len(asked) > 1
 
 
 async def test_a_refusal_of_the_broker_reaches_the_client() -> None:

@@ -21,7 +21,7 @@ from tests.unit.proxy.fake_broker import FakeBroker
 from tests.unit.proxy.virtual import LoopClock, now, run
 from tests.unit.proxy.world import World, message, turns, until
 
-UNAVAILABLE = RpcError(GrpcStatus.UNAVAILABLE, "connection refused")
+UNAVAILABLE = NotProcessedError("connection refused")
 
 
 class PacedBroker(FakeBroker):
@@ -148,7 +148,7 @@ def test_when_all_fail_the_send_goes_on_until_one_is_back() -> None:
                 broker.put_error = UNAVAILABLE
             began = now()
             assert codes([await w.send(message())]) == {Code.HA_NOT_AVAILABLE: 1}
-            assert 2.0 < now() - began <= 3.1
+            assert now() - began == pytest.approx(10.0, abs=0.1), "failover.hold_ms"
 
     run(scenario())
 
@@ -168,10 +168,11 @@ def test_what_waits_behind_a_hanging_put_moves_on_and_only_what_was_sent_is_in_d
             assert set(await w.steady(3.0)) == {Code.OK}
             assert not first.done()
             assert codes([await first]) == {Code.PROXY_TIMEOUT: 1}, "it may have been stored"
-            assert len(w.paced["a"].asked("Put")) == 1
-            assert w.metric("popwheel_proxy_sends_total", {"broker": "a", "outcome": "unanswered"}) == 1
+            tries = len(w.paced["a"].asked("Put"))
+            assert w.metric("popwheel_proxy_sends_total", {"broker": "a", "outcome": "unanswered"}) == tries
+            assert tries > 1, "it is tried again where it may have been stored, and nowhere else"
             w.paced["a"].put_gate.set()
-            assert set(await w.steady(30.0)) == {Code.OK}
+            assert set(await w.steady(60.0)) == {Code.OK}
             assert w.avoided == 0
 
     run(scenario())
@@ -310,7 +311,7 @@ def test_a_send_is_given_up_if_no_broker_comes() -> None:
             sends.append(asyncio.create_task(w.send(message())))
             await turns()
             w.controller.remove_broker("a")
-            assert codes(await asyncio.gather(*sends)) == {Code.HA_NOT_AVAILABLE: 2}
+            assert codes(await asyncio.gather(*sends)) == {Code.HA_NOT_AVAILABLE: 1, Code.PROXY_TIMEOUT: 1}
             assert now() < 3.5
 
     run(scenario())

@@ -1,0 +1,160 @@
+"""Holds calls while their broker group has no master, or does not answer, and lets them try again."""
+
+import asyncio
+from math import inf
+
+from services.common.clock import Clock
+from services.proxy.brokers import Brokers
+from services.proxy.failover_metrics import FailoverMetrics
+from services.proxy.gates import ANYWHERE, Gates
+from services.proxy.options import FailoverOptions
+from services.proxy.tries import Fault
+
+
+class Held:
+    """A call that is held; ends with the `with` block that it is used in.
+
+    Args:
+        holding: where.
+        size: bytes of the messages that it holds.
+    """
+
+    __slots__ = ("_began", "_holding", "_size", "served")
+
+    def __init__(self, holding: "Holding", size: int) -> None:
+        self._holding = holding
+        self._size = size
+        self._began = 0.0
+        self.served = False
+        """Whether it was answered in the end, if with a refusal; set by whoever holds it."""
+
+    def __enter__(self) -> "Held":
+        self._holding.gates.enter(self._size)
+        self._began = self._holding.clock.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        holding = self._holding
+        holding.gates.leave(self._size)
+        holding.metrics.held(holding.clock.monotonic() - self._began, served=self.served)
+
+    async def turn(self, key: str, fault: Fault, give_up: float) -> bool:
+        """Wait until the call may be tried again.
+
+        Args:
+            key: the group that it waits for, or `ANYWHERE`.
+            fault: why.
+            give_up: until when it may wait, in seconds of the monotonic clock.
+
+        Returns:
+            False if its time is over.
+        """
+        return await self._holding.turn(key, fault, give_up)
+
+
+class Holding:
+    """All calls that are held.
+
+    Args:
+        brokers: the broker groups there are.
+        options: how much is held, and for how long.
+        clock: the time.
+        metrics: what is counted.
+    """
+
+    def __init__(self, brokers: Brokers, options: FailoverOptions, clock: Clock, metrics: FailoverMetrics) -> None:
+        self.gates = Gates(options.held_calls_max, options.held_bytes_max)
+        self.hold_s = options.hold_ms / 1000
+        self.clock = clock
+        self.metrics = metrics
+        self._brokers = brokers
+        self._names = frozenset(brokers.names)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+        brokers.subscribe(self._routes_changed)
+
+    def hold(self, size: int = 0) -> Held:
+        """Hold a call; to be used in a `with`, which raises `LimitError` if too much is held already.
+
+        Args:
+            size: bytes of the messages that it holds.
+        """
+        return Held(self, size)
+
+    def is_shut(self, key: str) -> bool:
+        """Whether calls wait for a group, so that others are to wait with them."""
+        return key in self.gates
+
+    def answered(self, key: str) -> None:
+        """A group has answered, in whatever way."""
+        gates = self.gates
+        if gates:
+            gates.answered(key)
+            gates.answered(ANYWHERE)
+
+    async def turn(self, key: str, fault: Fault, give_up: float) -> bool:
+        """Wait until a call may be tried again (`Held.turn`)."""
+        now = self.clock.monotonic()
+        if now >= give_up:
+            return False
+        self.metrics.retries.labels(fault.value).inc()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[bool] = loop.create_future()
+
+        def may_try() -> None:
+            if not done.done():
+                done.set_result(True)
+
+        def time_is_over() -> None:
+            if not done.done():
+                done.set_result(False)
+
+        led = self._brokers.led
+        self.gates.wait(key, may_try, now, led=bool(led) if key == ANYWHERE else key in led)
+        self._plan()
+        timer = loop.call_later(give_up - now, time_is_over)
+        try:
+            return await done
+        finally:
+            timer.cancel()
+            self.gates.stop_waiting(key, may_try)
+
+    def close(self) -> None:
+        """Let nobody try any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _routes_changed(self) -> None:
+        """Let those try whose group has another master, and those whose group is gone find that out."""
+        brokers, gates = self._brokers, self.gates
+        former, self._names = self._names, frozenset(brokers.names)
+        if not gates:
+            return
+        now = self.clock.monotonic()
+        gone = former - self._names
+        for name in gone:
+            gates.left(name)
+        for name in brokers.changed:
+            gates.master_changed(name, now, led=name in brokers.led)
+        if gone or brokers.changed:
+            gates.master_changed(ANYWHERE, now, led=bool(brokers.led))
+        self._plan()
+
+    def _plan(self) -> None:
+        """Look again when the next call may try."""
+        at = self.gates.next_at()
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if at < inf:
+            self._timer_at = at
+            delay_s = max(0.0, at - self.clock.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._timer = None
+        self.gates.time_passed(self.clock.monotonic())
+        self._plan()

@@ -1,0 +1,132 @@
+"""Calls of a broker group's master for a client, which outlive that master: they are made again at the next one."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.proxy.brokers import Brokers
+from services.proxy.holding import Held, Holding
+from services.proxy.no_master_error import NoMasterError
+from services.proxy.statuses import of_rpc_error
+from services.proxy.tries import Fault, fault_of, give_up_at
+from services.rpc.service import Method
+from services.rpc.status import RpcError
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+_ANSWER_RESERVE_S = 0.1
+
+
+class RefusedAgainError(StatusError):
+    """A refusal of a call that may have been done by an earlier try: then it need not mean what it says."""
+
+
+class Reaching:
+    """Makes calls whose second time does no harm: everything but Put and Pop.
+
+    Args:
+        brokers: the broker groups there are.
+        holding: where calls wait.
+        timeout_s: how long one try may take.
+    """
+
+    def __init__(self, brokers: Brokers, holding: Holding, timeout_s: float) -> None:
+        self._brokers = brokers
+        self._holding = holding
+        self._timeout_s = timeout_s
+
+    async def call(
+        self,
+        broker: str,
+        method: Method[Request, Response],
+        request: Request,
+        deadline: float | None,
+        *,
+        wait_s: float = 0.0,
+        again: Callable[[], Request] | None = None,
+    ) -> tuple[Response, bool]:
+        """Call a group's master; whoever that is, and again if it can't be told what has become of the call.
+
+        Args:
+            broker: the group's name.
+            method: what to call.
+            request: what to ask.
+            deadline: until when the client waits, in seconds of the monotonic clock; None if for ever.
+            wait_s: how long the master may wait before it answers, besides what a call may take.
+            again: what to ask when it is made again; the same if not given.
+
+        Returns:
+            The answer, and whether an earlier try may have been done: then what this one found changed may be its work.
+
+        Raises:
+            RefusedAgainError: the master refuses it, but an earlier try may have been done.
+            StatusError: the master refuses it, or is not there or does not answer, for as long as the client waits.
+        """
+        failure: StatusError | RpcError
+        if self._holding.is_shut(broker):
+            failure = NoMasterError(broker, known=broker in self._brokers.names)
+        else:
+            try:
+                channel = self._brokers.channel(broker)
+                return await channel.call(method, request, timeout_s=self._timeout_s + wait_s), False
+            except (StatusError, RpcError) as error:
+                failure = error
+        if fault_of(failure) in (None, Fault.BUSY):
+            raise _told(failure, broker, in_doubt=False)
+        with self._holding.hold() as held:
+            return await self._again(held, broker, method, again or (lambda: request), deadline, wait_s, failure)
+
+    async def _again(
+        self,
+        held: Held,
+        broker: str,
+        method: Method[Request, Response],
+        request: Callable[[], Request],
+        deadline: float | None,
+        wait_s: float,
+        failure: StatusError | RpcError,
+    ) -> tuple[Response, bool]:
+        """Make a call again that did not go well, until it does or its time is over."""
+        brokers, holding = self._brokers, self._holding
+        began = holding.clock.monotonic()
+        in_doubt = maybe_done = False
+        while True:
+            fault = fault_of(failure)
+            if fault is None or fault is Fault.BUSY:
+                held.served = True
+                holding.answered(broker)
+                refusal = _told(failure, broker, in_doubt=False)
+                raise RefusedAgainError(refusal.code, refusal.message) if maybe_done else refusal
+            in_doubt = in_doubt or fault is Fault.IN_DOUBT
+            # A master that is deposed while it works on a call may say only that it does not lead.
+            maybe_done = maybe_done or fault in (Fault.IN_DOUBT, Fault.NOT_LEADING)
+            if broker not in brokers.names:
+                raise _told(failure, broker, in_doubt=in_doubt)
+            if broker not in brokers.led:
+                fault = Fault.NO_MASTER
+            give_up = give_up_at(began, deadline, _ANSWER_RESERVE_S, holding.hold_s, there=True)
+            if not await held.turn(broker, fault, give_up):
+                raise _told(failure, broker, in_doubt=in_doubt)
+            try:
+                timeout_s = self._timeout_s + wait_s
+                if deadline is not None:
+                    timeout_s = max(_ANSWER_RESERVE_S, min(timeout_s, deadline - holding.clock.monotonic()))
+                answer = await brokers.channel(broker).call(method, request(), timeout_s=timeout_s)
+            except (StatusError, RpcError) as error:
+                failure = error
+            else:
+                held.served = True
+                holding.answered(broker)
+                return answer, maybe_done
+
+
+def _told(failure: StatusError | RpcError, broker: str, *, in_doubt: bool) -> StatusError:
+    """What the client is told of a call that did not go well."""
+    refusal = failure if isinstance(failure, StatusError) else of_rpc_error(failure, f"the broker {broker}")
+    if not in_doubt or refusal.code == Code.PROXY_TIMEOUT:
+        return refusal
+    return StatusError(
+        Code.PROXY_TIMEOUT, f"{refusal.message}; an earlier try had no answer, so it can't be told whether it was done"
+    )

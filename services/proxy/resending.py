@@ -1,0 +1,175 @@
+"""Sends that did not go well: tried elsewhere, held until their group has a master again, or given up."""
+
+from collections.abc import Callable, Collection, Sequence
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.proxy.brokers import Brokers
+from services.proxy.holding import Holding
+from services.proxy.lane import NotSentError
+from services.proxy.lanes import Lanes
+from services.proxy.payload import ClientMessage
+from services.proxy.send_metrics import SendMetrics
+from services.proxy.statuses import of_rpc_error
+from services.proxy.tries import Fault, Place, SendTries, Step, fault_of, give_up_at
+from services.rpc.status import RpcError
+
+_ANSWER_RESERVE_S = 0.3
+_MESSAGE_OVERHEAD_BYTES = 64
+
+Stored = Sequence[int] | Sequence[str]
+"""Of messages of one topic: the queue offset of each, or of each delayed one its recall handle."""
+
+
+class Send:
+    """One send, from the moment when it first did not go well.
+
+    Args:
+        topic: full name of the topic.
+        messages: the messages.
+        due_ms: when each is to be delivered, if they are delayed.
+        only: the one place that it may go to.
+        deadline: until when its client waits, in seconds of the monotonic clock; None if for ever.
+        pick: the next place in turn, past some groups; None if no group has a master.
+
+    Attributes:
+        tries: what is known of its tries.
+        place: where the last one was; None if there was nowhere to go.
+        failure: how that ended; None if nothing was sent.
+        fault: what it means.
+    """
+
+    __slots__ = ("deadline", "due_ms", "failure", "fault", "messages", "pick", "place", "topic", "tries")
+
+    def __init__(
+        self,
+        topic: str,
+        messages: list[ClientMessage],
+        due_ms: Sequence[int],
+        only: Place | None,
+        deadline: float | None,
+        pick: Callable[[Collection[str]], Place | None],
+    ) -> None:
+        self.topic = topic
+        self.messages = messages
+        self.due_ms = due_ms
+        self.deadline = deadline
+        self.pick = pick
+        self.tries = SendTries(only)
+        self.place: Place | None = None
+        self.failure: StatusError | RpcError | None = None
+        self.fault = Fault.NO_MASTER
+
+    @property
+    def size(self) -> int:
+        """About how many bytes its messages hold."""
+        return sum(len(one.payload) + len(one.system_properties) + _MESSAGE_OVERHEAD_BYTES for one in self.messages)
+
+    def told(self) -> StatusError:
+        """What its client is told when it could not be stored."""
+        failure = self.failure
+        if failure is None:
+            if self.place is None:
+                return StatusError(Code.HA_NOT_AVAILABLE, "no broker has a master now; try again")
+            failure = StatusError(Code.HA_NOT_AVAILABLE, f"the broker {self.place[0]} is not there now; try again")
+        if isinstance(failure, RpcError):
+            failure = of_rpc_error(failure, "the broker" if self.place is None else f"the broker {self.place[0]}")
+        if not self.tries.in_doubt or failure.code == Code.PROXY_TIMEOUT:
+            return failure
+        return StatusError(
+            Code.PROXY_TIMEOUT,
+            f"{failure.message}; an earlier try had no answer, so it can't be told whether it is stored",
+        )
+
+
+class Resending:
+    """Goes on with sends that did not go well.
+
+    Args:
+        brokers: the broker groups there are.
+        lanes: the ways to them, and how they do.
+        holding: where sends wait.
+        metrics: what is counted.
+    """
+
+    def __init__(self, brokers: Brokers, lanes: Lanes, holding: Holding, metrics: SendMetrics) -> None:
+        self._brokers = brokers
+        self._lanes = lanes
+        self._holding = holding
+        self._metrics = metrics
+
+    async def go_on(self, send: Send) -> Stored:
+        """Try until it is stored, refused, or its time is over.
+
+        Args:
+            send: what is sent; it has been tried once, or there was nowhere to go.
+
+        Raises:
+            StatusError: why it could not be stored.
+        """
+        began = self._holding.clock.monotonic()
+        step = self._after(send)
+        while step is Step.ELSEWHERE:
+            stored = await self._try(send)
+            if stored is not None:
+                return stored
+            step = self._after(send)
+        if step is Step.TELL:
+            raise send.told()
+        with self._holding.hold(send.size) as held:
+            while step is not Step.TELL:
+                if step is Step.WAIT and not await held.turn(send.tries.gate, send.fault, self._give_up(send, began)):
+                    raise send.told()
+                stored = await self._try(send)
+                if stored is not None:
+                    held.served = True
+                    return stored
+                step = self._after(send)
+            held.served = True
+            raise send.told()
+
+    def _after(self, send: Send) -> Step:
+        """What is to be done after a try that did not go well."""
+        brokers, place = self._brokers, send.place
+        if place is None or (send.failure is None and place[0] not in brokers.led):
+            send.fault = Fault.NO_MASTER
+        elif send.failure is None:
+            send.fault = Fault.NOT_REACHED
+        else:
+            fault = fault_of(send.failure)
+            if fault is None:
+                return Step.TELL
+            send.fault = fault
+        step = send.tries.failed(place, send.fault, brokers.names, brokers.led, self._lanes.health.sound)
+        if step is not Step.TELL:
+            self._metrics.retries.inc()
+        return step
+
+    def _give_up(self, send: Send, began: float) -> float:
+        """Until when it is tried, in seconds of the monotonic clock."""
+        place, names = send.tries.place, self._brokers.names
+        there = bool(names) if place is None else place[0] in names
+        return give_up_at(began, send.deadline, _ANSWER_RESERVE_S, self._holding.hold_s, there=there)
+
+    async def _try(self, send: Send) -> Stored | None:
+        """Try once; None if it did not go well."""
+        tries = send.tries
+        tries.look(self._brokers.names)
+        send.failure = None
+        place = send.place = tries.place or send.pick(tries.past)
+        if place is None or place[0] not in self._brokers.led:
+            return None
+        try:
+            return await self._lanes.lane(place[0]).ship(
+                send.topic,
+                place[1],
+                send.messages,
+                send.due_ms,
+                moves=tries.place is None,
+                again=tries.doubted is not None,
+            )
+        except NotSentError:
+            return None
+        except (StatusError, RpcError) as error:
+            send.failure = error
+            return None
