@@ -96,6 +96,8 @@ class MessageTimer:
         self._clock = clock
         self._topic_id = topic_id
         self._on_fired = on_fired
+        self.has_begun = False
+        """Whether what was saved is loaded; before that there is nothing to do, and nothing to save."""
         self._master_queue_offset = 0
         self.saved: TimerCheckpoint | None = None
         """The checkpoint that is on the device; set by whoever saves it."""
@@ -143,6 +145,7 @@ class MessageTimer:
             self._begin()
             recovery.recover(self.state, self._store, None, position, now_ms)
         self._dequeue_get.open(self.state.curr_read_time_ms)
+        self.has_begun = True
 
     def note(self, found: StoredRecord) -> None:
         """Take note of one record of the commit log, before `finish`."""
@@ -194,6 +197,8 @@ class MessageTimer:
         Raises:
             TimerLogDamagedError: the timer log is damaged; only a recovery helps.
         """
+        if not self.has_begun:
+            return Step(busy=False, appended=False)
         leads = self.state.should_running_dequeue
         now_ms = self._clock.wall_ms() if leads else self._following.now_ms
         refusals: list[str] = []

@@ -163,6 +163,8 @@ class TimerService:
             StatusError: this broker leads no more.
         """
         timer = self._timer
+        if not timer.has_begun:
+            return
         state = timer.state
         snapshot = timer.snapshot()
         if snapshot == timer.saved:
