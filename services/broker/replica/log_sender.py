@@ -1,0 +1,290 @@
+"""The master's end of one Replicate stream: sends a slave the log as it grows, and hears how far it is."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from services.broker.replica.epochs import EpochHistory, Joining, LogOutline, joining
+from services.broker.replica.epochs import EpochStart as Start
+from services.broker.replica.options import ReplicationOptions
+from services.broker.replica.replica_log import ReplicaLog
+from services.broker.replica.send_window import SendWindow
+from services.broker.replica.statistics import ReplicationStatistics
+from services.broker.replica.sync_state_set import SyncStateSet
+from services.common.clock import Clock
+from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import EpochStart, LogChunk, ReplicateProgress
+from services.rpc.service import Stream
+
+_CHECKPOINT_PART_BYTES = 1024 * 1024
+_JOINING_SILENCES = 15
+"""A slave that cuts its log or begins anew may be silent for so many times `silence_ms_max`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """What all senders of a master share.
+
+    Args:
+        epoch: that it leads.
+        log: its log.
+        members: its sync-state set.
+        options: settings.
+        clock: the time.
+        statistics: what is counted.
+        repair: has a damaged record of the log mended, if another replica has it.
+        on_member: called when a slave's progress may be a reason to change the set.
+        on_sent: called when records were sent, which are to be confirmed sooner or later.
+    """
+
+    epoch: int
+    log: ReplicaLog
+    members: SyncStateSet
+    options: ReplicationOptions
+    clock: Clock
+    statistics: ReplicationStatistics
+    repair: Callable[[int], Awaitable[bool]]
+    on_member: Callable[[], None]
+    on_sent: Callable[[], None]
+
+
+class LogSender:
+    """Serves one slave for as long as its stream lasts.
+
+    Args:
+        master: whose end this is.
+        first: what the slave said first.
+        stream: to the slave.
+        sent_before: up to where the slave was sent the log by an earlier stream.
+    """
+
+    def __init__(
+        self,
+        master: Master,
+        first: ReplicateProgress,
+        stream: Stream[ReplicateProgress, LogChunk],
+        sent_before: int,
+    ) -> None:
+        self.replica = first.replica
+        self.connected = False
+        self._master = master
+        self._stream = stream
+        self._log = log = master.log
+        self._plan = plan_for(log, first)
+        self._window = SendWindow(self._plan.position, master.options)
+        self._sent_before = sent_before
+        self._told_position = -1
+        self._wanted = asyncio.Event()
+        self._must_speak = False
+        now_ms = master.clock.steady_ms()
+        self._spoke_ms = now_ms
+        self._heard_ms = now_ms
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._was_full = False
+
+    @property
+    def plan(self) -> Joining:
+        """How the slave gets onto the log."""
+        return self._plan
+
+    @property
+    def sent_position(self) -> int:
+        """Up to where the slave was sent the log."""
+        return self._window.sent_position
+
+    @property
+    def needed_position(self) -> int:
+        """What the slave has from here on it must still be able to be sent."""
+        return self._window.received_position
+
+    async def run(self) -> None:
+        """Serve until the slave ends the stream.
+
+        Raises:
+            StatusError: it can't go on, or is to end.
+            StreamClosedError: the slave has gone.
+        """
+        tasks = [
+            asyncio.create_task(self._send_all(), name=f"replicate-to-{self.replica}"),
+            asyncio.create_task(self._hear_all(), name=f"hear-of-{self.replica}"),
+        ]
+        for task in tasks:
+            task.add_done_callback(self._ended)
+        try:
+            await self._over
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def end(self, error: StatusError) -> None:
+        """End the stream with an error."""
+        if not self._over.done():
+            self._over.set_exception(error)
+            self._over.exception()  # nobody may be waiting for it any more
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if self._over.done():
+            return
+        if error is None:
+            self._over.set_result(None)
+        else:
+            self._over.set_exception(error)
+
+    # What the master tells it
+
+    def appended(self) -> None:
+        """The log has grown."""
+        if not self._wanted.is_set() and self._window.room(self._log.end_position):
+            self._wanted.set()
+
+    def tell_watermark(self) -> None:
+        """Let the slave hear what is confirmed, if it has not."""
+        if self._told_position < self._master.members.replicated_position:
+            self._must_speak = True
+            self._wanted.set()
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed: say something to a slave that heard nothing for a while; give up one that is silent."""
+        options = self._master.options
+        if now_ms - self._spoke_ms >= options.heartbeat_ms:
+            self._must_speak = True
+            self._wanted.set()
+        limit_ms = options.silence_ms_max * (1 if self.connected else _JOINING_SILENCES)
+        if now_ms - self._heard_ms >= limit_ms:
+            self.end(
+                StatusError(
+                    Code.HA_NOT_AVAILABLE,
+                    f"replica {self.replica} has said nothing for {now_ms - self._heard_ms} ms; the stream is given up",
+                )
+            )
+
+    # Hearing
+
+    async def _hear_all(self) -> None:
+        master, window = self._master, self._window
+        while (progress := await self._stream.receive()) is not None:
+            now_ms = self._heard_ms = master.clock.steady_ms()
+            end, synced = progress.end_position, progress.synced_position
+            if end > window.sent_position or synced > end:
+                raise StatusError(
+                    Code.PRECONDITION_FAILED,
+                    f"replica {self.replica} says that it has the log up to {end}, of that {synced} on its device, "
+                    f"but it was sent no more than {window.sent_position}",
+                )
+            window.received(end)
+            if not self.connected:
+                # Only now it has dropped what is not of this log.
+                self.connected = True
+                master.members.connected(self.replica, end, synced, now_ms)
+                master.on_member()
+            elif master.members.progress(self.replica, end, synced, now_ms):
+                master.on_member()
+            if not self._wanted.is_set() and window.room(self._log.end_position):
+                self._wanted.set()
+
+    # Sending
+
+    async def _send_all(self) -> None:
+        await self._send_first()
+        log, window, wanted = self._log, self._window, self._wanted
+        while True:
+            room = window.room(log.end_position)
+            if room:
+                await self._send_records(room)
+            elif self._must_speak:
+                await self._send(self._chunk())
+            else:
+                self._note_full()
+                wanted.clear()
+                await wanted.wait()
+
+    def _note_full(self) -> None:
+        is_full = self._window.is_full and self._log.end_position > self._window.sent_position
+        if is_full and not self._was_full:
+            self._master.statistics.window_waits += 1
+        self._was_full = is_full
+
+    async def _send_first(self) -> None:
+        """Tell the slave where its log goes on, and give it the checkpoint if it must begin anew."""
+        master, plan = self._master, self._plan
+        epochs = [EpochStart(epoch=each.epoch, position=each.position) for each in self._log.epochs]
+        first = self._chunk()
+        first.first = True
+        first.cut_position = plan.position
+        first.epochs.extend(epochs)
+        if not plan.anew:
+            await self._send(first)
+            return
+        checkpoint = self._log.checkpoint_file()
+        master.statistics.checkpoints_sent += 1
+        parts = range(0, len(checkpoint), _CHECKPOINT_PART_BYTES)
+        for start in parts:
+            chunk = first if start == 0 else self._chunk()
+            chunk.checkpoint = checkpoint[start : start + _CHECKPOINT_PART_BYTES]
+            chunk.checkpoint_continues = start != parts[-1]
+            await self._send(chunk)
+
+    async def _send_records(self, room: int) -> None:
+        window, statistics = self._window, self._master.statistics
+        position = window.sent_position
+        try:
+            data = self._log.read(position, room)
+        except CorruptDataError as error:
+            statistics.checks_failed += 1
+            if not await self._master.repair(position):
+                raise StatusError(Code.INTERNAL_ERROR, f"{error}, and no other replica has it") from error
+            return
+        except ValueError as error:
+            raise StatusError(
+                Code.NOT_FOUND, f"the log at {position} was deleted before the slave had it ({error}); begin anew"
+            ) from error
+        end = position + len(data)
+        chunk = self._chunk()
+        chunk.position = position
+        chunk.data = data
+        window.sent(end)
+        statistics.sent_bytes += len(data)
+        statistics.sent_chunks += 1
+        if position < self._sent_before:
+            statistics.resent_bytes += min(end, self._sent_before) - position
+        self._master.on_sent()
+        await self._send(chunk)
+        if len(data) >= self._master.options.coalesce_bytes:
+            await asyncio.sleep(0)  # a slave that has much to catch up with must not keep others waiting
+
+    def _chunk(self) -> LogChunk:
+        """A message without records: the watermark and where the master is."""
+        master, log = self._master, self._log
+        self._must_speak = False
+        self._told_position = confirmed = master.members.replicated_position
+        return LogChunk(
+            epoch=master.epoch,
+            position=self._window.sent_position,
+            confirmed_position=confirmed,
+            start_position=log.start_position,
+            time_ms=master.clock.wall_ms(),
+            end_position=log.end_position,
+        )
+
+    async def _send(self, chunk: LogChunk) -> None:
+        self._spoke_ms = self._master.clock.steady_ms()
+        await self._stream.send([chunk])
+
+
+def plan_for(log: ReplicaLog, first: ReplicateProgress) -> Joining:
+    """How a slave gets onto a master's log, by what it said first.
+
+    Raises:
+        StatusError: it says what can't be.
+    """
+    try:
+        epochs = EpochHistory(Start(each.epoch, each.position) for each in first.epochs)
+    except ValueError as error:
+        raise StatusError(Code.BAD_REQUEST, f"the epochs of replica {first.replica} are impossible: {error}") from error
+    return joining(
+        LogOutline(log.start_position, log.end_position, log.epochs),
+        LogOutline(first.start_position, first.end_position, epochs),
+    )

@@ -1,0 +1,114 @@
+"""Mends damaged records of a log with those of other replicas (S7): damage in the middle costs nobody a message."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from services.broker.replica.raw_records import checked_records, whole_length
+from services.broker.replica.replica_log import ReplicaLog
+from services.broker.replica.statistics import ReplicationStatistics
+from services.common.clock import Clock
+from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
+from services.common.pb.popwheel.v1.broker_pb2 import ReadRecordsRequest
+from services.rpc.methods import READ_RECORDS
+from services.rpc.service import Channel
+from services.rpc.status import RpcError
+
+_log = structlog.get_logger()
+
+_VAIN_PAUSE_MS = 5000
+"""After a record could be had from nobody, it is not asked for again for so long."""
+_VAIN_MAX = 1024
+
+
+class Repairer:
+    """Mends one record at a time.
+
+    A record of another replica is the right one if it is good, says the position, and is of the epoch that wrote this
+    log there: an epoch has one writer.
+
+    Args:
+        group: name of the broker group.
+        log: this replica's log.
+        peers: the other replicas, by number, with a way to each; asked one after another.
+        timeout_ms: how long each is waited for.
+        clock: the time.
+        statistics: what is counted.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        log: ReplicaLog,
+        peers: Callable[[], Iterable[tuple[int, Channel]]],
+        timeout_ms: int,
+        clock: Clock,
+        statistics: ReplicationStatistics,
+    ) -> None:
+        self._group = group
+        self._log = log
+        self._peers = peers
+        self._timeout_s = timeout_ms / 1000
+        self._clock = clock
+        self._statistics = statistics
+        self._vain: dict[int, int] = {}
+        self._mending = asyncio.Lock()
+
+    async def repair(self, position: int) -> bool:
+        """Have the record that begins at `position` mended, if it is damaged; whether it is good now.
+
+        Raises:
+            OSError: this replica's device refused.
+        """
+        async with self._mending:
+            if self._is_good(position):
+                return True
+            now_ms = self._clock.steady_ms()
+            if now_ms - self._vain.get(position, -_VAIN_PAUSE_MS) < _VAIN_PAUSE_MS:
+                return False
+            for number, channel in self._peers():
+                data = await self._ask(number, channel, position)
+                if data is not None:
+                    await self._log.mend(position, data)
+                    self._statistics.repaired_records += 1
+                    self._statistics.repaired_bytes += len(data)
+                    self._vain.pop(position, None)
+                    _log.warning("a damaged record was repaired", position=position, bytes=len(data), replica=number)
+                    return self._is_good(position)
+            if len(self._vain) >= _VAIN_MAX:
+                self._vain.clear()
+            self._vain[position] = now_ms
+            self._statistics.irreparable += 1
+            _log.error("a record is damaged, and no other replica has it", position=position)
+            return False
+
+    def _is_good(self, position: int) -> bool:
+        try:
+            return bool(self._log.read(position, 1))
+        except CorruptDataError:
+            return False
+
+    async def _ask(self, number: int, channel: Channel, position: int) -> bytes | None:
+        """The bytes of the record at a position, as a replica has it; None if that is not the right one."""
+        request = ReadRecordsRequest(group=self._group, position=position, bytes_max=1)
+        try:
+            answer = await channel.call(READ_RECORDS, request, timeout_s=self._timeout_s)
+            data = answer.data[: whole_length(position, answer.data)]
+            record = checked_records(position, data)[0]
+        except (StatusError, RpcError, CorruptDataError, UnknownFormatError) as error:
+            _log.warning("a replica can't help to repair a record", replica=number, position=position, why=str(error))
+            return None
+        epoch, end = self._log.epochs.epoch_at(position), self._log.end_position
+        if record.epoch != epoch or position + record.length > end:
+            _log.warning(
+                "a replica has another record there",
+                replica=number,
+                position=position,
+                its_epoch=record.epoch,
+                epoch=epoch,
+                its_end=position + record.length,
+                end=end,
+            )
+            return None
+        return data[: record.length]

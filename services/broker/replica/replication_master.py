@@ -1,0 +1,287 @@
+"""The master's part of replication: its slaves' streams, and what it asks of the controller because of them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from services.broker.replica.log_sender import LogSender, Master
+from services.broker.replica.options import ReplicationOptions
+from services.broker.replica.replica_log import ReplicaLog
+from services.broker.replica.statistics import ReplicationStatistics
+from services.broker.replica.sync_state_set import SetChange, SyncStateSet
+from services.common.clock import Clock
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import LogChunk, ReplicateProgress
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, ReplicaLag, SyncStateSetRequest
+from services.rpc.methods import CHANGE_SYNC_STATE_SET
+from services.rpc.service import Call, Channel, Stream, StreamClosedError
+from services.rpc.status import NotProcessedError, RpcError
+
+_log = structlog.get_logger()
+
+_TICK_S = 0.1
+_ASK_TIMEOUT_S = 3.0
+
+
+class ReplicationMaster:
+    """Serves the slaves of one mastership, and keeps the sync-state set.
+
+    Args:
+        group: name of the broker group.
+        me: number of this replica.
+        epoch: that it leads.
+        log: its log.
+        members: its sync-state set; whoever appends and syncs tells it so.
+        options: settings.
+        clock: the time.
+        controller: the way to the controller.
+        statistics: what is counted.
+        repair: has a damaged record at a position of the log mended; whether it was.
+        on_follower: called before a slave's progress counts for the first time.
+        on_group: told of the group's state after each change that was asked for; `members` knows of it already.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        me: int,
+        epoch: int,
+        log: ReplicaLog,
+        members: SyncStateSet,
+        options: ReplicationOptions,
+        clock: Clock,
+        controller: Channel,
+        statistics: ReplicationStatistics,
+        repair: Callable[[int], Awaitable[bool]],
+        on_follower: Callable[[], None],
+        on_group: Callable[[BrokerGroup], None],
+    ) -> None:
+        self._group = group
+        self._me = me
+        self._epoch = epoch
+        self._log = log
+        self.members = members
+        self._options = options
+        self._clock = clock
+        self._controller = controller
+        self.statistics = statistics
+        self._on_follower = on_follower
+        self._on_group = on_group
+        self._senders: dict[int, LogSender] = {}
+        self._sent_before: dict[int, int] = {}
+        self._ticking: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._telling: asyncio.TimerHandle | None = None
+        self._ended = False
+        self._master = Master(
+            epoch, log, members, options, clock, statistics, repair, self._ask_if_due, self._tell_later
+        )
+
+    def start(self) -> None:
+        """Begin to look after members; slaves may come before that, too."""
+        if self.members.members != {self._me}:
+            self._tick_from_now_on()
+
+    async def stop(self) -> None:
+        """End all streams: this replica leads no more, or stops."""
+        self._ended = True
+        for sender in list(self._senders.values()):
+            sender.end(self._leads_no_more())
+        if self._telling is not None:
+            self._telling.cancel()
+        tasks = [task for task in (self._ticking, self._asking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def appended(self) -> None:
+        """The log has grown: to be called at once after each append."""
+        for sender in self._senders.values():
+            sender.appended()
+
+    def lags(self) -> list[ReplicaLag]:
+        """How far each slave is, for the report to the controller."""
+        return [
+            ReplicaLag(
+                replica=each.replica,
+                end_position=each.end_position,
+                synced_position=each.synced_position,
+                behind_bytes=each.behind_bytes,
+                behind_ms=each.behind_ms,
+            )
+            for each in self.members.lags(self._clock.steady_ms())
+        ]
+
+    @property
+    def followers(self) -> int:
+        """How many slaves follow."""
+        return len(self._senders)
+
+    @property
+    def needed_position(self) -> int | None:
+        """What slaves that follow have yet to be sent begins here; None if there are none. A retention that takes it
+        has them begin anew.
+        """
+        return min((each.needed_position for each in self._senders.values() if not each.plan.anew), default=None)
+
+    # The handler of Replicate
+
+    async def replicate(self, call: Call, stream: Stream[ReplicateProgress, LogChunk]) -> None:
+        """Serve one slave's stream to its end.
+
+        Raises:
+            StatusError: it is not to follow this master, or not any more.
+        """
+        first = await stream.receive()
+        if first is None:
+            return
+        self._check(first)
+        replica = first.replica
+        earlier = self._senders.pop(replica, None)
+        if earlier is not None:
+            # Its end has not been noticed yet.
+            self._parted(earlier)
+            earlier.end(StatusError(Code.HA_NOT_AVAILABLE, f"replica {replica} has opened another stream"))
+        sender = LogSender(self._master, first, stream, self._sent_before.get(replica, 0))
+        self._on_follower()
+        self._senders[replica] = sender
+        self._tick_from_now_on()
+        plan = sender.plan
+        _log.info(
+            "a replica follows",
+            replica=replica,
+            peer=call.peer,
+            its_end=first.end_position,
+            goes_on_at=plan.position,
+            anew=plan.anew,
+            end=self._log.end_position,
+        )
+        why = "it ended the stream"
+        try:
+            await sender.run()
+        except (StatusError, RpcError, StreamClosedError) as error:
+            why = str(error) or "the stream was closed"
+            raise
+        finally:
+            self._sent_before[replica] = max(self._sent_before.get(replica, 0), sender.sent_position)
+            if self._senders.get(replica) is sender:
+                del self._senders[replica]
+                self._parted(sender)
+                if not self._ended:
+                    self.statistics.streams_broken += 1
+                    _log.warning("a replica follows no more", replica=replica, why=why)
+
+    def _check(self, first: ReplicateProgress) -> None:
+        if self._ended:
+            raise self._leads_no_more()
+        if first.group != self._group or first.replica == self._me:
+            raise StatusError(
+                Code.BAD_REQUEST,
+                f"replica {first.replica} of {first.group} can't follow replica {self._me} of {self._group}; "
+                "look at broker.name and broker.replica of both",
+            )
+        if first.epoch != self._epoch:
+            raise StatusError(
+                Code.PRECONDITION_FAILED,
+                f"replica {first.replica} follows epoch {first.epoch} of {self._group}, this master leads "
+                f"epoch {self._epoch}",
+            )
+        if len(self._senders) >= self._options.followers_max and first.replica not in self._senders:
+            self.statistics.refused_followers += 1
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"{len(self._senders)} replicas follow this master, its limit (broker.replication.followers_max)",
+            )
+
+    def _parted(self, sender: LogSender) -> None:
+        if sender.connected:
+            sender.connected = False
+            self.members.disconnected(sender.replica, self._clock.steady_ms())
+
+    def _leads_no_more(self) -> StatusError:
+        return StatusError(
+            Code.HA_NOT_AVAILABLE, f"replica {self._me} of {self._group} does not lead epoch {self._epoch} any more"
+        )
+
+    # What time brings about
+
+    def _tick_from_now_on(self) -> None:
+        if self._ticking is None and not self._ended:
+            self._ticking = asyncio.create_task(self._tick_often(), name="replication-master")
+
+    async def _tick_often(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now_ms = self._clock.steady_ms()
+            for sender in list(self._senders.values()):
+                sender.tick(now_ms)
+            self._ask_if_due()
+
+    def _tell_later(self) -> None:
+        if self._telling is None and not self._ended:
+            loop = asyncio.get_running_loop()
+            self._telling = loop.call_later(self._options.watermark_ms / 1000, self._tell)
+
+    def _tell(self) -> None:
+        self._telling = None
+        for sender in self._senders.values():
+            sender.tell_watermark()
+        if self._senders and self.members.replicated_position < self._log.end_position:
+            self._tell_later()
+
+    # Asking the controller
+
+    def _ask_if_due(self) -> None:
+        if self._asking is not None or self._ended:
+            return
+        change = self.members.due(self._clock.steady_ms())
+        if change is not None:
+            self._asking = asyncio.create_task(self._ask(change), name="change-sync-state-set")
+            self._asking.add_done_callback(self._asked)
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        self._asking = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("the sync-state set could not be changed", exc_info=error)
+
+    async def _ask(self, change: SetChange) -> None:
+        members = self.members
+        before, wanted = sorted(members.members), sorted(change.members)
+        answer: BrokerGroup | None = None
+        why = "no answer"
+        is_refused = False
+        try:
+            answer = await self._controller.call(
+                CHANGE_SYNC_STATE_SET,
+                SyncStateSetRequest(
+                    group=self._group,
+                    epoch=self._epoch,
+                    master=self._me,
+                    version=change.version,
+                    sync_state_set=wanted,
+                ),
+                timeout_s=_ASK_TIMEOUT_S,
+            )
+        except StatusError as error:
+            # What went wrong within the controller may have come about all the same.
+            why, is_refused = str(error), error.code < Code.INTERNAL_ERROR
+        except NotProcessedError as error:
+            why, is_refused = str(error), True
+        except RpcError as error:
+            why = str(error)
+        now_ms = self._clock.steady_ms()
+        if answer is not None:
+            members.decided(answer.version, answer.sync_state_set, now_ms)
+            self.statistics.set_changes += 1
+            _log.warning(
+                "sync-state set changed", group=self._group, before=before, after=sorted(answer.sync_state_set)
+            )
+            self._on_group(answer)
+            return
+        if is_refused:
+            members.refused(change, now_ms)
+        else:
+            members.unanswered(change, now_ms)
+        _log.warning("the sync-state set was not changed", group=self._group, is_=before, wanted=wanted, why=why)

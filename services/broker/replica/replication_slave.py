@@ -1,0 +1,129 @@
+"""The slave's part of replication: follows one master of one epoch, over as many streams as it takes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from services.broker.replica.log_receiver import LinkError, LogReceiver, MasterLag, Slave
+from services.broker.replica.options import ReplicationOptions
+from services.broker.replica.replica_log import ReplicaLog
+from services.broker.replica.statistics import ReplicationStatistics
+from services.broker.supervised import supervised
+from services.common.clock import Clock
+from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
+from services.rpc.methods import REPLICATE
+from services.rpc.service import Channel, StreamClosedError
+from services.rpc.status import RpcError
+
+_log = structlog.get_logger()
+
+_PAUSE_FIRST_S = 0.05
+_PAUSE_MAX_S = 1.0
+
+
+class ReplicationSlave:
+    """Follows a master until it is stopped: opens a stream, and another one whenever it ends.
+
+    Args:
+        group: name of the broker group.
+        me: number of this replica.
+        identity: of its data folder.
+        epoch: of the master that it follows.
+        open_channel: a new channel to the master, for one stream: over a connection that has gone silent nothing else
+            is to go.
+        log: this replica's log.
+        options: settings.
+        clock: the time.
+        statistics: what is counted.
+        repair: has a damaged record at a position of the log mended; whether it was.
+        on_failure: told when the broker must not go on: its device has failed, or its log is damaged.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        me: int,
+        identity: bytes,
+        epoch: int,
+        open_channel: Callable[[], Channel],
+        log: ReplicaLog,
+        options: ReplicationOptions,
+        clock: Clock,
+        statistics: ReplicationStatistics,
+        repair: Callable[[int], Awaitable[bool]],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._open_channel = open_channel
+        self._log = log
+        self._clock = clock
+        self._on_failure = on_failure
+        self.statistics = statistics
+        self._slave = Slave(group, me, identity, epoch, log, options, clock, statistics, repair, on_failure)
+        self._lag = MasterLag()
+        self._receiver: LogReceiver | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._told: str | None = None
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._task = supervised(self._run(), "replication-slave", self._on_failure)
+
+    async def stop(self) -> None:
+        """Follow no more. What was received stays; nothing is cut or folded after this returns."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the master has let this slave onto its log, and the stream lasts."""
+        return self._receiver is not None and self._receiver.joined
+
+    @property
+    def behind_bytes(self) -> int:
+        """What the master had, when it was heard last, that is not on this device."""
+        return self._lag.behind_bytes(self._log.synced_position)
+
+    @property
+    def behind_ms(self) -> int:
+        """For how long there has been something of the master that is not on this device; while it is not heard, that
+        is not known and this is the time since.
+        """
+        now_ms = self._clock.steady_ms()
+        behind_ms = self._lag.behind_ms(self._log.synced_position, now_ms)
+        if not self.is_connected and self._lag.heard_ms:
+            return max(behind_ms, now_ms - self._lag.heard_ms)
+        return behind_ms
+
+    async def _run(self) -> None:
+        pause_s = _PAUSE_FIRST_S
+        while True:
+            why = await self._follow()
+            if self.is_connected:
+                pause_s = _PAUSE_FIRST_S
+                self._told = None
+                self.statistics.streams_broken += 1
+            self._receiver = None
+            if why != self._told:
+                self._told = why
+                _log.warning("the master's log can't be followed, trying again", why=why)
+            await asyncio.sleep(pause_s)
+            pause_s = min(_PAUSE_MAX_S, 2 * pause_s)
+
+    async def _follow(self) -> str:
+        """Follow over one stream; why it ended. Raises OSError: the device has failed."""
+        channel = self._open_channel()
+        try:
+            stream = channel.open(REPLICATE)
+            self._receiver = LogReceiver(self._slave, stream, self._lag)
+            try:
+                await self._receiver.run()
+            finally:
+                stream.cancel()
+        except (LinkError, CorruptDataError, UnknownFormatError, StatusError, RpcError, StreamClosedError) as error:
+            return str(error) or "the stream was closed"
+        finally:
+            await channel.close()
+        return "the master ended the stream"
