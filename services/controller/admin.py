@@ -3,9 +3,10 @@
 Refusals travel as `{"code": "TOPIC_NOT_FOUND", "message": "..."}` (`services.common.http` makes them).
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Path, status
+from fastapi import APIRouter, Depends, Path, status
 from pydantic import BaseModel, ConfigDict, Field
 
 from services.common.errors import StatusError
@@ -62,10 +63,11 @@ class Group(BaseModel):
 
 
 class Broker(BaseModel):
-    """A broker that is registered now."""
+    """A broker group that has a master, or will have one in a moment."""
 
     name: str
-    address: str
+    address: str = Field(description="host:port of its master; empty while there is none.")
+    epoch: int = Field(description="Of the master; a later master has a larger one.")
 
 
 class Cluster(BaseModel):
@@ -93,14 +95,19 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
 }
 
 
-def admin_router(options: ControllerOptions, keeper: StateKeeper) -> APIRouter:
+def admin_router(options: ControllerOptions, keeper: StateKeeper, check_leads: Callable[[], None]) -> APIRouter:
     """The routes of the admin API.
 
     Args:
         options: limits and defaults for what is made.
         keeper: holds and changes the state.
+        check_leads: raises StatusError while another controller is to be asked.
     """
-    router = APIRouter(prefix="/api/v1")
+
+    async def this_one_leads() -> None:
+        check_leads()
+
+    router = APIRouter(prefix="/api/v1", dependencies=[Depends(this_one_leads)])
 
     @router.get("/cluster", tags=["cluster"])
     async def describe_cluster() -> Cluster:
@@ -110,7 +117,10 @@ def admin_router(options: ControllerOptions, keeper: StateKeeper) -> APIRouter:
             version=state.version,
             topics=len(state.topics),
             groups=len(state.groups),
-            brokers=[Broker(name=broker.name, address=broker.address) for _, broker in sorted(state.brokers.items())],
+            brokers=[
+                Broker(name=broker.name, address=broker.address, epoch=broker.epoch)
+                for _, broker in sorted(state.brokers.items())
+            ],
         )
 
     @router.get("/topics", tags=["topics"])

@@ -1,7 +1,9 @@
-"""The controller, put together: its state from disk, the service that others follow, the admin API."""
+"""The controller, put together: its state in a store, the service that others follow, the admin API."""
 
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,13 +12,23 @@ from prometheus_client import CollectorRegistry
 
 from services.common.clock import Clock
 from services.common.disk import Disk
-from services.common.errors import ConfigurationError
+from services.common.errors import ConfigurationError, StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
 from services.controller.cluster_state import ClusterState
-from services.controller.metrics import ControllerMetrics
+from services.controller.documents import CLUSTER, cluster_document, cluster_of
+from services.controller.file_state_store import FileStateStore
+from services.controller.folder_lock import folder_lock
+from services.controller.group_keeper import GroupKeeper
+from services.controller.hand_over import HandOvers
+from services.controller.leadership import Leadership
+from services.controller.lease import LeaseHolder
+from services.controller.metrics import ControllerMetrics, GroupMetrics
 from services.controller.options import ControllerOptions
+from services.controller.overseer import Overseer
 from services.controller.private_disk import PrivateDisk
 from services.controller.processes import Processes
+from services.controller.replica_streams import ReplicaStreams
+from services.controller.roles import Roles
 from services.controller.server import ControllerServer
 from services.controller.state_keeper import StateKeeper
 from services.controller.state_store import StateStore
@@ -28,12 +40,14 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
 _RECEIPT_KEY_BYTES = 32
+_LIFE_BYTES = 8
+_LOCK_NAME = "store.lock"
 
 _logger = structlog.get_logger()
 
 
 class ControllerApp:
-    """Owns topics, groups and the list of brokers.
+    """Owns topics, groups, and who is master of each broker group.
 
     Args:
         options: the controller's settings.
@@ -41,8 +55,11 @@ class ControllerApp:
         clock: measures how long saves take, and tells since when a process is there.
         random_source: the receipt key is drawn from it once, so a real process hands in `random.SystemRandom()`.
         registry: where its metrics are shown.
-        broker_channels: makes a channel to a broker; used only for what the admin API asks of brokers.
-        disk: what reads and writes the state file; None for the machine's own.
+        broker_channels: makes a channel to a broker: to probe it, to have it hand over, to ask about its timers.
+        disk: what reads and writes the state's files; None for the machine's own.
+        shared: a store that other controllers have as well; None for the one that the options say.
+        address: host:port at which brokers and proxies reach it, for other controllers to name.
+        admin_address: the same of its admin API.
     """
 
     def __init__(
@@ -54,27 +71,59 @@ class ControllerApp:
         registry: CollectorRegistry,
         broker_channels: Callable[[BrokerInfo], Channel],
         disk: Disk | None = None,
+        shared: StateStore | None = None,
+        address: str = "",
+        admin_address: str = "",
     ) -> None:
         self._options = options
-        self._data_dir = data_dir
         self._clock = clock
         self._random_source = random_source
         self._metrics = ControllerMetrics(registry)
         self._own_disk: PrivateDisk | None = None
         if disk is None:
             disk = self._own_disk = PrivateDisk()
-        self._disk = disk
-        self._store = StateStore(data_dir, self._disk)
+        self._alone = shared is None and options.store.kind == "file" and not options.store.folder
+        life = "" if self._alone else random_source.randbytes(_LIFE_BYTES).hex()
+        self._store = shared or _store(options, data_dir, disk, life)
+        self._cluster_version: str | None = None
         self._watchers = Watchers()
-        # The state is read in start(); until then nothing is known and nothing is saved.
+        # The state is read when it begins to lead; until then nothing is known and nothing is saved.
         self._keeper = StateKeeper(
-            ClusterState(options.cluster_name, b""), self._save, self._watchers.publish, options.changes_waiting_max
+            ClusterState(options.cluster_name, b""),
+            self._save,
+            self._load,
+            self._watchers.publish,
+            options.changes_waiting_max,
         )
+        replication, groups = options.replication, GroupMetrics(registry)
+        self._leadership = Leadership(
+            None if self._alone else self._store,
+            LeaseHolder(life, address, admin_address, replication.lease_ms / 1000),
+            replication.lease_ms / 1000,
+            clock,
+            self._begin,
+            self._end,
+            self._look,
+        )
+        check = self._leadership.check
+        self.roles = Roles(broker_channels)
+        self.overseer = Overseer(
+            replication,
+            lambda changed: GroupKeeper(self._store, options.broker_groups_max, changed, groups.conflicts.inc),
+            self._keeper,
+            self.roles,
+            broker_channels,
+            clock,
+            groups,
+            check,
+        )
+        self._hand_overs = HandOvers(self.overseer, self.roles, replication.hand_over_ms / 1000, clock, groups)
         self._timers = Timers(self._keeper, broker_channels)
         self._processes = Processes()
         self._server = ControllerServer(
-            options, self._keeper, self._watchers, self._processes, clock, self._metrics.watchers_lagged.inc
+            options, self._keeper, self._watchers, self._processes, clock, self._metrics.watchers_lagged.inc, check
         )
+        ReplicaStreams(self.overseer, self._hand_overs, check, self._server.service)
         self._started = False
 
     @property
@@ -84,63 +133,103 @@ class ControllerApp:
 
     @property
     def state(self) -> ClusterState:
-        """The cluster as it is now."""
+        """The cluster as it is now, as far as this controller knows: it knows nothing while it does not lead."""
         return self._keeper.state
+
+    @property
+    def leads(self) -> bool:
+        """Whether it leads; the only controller always does."""
+        return self._leadership.leads
 
     @property
     def admin(self) -> "APIRouter":
         """The routes of the admin API, `/api/v1/...`. FastAPI is loaded when this is first asked for."""
         from services.controller.admin import admin_router
+        from services.controller.group_admin import GroupViews, group_router
         from services.controller.status_admin import status_router
         from services.controller.timer_admin import timer_router
 
-        router = admin_router(self._options, self._keeper)
-        router.include_router(status_router(self._keeper, self._processes))
+        views = GroupViews(self.overseer, self._clock)
+        router = admin_router(self._options, self._keeper, self._leadership.check)
+        router.include_router(status_router(self._keeper, self._processes, views))
         router.include_router(timer_router(self._timers))
+        router.include_router(group_router(views, self._hand_overs))
         return router
 
     def health(self) -> str | None:
-        """None if all is well, else a sentence for `/readyz`."""
+        """None if all is well, else a sentence for `/readyz`. One that waits for another to fail is well, too."""
         return None if self._started else "the controller has not read its state yet"
 
     async def start(self) -> None:
-        """Read the state, or make a new cluster's, and begin to take changes.
+        """Read the state, or make a new cluster's, and begin to take changes, if no other controller leads.
 
         Raises:
-            CorruptDataError: the state file is damaged.
-            UnknownFormatError: the state file is of a kind or version this release does not know.
-            ConfigurationError: the folder belongs to a cluster of another name.
-            OSError: the folder cannot be used.
+            CorruptDataError: the state is damaged.
+            UnknownFormatError: the state is of a kind or version this release does not know.
+            ConfigurationError: the store belongs to a cluster of another name.
+            OSError: the store cannot be used.
         """
-        self._disk.make_folder(self._data_dir)
-        state = self._store.load()
-        if state is None:
-            state = ClusterState(self._options.cluster_name, self._random_source.randbytes(_RECEIPT_KEY_BYTES))
-            await self._store.save(state)
-            _logger.info("new cluster", cluster=state.name, file=str(self._store.path))
-        elif state.name != self._options.cluster_name:
-            raise ConfigurationError(
-                "controller.cluster_name",
-                f"{self._data_dir} holds the cluster {state.name}, whose name cannot be changed to "
-                f"{self._options.cluster_name}; give {state.name} or another data folder",
-            )
-        self._keeper.state = state
-        self._keeper.start()
+        await self._leadership.start()
         self._metrics.read_from(self._gauges())
         self._started = True
 
     async def stop(self) -> None:
         """End the streams of those who watch, finish the changes that wait, take no more."""
         self._started = False
-        self._server.close()
-        await self._keeper.stop()
+        await self._leadership.stop()
+        await self.roles.close()
+        await self._store.close()
         if self._own_disk is not None:
             self._own_disk.close()
+
+    async def _begin(self) -> None:
+        """Lead from now on."""
+        state = await self._load_or_make()
+        if state.name != self._options.cluster_name:
+            raise ConfigurationError(
+                "controller.cluster_name",
+                f"{self._store.where(CLUSTER)} holds the cluster {state.name}, whose name cannot be changed to "
+                f"{self._options.cluster_name}; give {state.name} or another data folder",
+            )
+        self._keeper.state = state
+        self._keeper.start()
+        try:
+            self._keeper.state = replace(state, brokers=await self.overseer.begin())
+        except BaseException:
+            await self._keeper.stop()
+            raise
+        self._watchers.open()
+
+    async def _end(self, refusal: StatusError) -> None:
+        """Lead no more."""
+        self._watchers.close()
+        await self.overseer.end(refusal)
+        await self._keeper.stop()
+
+    async def _look(self) -> None:
+        """See what others have changed in a store that is not ours alone."""
+        await self.overseer.groups.look_for_changes()
+
+    async def _load_or_make(self) -> ClusterState:
+        if (await self._store.read(CLUSTER)) is not None:
+            return await self._load()
+        state = ClusterState(self._options.cluster_name, self._random_source.randbytes(_RECEIPT_KEY_BYTES))
+        self._cluster_version = await self._store.write(CLUSTER, cluster_document(state), None)
+        _logger.info("new cluster", cluster=state.name, place=self._store.where(CLUSTER))
+        return state
+
+    async def _load(self) -> ClusterState:
+        stored = await self._store.read(CLUSTER)
+        place = self._store.where(CLUSTER)
+        if stored is None:
+            raise FileNotFoundError(f"{place} is gone")
+        self._cluster_version = stored.version
+        return cluster_of(stored.document, place)
 
     async def _save(self, state: ClusterState) -> None:
         began = self._clock.monotonic()
         try:
-            await self._store.save(state)
+            self._cluster_version = await self._store.write(CLUSTER, cluster_document(state), self._cluster_version)
         except OSError:
             self._metrics.save_failures.inc()
             raise
@@ -154,4 +243,15 @@ class ControllerApp:
             "watchers": lambda: len(self._watchers),
             "changes_waiting": lambda: self._keeper.waiting,
             "state_version": lambda: self.state.version,
+            "leads": lambda: float(self.leads),
         }
+
+
+def _store(options: ControllerOptions, data_dir: Path, disk: Disk, life: str) -> StateStore:
+    """The store that the options say."""
+    if not options.store.folder:
+        return FileStateStore(data_dir, disk)
+    folder = Path(options.store.folder)
+    disk.make_folder(folder)
+    lock: Callable[[], AbstractContextManager[object]] = folder_lock(folder / _LOCK_NAME)
+    return FileStateStore(folder, disk, lock, life)

@@ -4,6 +4,63 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from services.controller.broker_group import GroupState
+
+
+class GroupMetrics:
+    """What is shown of broker groups.
+
+    Args:
+        registry: where it is shown.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.elections = Counter(
+            "popwheel_controller_elections", "New masters of broker groups, for whatever reason", registry=registry
+        )
+        self.unclean_elections = Counter(
+            "popwheel_controller_unclean_elections",
+            "Masters that an operator chose although they may lack acknowledged messages",
+            registry=registry,
+        )
+        self.conflicts = Counter(
+            "popwheel_controller_store_conflicts",
+            "Changes that had to be decided anew because another controller had changed the same",
+            registry=registry,
+        )
+        self.hand_overs = Counter(
+            "popwheel_controller_hand_overs", "Masters that passed on their role", ["outcome"], registry=registry
+        )
+        self._epoch = Gauge("popwheel_controller_group_epoch", "Epoch of a broker group", ["broker"], registry=registry)
+        self._members = Gauge(
+            "popwheel_controller_group_sync_state_set_size",
+            "Replicas that have every acknowledged message of a broker group",
+            ["broker"],
+            registry=registry,
+        )
+        self._masterless = Gauge(
+            "popwheel_controller_groups_without_master",
+            "Broker groups that have no living master now",
+            registry=registry,
+        )
+        self._without: set[str] = set()
+        self._masterless.set_function(lambda: len(self._without))
+
+    def show(self, state: GroupState, *, has_master: bool) -> None:
+        """Show a group as it is now."""
+        self._epoch.labels(state.name).set(state.epoch)
+        self._members.labels(state.name).set(len(state.sync_state_set))
+        if has_master:
+            self._without.discard(state.name)
+        else:
+            self._without.add(state.name)
+
+    def clear(self) -> None:
+        """Show no groups: this controller does not lead."""
+        self._without.clear()
+        self._epoch.clear()
+        self._members.clear()
+
 
 class ControllerMetrics:
     """The controller's metrics.
@@ -36,12 +93,14 @@ class ControllerMetrics:
                 "watchers": "Processes that follow the cluster's state now",
                 "changes_waiting": "Changes that wait to be decided and saved",
                 "state_version": "Version of the cluster's state",
+                "leads": "1 if this controller leads, 0 if another one does or nobody",
             }.items()
         }
 
     def read_from(self, sources: dict[str, Callable[[], float]]) -> None:
         """Take the gauges' values from here whenever they are shown: topics, groups, brokers, watchers,
-        changes_waiting, state_version.
+        changes_waiting, state_version,
+        leads.
         """
         for name, source in sources.items():
             self._gauges[name].set_function(source)

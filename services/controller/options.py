@@ -1,6 +1,6 @@
 """The controller's settings (`controller.*`)."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -52,6 +52,58 @@ class GroupDefaults(BaseModel):
     )
 
 
+class ReplicationOptions(BaseModel):
+    """How soon the controller sees what becomes of replicas and controllers, and acts on it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    detection_ms: int = Field(
+        default=3000,
+        ge=100,
+        le=600_000,
+        description="A replica that does not report for so long is taken for dead; at least four of its heartbeats.",
+    )
+    probe_ms: int = Field(
+        default=500,
+        ge=10,
+        le=60_000,
+        description="How long a replica whose stream broke may take to answer at its address.",
+    )
+    hand_over_ms: int = Field(
+        default=3000,
+        ge=100,
+        le=60_000,
+        description="How long a master may take to see that its successor has everything.",
+    )
+    checkpoint_interval_ms: int = Field(
+        default=3000, ge=100, le=600_000, description="How often slaves are given the progress of their master."
+    )
+    lease_ms: int = Field(
+        default=2000,
+        ge=100,
+        le=600_000,
+        description="With several controllers: one that has been silent for so long leads no more.",
+    )
+
+
+class StoreOptions(BaseModel):
+    """Where the controller keeps its state."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["file", "kubernetes"] = Field(
+        default="file", description="In a folder, or as resources of the Kubernetes cluster it runs in."
+    )
+    folder: str = Field(
+        default="",
+        description="Folder that several controllers of one machine share, of whom one leads; empty: its data folder, "
+        "which it has for itself.",
+    )
+    namespace: str = Field(
+        default="", description="Namespace of the Kubernetes resources; empty: that of the controller's own pod."
+    )
+
+
 class ControllerOptions(BaseModel):
     """Settings of the service that owns topics, groups and the list of brokers."""
 
@@ -64,6 +116,8 @@ class ControllerOptions(BaseModel):
     )
     topic: TopicDefaults = TopicDefaults()
     group: GroupDefaults = GroupDefaults()
+    replication: ReplicationOptions = ReplicationOptions()
+    store: StoreOptions = StoreOptions()
     topic_name_length_max: int = Field(
         default=127, ge=1, le=255, description="Characters in a topic's name at the most."
     )
@@ -73,6 +127,9 @@ class ControllerOptions(BaseModel):
     topics_max: int = Field(default=10_000, ge=1, le=1_000_000, description="Topics of the cluster at the most.")
     groups_max: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Consumer groups of the cluster at the most."
+    )
+    broker_groups_max: int = Field(
+        default=1000, ge=1, le=100_000, description="Broker groups of the cluster at the most."
     )
     watcher_updates_max: int = Field(
         default=1000,
@@ -85,6 +142,11 @@ class ControllerOptions(BaseModel):
     )
     grpc_host: str = Field(default="127.0.0.1", description="Address the controller listens at when it runs by itself.")
     grpc_port: int = Field(default=8083, ge=0, le=65535, description="Port of its service for brokers and proxies.")
+    advertised_address: str = Field(
+        default="",
+        description="host:port at which brokers and proxies reach it, as other controllers name it; its listening one "
+        "if left out.",
+    )
     http_host: str = Field(default="127.0.0.1", description="Address of the admin API, health and metrics.")
     http_port: int = Field(default=8080, ge=0, le=65535, description="Port of the admin API, health and metrics.")
 

@@ -1,14 +1,14 @@
 """Which brokers and proxies are there, as an operator asks: who they are, where, since when (pure).
 
-Kept in memory only: brokers are known by the stream that registers them, proxies by the stream on which they watch the
+Kept in memory only: brokers are known by the streams that register them, proxies by the stream on which they watch the
 cluster, so a process that has gone, or hangs, is gone from here when its stream is.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
+from services.common.pb.popwheel.v1.controller_pb2 import WatchRequest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +27,25 @@ class Watching:
 
 
 @dataclass(frozen=True, slots=True)
+class Registration:
+    """A replica of a broker group that is registered.
+
+    Args:
+        group: name of the broker group.
+        replica: its number.
+        address: host:port at which it is reached.
+        since_ms: since when, wall clock.
+        role: `master` or `slave`; empty if it was not given one.
+    """
+
+    group: str
+    replica: int
+    address: str
+    since_ms: int
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """A broker or proxy.
 
@@ -38,6 +57,8 @@ class Member:
         since_ms: since when it is registered, wall clock.
         health: host:port at which it can be asked whether it is ready; empty if it cannot.
         trouble: what is wrong with it as far as the controller sees; empty if nothing is.
+        replica: number of a broker within its group, whose name it bears; None of a proxy.
+        role: `master` or `slave`; empty of a proxy, and of a broker that was not given one.
     """
 
     kind: str
@@ -47,14 +68,15 @@ class Member:
     since_ms: int
     health: str
     trouble: str = ""
+    replica: int | None = None
+    role: str = ""
 
 
 class Processes:
-    """All that watch, and since when each broker is registered."""
+    """All that watch."""
 
     def __init__(self) -> None:
         self._watching: dict[Watching, None] = {}
-        self._registered_ms: dict[str, int] = {}
 
     def came(self, request: WatchRequest, peer: str, now_ms: int) -> Watching:
         """Somebody watches from now on, until `left`."""
@@ -66,35 +88,36 @@ class Processes:
         """Its stream has ended."""
         self._watching.pop(watching, None)
 
-    def registered(self, broker: str, now_ms: int) -> None:
-        """A broker is registered from now on."""
-        self._registered_ms[broker] = now_ms
-
-    def dismissed(self, broker: str) -> None:
-        """A broker is not registered any more."""
-        self._registered_ms.pop(broker, None)
-
-    def members(self, brokers: Mapping[str, BrokerInfo]) -> list[Member]:
+    def members(self, registrations: Iterable[Registration]) -> list[Member]:
         """All brokers, then all proxies, by name.
 
         Args:
-            brokers: those that are in the routes.
+            registrations: of all replicas.
         """
-        watching = {each.request.process: each for each in self._of(WatchRequest.BROKER)}
-        found = [self._broker(name, brokers.get(name), watching.get(name)) for name in brokers.keys() | watching.keys()]
+        watching = {(each.request.process, each.request.replica): each for each in self._of(WatchRequest.BROKER)}
+        registered = {(each.group, each.replica): each for each in registrations}
+        found = [_broker(key, registered.get(key), watching.get(key)) for key in registered.keys() | watching.keys()]
         found += [_member("proxy", each, each.request.address) for each in self._of(WatchRequest.PROXY)]
-        return sorted(found, key=lambda member: (member.kind, _natural(member.name), member.since_ms))
+        return sorted(
+            found, key=lambda member: (member.kind, _natural(member.name), member.replica or 0, member.since_ms)
+        )
 
     def _of(self, kind: WatchRequest.Kind.ValueType) -> Iterator[Watching]:
         return (watching for watching in self._watching if watching.request.kind == kind)
 
-    def _broker(self, name: str, info: BrokerInfo | None, watching: Watching | None) -> Member:
-        since_ms = self._registered_ms.get(name, 0)
-        if watching is None:  # of an older release, or just between two streams
-            return Member("broker", name, info.address if info is not None else "", None, since_ms, "")
-        if info is None:
-            return _member("broker", watching, watching.request.address, trouble="it is not registered")
-        return _member("broker", watching, info.address, since_ms)
+
+def _broker(key: tuple[str, int], registration: Registration | None, watching: Watching | None) -> Member:
+    name, replica = key
+    if registration is None:
+        assert watching is not None
+        return replace(
+            _member("broker", watching, watching.request.address, trouble="it is not registered"), replica=replica
+        )
+    if watching is None:  # of an older release, or just between two streams
+        member = Member("broker", name, registration.address, None, registration.since_ms, "")
+    else:
+        member = _member("broker", watching, registration.address, registration.since_ms)
+    return replace(member, replica=replica, role=registration.role)
 
 
 def _member(kind: str, watching: Watching, address: str, since_ms: int | None = None, trouble: str = "") -> Member:

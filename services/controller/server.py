@@ -1,4 +1,4 @@
-"""The controller as brokers and proxies call it: `popwheel.v1.Controller`."""
+"""The controller as brokers and proxies call it: `popwheel.v1.Controller` (replicas: `replica_streams`)."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,15 +9,11 @@ from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import (
-    BrokerGroup,
-    BrokerInfo,
     ClusterUpdate,
     EnsureGroupRequest,
     EnsureGroupResponse,
     EnsureTopicRequest,
     EnsureTopicResponse,
-    Replica,
-    ReplicaReport,
     WatchRequest,
 )
 from services.controller.cluster_state import ClusterState
@@ -25,10 +21,8 @@ from services.controller.options import ControllerOptions
 from services.controller.processes import Processes
 from services.controller.state_keeper import StateKeeper
 from services.controller.watchers import Watcher, Watchers
-from services.rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, REGISTER_BROKER, WATCH
+from services.rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, WATCH
 from services.rpc.service import Call, Service, Stream, StreamClosedError
-
-_FIRST_EPOCH = 1
 
 _logger = structlog.get_logger()
 
@@ -43,6 +37,7 @@ class ControllerServer:
         processes: who is there, for operators.
         clock: since when.
         lagged: called whenever a watcher fell too far behind.
+        check_leads: raises StatusError while this controller does not lead.
     """
 
     def __init__(
@@ -53,6 +48,7 @@ class ControllerServer:
         processes: Processes,
         clock: Clock,
         lagged: Callable[[], None],
+        check_leads: Callable[[], None],
     ) -> None:
         self._options = options
         self._keeper = keeper
@@ -60,25 +56,18 @@ class ControllerServer:
         self._processes = processes
         self._clock = clock
         self._lagged = lagged
+        self._check_leads = check_leads
         self._snapshot: tuple[ClusterState, ClusterUpdate] | None = None
-        self._registrations: dict[str, object] = {}
-        self._registering: set[asyncio.Task[object]] = set()
         self.service = Service()
         self.service.stream(WATCH, self._watch)
         self.service.unary(ENSURE_TOPIC, self._ensure_topic)
         self.service.unary(ENSURE_GROUP, self._ensure_group)
-        self.service.stream(REGISTER_BROKER, self._register_broker)
-
-    def close(self) -> None:
-        """End the streams of brokers and watchers, which by themselves would last for ever."""
-        self._watchers.close()
-        for handler in list(self._registering):
-            handler.cancel()
 
     async def _watch(self, call: Call, stream: Stream[WatchRequest, ClusterUpdate]) -> None:
         request = await stream.receive()
         if request is None:
             raise StatusError(Code.BAD_REQUEST, "Watch begins with one WatchRequest")
+        self._check_leads()
         arrived = asyncio.Event()
         watcher = Watcher(self._options.watcher_updates_max, self._whole_state, arrived.set)
         self._watchers.add(watcher)
@@ -116,6 +105,7 @@ class ControllerServer:
                 return None
             return state.create_topic(self._options, request.name, request.type)
 
+        self._check_leads()
         topic = self._keeper.state.topics.get(request.name)
         if topic is None:
             update = await self._keeper.change(decide)
@@ -128,63 +118,9 @@ class ControllerServer:
                 return None
             return state.create_group(self._options, request.name)
 
+        self._check_leads()
         group = self._keeper.state.groups.get(request.name)
         if group is None:
             update = await self._keeper.change(decide)
             group = update.groups[0] if update is not None else self._keeper.state.group(request.name)
         return EnsureGroupResponse(group=group)
-
-    async def _register_broker(self, call: Call, stream: Stream[ReplicaReport, BrokerGroup]) -> None:
-        """Hold a broker in the routes while the stream lives. Of two streams for one name the newer holds it."""
-        registration = object()
-        broker: BrokerInfo | None = None
-        handler = asyncio.current_task()
-        assert handler is not None
-        self._registering.add(handler)
-        try:
-            while (report := await stream.receive()) is not None:
-                if broker is not None and report.group != broker.name:
-                    raise StatusError(
-                        Code.BAD_REQUEST, f"this stream registers {broker.name}; open another for {report.group}"
-                    )
-                now = BrokerInfo(name=report.group, address=report.address, epoch=_FIRST_EPOCH)
-                if now != broker:
-                    broker = now
-                    await self._register(broker, registration)
-                    await stream.send([_led_by(report, self._keeper.state.version)])
-        except StreamClosedError:
-            return
-        finally:
-            self._registering.discard(handler)
-            if broker is not None:
-                self._dismiss(broker.name, registration)
-
-    async def _register(self, broker: BrokerInfo, registration: object) -> None:
-        def decide(state: ClusterState) -> ClusterUpdate | None:
-            return None if state.brokers.get(broker.name) == broker else state.register_broker(broker)
-
-        decide(self._keeper.state)  # a refused one must not take the name from the stream that holds it
-        self._registrations[broker.name] = registration
-        await self._keeper.change_brokers(decide)
-        self._processes.registered(broker.name, self._clock.wall_ms())
-        _logger.info("broker registered", broker=broker.name, address=broker.address)
-
-    def _dismiss(self, name: str, registration: object) -> None:
-        if self._registrations.get(name) is not registration:
-            return  # a newer stream of the same broker holds the name
-        del self._registrations[name]
-        self._processes.dismissed(name)
-        self._keeper.change_brokers_soon(lambda state: state.dismiss_broker(name))
-        _logger.info("broker's registration ended", broker=name)
-
-
-def _led_by(report: ReplicaReport, version: int) -> BrokerGroup:
-    """The group of a replica that is alone in it."""
-    return BrokerGroup(
-        name=report.group,
-        version=version,
-        epoch=_FIRST_EPOCH,
-        master=report.replica,
-        sync_state_set=[report.replica],
-        replicas=[Replica(number=report.replica, address=report.address, identity=report.identity, alive=True)],
-    )

@@ -5,7 +5,7 @@ Decisions that come while a save runs wait and are saved together by the next on
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -13,9 +13,12 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from services.controller.cluster_state import ClusterState
+from services.controller.state_store import ConflictError
 
 Decision = Callable[[ClusterState], ClusterUpdate | None]
 """What to change, given the state; None for nothing; or raises StatusError."""
+
+_TRIES_MAX = 8
 
 _logger = structlog.get_logger()
 
@@ -27,12 +30,17 @@ class _Waiting:
     outcome: asyncio.Future[ClusterUpdate | None]
 
 
+_Done = list[tuple[_Waiting, ClusterUpdate | None]]
+
+
 class StateKeeper:
     """Holds the current state and carries out changes.
 
     Args:
         state: the state to begin with.
-        save: makes a state durable, or raises OSError.
+        save: makes a state durable in place of the one before, or raises OSError, or ConflictError if another
+            controller has changed that.
+        load: gives the state that is stored, or raises OSError.
         publish: told of each change right after it has become the current state.
         waiting_max: how many changes may wait.
     """
@@ -41,11 +49,13 @@ class StateKeeper:
         self,
         state: ClusterState,
         save: Callable[[ClusterState], Awaitable[None]],
+        load: Callable[[], Awaitable[ClusterState]],
         publish: Callable[[ClusterUpdate], None],
         waiting_max: int,
     ) -> None:
         self.state = state
         self._save = save
+        self._load = load
         self._publish = publish
         self._waiting_max = waiting_max
         self._waiting: list[_Waiting] = []
@@ -60,14 +70,16 @@ class StateKeeper:
 
     def start(self) -> None:
         """Begin to carry out changes."""
+        self._stopping = False
         self._task = asyncio.create_task(self._run(), name="controller-state")
 
     async def stop(self) -> None:
-        """Carry out what waits, then refuse all further changes."""
+        """Carry out what waits, then refuse all further changes until it is started again."""
         self._stopping = True
         self._arrived.set()
         if self._task is not None:
             await self._task
+            self._task = None
 
     async def change(self, decision: Decision) -> ClusterUpdate | None:
         """Change topics or groups; returns when the change is durable and published.
@@ -117,8 +129,8 @@ class StateKeeper:
         state, done = self._decide(batch)
         if any(waiting.durable and update is not None for waiting, update in done):
             try:
-                await self._save(state)
-            except OSError as error:
+                state, done = await self._saved(state, done)
+            except (OSError, ConflictError) as error:
                 _logger.error("cluster state cannot be saved", error=str(error), version=self.state.version)
                 refused = StatusError(
                     Code.INTERNAL_SERVER_ERROR, f"the change could not be saved and has not happened: {error}"
@@ -134,9 +146,26 @@ class StateKeeper:
             if not waiting.outcome.done():
                 waiting.outcome.set_result(update)
 
-    def _decide(self, batch: Sequence[_Waiting]) -> tuple[ClusterState, list[tuple[_Waiting, ClusterUpdate | None]]]:
+    async def _saved(self, state: ClusterState, done: _Done) -> tuple[ClusterState, _Done]:
+        """Save what was decided; if another controller was first, decide anew on what it has made of the cluster."""
+        for _ in range(_TRIES_MAX):
+            try:
+                await self._save(state)
+                return state, done
+            except ConflictError:
+                _logger.warning("another controller has changed the cluster's state", version=self.state.version)
+                stored = await self._load()
+                version = max(stored.version, self.state.version)
+                self.state = replace(stored, version=version, brokers=self.state.brokers)
+                self._publish(self.state.snapshot())
+                state, done = self._decide([waiting for waiting, _ in done])
+                if not any(waiting.durable and update is not None for waiting, update in done):
+                    return state, done
+        raise ConflictError("the cluster's state")
+
+    def _decide(self, batch: Sequence[_Waiting]) -> tuple[ClusterState, _Done]:
         state = self.state
-        done: list[tuple[_Waiting, ClusterUpdate | None]] = []
+        done: _Done = []
         for waiting in batch:
             try:
                 update = waiting.decision(state)

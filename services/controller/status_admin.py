@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from services.controller.group_admin import BrokerGroupView, GroupViews
 from services.controller.processes import Member, Processes
 from services.controller.state_keeper import StateKeeper
 
@@ -23,6 +24,8 @@ class ClusterProcess(BaseModel):
     since_ms: int = Field(description="Since when it is registered, in milliseconds since 1970.")
     ready: bool
     reason: str = Field(description="Why it is not ready; empty if it is.")
+    replica: int | None = Field(description="Number of a broker within its broker group, whose name it bears.")
+    role: str = Field(description="master or slave; empty of a proxy, and of a broker that was not given one.")
 
 
 class ClusterStatus(BaseModel):
@@ -31,14 +34,16 @@ class ClusterStatus(BaseModel):
     name: str
     version: int
     processes: list[ClusterProcess]
+    broker_groups: list[BrokerGroupView]
 
 
-def status_router(keeper: StateKeeper, processes: Processes) -> APIRouter:
+def status_router(keeper: StateKeeper, processes: Processes, views: GroupViews) -> APIRouter:
     """The routes about processes.
 
     Args:
-        keeper: knows which brokers are in the routes.
+        keeper: knows the cluster.
         processes: who is there.
+        views: shows broker groups.
     """
     router = APIRouter(prefix="/cluster", tags=["cluster"])
 
@@ -48,7 +53,7 @@ def status_router(keeper: StateKeeper, processes: Processes) -> APIRouter:
         import httpx
 
         state = keeper.state
-        members = processes.members(state.brokers)
+        members = processes.members(views.registrations())
         async with httpx.AsyncClient(trust_env=False, timeout=_TIMEOUT_S) as client:
             reasons = await asyncio.gather(*(_reason(client, member) for member in members))
         return ClusterStatus(
@@ -63,9 +68,12 @@ def status_router(keeper: StateKeeper, processes: Processes) -> APIRouter:
                     since_ms=member.since_ms,
                     ready=not reason,
                     reason=reason,
+                    replica=member.replica,
+                    role=member.role,
                 )
                 for member, reason in zip(members, reasons, strict=True)
             ],
+            broker_groups=views.all(),
         )
 
     return router

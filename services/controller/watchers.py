@@ -75,6 +75,10 @@ class Watchers:
         for watcher in self._watchers:
             watcher.offer(update)
 
+    def open(self) -> None:
+        """Let those who come from now on watch."""
+        self._closed = False
+
     def close(self) -> None:
         """End all their streams, after what waits has been sent; those that come later end after their snapshot."""
         self._closed = True

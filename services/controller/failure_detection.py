@@ -1,0 +1,109 @@
+"""Which replicas live, as far as heartbeats, broken streams and probes tell (pure: it is told the time).
+
+A replica that was silent for the detection time is dead. One whose stream broke is probed: if nobody answers there it
+is dead at once, if it answers it has the detection time to come back. Safety does not hang on any of this: who is taken
+for dead and is not finds itself in an older epoch (docs/failover.md).
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from services.controller.group_policy import Standing
+
+_STALL_S = 0.75
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(slots=True, eq=False)
+class _Watched:
+    """Args:
+    heard_at: when it gave its last sign of life, or when waiting for one began.
+    connected: whether its stream is there.
+    breaks: counts its broken streams, so that the answer to an old probe is known for one.
+    """
+
+    heard_at: float
+    connected: bool
+    breaks: int = 0
+    dead: bool = False
+
+
+class FailureDetector(Generic[Key]):
+    """Watches replicas; times are seconds of the monotonic clock.
+
+    Args:
+        detection_s: silent for so long is dead.
+        silent_s: silent for so long is not to be chosen for anything.
+    """
+
+    def __init__(self, detection_s: float, silent_s: float) -> None:
+        self._detection_s = detection_s
+        self._silent_s = silent_s
+        self._watched: dict[Key, _Watched] = {}
+        self._looked_at: float | None = None
+
+    def expect(self, key: Key, now: float) -> None:
+        """A recorded replica has not come yet; it has the detection time to do so."""
+        self._watched.setdefault(key, _Watched(now, connected=False))
+
+    def heard(self, key: Key, now: float) -> None:
+        """It has reported on its stream."""
+        watched = self._watched.setdefault(key, _Watched(now, connected=True))
+        watched.heard_at = now
+        watched.connected = True
+        watched.dead = False
+
+    def broke(self, key: Key) -> int:
+        """Its stream broke; what to give with the outcome of the probe that is due now."""
+        watched = self._watched[key]
+        watched.connected = False
+        watched.breaks += 1
+        return watched.breaks
+
+    def answered(self, key: Key, breaks: int, now: float) -> None:
+        """It answered the probe: its process lives, and will come back."""
+        watched = self._watched.get(key)
+        if watched is not None and watched.breaks == breaks and not watched.connected and not watched.dead:
+            watched.heard_at = now
+
+    def refused(self, key: Key, breaks: int) -> None:
+        """Nobody answers at its address."""
+        watched = self._watched.get(key)
+        if watched is not None and watched.breaks == breaks and not watched.connected:
+            watched.dead = True
+
+    def left(self, key: Key) -> None:
+        """It said that it leaves, and has gone."""
+        if key in self._watched:
+            self._watched[key].connected = False
+            self._watched[key].dead = True
+
+    def forget_all(self) -> None:
+        """Watch nobody any more."""
+        self._watched.clear()
+        self._looked_at = None
+
+    def time_passed(self, now: float) -> None:
+        """To be called several times a second: takes the time during which this process itself stood still from what
+        everybody's silence has lasted, for their reports wait to be read.
+        """
+        if self._looked_at is not None and (stood_still_s := now - self._looked_at) > _STALL_S:
+            for watched in self._watched.values():
+                watched.heard_at += stood_still_s
+        self._looked_at = now
+
+    def standing(self, key: Key, now: float) -> Standing:
+        """How much is known of its life."""
+        watched = self._watched.get(key)
+        if watched is None or watched.dead or now - watched.heard_at >= self._detection_s:
+            return Standing.DEAD
+        if not watched.connected:
+            return Standing.UNSURE
+        return Standing.SILENT if now - watched.heard_at >= self._silent_s else Standing.LIVING
+
+    def silent_for_s(self, key: Key, now: float) -> float | None:
+        """How long ago it gave its last sign of life, in seconds; None if it is not watched."""
+        watched = self._watched.get(key)
+        return None if watched is None else max(0.0, now - watched.heard_at)

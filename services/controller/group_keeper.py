@@ -1,0 +1,174 @@
+"""The only place where the states of broker groups change: each by compare-and-swap on what is stored, one after the
+other, and nobody hears of a change before it is stored.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.controller.broker_group import GroupState, follow_up
+from services.controller.documents import group_document, group_document_name, group_of, group_of_document
+from services.controller.state_store import ConflictError, StateStore
+
+Decision = Callable[[GroupState | None], GroupState | None]
+"""What a group should become, given what is stored of it; None if it is to stay so; or raises StatusError."""
+
+_TRIES_MAX = 8
+
+_logger = structlog.get_logger()
+
+
+class GroupKeeper:
+    """Holds the states of all broker groups, as the store had them last, and changes them.
+
+    Args:
+        store: where they are kept.
+        groups_max: how many there may be.
+        changed: told of each state after it was stored, or found stored by somebody else; first the one before it.
+        conflicted: called whenever somebody else was first.
+    """
+
+    def __init__(
+        self,
+        store: StateStore,
+        groups_max: int,
+        changed: Callable[[GroupState | None, GroupState], None],
+        conflicted: Callable[[], None],
+    ) -> None:
+        self.states: dict[str, GroupState] = {}
+        self._store = store
+        self._groups_max = groups_max
+        self._changed = changed
+        self._conflicted = conflicted
+        self._versions: dict[str, str] = {}
+        self._doubtful: set[str] = set()
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._under_way: set[asyncio.Task[GroupState | None]] = set()
+
+    async def load(self) -> None:
+        """Read all groups anew.
+
+        Raises:
+            OSError, CorruptDataError, UnknownFormatError: as `StateStore.read`.
+        """
+        self.forget()
+        for document_name in await self._store.versions():
+            group = group_of_document(document_name)
+            if group is not None:
+                await self._read(group)
+
+    def forget(self) -> None:
+        """Hold nothing any more: another controller leads."""
+        self.states.clear()
+        self._versions.clear()
+        self._doubtful.clear()
+
+    async def refresh(self, name: str) -> None:
+        """Read a group anew; whoever is told of changes hears of it if it has changed.
+
+        Raises:
+            OSError, CorruptDataError, UnknownFormatError: as `StateStore.read`.
+        """
+        async with self._lock(name):
+            await self._read_and_tell(name)
+
+    async def look_for_changes(self) -> None:
+        """Read anew what others seem to have changed.
+
+        Raises:
+            OSError, CorruptDataError, UnknownFormatError: as `StateStore.read`.
+        """
+        for document_name, version in (await self._store.versions()).items():
+            group = group_of_document(document_name)
+            if group is not None and self._versions.get(group) != version:
+                await self.refresh(group)
+
+    async def change(self, name: str, decision: Decision, *, forced: bool = False) -> GroupState | None:
+        """Change a group; its state afterwards, which is the one before if there was nothing to change.
+
+        A caller that is cancelled does not hear of the outcome, but the change goes on.
+
+        Args:
+            name: of the group.
+            decision: asked again if somebody else was first.
+            forced: whether an operator asked for what may lose messages.
+
+        Raises:
+            StatusError: what the decision raised; INTERNAL_SERVER_ERROR if it could not be stored, HA_NOT_AVAILABLE if
+                others were first again and again, TOO_MANY_REQUESTS for a group too many.
+            IllegalStepError: the decision was wrong; nothing was stored.
+        """
+        task = asyncio.create_task(self._change(name, decision, forced), name=f"change-of-{name}")
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return await asyncio.shield(task)
+
+    async def finish(self) -> None:
+        """Wait for the changes that are under way."""
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+
+    async def _change(self, name: str, decision: Decision, forced: bool) -> GroupState | None:
+        async with self._lock(name):
+            try:
+                if name in self._doubtful:
+                    await self._read_and_tell(name)
+                for _ in range(_TRIES_MAX):
+                    old = self.states.get(name)
+                    wanted = decision(old)
+                    if wanted is None or wanted == old:
+                        return old
+                    self._check_room(name)
+                    new = follow_up(old, wanted, forced=forced)
+                    try:
+                        await self._write(new)
+                    except ConflictError:
+                        self._conflicted()
+                        _logger.warning("another controller has changed this broker group", group=name)
+                        await self._read_and_tell(name)
+                        continue
+                    self._changed(old, new)
+                    return new
+            except OSError as error:
+                _logger.error("state of a broker group cannot be stored or read", group=name, error=str(error))
+                raise StatusError(
+                    Code.INTERNAL_SERVER_ERROR, f"the state of {name} could not be stored: {error}"
+                ) from error
+        raise StatusError(
+            Code.HA_NOT_AVAILABLE, f"others change {name} all the time, so this change of it was given up; ask again"
+        )
+
+    async def _write(self, new: GroupState) -> None:
+        self._doubtful.add(new.name)
+        self._versions[new.name] = await self._store.write(
+            group_document_name(new.name), group_document(new), self._versions.get(new.name)
+        )
+        self._doubtful.discard(new.name)
+        self.states[new.name] = new
+
+    async def _read(self, name: str) -> None:
+        stored = await self._store.read(group_document_name(name))
+        self._doubtful.discard(name)
+        if stored is not None:
+            self._versions[name] = stored.version
+            self.states[name] = group_of(stored.document, self._store.where(group_document_name(name)))
+
+    async def _read_and_tell(self, name: str) -> None:
+        old = self.states.get(name)
+        await self._read(name)
+        new = self.states.get(name)
+        if new is not None and new != old:
+            self._changed(old, new)
+
+    def _check_room(self, name: str) -> None:
+        if name not in self.states and len(self.states) >= self._groups_max:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"there are {len(self.states)} broker groups, as many as controller.broker_groups_max allows",
+            )
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        return self._locks.setdefault(name, asyncio.Lock())

@@ -1,0 +1,157 @@
+"""What is to become of a broker group, given what is known of its replicas (pure).
+
+`settle` is asked again whenever something was heard, or was not heard in time; it looks at how things are, not at what
+happened, so nothing is lost if two things happen at once or the change that it made could not be stored.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
+from services.controller.broker_group import NO_MASTER, GroupState
+from services.controller.election import Reports, elect, found, missing_members, record_of
+
+
+class Standing(Enum):
+    """How much is known of a replica's life."""
+
+    LIVING = "living"
+    """It reported just now."""
+    SILENT = "silent"
+    """Its stream is there, but it has not reported for a while."""
+    UNSURE = "unsure"
+    """Its stream broke, or it has not come since this controller began to lead; it is not given up yet."""
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One replica, as this controller sees it now.
+
+    Args:
+        standing: whether it lives.
+        report: what it said last; None if it has said nothing yet.
+        began_anew: the epoch that was the latest when it registered without leading; None if it led.
+    """
+
+    standing: Standing
+    report: ReplicaReport | None = None
+    began_anew: int | None = None
+
+
+_NOT_SEEN = Seen(Standing.DEAD)
+
+Sight = Mapping[int, Seen]
+"""The replicas of one group, by number; those that are left out are dead."""
+
+
+def settle(name: str, state: GroupState | None, sight: Sight) -> GroupState | None:
+    """What the group should become; None if it is to stay as it is.
+
+    Args:
+        name: of the group.
+        state: what is stored; None if nothing is.
+        sight: its replicas.
+    """
+    reports = _living(sight)
+    if state is None:
+        return found(name, reports)
+    strange = strangers(state, reports)
+    if strange and state.sync_state_set <= strange:
+        return _made_anew(state, reports, strange)
+    known = {number: report for number, report in reports.items() if number not in strange}
+    after = state
+    for number in sorted(known):
+        after = after.with_replica(record_of(known[number]))
+    if _master_is_gone(after, sight):
+        best = elect(after, known)
+        if best is not None:
+            after = after.elected(best)
+    return None if after == state else after
+
+
+def strangers(state: GroupState, reports: Reports) -> frozenset[int]:
+    """Who has heard of states that were never stored here: of another cluster's group, or from before the store was set
+    back. They are kept out, for a log of theirs would win every election.
+    """
+    return frozenset(
+        number
+        for number, report in reports.items()
+        if report.version > state.version or report.epoch > state.epoch or report.last_epoch > state.epoch
+    )
+
+
+def route(name: str, state: GroupState | None, sight: Sight) -> BrokerInfo | None:
+    """What proxies hear of the group; None if it is in no route: nobody who is there could become its master."""
+    if state is None:
+        return None
+    if state.master != NO_MASTER and not _master_is_gone(state, sight):
+        return BrokerInfo(name=name, address=state.replicas[state.master].address, epoch=state.epoch)
+    for number in state.sync_state_set:
+        seen = sight.get(number, _NOT_SEEN)
+        if seen.standing is not Standing.DEAD and _may_come_back(state, number, seen):
+            return BrokerInfo(name=name, epoch=state.epoch)
+    return None
+
+
+def trouble(state: GroupState | None, sight: Sight) -> str:
+    """Why the group has no living master, in a sentence for an operator; empty if it has one."""
+    reports = _living(sight)
+    if state is None:
+        missing = missing_members(reports)
+        return (
+            f"the store does not know this group; {_replicas(missing)}, of the latest sync-state set, must come first"
+            if missing
+            else ""
+        )
+    strange = strangers(state, reports)
+    if strange:
+        return (
+            f"{_replicas(strange)} must stay out: it has heard of epochs or versions that this store does not know "
+            "(another cluster's folder, or a store that was set back)"
+        )
+    if not _master_is_gone(state, sight):
+        return ""
+    wiped = [n for n, report in sorted(reports.items()) if state.is_wiped(n, report.identity)]
+    if state.sync_state_set <= frozenset(wiped):
+        return (
+            f"{_replicas(wiped)} came with an empty volume and nobody else has every acknowledged message; bring the "
+            "old volume back, or choose a master by an unclean election"
+        )
+    away = [n for n in sorted(state.sync_state_set) if n not in reports]
+    return f"waits for {_replicas(away)}, the only ones that have every acknowledged message" if away else ""
+
+
+def _living(sight: Sight) -> dict[int, ReplicaReport]:
+    return {
+        number: seen.report
+        for number, seen in sight.items()
+        if seen.standing is Standing.LIVING and seen.report is not None
+    }
+
+
+def _made_anew(state: GroupState, reports: Reports, strange: frozenset[int]) -> GroupState | None:
+    """The store was set back: all of the stored set have gone on without it. Go on from what they know."""
+    ahead = {number: reports[number] for number in strange if not state.is_wiped(number, reports[number].identity)}
+    anew = found(state.name, ahead)
+    if anew is None:
+        return None
+    replicas = {**state.replicas, **anew.replicas}
+    return GroupState(anew.name, anew.version, anew.epoch, anew.master, anew.sync_state_set, replicas)
+
+
+def _master_is_gone(state: GroupState, sight: Sight) -> bool:
+    if state.master == NO_MASTER:
+        return True
+    seen = sight.get(state.master, _NOT_SEEN)
+    return seen.standing is Standing.DEAD or seen.began_anew == state.epoch
+
+
+def _may_come_back(state: GroupState, number: int, seen: Seen) -> bool:
+    return seen.report is None or not (state.is_wiped(number, seen.report.identity) or seen.report.leaving)
+
+
+def _replicas(numbers: "frozenset[int] | list[int]") -> str:
+    shown = ", ".join(map(str, sorted(numbers)))
+    return f"replica {shown}" if len(numbers) == 1 else f"replicas {shown}"

@@ -1,0 +1,336 @@
+"""Watches over the broker groups: hears of their replicas, has the policy decide, stores, and lets everyone know."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from services.common.clock import Clock
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import ReplicaStatusRequest
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, BrokerInfo, ClusterUpdate, ReplicaReport
+from services.controller.broker_group import NO_MASTER, GroupState, IllegalStepError
+from services.controller.cluster_state import ClusterState
+from services.controller.group_keeper import Decision, GroupKeeper
+from services.controller.group_policy import Sight, Standing, route, settle, strangers
+from services.controller.metrics import GroupMetrics
+from services.controller.options import ReplicationOptions
+from services.controller.replicas import Key, Replicas, Session, check_report
+from services.controller.roles import GroupRoles, ReplicaPlace, Roles
+from services.controller.state_keeper import StateKeeper
+from services.rpc.methods import REPLICA_STATUS
+from services.rpc.service import Channel
+from services.rpc.status import GrpcStatus, RpcError
+
+_LOOK_S = 0.25
+
+_logger = structlog.get_logger()
+
+
+class Overseer:
+    """The broker groups of a controller that leads; between `end` and `begin` it does nothing.
+
+    Args:
+        options: times and limits.
+        groups: makes what holds and changes the groups' states, given who is to be told of changes.
+        routes: takes the routes, for those who watch the cluster.
+        roles: takes who is master and slave.
+        broker_channels: makes a channel to a replica; one for each probe.
+        clock: the time.
+        metrics: of groups.
+        check_leads: raises StatusError while this controller may decide nothing.
+    """
+
+    def __init__(
+        self,
+        options: ReplicationOptions,
+        groups: Callable[[Callable[[GroupState | None, GroupState], None]], GroupKeeper],
+        routes: StateKeeper,
+        roles: Roles,
+        broker_channels: Callable[[BrokerInfo], Channel],
+        clock: Clock,
+        metrics: GroupMetrics,
+        check_leads: Callable[[], None],
+    ) -> None:
+        detection_s = options.detection_ms / 1000
+        self.groups = groups(self._changed)
+        self.replicas = Replicas(detection_s, detection_s / 2)
+        self._probe_s = options.probe_ms / 1000
+        self._routes = routes
+        self._roles = roles
+        self._broker_channels = broker_channels
+        self._clock = clock
+        self._metrics = metrics
+        self._check_leads = check_leads
+        self._leads = False
+        self._dirty: dict[str, None] = {}
+        self._unsettled: dict[str, None] = {}
+        self._seen: dict[str, object] = {}
+        self._shown: dict[str, BrokerInfo | None] = {}
+        self._settling: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._looking: asyncio.Task[None] | None = None
+
+    async def begin(self) -> Mapping[str, BrokerInfo]:
+        """Read the groups and begin to watch over them: this controller leads now. The routes as they are.
+
+        Raises:
+            OSError, CorruptDataError, UnknownFormatError: as `StateStore.read`.
+        """
+        await self.groups.load()
+        now = self._clock.monotonic()
+        for state in self.groups.states.values():
+            self.replicas.expect(state, now)
+        self._leads = True
+        routes = {name: route(name, state, self.sight(name)) for name, state in self.groups.states.items()}
+        self._shown.update(routes)
+        for name in routes:
+            self._show(name)
+        self._looking = asyncio.create_task(self._look(), name="broker-groups")
+        return {name: info for name, info in routes.items() if info is not None}
+
+    async def end(self, refusal: StatusError) -> None:
+        """Stop watching, and end the streams of all replicas: this controller does not lead any more."""
+        self._leads = False
+        for session in self.replicas.sessions():
+            session.end(refusal)
+        tasks = [*self._tasks, *self._settling.values(), *([] if self._looking is None else [self._looking])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.groups.finish()
+        self._looking = None
+        for each in (self._dirty, self._unsettled, self._seen, self._shown):
+            each.clear()
+        self.replicas.forget_all()
+        self.groups.forget()
+        self._roles.clear()
+        self._metrics.clear()
+
+    # What replicas say.
+
+    def came(self, report: ReplicaReport, wake: Callable[[], None]) -> Session:
+        """A replica registers: its session. An older one of the same number is ended.
+
+        Raises:
+            StatusError: BAD_REQUEST for a report that cannot be.
+        """
+        check_report(report)
+        state = self.groups.states.get(report.group)
+        epoch = 0 if state is None else state.epoch
+        session = Session(report, self._clock.wall_ms(), None if report.leading else epoch, wake)
+        older = self.replicas.came(session, self._clock.monotonic())
+        if older is not None:
+            older.end(
+                StatusError(
+                    Code.PRECONDITION_FAILED,
+                    f"another process has registered as replica {report.replica} of {report.group}, "
+                    f"at {report.address}; this one must not go on",
+                )
+            )
+        _logger.info(
+            "replica registered",
+            group=report.group,
+            replica=report.replica,
+            address=report.address,
+            epoch=report.epoch,
+            end_position=report.end_position,
+        )
+        self.touch(report.group)
+        return session
+
+    def reported(self, session: Session, report: ReplicaReport) -> None:
+        """A registered replica reports again."""
+        if self.replicas.reported(session, report, self._clock.monotonic()):
+            self.touch(report.group)
+
+    def left(self, session: Session) -> None:
+        """The stream of a session is over."""
+        if not self._leads:
+            return
+        probe = self.replicas.left(session)
+        group, number = session.key
+        _logger.info("replica's stream ended", group=group, replica=number, leaving=session.report.leaving)
+        if probe is not None:
+            self.run(self._probe(session.key, session.report.address, probe), f"probe-of-{group}-{number}")
+        self.touch(group)
+
+    def message_for(self, session: Session) -> BrokerGroup | None:
+        """What a replica is to know of its group now; None if it is unknown, or the replica has to stay out."""
+        group, number = session.key
+        state = self.groups.states.get(group)
+        if state is None or strangers(state, {number: session.report}):
+            return None
+        now = self._clock.monotonic()
+        living = [n for n in state.replicas if self._standing(group, n, now) in (Standing.LIVING, Standing.SILENT)]
+        return state.message(living)
+
+    # What others ask.
+
+    async def change(self, group: str, decision: Decision, *, forced: bool = False) -> GroupState:
+        """Change a group that is known (`GroupKeeper.change`); its state afterwards."""
+        state = await self.groups.change(group, decision, forced=forced)
+        assert state is not None, "the decision was of a known group"
+        return state
+
+    def sight(self, group: str) -> Sight:
+        """How the replicas of a group look now."""
+        state = self.groups.states.get(group)
+        return self.replicas.sight(group, () if state is None else state.replicas, self._clock.monotonic())
+
+    def names(self) -> list[str]:
+        """All groups that are known, or of which a replica is registered."""
+        return sorted({*self.groups.states, *(session.report.group for session in self.replicas.sessions())})
+
+    def touch(self, group: str) -> None:
+        """Have a group looked at: something is new."""
+        self._dirty[group] = None
+        if self._leads and group not in self._settling:
+            task = self._settling[group] = asyncio.create_task(self._settle(group), name=f"settling-{group}")
+            task.add_done_callback(lambda _: self._settled(group))
+
+    def run(self, work: "asyncio._CoroutineLike[None]", name: str) -> None:
+        """Run something that ends with this controller's lead."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # What it does.
+
+    async def _look(self) -> None:
+        """See whom nobody has heard of for too long, and try again what could not be stored."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self.replicas.time_passed(self._clock.monotonic())
+            for group in self.names():
+                if group in self._unsettled or self._seen.get(group) != _outline(self.sight(group)):
+                    self.touch(group)
+
+    async def _settle(self, group: str) -> None:
+        """Make of a group what it should become, until nothing is new."""
+        while group in self._dirty:
+            del self._dirty[group]
+            self._unsettled.pop(group, None)
+            self._seen[group] = _outline(self.sight(group))
+            try:
+                self._check_leads()
+                if self._behind(group):
+                    await self.groups.refresh(group)
+                await self.groups.change(group, lambda state: settle(group, state, self.sight(group)))
+            except (StatusError, OSError) as error:
+                self._unsettled[group] = None
+                _logger.warning("broker group stays as it is for now", group=group, reason=str(error))
+            except IllegalStepError as error:
+                _logger.error("a change of a broker group was wrong and not made", group=group, rule=str(error))
+            self._show(group)
+
+    def _settled(self, group: str) -> None:
+        task = self._settling.pop(group)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._unsettled[group] = None
+            _logger.error("broker group could not be looked at", group=group, exc_info=error)
+        elif group in self._dirty:
+            self.touch(group)
+
+    def _behind(self, group: str) -> bool:
+        """Whether a replica has heard of states of its group that were stored by another controller."""
+        state = self.groups.states.get(group)
+        reports = {session.report.replica: session.report for session in self.replicas.sessions(group)}
+        if state is None:
+            return any(report.version > 0 for report in reports.values())
+        return any(report.version > state.version or report.epoch > state.epoch for report in reports.values())
+
+    async def _probe(self, key: Key, address: str, probe: int) -> None:
+        """Ask at a replica's address whether anybody is there."""
+        group, number = key
+        channel = self._broker_channels(BrokerInfo(name=group, address=address))
+        try:
+            answer = await channel.call(REPLICA_STATUS, ReplicaStatusRequest(), timeout_s=self._probe_s)
+            found = (answer.group, answer.replica) in (key, ("", 0))
+        except StatusError:
+            found = True
+        except RpcError as error:
+            if error.status is GrpcStatus.DEADLINE_EXCEEDED:
+                _logger.info("replica does not answer", group=group, replica=number, address=address)
+                return
+            found = error.status is not GrpcStatus.UNAVAILABLE
+        finally:
+            await channel.close()
+        if found:
+            self.replicas.answered(key, probe, self._clock.monotonic())
+        else:
+            self.replicas.refused(key, probe)
+            _logger.warning("replica is gone", group=group, replica=number, address=address)
+        self.touch(group)
+
+    def _changed(self, old: GroupState | None, new: GroupState) -> None:
+        """A state was stored, by this controller or another."""
+        if not self._leads:
+            return
+        self.replicas.expect(new, self._clock.monotonic())
+        _log_change(old, new)
+        if old is None or new.epoch > old.epoch:
+            self._metrics.elections.inc()
+        self._show(new.name)
+
+    def _show(self, group: str) -> None:
+        """Let proxies, replicas and the rest of this controller know how a group is."""
+        state, sight = self.groups.states.get(group), self.sight(group)
+        info = route(group, state, sight)
+        if self._shown.get(group) != info:
+            self._shown[group] = info
+            self._routes.change_brokers_soon(lambda cluster: _routed(cluster, group, info))
+        if state is not None:
+            self._roles.set(_roles(state, sight))
+            self._metrics.show(state, has_master=info is not None and bool(info.address))
+        for session in self.replicas.sessions(group):
+            session.wake()
+
+    def _standing(self, group: str, number: int, now: float) -> Standing:
+        return self.replicas.sight(group, (number,), now)[number].standing
+
+
+def _routed(cluster: ClusterState, group: str, info: BrokerInfo | None) -> ClusterUpdate | None:
+    if info is None:
+        return cluster.dismiss_broker(group)
+    return None if cluster.brokers.get(group) == info else cluster.register_broker(info)
+
+
+def _roles(state: GroupState, sight: Sight) -> GroupRoles:
+    living = {
+        number: ReplicaPlace(number, seen.report.address)
+        for number, seen in sorted(sight.items())
+        if seen.report is not None and number in state.replicas and seen.standing is not Standing.DEAD
+    }
+    master = living.pop(state.master, None)
+    return GroupRoles(state.name, state.epoch, master, tuple(living.values()))
+
+
+def _outline(sight: Sight) -> object:
+    return {number: seen.standing for number, seen in sight.items()}
+
+
+def _log_change(old: GroupState | None, new: GroupState) -> None:
+    sync_state_set = sorted(new.sync_state_set)
+    if old is None or new.epoch > old.epoch:
+        _logger.warning(
+            "broker group has a new master",
+            group=new.name,
+            epoch=new.epoch,
+            master=new.master,
+            before=None if old is None else old.master,
+            address=new.replicas[new.master].address,
+        )
+    elif new.master == NO_MASTER and old.master != NO_MASTER:
+        _logger.warning("broker group has no master now", group=new.name, epoch=new.epoch, before=old.master)
+    elif new.sync_state_set != old.sync_state_set:
+        _logger.info(
+            "sync-state set changed",
+            group=new.name,
+            epoch=new.epoch,
+            now=sync_state_set,
+            before=sorted(old.sync_state_set),
+        )
+    else:
+        _logger.info("broker group changed", group=new.name, version=new.version, replicas=sorted(new.replicas))

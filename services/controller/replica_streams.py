@@ -1,0 +1,89 @@
+"""The calls of replicas: RegisterBroker and ChangeSyncStateSet."""
+
+import asyncio
+from collections.abc import Callable
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, ReplicaReport, SyncStateSetRequest
+from services.controller.broker_group import GroupState
+from services.controller.hand_over import HandOvers
+from services.controller.overseer import Overseer
+from services.controller.replicas import Session
+from services.rpc.methods import CHANGE_SYNC_STATE_SET, REGISTER_BROKER
+from services.rpc.service import Call, Service, Stream, StreamClosedError
+
+
+class ReplicaStreams:
+    """Binds the calls of replicas to the overseer.
+
+    Args:
+        overseer: watches over the groups.
+        hand_overs: lets a master go that wants to stop.
+        check_leads: raises StatusError while this controller does not lead.
+        service: where the methods are bound.
+    """
+
+    def __init__(
+        self, overseer: Overseer, hand_overs: HandOvers, check_leads: Callable[[], None], service: Service
+    ) -> None:
+        self._overseer = overseer
+        self._hand_overs = hand_overs
+        self._check_leads = check_leads
+        service.stream(REGISTER_BROKER, self._register)
+        service.unary(CHANGE_SYNC_STATE_SET, self._change_sync_state_set)
+
+    async def _register(self, call: Call, stream: Stream[ReplicaReport, BrokerGroup]) -> None:
+        """Take a replica for living while the stream lives; tell it how its group is, at once and at each change."""
+        self._check_leads()
+        report = await stream.receive()
+        if report is None:
+            raise StatusError(Code.BAD_REQUEST, "RegisterBroker begins with one ReplicaReport")
+        self._check_leads()
+        news = asyncio.Event()
+        session = self._overseer.came(report, news.set)
+        receiving = asyncio.create_task(self._receive(session, stream), name="replica-reports")
+        receiving.add_done_callback(lambda _: news.set())
+        told = 0
+        try:
+            while session.refusal is None and not receiving.done():
+                message = self._overseer.message_for(session)
+                if message is not None and message.version > told:
+                    told = message.version
+                    await stream.send([message])
+                else:
+                    await news.wait()
+                    news.clear()
+            if session.refusal is not None:
+                raise session.refusal
+            await receiving
+        except StreamClosedError:
+            return
+        finally:
+            receiving.cancel()
+            await asyncio.gather(receiving, return_exceptions=True)
+            self._overseer.left(session)
+
+    async def _receive(self, session: Session, stream: Stream[ReplicaReport, BrokerGroup]) -> None:
+        """Take in the reports of a registered replica until there are no more."""
+        while (report := await stream.receive()) is not None:
+            if (report.group, report.replica) != session.key:
+                group, number = session.key
+                raise StatusError(
+                    Code.BAD_REQUEST,
+                    f"this stream registers replica {number} of {group}; open another for replica {report.replica} "
+                    f"of {report.group}",
+                )
+            self._overseer.reported(session, report)
+            state = self._overseer.groups.states.get(report.group)
+            if report.leaving and state is not None and state.master == report.replica:
+                self._hand_overs.master_leaves(report.group)
+
+    async def _change_sync_state_set(self, call: Call, request: SyncStateSetRequest) -> BrokerGroup:
+        def decide(state: GroupState | None) -> GroupState:
+            if state is None:
+                raise StatusError(Code.PRECONDITION_FAILED, f"there is no broker group {request.group}")
+            return state.with_sync_state_set(request.epoch, request.master, request.version, request.sync_state_set)
+
+        self._check_leads()
+        return (await self._overseer.change(request.group, decide)).message()

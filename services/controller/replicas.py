@@ -1,0 +1,181 @@
+"""The replicas that are registered now, and what each said last (pure: it is told the time)."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from services.common.errors import StatusError
+from services.common.names import is_legal
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
+from services.controller.broker_group import GroupState
+from services.controller.failure_detection import FailureDetector
+from services.controller.group_policy import Seen, Sight, Standing
+
+NUMBER_MAX = 63
+_NAME_LENGTH_MAX = 120
+_IDENTITY_LENGTH_MAX = 64
+_ADDRESS = re.compile(r"[^\s:]{1,253}:[0-9]{1,5}|\[[0-9A-Fa-f:.%a-z]{2,64}\]:[0-9]{1,5}")
+_ADDRESS_SHOWN = 80
+
+Key = tuple[str, int]
+"""A replica: its group and its number."""
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One stream on which a replica is registered.
+
+    Args:
+        report: what it said last.
+        since_ms: since when, wall clock.
+        began_anew: the latest epoch when it came, if it did not lead then; None if it did.
+        wake: called when there is something new for it, or it has to end.
+        refusal: why the stream has to end; None while it may go on.
+    """
+
+    report: ReplicaReport
+    since_ms: int
+    began_anew: int | None
+    wake: Callable[[], None]
+    refusal: StatusError | None = None
+
+    @property
+    def key(self) -> Key:
+        """Whose it is."""
+        return self.report.group, self.report.replica
+
+    def end(self, refusal: StatusError) -> None:
+        """Have the stream end."""
+        self.refusal = refusal
+        self.wake()
+
+
+class Replicas:
+    """All sessions, and how much is known of each replica's life.
+
+    Args:
+        detection_s: how long a silent replica is taken for living, in seconds.
+        silent_s: how long it may be chosen for master.
+    """
+
+    def __init__(self, detection_s: float, silent_s: float) -> None:
+        self._detector: FailureDetector[Key] = FailureDetector(detection_s, silent_s)
+        self._sessions: dict[Key, Session] = {}
+        self._last: dict[Key, Session] = {}
+
+    def expect(self, state: GroupState, now: float) -> None:
+        """Give the recorded replicas of a group time to come."""
+        for number in state.replicas:
+            self._detector.expect((state.name, number), now)
+
+    def came(self, session: Session, now: float) -> Session | None:
+        """A replica has registered; the older session of the same number, which is over."""
+        older = self._sessions.get(session.key)
+        self._sessions[session.key] = self._last[session.key] = session
+        self._detector.heard(session.key, now)
+        return older
+
+    def reported(self, session: Session, report: ReplicaReport, now: float) -> bool:
+        """It has reported again; whether that may change something for its group."""
+        before, session.report = session.report, report
+        if self._sessions.get(session.key) is not session:
+            return False
+        was = self._detector.standing(session.key, now)
+        self._detector.heard(session.key, now)
+        return was is not Standing.LIVING or _matters(before) != _matters(report)
+
+    def left(self, session: Session) -> int | None:
+        """Its stream is over; the number of the probe that is due, None if there is nothing to find out."""
+        if self._sessions.get(session.key) is not session:
+            return None
+        del self._sessions[session.key]
+        if session.report.leaving:
+            self._detector.left(session.key)
+            return None
+        return self._detector.broke(session.key)
+
+    def answered(self, key: Key, probe: int, now: float) -> None:
+        """Somebody answered the probe."""
+        self._detector.answered(key, probe, now)
+
+    def refused(self, key: Key, probe: int) -> None:
+        """Nobody is there."""
+        self._detector.refused(key, probe)
+
+    def time_passed(self, now: float) -> None:
+        """To be called several times a second."""
+        self._detector.time_passed(now)
+
+    def sight(self, group: str, numbers: Iterable[int], now: float) -> Sight:
+        """How the replicas of a group look now.
+
+        Args:
+            group: its name.
+            numbers: those that are recorded; the registered ones are looked at as well.
+            now: the time.
+        """
+        wanted = {*numbers, *(number for name, number in self._sessions if name == group)}
+        return {number: self._seen((group, number), now) for number in wanted}
+
+    def session(self, group: str, number: int) -> Session | None:
+        """The stream on which a replica is registered; None if it is not."""
+        return self._sessions.get((group, number))
+
+    def last(self, group: str, number: int) -> Session | None:
+        """The latest stream on which it was registered, also if it is over."""
+        return self._last.get((group, number))
+
+    def sessions(self, group: str | None = None) -> list[Session]:
+        """The sessions of a group; of all of them if none is named."""
+        return [session for (name, _), session in self._sessions.items() if group is None or name == group]
+
+    def silent_for_s(self, key: Key, now: float) -> float | None:
+        """How long ago it gave its last sign of life, in seconds; None if it never came."""
+        return self._detector.silent_for_s(key, now) if key in self._last else None
+
+    def forget_all(self) -> None:
+        """Forget everything: this controller does not lead any more."""
+        self._sessions.clear()
+        self._last.clear()
+        self._detector.forget_all()
+
+    def _seen(self, key: Key, now: float) -> Seen:
+        session = self._sessions.get(key)
+        standing = self._detector.standing(key, now)
+        if session is None:
+            return Seen(standing)
+        return Seen(standing, session.report, session.began_anew)
+
+
+def check_report(report: ReplicaReport) -> None:
+    """See that a replica may be registered as what it says it is.
+
+    Raises:
+        StatusError: BAD_REQUEST for a name, number, identity or address that cannot be.
+    """
+    if not is_legal(report.group, _NAME_LENGTH_MAX):
+        raise StatusError(
+            Code.BAD_REQUEST,
+            f"a broker's name must be 1 to {_NAME_LENGTH_MAX} letters, digits, %, _ or -, "
+            f"not {report.group[:_NAME_LENGTH_MAX]!r}",
+        )
+    if not _ADDRESS.fullmatch(report.address):
+        raise StatusError(
+            Code.BAD_REQUEST,
+            f"broker {report.group} must say the host:port it serves on, not {report.address[:_ADDRESS_SHOWN]!r}",
+        )
+    if not 0 <= report.replica <= NUMBER_MAX:
+        raise StatusError(
+            Code.BAD_REQUEST, f"a replica of {report.group} has a number from 0 to {NUMBER_MAX}, not {report.replica}"
+        )
+    if len(report.identity) > _IDENTITY_LENGTH_MAX:
+        raise StatusError(
+            Code.BAD_REQUEST,
+            f"a replica's identity has at most {_IDENTITY_LENGTH_MAX} bytes, not {len(report.identity)}",
+        )
+
+
+def _matters(report: ReplicaReport) -> tuple[object, ...]:
+    """What of a report a decision may hang on, besides the log, which grows all the time."""
+    return report.address, report.identity, report.leaving, report.epoch, report.version
