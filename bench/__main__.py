@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import many
+from bench import failover, many
 from bench.cluster import ClusterServer
 from bench.measure import CASES, OWN_ONLY, TOPICS, warm_up
 from bench.report import Run, table
@@ -58,7 +58,7 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
         )
     )
     names = options.case or list(CASES)
-    alone = [name for name in names if name not in many.CASES]
+    alone = [name for name in names if name not in many.CASES and name not in failover.CASES]
     own = [OwnServer(flush, folder) for flush in options.flush or FLUSHES] if alone else []
     peers: list[Server] = []
     if options.peer:
@@ -78,6 +78,8 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
             if name in many.CASES:
                 clusters = many.servers_of(name, folder, options.flush or FLUSHES, options.way or many.WAYS, scale)
                 servers = [*clusters, *(peers if name in many.SIDE_BY_SIDE else ())]
+            elif name in failover.CASES:
+                servers = [*failover.servers_of(name, folder, options.flush or FLUSHES)]
             for number in range(1, options.runs + 1):
                 for server in servers:
                     if name in OWN_ONLY and server not in own:

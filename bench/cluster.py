@@ -1,10 +1,14 @@
 """`popwheel cluster` as a server that is measured, and what its processes say of themselves."""
 
 import asyncio
+import json
+import os
 import shutil
+import signal
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -21,7 +25,8 @@ class ClusterServer:
         name: of the server in figures.
         folder: for its data and its logs.
         flush: the value of `broker.flush`.
-        groups: brokers.
+        groups: broker groups.
+        replicas: brokers of each.
         proxies: proxies.
         workers: of each proxy.
         settings: further settings, `key=value`.
@@ -35,15 +40,18 @@ class ClusterServer:
         flush: str,
         *,
         groups: int,
+        replicas: int = 1,
         proxies: int = 1,
         workers: int = 1,
         settings: Sequence[str] = (),
         way: str = "",
     ) -> None:
         self.name = name
+        self.replicas = replicas
         self.words = f"--flush {flush} --way {way}" if way else f"--flush {flush}"
         self._folder = folder / f"cluster-{name}"
-        shape = ("--groups", str(groups), "--proxies", str(proxies), "--proxy-workers", str(workers))
+        brokers = ("--groups", str(groups), "--replicas", str(replicas))
+        shape = (*brokers, "--proxies", str(proxies), "--proxy-workers", str(workers))
         given = [word for setting in (f"broker.flush={flush}", *settings) for word in ("--set", setting)]
         self._shape = (*shape, *given)
         self._command: ClusterCommand | None = None
@@ -112,6 +120,36 @@ class ClusterServer:
                         method = path.removeprefix(_BROKER_PATH)
                         calls[method] = calls.get(method, 0.0) + value
         return calls
+
+    def group(self, name: str) -> dict[str, Any]:
+        """A broker group as the controller shows it."""
+        return self._api("GET", f"/brokers/{name}")
+
+    def post(self, path: str) -> dict[str, Any]:
+        """Ask something of the admin API."""
+        return self._api("POST", path)
+
+    def kill_master(self, group: str) -> None:
+        """Kill the master of a broker group as kill -9 does."""
+        master = self.group(group)["master"]
+        (pid,) = (
+            one["pid"]
+            for one in self._api("GET", "/cluster/status")["processes"]
+            if (one["kind"], one["name"], one["replica"]) == ("broker", group, master)
+        )
+        os.kill(pid, signal.SIGKILL)
+
+    def _api(self, method: str, path: str) -> dict[str, Any]:
+        assert self._command is not None
+        request = urllib.request.Request(
+            f"{self._command.url}/api/v1{path}",
+            data=b"{}" if method == "POST" else None,
+            headers={"content-type": "application/json"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
 
 
 def own_cluster(server: Server) -> ClusterServer:

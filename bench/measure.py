@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
-from bench import many, process, requests, timers
+from bench import failover, many, process, requests, timers
 from bench.client import Client, close_all, connect_all
 from bench.load import ReceiveLoop, SendLoop, SteadySends, send_steadily
 from bench.process import Usage
@@ -244,6 +244,7 @@ CASES: dict[str, Case] = {
     "crash": crash,
     **timers.CASES,
     **many.CASES,
+    **failover.CASES,
 }
 """By name, in the order in which they run: `crash` finds the data of all that went before."""
 

@@ -41,6 +41,7 @@ class Scale:
         late_s: how long after the last send a message may still come, with many brokers.
         brokers: of a cluster of many.
         many_polls: held there.
+        failovers: in one run.
     """
 
     seconds: float = 5.0
@@ -57,6 +58,7 @@ class Scale:
     late_s: float = 30.0
     brokers: int = 8
     many_polls: int = 10_000
+    failovers: int = 10
 
 
 TINY = Scale(
@@ -74,6 +76,7 @@ TINY = Scale(
     late_s=1.0,
     brokers=2,
     many_polls=40,
+    failovers=1,
 )
 """Shows that all of it works, not how fast."""
 

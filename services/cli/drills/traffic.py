@@ -11,7 +11,7 @@ from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.proxy import protocol
-from services.rpc.service import Channel
+from services.rpc.service import Channel, StreamClosedError
 from services.rpc.status import RpcError
 
 TOPIC = "popwheel-drill"
@@ -68,7 +68,7 @@ class Traffic:
         ]
 
     async def stop_sending(self) -> None:
-        """Send no more; sends under way end."""
+        """Send no more; sends under way are given up, and so in doubt."""
         await self._end(self._sending)
 
     async def stop(self) -> None:
@@ -79,8 +79,11 @@ class Traffic:
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
         tasks.clear()
+        for end in ends:
+            if end is not None and not isinstance(end, asyncio.CancelledError):
+                raise end  # one that has ended by itself would let messages seem lost
 
     async def _send(self, sender: str) -> None:
         """One message after the other."""
@@ -127,7 +130,7 @@ class Traffic:
                 if turn % 10 == 0 or not queues:
                     queues = await self._queues(topic)
                 messages = await self._poll(queues[turn % len(queues)])
-            except (RpcError, StatusError, TimeoutError) as error:
+            except (RpcError, StatusError, StreamClosedError, TimeoutError) as error:
                 self._account.failed(f"receive: {error}")
                 await asyncio.sleep(_PAUSE_S)
                 continue
