@@ -115,7 +115,7 @@ class Planner:
         relayed = ",".join(f"{INSIDE}:{self._relay(name, port)}" for name, port in zip(names, controllers, strict=True))
         proxies = [self._proxy(number, port, direct) for number, port in enumerate(proxy_ports)]
         first_tier = [
-            self._controller(name, port, http_port if number == 0 else 0)
+            self._controller(number, name, port, http_port if number == 0 else 0)
             for number, (name, port) in enumerate(zip(names, controllers, strict=True))
         ]
         brokers = [
@@ -168,7 +168,7 @@ class Planner:
         grpc = f"{host_in_address(options.grpc_host)}:{port}"
         return self._child(f"proxy-{number}", words, settings, grpc, (options.http_host, health))
 
-    def _controller(self, name: str, port: int, http_port: int) -> Child:
+    def _controller(self, number: int, name: str, port: int, http_port: int) -> Child:
         host = self._options.controller.http_host
         http_port = http_port or self._ports.reserve(host, 0, "controller.http_port")
         settings: dict[str, object] = {
@@ -176,7 +176,9 @@ class Planner:
             "controller.grpc_port": port,
             "controller.http_port": http_port,
         }
-        words = ("controller", "--data-dir", str(self._data_dir / "controller"))
+        if self._shape.controllers > 1:
+            settings["controller.store.folder"] = str(self._data_dir.absolute() / "controller" / "controller")
+        words = ("controller", "--data-dir", str(self._data_dir / (f"controller-{number}" if number else "controller")))
         return self._child(name, words, settings, f"{INSIDE}:{port}", (host, http_port))
 
     def _broker(self, group: int, replica: int, controllers: str) -> Child:

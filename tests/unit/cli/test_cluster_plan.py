@@ -36,6 +36,7 @@ def test_one_replica_of_each_group() -> None:
     assert settings(made, "broker-1")["broker.advertised_address"] == '""'
     assert settings(made, "broker-1")["broker.flush"] == "async"
     assert folder(made, "broker-1") == "data/broker-1"
+    assert "controller.store.folder" not in settings(made, "controller")
     assert made.relays == []
 
 
@@ -49,7 +50,9 @@ def test_replicas_and_controllers() -> None:
     for number in range(2):
         of_replica = settings(made, f"broker-0-{number}")
         assert (of_replica["broker.name"], of_replica["broker.replica"]) == ('"broker-0"', str(number))
-        assert folder(made, f"controller-{number}") == "data/controller"
+    assert [folder(made, f"controller-{number}") for number in range(2)] == ["data/controller", "data/controller-1"]
+    stores = {settings(made, f"controller-{number}")["controller.store.folder"] for number in range(2)}
+    assert stores == {f'"{Path("data/controller/controller").absolute()}"'}, "where one alone has its state"
     assert [folder(made, f"broker-0-{number}") for number in range(2)] == ["data/broker-0", "data/broker-0-1"]
     ports = [settings(made, f"controller-{number}")["controller.grpc_port"] for number in range(2)]
     both = f'"127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"'
