@@ -9,6 +9,7 @@ So what has become of each timer is known by the log alone (T2); the master's pr
 """
 
 from collections import deque
+from collections.abc import Callable
 
 from services.broker.store.record import RecordKind, StoredRecord
 from services.broker.timer.delay import NONE, TIMER_TOPIC, Delay, decode_delay
@@ -24,12 +25,20 @@ class TimerFollowing:
         state: what the stages share.
         dequeue_get: reads slots.
         get_message: finds out what is to be left out.
+        enqueue_lag: how many records of the timer queue are not in the wheel yet.
     """
 
-    def __init__(self, state: TimerState, dequeue_get: TimerDequeueGet, get_message: TimerDequeueGetMessage) -> None:
+    def __init__(
+        self,
+        state: TimerState,
+        dequeue_get: TimerDequeueGet,
+        get_message: TimerDequeueGetMessage,
+        enqueue_lag: Callable[[], int],
+    ) -> None:
         self._state = state
         self._dequeue_get = dequeue_get
         self._get_message = get_message
+        self._enqueue_lag = enqueue_lag
         self._log_time_ms = 0
         self._settled_ms = 0
         """The master has done the slots before it, as the log tells up to `_settled_position`."""
@@ -98,7 +107,7 @@ class TimerFollowing:
             self._log_time_ms = max(self._log_time_ms, self._settled_ms)
             state.fired_until_ms = max(state.fired_until_ms, self._settled_ms - 1)
         done = self._dequeue_get.read(self._log_time_ms, count)
-        if is_settled and not state.loading and not self._lingering:
+        if is_settled and not (state.loading or self._lingering) and self._enqueue_lag() <= 0:
             self._applied_ms = self._settled_ms
             self._lingering.extend(unit for unit in state.awaited.values() if slot_of(unit.due_ms) < self._applied_ms)
         return done + self._let_go(count)

@@ -120,7 +120,7 @@ class MessageTimer:
         self._get_message = TimerDequeueGetMessage(state, self._store, self._is_alive)
         self._put_message = TimerDequeuePutMessage(state, self._store, self._is_alive, self._on_fired)
         self.intake = TimerIntake(state, self._store, options, self._clock, self._topic_id, self._is_alive)
-        self._following = TimerFollowing(state, self._dequeue_get, self._get_message)
+        self._following = TimerFollowing(state, self._dequeue_get, self._get_message, lambda: self.enqueue_lag)
 
     # Recovery, and following
 

@@ -139,9 +139,13 @@ class TimerPair:
     Args:
         options: of both.
         topics: names of topics that are there.
+        body_bytes: how long all bodies are.
     """
 
-    def __init__(self, options: BrokerOptions | None = None, topics: tuple[str, ...] = ("orders",)) -> None:
+    def __init__(
+        self, options: BrokerOptions | None = None, topics: tuple[str, ...] = ("orders",), body_bytes: int = 1
+    ) -> None:
+        self.body_bytes = body_bytes
         self.clock = ManualClock()
         self.begin_ms = slot_of(self.clock.wall_ms())
         self.view = ClusterView()
@@ -254,9 +258,9 @@ class TimerPair:
     # What is there
 
     def fired(self, topic: str = "orders") -> list[tuple[bytes, int]]:
-        """Last byte of each message delivered, and when, after the beginning, in order."""
+        """Body of each message delivered, and when, after the beginning, in order."""
         return [
-            (found.payload[-1:], found.store_time_ms - self.begin_ms)
+            (found.payload[-self.body_bytes :], found.store_time_ms - self.begin_ms)
             for found in self.master.core.store.log.records(
                 self.master.core.store.log.start_position, self.master.core.store.confirmed_position
             )
