@@ -91,17 +91,15 @@ class Reaching:
         """Make a call again that did not go well, until it does or its time is over."""
         brokers, holding = self._brokers, self._holding
         began = holding.clock.monotonic()
-        in_doubt = maybe_done = False
+        in_doubt = False
         while True:
             fault = fault_of(failure)
             if fault is None or fault is Fault.BUSY:
                 held.served = True
                 holding.answered(broker)
                 refusal = _told(failure, broker, in_doubt=False)
-                raise RefusedAgainError(refusal.code, refusal.message) if maybe_done else refusal
+                raise RefusedAgainError(refusal.code, refusal.message) if in_doubt else refusal
             in_doubt = in_doubt or fault is Fault.IN_DOUBT
-            # A master that is deposed while it works on a call may say only that it does not lead.
-            maybe_done = maybe_done or fault in (Fault.IN_DOUBT, Fault.NOT_LEADING)
             if broker not in brokers.names:
                 raise _told(failure, broker, in_doubt=in_doubt)
             if broker not in brokers.led:
@@ -119,7 +117,7 @@ class Reaching:
             else:
                 held.served = True
                 holding.answered(broker)
-                return answer, maybe_done
+                return answer, in_doubt
 
 
 def _told(failure: StatusError | RpcError, broker: str, *, in_doubt: bool) -> StatusError:

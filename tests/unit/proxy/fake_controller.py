@@ -29,36 +29,37 @@ class FakeController:
     def add_topic(self, name: str, kind: pb.TopicType.ValueType = pb.TopicType.NORMAL, queues: int = 4) -> pb.Topic:
         """Make a topic."""
         topic = self.topics[name] = pb.Topic(name=name, type=kind, queues=queues)
-        self._publish(pb.ClusterUpdate(topics=[topic]))
+        self.publish(pb.ClusterUpdate(topics=[topic]))
         return topic
 
     def add_group(self, name: str, *, fifo: bool = False) -> pb.Group:
         """Make a group."""
         group = self.groups[name] = pb.Group(name=name, max_attempts=5, fifo=fifo, backoff_ms=[1000, 5000])
-        self._publish(pb.ClusterUpdate(groups=[group]))
+        self.publish(pb.ClusterUpdate(groups=[group]))
         return group
 
     def delete_topic(self, name: str) -> None:
         """A topic is deleted."""
         del self.topics[name]
-        self._publish(pb.ClusterUpdate(deleted_topics=[name]))
+        self.publish(pb.ClusterUpdate(deleted_topics=[name]))
 
     def delete_group(self, name: str) -> None:
         """A group is deleted."""
         del self.groups[name]
-        self._publish(pb.ClusterUpdate(deleted_groups=[name]))
+        self.publish(pb.ClusterUpdate(deleted_groups=[name]))
 
     def add_broker(self, name: str) -> None:
         """A broker comes."""
         self.brokers[name] = pb.BrokerInfo(name=name, address=f"{name}:1")
-        self._publish(pb.ClusterUpdate(brokers=[self.brokers[name]]))
+        self.publish(pb.ClusterUpdate(brokers=[self.brokers[name]]))
 
     def remove_broker(self, name: str) -> None:
         """A broker leaves."""
         del self.brokers[name]
-        self._publish(pb.ClusterUpdate(departed_brokers=[name]))
+        self.publish(pb.ClusterUpdate(departed_brokers=[name]))
 
-    def _publish(self, update: pb.ClusterUpdate) -> None:
+    def publish(self, update: pb.ClusterUpdate) -> None:
+        """Tell all who watch of a change."""
         self.version += 1
         update.version = self.version
         for watcher in self._watchers:

@@ -1,0 +1,187 @@
+"""Broker groups of several replicas in memory: masters that die, hang, are deposed, and lose answers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate
+from services.common.put import MessageRun, PutResult
+from services.proxy.options import ProxyOptions
+from services.rpc.local import LocalChannel
+from services.rpc.service import Call, Channel, Service
+from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
+from tests.unit.proxy.fake_broker import FakeBroker
+from tests.unit.proxy.virtual import LoopClock
+from tests.unit.proxy.world import World, until
+
+
+class GroupLog(FakeBroker):
+    """What all replicas of a group hold alike: whoever leads goes on with it."""
+
+    async def _put(self, call: Call, request: Sequence[MessageRun]) -> Sequence[PutResult]:
+        """Messages that are tried again are not stored twice, as a broker has it."""
+        results: list[PutResult] = []
+        for run in request:
+            found = self._found(run) if run.again else None
+            if found is None:
+                results += await super()._put(call, [run])
+            else:
+                self.calls.append(("Put", [run]))
+                results.append(PutResult(Code.OK, queue_offset=found))
+        return results
+
+    def _found(self, run: MessageRun) -> int | None:
+        (wanted,) = (SystemProperties.FromString(one).message_id for one in run.system_properties)
+        for offset, stored in enumerate(self.topics.get(run.topic, ())):
+            if SystemProperties.FromString(stored.system_properties).message_id == wanted:
+                return offset
+        return None
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the messages of `orders`, in their order."""
+        return [
+            SystemProperties.FromString(stored.system_properties).message_id for stored in self.topics.get("orders", ())
+        ]
+
+
+class Replica:
+    """One process of a group.
+
+    Args:
+        log: what the group holds.
+        address: where it is.
+    """
+
+    def __init__(self, log: GroupLog, address: str) -> None:
+        self.address = address
+        self.leads = False
+        self.alive = True
+        self.asked = 0
+        self.takes_s = 0.001
+        self.answers_lost = 0
+        self.before_answer: Callable[[str], None] | None = None
+        self.hangs = asyncio.Event()
+        self.hangs.set()
+        self.channels: list[LocalChannel] = []
+        self.service = Service()
+        for path, (method, handler) in log.service.unary_handlers.items():
+            self.service.unary(method, self._wrapped(path, handler))
+        for method, stream_handler in log.service.stream_handlers.values():
+            self.service.stream(method, self._wrapped_stream(stream_handler))
+
+    async def kill(self) -> None:
+        """End it: its connections are lost, and no new ones come about."""
+        self.alive = self.leads = False
+        channels, self.channels = self.channels, []
+        for channel in channels:
+            await channel.close()
+
+    def _wrapped(self, path: str, handler: Callable[[Call, Any], Awaitable[Any]]) -> Callable[[Call, Any], Any]:
+        async def handle(call: Call, request: Any) -> Any:
+            self._check_alive()
+            self.asked += 1
+            await asyncio.sleep(self.takes_s)
+            await self.hangs.wait()
+            self._check_alive()
+            if not self.leads:
+                raise StatusError(Code.HA_NOT_AVAILABLE, f"{self.address} does not lead")
+            answer = await handler(call, request)
+            if self.before_answer is not None:
+                self.before_answer(path)
+            if self.answers_lost:
+                self.answers_lost -= 1
+                raise RpcError(GrpcStatus.UNAVAILABLE, "the connection was lost")
+            return answer
+
+        return handle
+
+    def _wrapped_stream(self, handler: Callable[[Call, Any], Awaitable[None]]) -> Callable[[Call, Any], Any]:
+        async def handle(call: Call, stream: Any) -> None:
+            self._check_alive()
+            await self.hangs.wait()
+            if not self.leads:
+                raise StatusError(Code.HA_NOT_AVAILABLE, f"{self.address} does not lead")
+            await handler(call, stream)
+
+        return handle
+
+    def _check_alive(self) -> None:
+        if not self.alive:
+            raise NotProcessedError(f"no connection to {self.address}")
+
+
+class Groups(World):
+    """A proxy among groups of replicas; replica 0 of each leads at first."""
+
+    def __init__(self, options: ProxyOptions, *names: str, replicas: int = 2) -> None:
+        super().__init__(options, *names, clock=LoopClock())
+        self.logs = {name: GroupLog(name) for name in names}
+        self.brokers = dict(self.logs)
+        self.epochs = dict.fromkeys(names, 1)
+        self.replicas = {
+            name: [Replica(log, f"{name}-{number}:1") for number in range(replicas)] for name, log in self.logs.items()
+        }
+        for name in names:
+            self.replicas[name][0].leads = True
+            self.controller.brokers[name] = self._info(name, 0)
+
+    def _info(self, name: str, number: int | None) -> BrokerInfo:
+        address = "" if number is None else self.replicas[name][number].address
+        return BrokerInfo(name=name, address=address, epoch=self.epochs[name])
+
+    def _connect(self, info: BrokerInfo) -> Channel:
+        (replica,) = (one for one in self.replicas[info.name] if one.address == info.address)
+        channel = LocalChannel(replica.service, clock=self.clock)
+        replica.channels.append(channel)
+        return channel
+
+    def tell(self, name: str, number: int | None) -> None:
+        """Tell the proxy who leads a group; None: nobody does."""
+        info = self.controller.brokers[name] = self._info(name, number)
+        self.controller.publish(ClusterUpdate(brokers=[info]))
+
+    def elect(self, name: str, number: int, *, told: bool = True) -> None:
+        """Make a replica the master of its group."""
+        for replica in self.replicas[name]:
+            replica.leads = False
+        self.epochs[name] += 1
+        self.replicas[name][number].leads = True
+        if told:
+            self.tell(name, number)
+
+    async def kill_master(self, name: str, number: int = 0) -> None:
+        """Kill a master; the controller notices, and has no other yet."""
+        await self.replicas[name][number].kill()
+        self.tell(name, None)
+        await until(lambda: name not in self.app._brokers.led)
+
+    def is_idle(self) -> bool:
+        """Whether nothing is held."""
+        gates = self.app._holding.gates
+        return not (gates.calls or gates.bytes or gates.waiting)
+
+
+@asynccontextmanager
+async def groups(*names: str, replicas: int = 2, **options: object) -> AsyncIterator[Groups]:
+    """A proxy that serves, with the topic `orders` and the group `group`; nothing is left over in the end."""
+    made = Groups(ProxyOptions.model_validate(options), *(names or ("a",)), replicas=replicas)
+    made.controller.add_topic("orders")
+    made.controller.add_group("group")
+    await made.app.start()
+    await until(lambda: made.app.ready)
+    try:
+        yield made
+        await until(made.is_idle)
+    finally:
+        for poll in made.polls:
+            poll.cancel()
+        await asyncio.gather(*made.polls, return_exceptions=True)
+        for replicas_of in made.replicas.values():
+            for replica in replicas_of:
+                replica.hangs.set()
+        await made.channel.close()
+        await made.app.stop()

@@ -1,0 +1,529 @@
+"""Masters that die, hang, hand over and are deposed: clients notice slower calls, no errors; on virtual time."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate
+from services.common.put import MessageRun
+from services.proxy import protocol
+from services.proxy.brokers import PARTING_S
+from services.rpc.methods import PUT
+from tests.unit.proxy.replicas import Groups, groups
+from tests.unit.proxy.test_sending_many import codes
+from tests.unit.proxy.virtual import arrive, now, run
+from tests.unit.proxy.world import CLIENT, message, poll_request, turns, until
+
+
+async def send(w: Groups, message_id: str, timeout_s: float | None = None) -> pb.SendMessageResponse:
+    """Send one message."""
+    request = pb.SendMessageRequest(messages=[message(message_id=message_id)]).SerializeToString()
+    return await w.channel.call(protocol.SEND_MESSAGE, request, metadata=CLIENT, timeout_s=timeout_s)
+
+
+def names(count: int, prefix: str = "m") -> list[str]:
+    return [f"{prefix}-{number}" for number in range(count)]
+
+
+def runs_of(w: Groups, name: str) -> list[MessageRun]:
+    """The runs that a group was asked to store."""
+    return [run for runs in w.logs[name].asked("Put") for run in runs]  # type: ignore[attr-defined]
+
+
+async def popped(w: Groups, count: int, invisible_s: float = 30.0) -> list[str]:
+    """The handles of messages that were just given out."""
+    await arrive(w.logs["a"], count=count)
+    return (await w.receive(poll_request(broker="a", batch=count, invisible_s=invisible_s))).handles
+
+
+def test_sends_to_the_only_group_wait_for_its_next_master() -> None:
+    async def scenario() -> None:
+        async with groups("a") as w:
+            await send(w, "first")
+            await w.kill_master("a")
+            sends = [asyncio.create_task(send(w, one)) for one in names(50)]
+            await asyncio.sleep(2.0)
+            assert not any(one.done() for one in sends)
+            assert w.metric("popwheel_proxy_held_calls") == 50
+            assert w.metric("popwheel_proxy_held_bytes") > 50 * 4
+            assert w.metric("popwheel_proxy_brokers_without_master") == 1
+            assert w.app.ready, "there is nothing wrong with the proxy"
+            w.elect("a", 1)
+            began = now()
+            assert codes(await asyncio.gather(*sends)) == {Code.OK: 50}
+            assert now() - began < 0.05
+            assert sorted(w.logs["a"].ids) == sorted(["first", *names(50)]), "each once"
+            assert w.metric("popwheel_proxy_held_seconds_count", {"served": "yes"}) == 50
+            assert w.metric("popwheel_proxy_call_retries_total", {"reason": "no_master"}) == 50
+
+    run(scenario())
+
+
+def test_sends_go_to_another_group_at_once() -> None:
+    async def scenario() -> None:
+        async with groups("a", "b") as w:
+            await w.kill_master("a")
+            for one in names(20):
+                began = now()
+                assert (await send(w, one)).status.code == Code.OK
+                assert now() - began < 0.01
+            assert (len(w.logs["a"].ids), w.logs["b"].ids) == (0, names(20))
+            w.elect("a", 1)
+            await until(lambda: len(w.app._brokers.led) == 2)
+            for one in names(20, "later"):
+                await send(w, one)
+            assert len(w.logs["a"].ids) == 10, "nothing bad is remembered of its former master"
+
+    run(scenario())
+
+
+def test_what_may_be_stored_is_tried_again_at_the_same_group_and_stored_once() -> None:
+    async def scenario() -> None:
+        async with groups("a", "b") as w:
+            master = w.replicas["a"][0]
+            master.answers_lost = 1
+            sends = [asyncio.create_task(send(w, one)) for one in names(8)]
+            assert codes(await asyncio.gather(*sends)) == {Code.OK: 8}
+            assert sorted(w.logs["a"].ids + w.logs["b"].ids) == names(8)
+            assert len(w.logs["a"].ids) == 4
+            again = [one for one in runs_of(w, "a") if one.again]
+            assert [len(one.payloads) for one in again] == [1, 1, 1, 1], "some may be stored and others not"
+            offsets = [one.result().entries[0].offset for one in sends]
+            assert sorted(offsets) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+    run(scenario())
+
+
+def test_a_master_that_stores_and_dies_leaves_nothing_twice() -> None:
+    async def scenario() -> None:
+        async with groups("a", "b") as w:
+            master = w.replicas["a"][0]
+            dying: list[asyncio.Task[None]] = []
+
+            def die(path: str) -> None:
+                if path == PUT.path and not dying:
+                    dying.append(asyncio.create_task(w.kill_master("a")))
+                    master.answers_lost = 1
+
+            master.before_answer = die
+            sends = [asyncio.create_task(send(w, one)) for one in names(8)]
+            await asyncio.sleep(1.0)
+            assert sum(one.done() for one in sends) == 4
+            w.elect("a", 1)
+            assert codes(await asyncio.gather(*sends)) == {Code.OK: 8}
+            assert sorted(w.logs["a"].ids + w.logs["b"].ids) == names(8)
+            assert len(w.logs["a"].ids) == 4
+
+    run(scenario())
+
+
+def test_what_may_be_stored_goes_elsewhere_when_its_group_is_gone_for_good() -> None:
+    async def scenario() -> None:
+        async with groups("a", "b") as w:
+            w.replicas["a"][0].hangs.clear()
+            sends = [asyncio.create_task(send(w, one)) for one in names(2)]
+            await asyncio.sleep(0.3)
+            assert sum(one.done() for one in sends) == 1
+            w.tell("a", None)
+            await asyncio.sleep(1.0)
+            assert sum(one.done() for one in sends) == 1, "it may be stored at the group, so it waits for it"
+            w.controller.remove_broker("a")
+            assert codes(await asyncio.gather(*sends)) == {Code.OK: 2}
+            assert sorted(w.logs["b"].ids) == names(2)
+            assert w.app._holding.gates.calls == 0
+
+    run(scenario())
+
+
+def test_a_master_that_hangs_holds_nobody_up_once_there_is_another() -> None:
+    async def scenario() -> None:
+        async with groups("a") as w:
+            handles = await popped(w, 4)
+            w.replicas["a"][0].hangs.clear()
+            calls = [asyncio.create_task(send(w, one)) for one in names(20)]
+            acks = [asyncio.create_task(w.ack(handle)) for handle in handles]
+            poll = w.poll(poll_request(broker="a", wait_s=20.0))
+            await asyncio.sleep(2.0)
+            calls.append(asyncio.create_task(send(w, "late")))
+            await turns()
+            assert not any(one.done() for one in (*calls, *acks))
+            w.elect("a", 1)
+            began = now()
+            assert codes(await asyncio.gather(*calls)) == {Code.OK: 21}
+            assert {one.status.code for one in await asyncio.gather(*acks)} == {Code.OK}
+            assert now() - began <= PARTING_S + 0.1
+            assert sorted(w.logs["a"].ids[4:]) == sorted([*names(20), "late"])
+            assert (await poll).messages
+            assert now() - began <= PARTING_S + 0.5
+
+    run(scenario())
+
+
+def test_a_hand_over_costs_no_more_than_it_takes() -> None:
+    async def scenario() -> None:
+        async with groups("a") as w:
+            old, new = w.replicas["a"]
+            sends: list[asyncio.Task[pb.SendMessageResponse]] = []
+            took: list[float] = []
+
+            async def timed(message_id: str) -> pb.SendMessageResponse:
+                began = now()
+                answer = await send(w, message_id, timeout_s=3.0)
+                took.append(now() - began)
+                return answer
+
+            for number in range(200):
+                if number == 50:
+                    old.leads = False
+                if number == 60:
+                    new.leads = True
+                    w.epochs["a"] += 1
+                if number == 62:
+                    w.tell("a", 1)
+                sends.append(asyncio.create_task(timed(f"m-{number:03}")))
+                await asyncio.sleep(0.01)
+            assert codes(await asyncio.gather(*sends)) == {Code.OK: 200}
+            assert sorted(w.logs["a"].ids) == sorted(set(w.logs["a"].ids))
+            assert len(w.logs["a"].ids) == 200
+            assert max(took) < 0.3
+            assert w.metric("popwheel_proxy_call_retries_total", {"reason": "in_doubt"}) == 0
+
+    run(scenario())
+
+
+def test_a_master_that_is_not_ready_yet_is_asked_by_one_at_a_time() -> None:
+    async def scenario() -> None:
+        async with groups("a") as w:
+            handles = await popped(w, 32)
+            await w.kill_master("a")
+            new = w.replicas["a"][1]
+            acks = [asyncio.create_task(w.ack(handle)) for handle in handles * 30]
+            await turns()
+            w.elect("a", 1)
+            new.leads = False
+            await asyncio.sleep(1.0)
+            assert 5 <= new.asked <= 20, "though 960 calls wait"
+            asked = new.asked
+            new.leads = True
+            began = now()
+            answers = await asyncio.gather(*acks)
+            assert now() - began < 0.2
+            assert new.asked - asked == 960
+            assert Counter(int(one.status.code) for one in answers) == {
+                Code.OK: 32,
+                Code.INVALID_RECEIPT_HANDLE: 928,
+            }
+
+    run(scenario())
+
+
+def test_polls_go_on_and_their_interests_are_at_the_next_master_at_once() -> None:
+    async def scenario() -> None:
+        async with groups("a", "b") as w:
+            polls = [w.poll(poll_request(broker="a", batch=1)) for _ in range(1_000)]
+            await asyncio.sleep(0.5)
+            await w.kill_master("a")
+            await asyncio.sleep(1.0)
+            assert not any(poll.done() for poll in polls)
+            before = len(w.logs["a"].registrations)
+            w.elect("a", 1)
+            await asyncio.sleep(0.01)
+            assert len(w.logs["a"].registrations) == before + 1
+            began = now()
+            await arrive(w.logs["a"], count=1_000)
+            assert {one.code for one in await asyncio.gather(*polls)} == {Code.OK}
+            assert now() - began < 1.0
+
+    run(scenario())
+
+
+def test_a_poll_whose_pop_is_cut_off_takes_what_is_at_the_next_master() -> None:
+    async def scenario() -> None:
+        async with groups("a") as w:
+            w.replicas["a"][0].hangs.clear()
+            poll = w.poll(poll_request(broker="a"))
+            await asyncio.sleep(0.5)
+            await w.kill_master("a")
+            await asyncio.sleep(0.5)
+            await arrive(w.logs["a"])
+            began = now()
+            w.elect("a", 1)
+            assert (await poll).code == Code.OK
+            assert now() - began < 0.3
+            poll = w.poll(poll_request(broker="a", wait_s=6.0))
+            await asyncio.sleep(0.5)
+            await w.kill_master("a", 1)
+            assert (await poll).code == Code.MESSAGE_NOT_FOUND, "no error"
+
+    run(scenario())
+
+
+def test_an_ack_that_was_done_and_not_answered_is_done() -> None:
+    async def scenario() -> None:
+        async with groups("a") as w:
+            handles = await popped(w, 3)
+            w.replicas["a"][0].answers_lost = 1
+            answer = await w.ack(*handles[:2])
+            assert answer.status.code == Code.OK
+            assert {entry.status.code for entry in answer.entries} == {Code.OK}
+            assert len(w.logs["a"].asked("Ack")) == 2
+            assert w.metric("popwheel_proxy_calls_already_done_total") == 2
+            forged = handles[2][:-1] + ("A" if handles[2][-1] != "A" else "B")
+            w.replicas["a"][0].answers_lost = 1
+            assert (await w.ack(forged)).status.code == Code.INVALID_RECEIPT_HANDLE, "it was never good"
+            assert (await w.ack(handles[0])).status.code == Code.INVALID_RECEIPT_HANDLE, "nothing was in doubt"
+
+    run(scenario())
+
+
+def test_an_ack_in_doubt_of_what_may_have_expired_meanwhile_is_not_taken_for_done() -> None:
+    async def scenario() -> None:
+        async with groups("a", failover={"hold_ms": 60_000}) as w:
+            (handle,) = await popped(w, 1, invisible_s=10.0)
+            w.replicas["a"][0].answers_lost = 1
+            ack = asyncio.create_task(w.ack(handle))
+            await asyncio.sleep(0.01)
+            await w.kill_master("a")
+            await asyncio.sleep(9.5)
+            w.elect("a", 1)
+            assert (await ack).status.code == Code.INVALID_RECEIPT_HANDLE
+
+    run(scenario())
+
+
+def test_a_dead_letter_that_was_done_and_not_answered_is_done() -> None:
+    async def scenario() -> None:
+        async with groups("a") as w:
+            (handle,) = await popped(w, 1)
+            request = pb.ForwardMessageToDeadLetterQueueRequest(
+                group=d.Resource(name="group"), topic=d.Resource(name="orders"), receipt_handle=handle
+            )
+            w.replicas["a"][0].answers_lost = 1
+            for code in (Code.OK, Code.INVALID_RECEIPT_HANDLE):
+                answer = await w.channel.call(protocol.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE, request, metadata=CLIENT)
+                assert answer.status.code == code
+
+    run(scenario())
+
+
+def test_an_ack_for_two_groups_is_held_up_for_one_of_them_only() -> None:
+    async def scenario() -> None:
+        async with groups("a", "b") as w:
+            await arrive(w.logs["a"])
+            await arrive(w.logs["b"])
+            handles = [(await w.receive(poll_request(broker=one, batch=1))).handles[0] for one in ("a", "b")]
+            await w.kill_master("a")
+            ack = asyncio.create_task(w.ack(*handles))
+            await asyncio.sleep(0.5)
+            assert (len(w.logs["b"].acked), ack.done()) == (1, False)
+            w.elect("a", 1)
+            assert (await ack).status.code == Code.OK
+
+    run(scenario())
+
+
+def test_reading_by_offset_goes_on_at_the_next_master() -> None:
+    async def scenario() -> None:
+        async with groups("a") as w:
+            await arrive(w.logs["a"], count=3)
+            queue = d.MessageQueue(topic=d.Resource(name="orders"), broker=d.Broker(name="a"), id=0)
+            group = d.Resource(name="group")
+            await w.kill_master("a")
+
+            async def pull() -> int:
+                stream = w.channel.open(protocol.PULL_MESSAGE, metadata=CLIENT)
+                await stream.send(
+                    [
+                        pb.PullMessageRequest(
+                            group=group,
+                            message_queue=queue,
+                            batch_size=8,
+                            long_polling_timeout=Duration(seconds=15),
+                            filter_expression=d.FilterExpression(type=d.FilterType.TAG, expression="*"),
+                        )
+                    ]
+                )
+                await stream.end()
+                found = 0
+                while (part := await stream.receive()) is not None:
+                    found += pb.PullMessageResponse.FromString(part).WhichOneof("content") == "message"
+                return found
+
+            update = pb.UpdateOffsetRequest(group=group, message_queue=queue, offset=2)
+            query = pb.QueryOffsetRequest(message_queue=queue, query_offset_policy=d.QueryOffsetPolicy.END)
+            updated = asyncio.create_task(w.channel.call(protocol.UPDATE_OFFSET, update, metadata=CLIENT))
+            queried = asyncio.create_task(w.channel.call(protocol.QUERY_OFFSET, query, metadata=CLIENT))
+            pulled = asyncio.create_task(pull())
+            await asyncio.sleep(1.0)
+            assert not any(call.done() for call in (updated, queried, pulled))
+            w.elect("a", 1)
+            assert ((await updated).status.code, (await queried).offset, await pulled) == (Code.OK, 3, 3)
+            answer = await w.channel.call(
+                protocol.GET_OFFSET, pb.GetOffsetRequest(group=group, message_queue=queue), metadata=CLIENT
+            )
+            assert (answer.status.code, answer.offset) == (Code.OK, 2)
+
+    run(scenario())
+
+
+def test_held_calls_are_answered_before_their_clients_have_gone() -> None:
+    async def scenario() -> None:
+        async with groups("a") as w:
+            (handle,) = await popped(w, 1)
+            await w.kill_master("a")
+            began = now()
+            answer = await send(w, "m", timeout_s=2.0)
+            assert answer.status.code == Code.HA_NOT_AVAILABLE
+            assert "no broker has a master" in answer.status.message
+            assert 1.5 < now() - began < 2.0
+            began = now()
+            ack = pb.AckMessageRequest(
+                group=d.Resource(name="group"),
+                topic=d.Resource(name="orders"),
+                entries=[pb.AckMessageEntry(receipt_handle=handle)],
+            )
+            refused = await w.channel.call(protocol.ACK_MESSAGE, ack, metadata=CLIENT, timeout_s=2.0)
+            assert refused.status.code == Code.HA_NOT_AVAILABLE
+            assert 1.5 < now() - began < 2.0
+            assert w.metric("popwheel_proxy_held_seconds_count", {"served": "no"}) == 2
+            began = now()
+            assert (await send(w, "m")).status.code == Code.HA_NOT_AVAILABLE, "a client that waits for ever"
+            assert now() - began == pytest.approx(10.0, abs=0.1)
+
+    run(scenario())
+
+
+def test_a_send_that_may_be_stored_says_so_when_its_time_is_over() -> None:
+    async def scenario() -> None:
+        async with groups("a") as w:
+            w.replicas["a"][0].answers_lost = 1
+            w.replicas["a"][0].before_answer = lambda _: w.tell("a", None)
+            answer = await send(w, "m", timeout_s=2.0)
+            assert answer.status.code == Code.PROXY_TIMEOUT
+            assert "can't be told whether it is stored" in answer.status.message
+
+    run(scenario())
+
+
+def test_a_client_that_gives_up_is_held_no_more() -> None:
+    async def scenario() -> None:
+        async with groups("a") as w:
+            await w.kill_master("a")
+            sends = [asyncio.create_task(send(w, one)) for one in names(10)]
+            await asyncio.sleep(0.5)
+            assert w.metric("popwheel_proxy_held_calls") == 10
+            for one in sends:
+                one.cancel()
+            await asyncio.gather(*sends, return_exceptions=True)
+            assert w.metric("popwheel_proxy_held_calls") == 0
+            w.elect("a", 1)
+            await asyncio.sleep(0.5)
+            assert w.logs["a"].ids == []
+
+    run(scenario())
+
+
+def test_only_so_much_is_held() -> None:
+    async def scenario() -> None:
+        async with groups("a", failover={"held_calls_max": 3}) as w:
+            await w.kill_master("a")
+            sends = [asyncio.create_task(send(w, one)) for one in names(5)]
+            await turns()
+            done = [one.result() for one in sends if one.done()]
+            assert codes(done) == {Code.TOO_MANY_REQUESTS: 2}
+            limit = {"limit": "failover.held_calls_max"}
+            assert w.metric("popwheel_proxy_limit_hits_total", limit) == 2
+            w.elect("a", 1)
+            assert codes(await asyncio.gather(*sends)) == {Code.OK: 3, Code.TOO_MANY_REQUESTS: 2}
+        async with groups("a", failover={"held_bytes_max": 1024 * 1024}) as w:
+            await w.kill_master("a")
+            large = pb.SendMessageRequest(messages=[message(body=b"x" * 700_000)]).SerializeToString()
+            two = [asyncio.create_task(w.channel.call(protocol.SEND_MESSAGE, large, metadata=CLIENT)) for _ in range(2)]
+            await turns()
+            assert [one.result().status.code for one in two if one.done()] == [Code.TOO_MANY_REQUESTS]
+            w.elect("a", 1)
+            await asyncio.gather(*two)
+
+    run(scenario())
+
+
+def test_who_tells_of_a_former_master_is_not_heard() -> None:
+    async def scenario() -> None:
+        async with groups("a") as w:
+            w.elect("a", 1)
+            await turns()
+            w.controller.publish(ClusterUpdate(brokers=[BrokerInfo(name="a", address="a-0:1", epoch=1)]))
+            w.controller.publish(ClusterUpdate(brokers=[BrokerInfo(name="a", address="", epoch=1)]))
+            await turns()
+            assert (await send(w, "m", timeout_s=1.0)).status.code == Code.OK
+            assert w.replicas["a"][1].asked == 1
+            assert w.metric("popwheel_proxy_stale_routes") == 2
+            assert w.metric("popwheel_proxy_masters_changed") == 1
+            w.tell("a", None)
+            await turns()
+            w.tell("a", 1)
+            await turns()
+            assert (await send(w, "n")).status.code == Code.OK, "the same master is back in the same epoch"
+            w.controller.remove_broker("a")
+            await turns()
+            w.epochs["a"] = 1
+            w.tell("a", 1)
+            await turns()
+            assert (await send(w, "o")).status.code == Code.OK, "a group that was gone begins anew"
+
+    run(scenario())
+
+
+def test_handles_kept_renewed_and_messages_given_back_outlive_a_master() -> None:
+    async def scenario() -> None:
+        async with groups("a", renewal={"invisible_ms": 30_000}) as w:
+            await arrive(w.logs["a"], count=2)
+            received = await w.receive(poll_request(broker="a", batch=1, auto_renew=True))
+            assert received.code == Code.OK
+            for _ in range(9):
+                await asyncio.sleep(1.0)
+                w.app._clients.seen(CLIENT["x-mq-client-id"], now())
+            w.replicas["a"][0].hangs.clear()
+            await asyncio.sleep(2.0)
+            w.elect("a", 1)
+            await asyncio.sleep(1.0)
+            assert w.metric("popwheel_proxy_renewals_total") == 1
+            assert w.metric("popwheel_proxy_renewal_failures_total") == 0
+            # A client that goes while its pop is under way.
+            w.replicas["a"][1].takes_s = 0.5
+            stream = w.open_receive(request := poll_request(broker="a", batch=1))
+            await stream.send((request,))
+            await asyncio.sleep(0.1)
+            stream.cancel()
+            await asyncio.sleep(0.6)
+            await w.kill_master("a", 1)
+            await asyncio.sleep(1.0)
+            w.replicas["a"][0].alive = True
+            w.replicas["a"][0].hangs.set()
+            w.elect("a", 0)
+            await asyncio.sleep(1.0)
+            assert w.metric("popwheel_proxy_messages_released_total") == 1
+            assert w.logs["a"].waiting("group", "orders") == 1
+
+    run(scenario())
+
+
+def test_a_call_to_a_group_that_is_gone_is_refused_at_once() -> None:
+    async def scenario() -> None:
+        async with groups("a", "b") as w:
+            (handle,) = await popped(w, 1)
+            w.replicas["a"][0].hangs.clear()
+            ack = asyncio.create_task(w.ack(handle))
+            await asyncio.sleep(0.5)
+            w.controller.remove_broker("a")
+            began = now()
+            assert (await ack).status.code == Code.PROXY_TIMEOUT, "it may have been done"
+            assert (await w.ack(handle)).status.code == Code.HA_NOT_AVAILABLE
+            assert now() - began < 0.2
+
+    run(scenario())
