@@ -31,7 +31,7 @@ from services.controller.replica_streams import ReplicaStreams
 from services.controller.roles import Roles
 from services.controller.server import ControllerServer
 from services.controller.state_keeper import StateKeeper
-from services.controller.state_store import StateStore
+from services.controller.state_store import ConflictError, StateStore
 from services.controller.timers import Timers
 from services.controller.watchers import Watchers
 from services.rpc.service import Channel, Service
@@ -214,7 +214,10 @@ class ControllerApp:
         if (await self._store.read(CLUSTER)) is not None:
             return await self._load()
         state = ClusterState(self._options.cluster_name, self._random_source.randbytes(_RECEIPT_KEY_BYTES))
-        self._cluster_version = await self._store.write(CLUSTER, cluster_document(state), None)
+        try:
+            self._cluster_version = await self._store.write(CLUSTER, cluster_document(state), None)
+        except ConflictError:  # another controller was first
+            return await self._load()
         _logger.info("new cluster", cluster=state.name, place=self._store.where(CLUSTER))
         return state
 

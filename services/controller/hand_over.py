@@ -157,7 +157,7 @@ class HandOvers:
             await self._overseer.groups.change(group, decide)
         except StatusError as error:
             _logger.warning("a master that leaves could not be let go", group=group, reason=error.message)
-        self._overseer.touch(group)
+        self._overseer.look_at(group)
 
     async def _switch(self, state: GroupState, to: int | None) -> GroupState:
         group, master = state.name, state.master

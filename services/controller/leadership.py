@@ -138,7 +138,8 @@ class Leadership:
 
     async def _follow(self, refusal: StatusError) -> None:
         self._active = False
-        _logger.warning("this controller does not lead any more")
+        if self._store is not None:
+            _logger.warning("this controller does not lead any more")
         await self._end(refusal)
 
     def _refusal(self) -> StatusError:

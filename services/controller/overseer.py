@@ -137,13 +137,13 @@ class Overseer:
             epoch=report.epoch,
             end_position=report.end_position,
         )
-        self.touch(report.group)
+        self.look_at(report.group)
         return session
 
     def reported(self, session: Session, report: ReplicaReport) -> None:
         """A registered replica reports again."""
         if self.replicas.reported(session, report, self._clock.monotonic()):
-            self.touch(report.group)
+            self.look_at(report.group)
 
     def left(self, session: Session) -> None:
         """The stream of a session is over."""
@@ -154,13 +154,18 @@ class Overseer:
         _logger.info("replica's stream ended", group=group, replica=number, leaving=session.report.leaving)
         if probe is not None:
             self.run(self._probe(session.key, session.report.address, probe), f"probe-of-{group}-{number}")
-        self.touch(group)
+        self.look_at(group)
 
     def message_for(self, session: Session) -> BrokerGroup | None:
-        """What a replica is to know of its group now; None if it is unknown, or the replica has to stay out."""
+        """What a replica is to know of its group now; None if it is unknown, or the replica has to stay out.
+
+        A recorded master that has begun anew hears nothing before the next epoch: it would lead the old one again.
+        """
         group, number = session.key
         state = self.groups.states.get(group)
         if state is None or strangers(state, {number: session.report}):
+            return None
+        if state.master == number and session.began_anew == state.epoch:
             return None
         now = self._clock.monotonic()
         living = [n for n in state.replicas if self._standing(group, n, now) in (Standing.LIVING, Standing.SILENT)]
@@ -183,7 +188,7 @@ class Overseer:
         """All groups that are known, or of which a replica is registered."""
         return sorted({*self.groups.states, *(session.report.group for session in self.replicas.sessions())})
 
-    def touch(self, group: str) -> None:
+    def look_at(self, group: str) -> None:
         """Have a group looked at: something is new."""
         self._dirty[group] = None
         if self._leads and group not in self._settling:
@@ -205,7 +210,7 @@ class Overseer:
             self.replicas.time_passed(self._clock.monotonic())
             for group in self.names():
                 if group in self._unsettled or self._seen.get(group) != _outline(self.sight(group)):
-                    self.touch(group)
+                    self.look_at(group)
 
     async def _settle(self, group: str) -> None:
         """Make of a group what it should become, until nothing is new."""
@@ -231,7 +236,7 @@ class Overseer:
             self._unsettled[group] = None
             _logger.error("broker group could not be looked at", group=group, exc_info=error)
         elif group in self._dirty:
-            self.touch(group)
+            self.look_at(group)
 
     def _behind(self, group: str) -> bool:
         """Whether a replica has heard of states of its group that were stored by another controller."""
@@ -262,7 +267,7 @@ class Overseer:
         else:
             self.replicas.refused(key, probe)
             _logger.warning("replica is gone", group=group, replica=number, address=address)
-        self.touch(group)
+        self.look_at(group)
 
     def _changed(self, old: GroupState | None, new: GroupState) -> None:
         """A state was stored, by this controller or another."""

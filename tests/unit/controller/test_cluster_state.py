@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from services.common.cluster import ClusterView
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, TopicType
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.controller.cluster_state import ClusterState
 from services.controller.options import ControllerOptions
 from tests.unit.controller.changes import CHANGES, OPTIONS, Change, contents, fresh_state, try_change
@@ -127,15 +127,6 @@ def test_the_cluster_holds_no_more_topics_and_groups_than_it_may() -> None:
 def test_what_is_not_there_is_not_found() -> None:
     assert refusal(lambda state: state.delete_topic("x"), fresh_state())[0] == Code.TOPIC_NOT_FOUND
     assert refusal(lambda state: state.delete_group("x"), fresh_state())[0] == Code.CONSUMER_GROUP_NOT_FOUND
-
-
-def test_a_broker_says_who_and_where_it_is() -> None:
-    for name, address in [("", "a:1"), ("b", ""), ("b", "host"), ("b", "host:"), ("b", "::1:80"), ("b", "a b:80")]:
-        with pytest.raises(StatusError) as caught:
-            fresh_state().register_broker(BrokerInfo(name=name, address=address))
-        assert caught.value.code == Code.BAD_REQUEST
-    for address in ("broker-0.brokers:8082", "127.0.0.1:1", "[::1]:8082"):
-        assert fresh_state().register_broker(BrokerInfo(name="b", address=address)).brokers[0].address == address
 
 
 @given(changes=st.lists(CHANGES, max_size=40), joins_at=st.integers(min_value=0, max_value=40))

@@ -1,40 +1,50 @@
 """What operators are told of brokers and proxies."""
 
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
-from services.controller.processes import Member, Processes
+from services.common.pb.popwheel.v1.controller_pb2 import WatchRequest
+from services.controller.processes import Member, Processes, Registration
 
-BROKER = BrokerInfo(name="broker-0", address="10.0.0.1:8082")
+ADDRESS = "10.0.0.1:8082"
 
 
 def proxy(name: str) -> WatchRequest:
     return WatchRequest(process=name, kind=WatchRequest.PROXY, address="10.0.0.2:8081", pid=7, http_port=8091)
 
 
-def broker(name: str) -> WatchRequest:
-    return WatchRequest(process=name, kind=WatchRequest.BROKER, pid=8, http_port=8090)
+def broker(name: str, replica: int = 0) -> WatchRequest:
+    return WatchRequest(process=name, kind=WatchRequest.BROKER, pid=8, http_port=8090, replica=replica)
+
+
+def registered(name: str, replica: int = 0, role: str = "master") -> Registration:
+    return Registration(name, replica, ADDRESS, 1000, role)
 
 
 def test_a_broker_is_shown_while_it_is_registered_or_watches() -> None:
     processes = Processes()
-    processes.registered("broker-0", 1000)
-    assert processes.members({"broker-0": BROKER}) == [Member("broker", "broker-0", BROKER.address, None, 1000, "")]
+    (member,) = processes.members([registered("broker-0")])
+    assert member == Member("broker", "broker-0", ADDRESS, None, 1000, "", "", 0, "master")
     watching = processes.came(broker("broker-0"), "127.0.0.1:4000", 900)
-    assert processes.members({"broker-0": BROKER}) == [
-        Member("broker", "broker-0", BROKER.address, 8, 1000, "127.0.0.1:8090")
-    ]
-    processes.dismissed("broker-0")
-    (member,) = processes.members({})
+    (member,) = processes.members([registered("broker-0")])
+    assert member == Member("broker", "broker-0", ADDRESS, 8, 1000, "127.0.0.1:8090", "", 0, "master")
+    (member,) = processes.members([])
     assert (member.name, member.since_ms, member.trouble) == ("broker-0", 900, "it is not registered")
     processes.left(watching)
     processes.left(watching)
-    assert processes.members({}) == []
+    assert processes.members([]) == []
+
+
+def test_each_replica_of_a_group_is_shown() -> None:
+    processes = Processes()
+    for number in (1, 0):
+        processes.came(broker("broker-0", number), "local", 5)
+    members = processes.members([registered("broker-0", 1), registered("broker-0", 0, "slave")])
+    assert [(member.replica, member.role, member.pid) for member in members] == [(0, "slave", 8), (1, "master", 8)]
 
 
 def test_a_pid_is_shown_only_of_this_machine() -> None:
     processes = Processes()
     for peer in ("127.0.0.1:1", "[::1]:1", "local", "10.0.0.2:1", "unix:/x"):
         processes.came(proxy(peer), peer, 5)
-    assert {member.name: (member.pid, member.health) for member in processes.members({})} == {
+    assert {member.name: (member.pid, member.health) for member in processes.members([])} == {
         "127.0.0.1:1": (7, "127.0.0.1:8091"),
         "[::1]:1": (7, "[::1]:8091"),
         "local": (7, ""),
@@ -49,7 +59,7 @@ def test_brokers_come_first_and_numbers_are_numbers() -> None:
         processes.came(proxy(name), "local", 5)
     processes.came(broker("broker-2"), "local", 5)
     processes.came(WatchRequest(process="of an older release"), "local", 5)
-    brokers = {name: BrokerInfo(name=name) for name in ("broker-11", "broker-2")}
+    brokers = [registered(name) for name in ("broker-11", "broker-2")]
     names = [member.name for member in processes.members(brokers)]
     assert names == ["broker-2", "broker-11", "proxy", "proxy-9", "proxy-10"]
 
@@ -58,4 +68,4 @@ def test_two_proxies_of_one_name_are_two() -> None:
     processes = Processes()
     for since_ms in (6, 5):
         processes.came(proxy("proxy"), "local", since_ms)
-    assert [member.since_ms for member in processes.members({})] == [5, 6]
+    assert [member.since_ms for member in processes.members([])] == [5, 6]

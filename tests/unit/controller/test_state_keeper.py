@@ -13,6 +13,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, TopicType
 from services.controller.cluster_state import ClusterState
 from services.controller.state_keeper import StateKeeper
+from services.controller.state_store import ConflictError
 from tests.unit.controller.changes import CHANGES, OPTIONS, Change, contents, fresh_state
 
 
@@ -25,14 +26,22 @@ class Bench:
         self.gate = asyncio.Event()
         self.gate.set()
         self.error: OSError | None = None
-        self.keeper = StateKeeper(fresh_state(), self._save, self.published.append, waiting_max)
+        self.keeper = StateKeeper(fresh_state(), self._save, self._load, self.published.append, waiting_max)
+        self.stored_by_another: ClusterState | None = None
         self.keeper.start()
 
     async def _save(self, state: ClusterState) -> None:
         await self.gate.wait()
         if self.error is not None:
             raise self.error
+        if self.stored_by_another is not None:
+            raise ConflictError("cluster")
         self.saved.append(state)
+
+    async def _load(self) -> ClusterState:
+        assert self.stored_by_another is not None
+        stored, self.stored_by_another = self.stored_by_another, None
+        return stored
 
 
 @pytest.fixture
@@ -105,6 +114,33 @@ async def test_what_cannot_be_saved_has_not_happened(bench: Bench) -> None:
     assert (list(bench.keeper.state.topics), list(bench.keeper.state.brokers)) == ([], ["b-0"])
     assert [(update.version, bool(update.brokers)) for update in bench.published] == [(1, True)]
     bench.error = None
+    await bench.keeper.change(topic("a"))
+    assert list(bench.keeper.state.topics) == ["a"]
+
+
+async def test_what_another_controller_has_stored_is_kept(bench: Bench) -> None:
+    """A change that meets another's is decided anew on what that has made of the cluster, and watchers hear of both."""
+    await bench.keeper.change_brokers(broker("b-0"))
+    other = fresh_state()
+    bench.stored_by_another = other.after(other.create_topic(OPTIONS, "a", TopicType.NORMAL))
+    results = await asyncio.gather(
+        bench.keeper.change(topic("a")), bench.keeper.change(topic("b")), return_exceptions=True
+    )
+    assert isinstance(results[0], StatusError)
+    assert results[0].code == Code.PRECONDITION_FAILED
+    assert (sorted(bench.keeper.state.topics), list(bench.keeper.state.brokers)) == (["a", "b"], ["b-0"])
+    assert sorted(bench.saved[-1].topics) == ["a", "b"]
+    view = ClusterView()
+    for update in bench.published:
+        view.apply(update)
+    assert contents(view)[:3] == contents(bench.keeper.state)[:3]
+
+
+async def test_it_can_be_started_again(bench: Bench) -> None:
+    await bench.keeper.stop()
+    with pytest.raises(StatusError, match="stopping"):
+        await bench.keeper.change(topic("a"))
+    bench.keeper.start()
     await bench.keeper.change(topic("a"))
     assert list(bench.keeper.state.topics) == ["a"]
 
