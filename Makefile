@@ -11,7 +11,7 @@ SEEDS ?= 2000
 FIRST_SEED ?= 0
 JOBS ?= 2
 
-.PHONY: help setup run test sim lint format demo proto docs bench bench-peer h2spec fuzz clean
+.PHONY: help setup run test sim lint format demo proto docs bench bench-peer drills h2spec fuzz clean
 
 help: ## Show this help
 	@echo "Popwheel. What make can do:"
@@ -62,6 +62,9 @@ bench: setup ## Measure this machine: sends, receives, latency, CPU, memory, sta
 bench-peer: setup ## The same, in turn with another server of the protocol: PEER=host:port [PEER_PIDS=1,2]
 	@test -n "$(PEER)" || { echo "say which server: make bench-peer PEER=127.0.0.1:28081" >&2; exit 1; }
 	$(BIN)/python -m bench --peer $(PEER) --peer-pids "$(PEER_PIDS)" $(ARGS)
+
+drills: setup ## Kill, pause and cut replicas apart under load, ROUNDS times each (default 10)
+	@FAILOVER_ROUNDS=$(or $(ROUNDS),10) $(BIN)/python -m pytest -q tests/integration/test_failover.py $(ARGS)
 
 h2spec: setup ## Run the public HTTP/2 conformance suite against a server of this machine (needs Go)
 	@$(BIN)/python -m tools.h2spec
