@@ -111,8 +111,23 @@ class ControllerProcess(_ServiceProcess):
         """Read the state, then serve brokers and proxies, then the admin API."""
         options = self._options.controller
         self._lock(self._data_dir)
+        shared = options.store.kind != "file" or bool(options.store.folder)
+        named = options.advertised_address or (options.grpc_host not in _EVERYWHERE and options.grpc_port)
+        if shared and not named:
+            raise ConfigurationError(
+                "controller.advertised_address",
+                "must say at which host:port brokers and proxies reach this controller, because others share its state "
+                "and name it",
+            )
         app = ControllerApp(
-            options, self._data_dir / "controller", self._clock, self._secrets, self._registry, _to_broker
+            options,
+            self._data_dir / "controller",
+            self._clock,
+            self._secrets,
+            self._registry,
+            _to_broker,
+            address=options.advertised_address or f"{host_in_address(options.grpc_host)}:{options.grpc_port}",
+            admin_address=f"{host_in_address(options.http_host)}:{options.http_port}",
         )
         await app.start()
         server = grpc_server(app.service, "popwheel", CONTROLLER_LIMITS, self._registry)
@@ -161,7 +176,8 @@ class BrokerProcess(_ServiceProcess):
             self._random(),
             self._registry,
             controller,
-            process=_introduction(WatchRequest.BROKER, options.name, "", options.http_port),
+            process=_introduction(WatchRequest.BROKER, options.name, "", options.http_port, options.replica),
+            to_replica=lambda address: connect(address, limits=INTERNAL_LIMITS),
         )
         self._app = app
         await app.start()
@@ -172,7 +188,8 @@ class BrokerProcess(_ServiceProcess):
         address = options.advertised_address or f"{host_in_address(options.grpc_host)}:{server.port}"
         registrar = app.registrar(address)
         await registrar.start()
-        stack.push_async_callback(registrar.stop)  # first of all: proxies send elsewhere
+        stack.push_async_callback(registrar.stop)  # proxies send elsewhere
+        stack.push_async_callback(app.leave)  # first of all: another replica takes over
         http = await self._serve_http(
             {"broker": app.health, "registration": registrar.health},
             options.grpc_host,
@@ -250,9 +267,11 @@ class ProxyProcess(_ServiceProcess):
         )
 
 
-def _introduction(kind: WatchRequest.Kind.ValueType, name: str, address: str, http_port: int) -> WatchRequest:
+def _introduction(
+    kind: WatchRequest.Kind.ValueType, name: str, address: str, http_port: int, replica: int = 0
+) -> WatchRequest:
     """What the controller shows operators of this process."""
-    return WatchRequest(process=name, kind=kind, address=address, pid=os.getpid(), http_port=http_port)
+    return WatchRequest(process=name, kind=kind, address=address, pid=os.getpid(), http_port=http_port, replica=replica)
 
 
 def _to_broker(broker: BrokerInfo) -> Channel:
