@@ -1,8 +1,8 @@
 """The slave's end of one Replicate stream: takes the log over, brings it to the device, says how far it is.
 
-Four things go on at once. Chunks are taken as they come: written, and reported as received. A sync runs whenever
+Some things go on at once. Chunks are taken as they come: written, and reported as received. A sync runs whenever
 something is not on the device yet, while further chunks come in, and is reported. What is confirmed is folded after
-the report has left. And time passes: silence ends the stream, and so does nothing else.
+the report has left. An idle slave says now and then that it is there. Silence ends the stream.
 """
 
 import asyncio
@@ -117,7 +117,8 @@ class LogReceiver:
         tasks = [
             asyncio.create_task(self._receive_all(), name="replicate-receive"),
             asyncio.create_task(self._sync_often(), name="replicate-sync"),
-            asyncio.create_task(self._tick_often(), name="replicate-tick"),
+            asyncio.create_task(self._speak_often(), name="replicate-speak"),
+            asyncio.create_task(self._listen_for_silence(), name="replicate-silence"),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -138,7 +139,7 @@ class LogReceiver:
         self._unsynced.set()
         while (chunk := await stream.receive()) is not None:
             self._heard(chunk)
-            if chunk.data and self._take(chunk):
+            if self._take(chunk):
                 await self._report()
                 await asyncio.sleep(0)  # the report leaves before the fold
                 if log.end_position - log.synced_position > slave.options.unsynced_bytes_max:
@@ -230,7 +231,7 @@ class LogReceiver:
         self._master_start = chunk.start_position
 
     def _take(self, chunk: LogChunk) -> bool:
-        """Append a chunk's records; False if they are here already."""
+        """Append a chunk's records; False if there are none, or they are here already."""
         log, statistics = self._log, self._slave.statistics
         position, data = chunk.position, chunk.data
         end = log.end_position
@@ -280,18 +281,25 @@ class LogReceiver:
         log = self._log
         await self._stream.send([ReplicateProgress(end_position=log.end_position, synced_position=log.synced_position)])
 
-    async def _tick_often(self) -> None:
+    async def _speak_often(self) -> None:
+        """Let the master hear now and then that this slave is there."""
         options = self._slave.options
         while True:
             await asyncio.sleep(options.heartbeat_ms / 1000)
-            now_ms = self._slave.clock.steady_ms()
-            if now_ms - self._heard_ms >= options.silence_ms_max and not self._is_busy:
-                raise LinkError(f"the master has said nothing for {now_ms - self._heard_ms} ms")
             if self.joined:
-                if now_ms - self._spoke_ms >= options.heartbeat_ms:
+                if self._slave.clock.steady_ms() - self._spoke_ms >= options.heartbeat_ms:
                     await self._report()
                 if self._log.start_position < self._master_start:
                     self._delete_old()
+
+    async def _listen_for_silence(self) -> None:
+        """End the stream when nothing comes any more; by itself, as nothing may be sent then either."""
+        options = self._slave.options
+        while True:
+            await asyncio.sleep(options.heartbeat_ms / 1000)
+            silent_ms = self._slave.clock.steady_ms() - self._heard_ms
+            if silent_ms >= options.silence_ms_max and not self._is_busy:
+                raise LinkError(f"the master has said nothing for {silent_ms} ms")
 
     def _delete_old(self) -> None:
         try:
