@@ -17,6 +17,7 @@ from services.cli.serving import (
     CHANNEL_LIMITS,
     CONTROLLER_LIMITS,
     INTERNAL_LIMITS,
+    SEVERAL_CONTROLLERS_LIMITS,
     client_limits,
     client_tls,
     grpc_server,
@@ -26,12 +27,13 @@ from services.cli.serving import (
     serve_http,
     within_open_files,
 )
-from services.common.clock import SystemClock
+from services.common.clock import Clock, SystemClock
 from services.common.errors import ConfigurationError
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
 from services.controller.app import ControllerApp
 from services.proxy.app import ProxyApp
 from services.rpc.client import connect
+from services.rpc.controllers import ControllerChannel, addresses_of
 from services.rpc.service import Channel
 
 if TYPE_CHECKING:
@@ -167,7 +169,7 @@ class BrokerProcess(_ServiceProcess):
                 f"must say at which host:port proxies reach this broker, because it listens on {options.grpc_host}",
             )
         self._lock(self._data_dir)
-        controller = _to_controller(options.controller_address, "broker.controller_address")
+        controller = _to_controllers(options.controller_address, "broker.controller_address", self._clock)
         stack.push_async_callback(controller.close)
         app = BrokerApp(
             options,
@@ -229,7 +231,7 @@ class ProxyProcess(_ServiceProcess):
         options, stack = self._options.proxy, self._stack
         host = host_in_address(options.grpc_host)
         address = f"{options.advertised_host or host}:{options.advertised_port or options.grpc_port}"
-        controller = _to_controller(options.controller, "proxy.controller")
+        controller = _to_controllers(options.controller, "proxy.controller", self._clock)
         stack.push_async_callback(controller.close)
         app = ProxyApp(
             options,
@@ -278,8 +280,14 @@ def _to_broker(broker: BrokerInfo) -> Channel:
     return connect(broker.address, limits=CHANNEL_LIMITS)
 
 
-def _to_controller(address: str, key: str) -> Channel:
+def _to_controllers(addresses: str, key: str, clock: Clock) -> Channel:
+    """The way to the controller, or to whichever of several leads."""
     try:
-        return connect(address, limits=CHANNEL_LIMITS)
+        each = addresses_of(addresses)
+        if len(each) == 1:
+            return connect(each[0], limits=CHANNEL_LIMITS)
+        return ControllerChannel([connect(address, limits=SEVERAL_CONTROLLERS_LIMITS) for address in each], clock)
     except ValueError as error:
-        raise ConfigurationError(key, f"must be host:port of the controller, not {address!r}") from error
+        raise ConfigurationError(
+            key, f"must be host:port of the controller, or of several with commas between them, not {addresses!r}"
+        ) from error

@@ -31,6 +31,9 @@ CHANNEL_LIMITS = replace(INTERNAL_LIMITS, preface_timeout_s=2.0)
 """Of who calls another of our services: a host that swallows what it is sent is given up before clients' own deadlines
 of three seconds, so that a send can still go elsewhere."""
 
+SEVERAL_CONTROLLERS_LIMITS = replace(CHANNEL_LIMITS, keepalive_interval_s=1.0, keepalive_timeout_s=1.5)
+"""Of who calls one of several controllers: when the leader hangs, another is asked after three seconds or so."""
+
 CONTROLLER_LIMITS = replace(INTERNAL_LIMITS, keepalive_interval_s=1.0, keepalive_timeout_s=1.5)
 """Of the controller: a broker that hangs, with its connection open, is out of every route after three seconds or so."""
 

@@ -183,7 +183,7 @@ class ProxyOptions(_Section):
     http_port: Annotated[int, Field(ge=0, le=65535)] = 8091
     """Port of /healthz, /readyz and /metrics; 0: any free one."""
     controller: str = "127.0.0.1:8083"
-    """host:port of the controller."""
+    """host:port of the controller; of several, all of them with commas between: the one that leads is asked."""
     name: str = ""
     """Name of this proxy in logs and status pages; empty: made of host and port."""
     advertised_host: str = ""

@@ -1,11 +1,11 @@
 """How long to wait before the next try."""
 
 _FIRST_S = 0.1
-_LAST_S = 2.0
+_LAST_S = 0.5
 
 
 class Backoff:
-    """Waits of 100 ms, 200 ms ... up to 2 s, between tries of what must come back in the end."""
+    """Waits of 100 ms, 200 ms ... up to 0.5 s, between tries of what must come back in the end."""
 
     def __init__(self) -> None:
         self._next_s = _FIRST_S

@@ -1,0 +1,138 @@
+"""The way to whichever of several controllers leads.
+
+One of them leads, the others refuse with HA_NOT_AVAILABLE. A unary call goes round until one takes it; when a stream
+ends, the next one goes to another controller (`follow`, `registration`). What is asked of controllers may be asked
+twice.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Generic, TypeVar
+
+from services.common.clock import Clock
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.rpc.service import Channel, ClientStream, Method, StreamClosedError
+from services.rpc.status import GrpcStatus, RpcError
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+CONTROLLERS_MAX: Final = 16
+
+_AWAY = frozenset((GrpcStatus.UNAVAILABLE, GrpcStatus.DEADLINE_EXCEEDED, GrpcStatus.CANCELLED))
+
+
+def addresses_of(text: str) -> list[str]:
+    """The addresses in an option that names one controller or several, separated by commas.
+
+    Raises:
+        ValueError: there is none, one of them twice, or too many.
+    """
+    addresses = [part.strip() for part in text.split(",")]
+    if not all(addresses) or len(set(addresses)) < len(addresses) or len(addresses) > CONTROLLERS_MAX:
+        raise ValueError(f"not one address or up to {CONTROLLERS_MAX}, each once, separated by commas: {text!r}")
+    return addresses
+
+
+class ControllerChannel:
+    """A `Channel` to the controller that leads.
+
+    Args:
+        channels: one to each controller.
+        clock: shares a call's time out among those that are asked.
+    """
+
+    def __init__(self, channels: Sequence[Channel], clock: Clock) -> None:
+        self._channels = tuple(channels)
+        self._clock = clock
+        self._leader = 0
+
+    async def call(
+        self,
+        method: Method[Request, Response],
+        request: Request,
+        *,
+        timeout_s: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Response:
+        """Call a unary method of the one that leads (see `services.rpc.service.Channel`)."""
+        deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
+        first = self._leader
+        count = len(self._channels)
+        refusal: StatusError | RpcError | None = None
+        for turn in range(count):
+            number = (first + turn) % count
+            share_s = None if deadline is None else (deadline - self._clock.monotonic()) / (count - turn)
+            try:
+                answer = await self._channels[number].call(method, request, timeout_s=share_s, metadata=metadata)
+            except (StatusError, RpcError) as error:
+                if not _leads_not(error):
+                    raise
+                # What one says that does not lead is worth more than that another is not there.
+                if refusal is None or isinstance(error, StatusError):
+                    refusal = error
+                self._pass_by(number)
+            else:
+                self._leader = number
+                return answer
+        assert refusal is not None
+        raise refusal
+
+    def open(
+        self, method: Method[Request, Response], *, metadata: Mapping[str, str] | None = None
+    ) -> ClientStream[Response, Request]:
+        """Begin a streaming call of the one that leads, as far as is known."""
+        number = self._leader
+        return _Stream(self._channels[number].open(method, metadata=metadata), lambda: self._pass_by(number))
+
+    async def close(self) -> None:
+        """End all connections."""
+        for channel in self._channels:
+            await channel.close()
+
+    def _pass_by(self, number: int) -> None:
+        if self._leader == number:
+            self._leader = (number + 1) % len(self._channels)
+
+
+class _Stream(Generic[Response, Request]):
+    """A stream that says when it has ended, so that the next one goes to another controller."""
+
+    def __init__(self, stream: ClientStream[Response, Request], ended: Callable[[], None]) -> None:
+        self._stream = stream
+        self._ended = ended
+
+    async def receive(self) -> Response | None:
+        """The next message; None when it has ended well."""
+        try:
+            message = await self._stream.receive()
+        except (StatusError, RpcError) as error:
+            if _leads_not(error):
+                self._ended()
+            raise
+        if message is None:
+            self._ended()
+        return message
+
+    async def send(self, messages: Sequence[Request]) -> None:
+        """Send messages."""
+        try:
+            await self._stream.send(messages)
+        except StreamClosedError:
+            self._ended()
+            raise
+
+    async def end(self) -> None:
+        """Say that no more messages will be sent."""
+        await self._stream.end()
+
+    def cancel(self) -> None:
+        """Give the call up."""
+        self._stream.cancel()
+
+
+def _leads_not(error: StatusError | RpcError) -> bool:
+    """Whether a controller does not lead, or is away: another one may be asked."""
+    if isinstance(error, StatusError):
+        return error.code == Code.HA_NOT_AVAILABLE
+    return error.status in _AWAY
