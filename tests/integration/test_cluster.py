@@ -175,10 +175,13 @@ async def test_workers_share_a_port_and_a_second_ctrl_c_ends_at_once(tmp_path: P
         assert all(one["ready"] for one in status.values())
         words = [sys.executable, "-m", "services.cli.main", "admin", "--server", cluster.url, "cluster", "status"]
         table = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-        assert [line.split()[:4] for line in table[1:]] == [
+        lines = [line.split() for line in table]
+        processes = lines[lines.index([]) + 2 :]
+        assert [[*line[:2], *line[4:6]] for line in processes] == [
             [one["kind"], name, one["address"], str(one["pid"])] for name, one in status.items()
         ]
-        assert {line.split()[-1] for line in table[1:]} == {"yes"}
+        assert [line[2:4] for line in processes] == [["0", "master"]] * 2 + [["-", "-"]] * 2
+        assert {line[-1] for line in processes} == {"yes"}
 
         clients = [MessagingClient(address) for _ in range(12)]
         try:
