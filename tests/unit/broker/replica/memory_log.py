@@ -58,8 +58,10 @@ class MemoryLog:
         return [each.position for each in found]
 
     def outline(self) -> tuple[int, bytes, list[tuple[int, int]]]:
-        """For comparing."""
-        return self.start_position, bytes(self.data), [tuple(each) for each in self.epochs]
+        """For comparing; epochs that wrote nothing don't count, as the records do not tell of them."""
+        starts = [*(each.position for each in self.epochs), self.end_position]
+        epochs = [tuple(each) for each, behind in zip(self.epochs, starts[1:], strict=True) if each.position < behind]
+        return self.start_position, bytes(self.data), epochs
 
     # ReplicaLog
 

@@ -323,10 +323,19 @@ class World:
             within_ms,
         )
 
-    async def stop(self) -> None:
+    def heal_links(self) -> None:
+        """Let all pass again, as it is."""
+        for link in self._links.values():
+            link.up = True
+            link.on_chunk = None
+            link.release()
+
+    async def stop_replicas(self) -> None:
+        """End what each of them does; links stay as they are."""
         for each in self.replicas:
-            each_link = [link for (_, target), link in self._links.items() if target == each.number]
-            for link in each_link:
-                link.release()
             await each.stop()
+
+    async def stop(self) -> None:
+        self.heal_links()
+        await self.stop_replicas()
         await self.controller.close()
