@@ -1,50 +1,63 @@
-"""A broker's life: recover, serve, save, end."""
+"""A replica's life: recover, be told who leads, lead or follow, save, end."""
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import structlog
 from prometheus_client import CollectorRegistry
 
-from services.broker import checkpoint as checkpoint_file
-from services.broker.checkpoint import Checkpoint
+from services.broker import replica_files
 from services.broker.core import BrokerCore
+from services.broker.disk_watch import DiskWatch
 from services.broker.flusher import Flusher
+from services.broker.following import Following
+from services.broker.front import Front
+from services.broker.leading import Leading
 from services.broker.metrics import BrokerCollector, BrokerStatistics
 from services.broker.options import BrokerOptions
+from services.broker.replica.record_reader import RecordReader
+from services.broker.replica.repair import Repairer
+from services.broker.replica.statistics import ReplicationStatistics
+from services.broker.replica_metrics import ReplicaCollector
+from services.broker.replica_server import ReplicaServer
+from services.broker.replica_store import ReplicaStore
 from services.broker.reviver import Reviver
 from services.broker.server import BrokerServer
+from services.broker.store.commit_log import CommitLog
 from services.broker.store.consume_queue import ConsumeQueue
-from services.broker.store.message_store import StoreCheckpoint
 from services.broker.supervised import supervised
-from services.broker.timer.delay import TIMER_TOPIC
 from services.broker.timer.service import TimerService
 from services.broker.timer.timer_metrics import TimerCollector, TimerStatistics
-from services.broker.timer.timer_server import TimerServer
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
-from services.common.disk import Disk, SystemDisk, replace_file
+from services.common.disk import Disk, SystemDisk
 from services.common.errors import CorruptDataError, StatusError
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, ClusterUpdate, ReplicaReport, WatchRequest
+from services.common.pb.popwheel.v1.controller_pb2 import (
+    BrokerGroup,
+    ClusterUpdate,
+    Replica,
+    ReplicaReport,
+    WatchRequest,
+)
+from services.rpc import methods
 from services.rpc.follow import ControllerFollower
 from services.rpc.registration import BrokerRegistrar
 from services.rpc.service import Channel, Service
 
 _log = structlog.get_logger()
 
-_CHECKPOINT_NAME = "checkpoint"
-_DISK_LOOK_INTERVAL_S = 0.5
-_DISK_LOOK_BYTES_MIN = 1024 * 1024
-_LET_GO_INTERVAL_S = 1.0
-_SAVE_LOOK_INTERVAL_S = 1.0
+_TRY_AGAIN_S = 1.0
+_LEAVE_S = 6.0
+"""How long a replica that ends waits for another to take over: longer than a hand-over may take."""
+_NOBODY = -1
 
 
 class BrokerApp:
-    """One broker.
+    """One replica of a broker group; if it is the only one, the broker.
 
     Args:
         options: settings.
@@ -55,6 +68,7 @@ class BrokerApp:
         controller: the way to the controller.
         disk: where the folder is; the machine's disk if not given.
         process: what operators are shown of it; its name alone if not given.
+        to_replica: makes the way to another replica of the group, from its address; none can be reached if not given.
     """
 
     def __init__(
@@ -67,84 +81,139 @@ class BrokerApp:
         controller: Channel,
         disk: Disk | None = None,
         process: WatchRequest | None = None,
+        to_replica: Callable[[str], Channel] | None = None,
     ) -> None:
         self._options = options
-        self._controller = controller
         self._folder = data_dir
         self._clock = clock
+        self._random = random_source
+        self._controller = controller
+        self._to_replica = to_replica
         self._disk = SystemDisk() if disk is None else disk
-        self._disk_looked_at_s = -_DISK_LOOK_INTERVAL_S
-        self._disk_full = False
-        self._disk_look_at_position = 0
-        self._damage_told: set[ConsumeQueue] = set()
         self.view = ClusterView()
-        self.follower = ControllerFollower(
-            controller, self.view, process or WatchRequest(process=options.name, kind=WatchRequest.BROKER), clock
-        )
+        introduction = process or WatchRequest(process=options.name, kind=WatchRequest.BROKER, replica=options.replica)
+        self.follower = ControllerFollower(controller, self.view, introduction, clock)
         self._disk.make_folder(data_dir)
         self.statistics = BrokerStatistics()
         self.timer_statistics = TimerStatistics()
-        self.core = BrokerCore(
-            options,
-            self._disk,
-            data_dir,
+        self._disk_watch = DiskWatch(self._disk, data_dir, clock, options.disk_full_share)
+        self._leading: Leading | None = None
+        self._following: Following | None = None
+        self.front = Front(options.name)
+        self.files = ReplicaStore(self._disk, data_dir, clock, self._make_core, self._fail)
+        self.replication_statistics = ReplicationStatistics()
+        self._peers: dict[str, Channel] = {}
+        self.repairer = Repairer(
+            options.name,
+            self.files,
+            self._others,
+            options.replication.repair_timeout_ms,
             clock,
-            random_source,
+            self.replication_statistics,
+        )
+        self.identity = b""
+        self._group = BrokerGroup()
+        self._has_heard = False
+        self._group_changed = asyncio.Event()
+        self._leads = asyncio.Event()
+        self._leads_no_more = asyncio.Event()
+        self._leaving = False
+        self._registrar: BrokerRegistrar | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._redelivered_before = 0
+        ReplicaServer(self, options, self.front).bind(self.front.service)
+        self.service.unary(methods.READ_RECORDS, RecordReader(options.name, self.files).read_records)
+        BrokerCollector(
+            registry,
+            options,
+            lambda: self.core,
+            self.statistics,
+            clock,
+            self._redelivered,
+            self._disk_watch.usage,
+        )
+        TimerCollector(
+            registry,
+            options.timer,
+            lambda: self.core.timer,
+            self.timer_statistics,
+            lambda topic: self.core.knows_topic(topic),
+        )
+        ReplicaCollector(registry, self, options)
+        self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+    def _make_core(self, log: CommitLog | None) -> BrokerCore:
+        return BrokerCore(
+            self._options,
+            self._disk,
+            self._folder,
+            self._clock,
+            self._random,
             self.view,
             self._arrived,
             self._due_changed,
             self.timer_statistics.fire,
+            log,
         )
-        self.flusher = Flusher(self.core.store, options.flush, options.flush_interval_ms, self._fail)
-        self.reviver = Reviver(self.core, clock, self.flusher.confirm_later, self._fail)
-        self.timer = TimerService(
-            self.core.timer,
-            self._disk,
-            clock,
-            options.timer.flush_interval_ms,
-            options.timer.clean_interval_ms,
-            self.flusher.sync,
-            self.flusher.confirm_later,
-            self._fail,
-        )
-        self.server = BrokerServer(
-            self.core,
-            self.flusher,
-            options,
-            clock,
-            self.statistics,
-            self._disk_is_full,
-            self.reviver.due_changed,
-            TimerServer(
-                self.core.timer,
-                self.core.store,
-                self.flusher,
-                self.view,
-                options.name,
-                clock,
-                self.timer_statistics,
-            ),
-        )
-        BrokerCollector(
-            registry,
-            options,
-            self.core,
-            self.statistics,
-            clock,
-            lambda: self.reviver.redelivered,
-            lambda: self._disk.usage(self._folder),
-        )
-        TimerCollector(registry, options.timer, self.core.timer, self.timer_statistics, self.core.knows_topic)
-        self._tasks: list[asyncio.Task[None]] = []
-        self._saving = asyncio.Lock()
-        self._cluster_changed = asyncio.Event()
-        self._group = BrokerGroup()
-        self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+    def _others(self) -> Iterator[tuple[int, Channel]]:
+        """The ways to the other replicas of the group, as far as they are known."""
+        for replica in self._group.replicas:
+            if replica.number != self._options.replica and self._to_replica is not None:
+                if replica.address not in self._peers:
+                    self._peers[replica.address] = self._to_replica(replica.address)
+                yield replica.number, self._peers[replica.address]
+
+    # What it is
 
     @property
     def service(self) -> Service:
         """popwheel.v1.Broker."""
-        return self.server.service
+        return self.front.service
+
+    @property
+    def core(self) -> BrokerCore:
+        """What is folded from the log, up to now."""
+        return self.files.core
+
+    @property
+    def group(self) -> BrokerGroup:
+        """The state of the group that was heard last."""
+        return self._group
+
+    @property
+    def leading(self) -> Leading | None:
+        """The mastership, if this replica leads."""
+        return self._leading
+
+    @property
+    def following(self) -> Following | None:
+        """What keeps up with the master, if this replica follows one."""
+        return self._following
+
+    @property
+    def flusher(self) -> Flusher:
+        """Of the mastership."""
+        return self._mastership().flusher
+
+    @property
+    def reviver(self) -> Reviver:
+        """Of the mastership."""
+        return self._mastership().reviver
+
+    @property
+    def timer(self) -> TimerService:
+        """Of the mastership."""
+        return self._mastership().timer
+
+    @property
+    def server(self) -> BrokerServer:
+        """Of the mastership."""
+        return self._mastership().server
+
+    def _mastership(self) -> Leading:
+        assert self._leading is not None, "this replica does not lead"
+        return self._leading
 
     def health(self) -> str | None:
         """None if it can serve, else a sentence for `/readyz`.
@@ -155,7 +224,35 @@ class BrokerApp:
             return f"the broker has stopped: {self.failure.result()}"
         if not self.view.ready:
             return "the broker has not heard of the controller yet"
+        if self._leading is None and self._following is None:
+            return "the broker has not been told yet whether it leads, or whom it follows"
         return None
+
+    # Begin and end
+
+    async def start(self) -> None:
+        """Recover; it serves when it was told to lead.
+
+        Raises:
+            CorruptDataError: acknowledged data is damaged; nothing was changed.
+            UnknownFormatError: the files are of a newer release; nothing was changed.
+            OSError: the device refused.
+        """
+        began_s = self._clock.monotonic()
+        self._group = replica_files.load_group(self._disk, self._folder)
+        alone = set(self._group.sync_state_set) <= {self._options.replica}
+        await self.files.start(alone=alone)
+        self.identity = await replica_files.identity(self._disk, self._folder, self._random)
+        _log.info(
+            "broker recovered",
+            name=self._options.name,
+            position=self.files.end_position,
+            open_check_points=len(self.core.state.table),
+            seconds=round(self._clock.monotonic() - began_s, 3),
+        )
+        self.view.subscribe(self._cluster_changes)
+        await self.follower.start()
+        self._tasks = [supervised(self._take_roles(), "broker-roles", self._fail)]
 
     def registrar(self, address: str) -> BrokerRegistrar:
         """What keeps this replica registered.
@@ -163,204 +260,243 @@ class BrokerApp:
         Args:
             address: host:port at which proxies, other replicas and the controller reach it.
         """
-
-        def report() -> ReplicaReport:
-            log = self.core.store.log
-            return ReplicaReport(
-                group=self._options.name,
-                replica=self._options.replica,
-                address=address,
-                epoch=self._group.epoch,
-                last_epoch=self.core.store.epoch if log.end_position else 0,
-                end_position=log.end_position,
-                confirmed_position=self.core.store.confirmed_position,
-                sync_state_set=self._group.sync_state_set,
-                version=self._group.version,
-            )
-
-        return BrokerRegistrar(self._controller, report, self._heard, self._options.replication.heartbeat_ms / 1000)
-
-    def _heard(self, group: BrokerGroup) -> None:
-        self._group = group
-
-    async def start(self) -> None:
-        """Recover and begin to serve.
-
-        Raises:
-            CorruptDataError: acknowledged data is damaged; nothing was changed.
-            UnknownFormatError: the files are of a newer release; nothing was changed.
-        """
-        path = self._folder / _CHECKPOINT_NAME
-        began_s = self._clock.monotonic()
-        checkpoint = self._load(path)
-        if self.core.store.must_remake_queues(checkpoint.store):
-            # Said first: the process may end before the new files are on the device, and the next one must know.
-            checkpoint = replace(checkpoint, store=replace(checkpoint.store, remade=True))
-            await replace_file(self._disk, path, checkpoint_file.encode(checkpoint))
-        self.core.recover(checkpoint)
-        await self.flusher.sync()
-        await self.timer.save()  # also so that nothing follows what recovery cut off before that is on the device
-        await self._save()
-        _log.info(
-            "broker recovered",
-            name=self._options.name,
-            position=self.core.store.log.end_position,
-            open_check_points=len(self.core.state.table),
-            seconds=round(self._clock.monotonic() - began_s, 3),
+        self._registrar = BrokerRegistrar(
+            self._controller,
+            lambda: self.report(address),
+            self.hear,
+            self._options.replication.heartbeat_ms / 1000,
         )
-        self.view.subscribe(self._cluster_changes)
-        self.flusher.start()
-        await self.follower.start()
-        self._tasks = [
-            supervised(self._when_cluster_changes(), "broker-cluster", self._fail),
-            supervised(self._every(_LET_GO_INTERVAL_S, self._let_go), "broker-let-go", self._fail),
-            supervised(self._save_often(), "broker-checkpoint", self._fail),
-            supervised(self._delete_expired_often(), "broker-retention", self._fail),
-        ]
+        return self._registrar
+
+    def report(self, address: str) -> ReplicaReport:
+        """What this replica says of itself to the controller."""
+        files, leading, group = self.files, self._leading, self._group
+        return ReplicaReport(
+            group=self._options.name,
+            replica=self._options.replica,
+            address=address,
+            identity=self.identity,
+            epoch=group.epoch,
+            last_epoch=files.last_epoch,
+            end_position=files.end_position,
+            confirmed_position=files.confirmed_position,
+            sync_state_set=group.sync_state_set,
+            version=group.version,
+            leaving=self._leaving,
+            following=[] if leading is None else leading.replication.lags(),
+            leading=leading is not None and leading.epoch == group.epoch,
+        )
+
+    async def leave(self) -> None:
+        """Before the process ends: have another replica take over, if this one leads and one can."""
+        if self._leading is None or self._registrar is None or self.failure.done():
+            return
+        if self._leading.members.members <= {self._options.replica}:
+            return
+        self._leaving = True
+        self._registrar.hurry()
+        _log.info("the broker ends, it asks for its role to be passed on", name=self._options.name)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_S):
+                await self._leads_no_more.wait()
 
     async def stop(self) -> None:
         """Save everything and end. The caller has seen to it that no more calls come."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.reviver.stop()
-        await self.timer.stop()
+        if self._following is not None:
+            await self._following.stop()
+            if not self.failure.done():
+                with suppress(OSError):
+                    await self._following.save()
+        if self._leading is not None:
+            if self.failure.done():
+                await self._leading.abandon()
+            else:
+                await self._leading.stop()
         await self.follower.stop()
-        if self.failure.done():
-            await self.flusher.abandon()
-        else:
-            with suppress(OSError):
-                await self.flusher.stop()
-                await self.timer.save()
-                await self._save()
-        self.core.store.close()
+        for channel in self._peers.values():
+            await channel.close()
+        self.files.close()
         if isinstance(self._disk, SystemDisk):
             self._disk.close()
 
-    def _load(self, path: Path) -> Checkpoint:
-        if not self._disk.exists(path):
-            # The first checkpoint is written before the first message, so without one nothing may be cut off.
-            end = self.core.store.log.end_position
-            return Checkpoint(store=StoreCheckpoint(synced_position=end))
-        file = self._disk.open(path)
-        try:
-            return checkpoint_file.decode(file.read(0, file.size()))
-        finally:
-            file.close()
+    # Roles
 
-    async def _save(self) -> None:
-        async with self._saving:
-            checkpoint, files = self.core.checkpoint()
-            try:
-                await self.flusher.sync()
-                for file in files:
-                    await file.sync()
-            except OSError as error:
-                # What the queues' files hold can't be told any more, whatever a later sync says: no checkpoint may
-                # count on them, and the next process makes them again from the log.
-                self._fail(error)
-                raise
-            finally:
-                for file in files:
-                    file.close()
-            data = checkpoint_file.encode(self.core.synced(checkpoint))
-            await replace_file(self._disk, self._folder / _CHECKPOINT_NAME, data)
+    def hear(self, group: BrokerGroup) -> None:
+        """The controller has told the group's state; what is older than what is known is passed over."""
+        known = self._group
+        if group.version < known.version or (group.version == known.version and self._has_heard):
+            return
+        self._group = group
+        self._has_heard = True
+        self._group_changed.set()
 
-    async def _save_often(self) -> None:
-        saved_position = -1
-        interval_s = self._options.checkpoint_interval_ms / 1000
-        look_s = min(interval_s, _SAVE_LOOK_INTERVAL_S)
-        waited_s = 0.0
-        while not self.failure.done():
-            await asyncio.sleep(look_s)
-            waited_s += look_s
-            position = self.core.store.log.end_position
-            much_is_new = position - max(saved_position, 0) >= self._options.checkpoint_bytes
-            if position == saved_position or self.failure.done() or not (waited_s >= interval_s or much_is_new):
-                continue
-            waited_s = 0.0
+    async def until_leads(self) -> None:
+        """Return when this replica leads."""
+        await self._leads.wait()
+
+    async def _take_roles(self) -> None:
+        while True:
+            await self._group_changed.wait()
+            self._group_changed.clear()
+            if self.failure.done():
+                return
             try:
-                self.core.rewrite_lagging()
-                await self._save()
-                saved_position = position
+                await self._take_role(self._group)
+            except CorruptDataError as error:
+                if not await self.repairer.repair(self.files.confirmed_position):
+                    self._fail(error)
+                    return
+                self._group_changed.set()
             except (OSError, StatusError) as error:
-                if not self.failure.done():
-                    _log.error("the broker's progress could not be saved, trying again", error=str(error))
+                _log.error("the role could not be taken, trying again", name=self._options.name, error=str(error))
+                await asyncio.sleep(_TRY_AGAIN_S)
+                self._group_changed.set()
 
-    def _let_go(self) -> None:
-        self.core.state.merge_buffer.let_go(self._clock.steady_ms())
-        for queue, damage in self.core.popping.damaged.items():
-            if queue not in self._damage_told:
-                self._damage_told.add(queue)
-                _log.error(
-                    "a queue stands still at a damaged record", topic=queue.topic, queue=queue.queue_id, why=damage
-                )
+    async def _take_role(self, group: BrokerGroup) -> None:
+        leading = self._leading
+        if group.master == self._options.replica and group.epoch > 0:
+            if leading is not None and leading.epoch == group.epoch:
+                leading.decided(group)
+            else:
+                await self._lead(group)
+            await self._keep(group)
+            return
+        await self._keep(group)
+        if leading is not None:
+            await self._lead_no_more()
+        master = next((each for each in group.replicas if each.number == group.master), None)
+        if self._following is not None and (master is None or not self._following.is_of(group.epoch, master.address)):
+            await self._following.stop()
+            self._following = None
+        if master is None:
+            self.front.refuse("has no master at this moment, one is being chosen")
+        else:
+            self.front.refuse(f"is led by another replica, at {master.address}")
+            if self._following is None:
+                self._follow(group, master)
 
-    async def _delete_expired_often(self) -> None:
-        while True:
-            await asyncio.sleep(self._options.retention.interval_ms / 1000)
-            removed = 0
-            try:
-                while not self.failure.done() and self.core.delete_expired():
-                    removed += 1
-                    await self.flusher.sync()
-            except (OSError, CorruptDataError) as error:
-                _log.error("old segments could not be deleted, trying again", error=str(error))
-            if removed:
-                _log.info("old segments deleted", segments=removed, log_begins_at=self.core.store.log.start_position)
+    async def _lead(self, group: BrokerGroup) -> None:
+        began_s = self._clock.monotonic()
+        self.front.expect()
+        if self._following is not None:
+            await self._following.stop()
+            self._following = None
+        if self._leading is not None:
+            await self._leading.depose()
+            self._redelivered_before += self._leading.reviver.redelivered
+            self._leading = None
+        await self.files.finish(group.epoch)
+        leading = Leading(
+            group,
+            self.files,
+            self._options,
+            self._disk,
+            self._clock,
+            self.view,
+            self.follower,
+            self._disk_watch,
+            self.statistics,
+            self.timer_statistics,
+            self._controller,
+            self.replication_statistics,
+            self.repairer.repair,
+            self.hear,
+            self._fail,
+        )
+        self._leading = leading
+        try:
+            await leading.start()
+        except BaseException:
+            self._leading = None
+            await leading.abandon()
+            raise
+        self.front.open(leading.server.service, leading.replication.replicate)
+        self._leads_no_more.clear()
+        self._leads.set()
+        self._report_soon()
+        _log.info(
+            "the broker leads",
+            name=self._options.name,
+            replica=self._options.replica,
+            epoch=group.epoch,
+            position=self.files.end_position,
+            seconds=round(self._clock.monotonic() - began_s, 3),
+        )
 
-    async def _every(self, interval_s: float, action: Callable[[], object]) -> None:
-        while True:
-            await asyncio.sleep(interval_s)
-            try:
-                action()
-            except OSError as error:
-                _log.error("housekeeping failed, trying again", error=str(error))
+    async def _lead_no_more(self) -> None:
+        leading = self._leading
+        assert leading is not None
+        self._leads.clear()
+        self.front.refuse("is led by another replica now")
+        await leading.depose()
+        self._redelivered_before += leading.reviver.redelivered
+        self._leading = None
+        self._leads_no_more.set()
+        await self.files.unfinish()
+        _log.info("the broker leads no more", name=self._options.name, replica=self._options.replica)
 
-    async def _when_cluster_changes(self) -> None:
-        await self.follower.wait_ready()
-        self.reviver.start()
-        while True:
-            self._cluster_changed.clear()
-            try:
-                self.core.settle()
-                self.flusher.confirm_later()
-                self.timer.start()  # only now is it known which topics are gone
-            except StatusError as error:
-                _log.error("a change of topics or groups could not be taken in, trying again", error=str(error))
-                await asyncio.sleep(1)
-                continue
-            await self._cluster_changed.wait()
+    def _follow(self, group: BrokerGroup, master: Replica) -> None:
+        if self._to_replica is None:
+            _log.error("there is no way to other replicas of this broker", name=self._options.name)
+            return
+        self._following = Following(
+            self._options,
+            self.files,
+            self._disk,
+            self._clock,
+            self.identity,
+            group.epoch,
+            master.address,
+            partial(self._to_replica, master.address),
+            self.replication_statistics,
+            self.repairer.repair,
+            self._fail,
+        )
+        self._following.start()
+        _log.info(
+            "the broker follows",
+            name=self._options.name,
+            replica=self._options.replica,
+            epoch=group.epoch,
+            master=master.address,
+        )
+
+    async def _keep(self, group: BrokerGroup) -> None:
+        """Write down what was heard; a controller that has lost its state is told of it."""
+        try:
+            await replica_files.save_group(self._disk, self._folder, group)
+        except OSError as error:
+            _log.error("the state of the broker's group could not be written down", error=str(error))
+
+    def _report_soon(self) -> None:
+        if self._registrar is not None:
+            self._registrar.hurry()
+
+    # What comes in
 
     def _cluster_changes(self, update: ClusterUpdate) -> None:
         self.core.cluster_changed(update.deleted_topics, update.deleted_groups)
         if update.deleted_topics or update.deleted_groups:
             self.statistics.forget(frozenset(update.deleted_topics), frozenset(update.deleted_groups))
-        self._cluster_changed.set()
+        if self._leading is not None:
+            self._leading.cluster_changed()
 
     def _arrived(self, queue: ConsumeQueue) -> None:
-        if queue.topic == TIMER_TOPIC:
-            self.timer.arrived()
-        else:
-            self.server.arrived(queue)
+        if self._leading is not None:
+            self._leading.arrived(queue)
 
     def _due_changed(self) -> None:
-        self.reviver.due_changed()
+        if self._leading is not None:
+            self._leading.due_changed()
 
-    def _disk_is_full(self) -> bool:
-        """Whether sends are to be refused; looked at now and then, and when much was written since."""
-        now_s = self._clock.monotonic()
-        position = self.core.store.log.end_position
-        if now_s - self._disk_looked_at_s >= _DISK_LOOK_INTERVAL_S or position >= self._disk_look_at_position:
-            usage = self._disk.usage(self._folder)
-            left_bytes = usage.free_bytes - int((1.0 - self._options.disk_full_share) * usage.total_bytes)
-            self._disk_looked_at_s = now_s
-            self._disk_look_at_position = position + max(_DISK_LOOK_BYTES_MIN, left_bytes // 4)
-            full = left_bytes < 0
-            if full != self._disk_full:
-                _log.warning("disk nearly full, sends are refused" if full else "disk has space again")
-            self._disk_full = full
-        return self._disk_full
+    def _redelivered(self) -> int:
+        return self._redelivered_before + (0 if self._leading is None else self._leading.reviver.redelivered)
+
+    async def _save(self) -> None:
+        await self._mastership().save()
 
     def _fail(self, error: Exception) -> None:
         if not self.failure.done():

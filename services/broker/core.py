@@ -76,6 +76,7 @@ class BrokerCore:
         self._deleted_groups: set[str] = set()
         self._begun_with = Checkpoint()
         self._is_loaded = False
+        self._timer_is_finished = False
         self._closed: dict[int, int] = {}
         self.is_finished = False
         self.interests = Interests(options.pop.notify_interests_max)
@@ -108,7 +109,7 @@ class BrokerCore:
         self._topic_ids = dict(checkpoint.topic_ids)
         self._group_ids = dict(checkpoint.group_ids)
         self._begun_with = checkpoint
-        self._is_loaded = self.is_finished = False
+        self._is_loaded = self._timer_is_finished = self.is_finished = False
         self._closed = {}
         begin = self.store.begin(checkpoint.store)
         if begin >= checkpoint.store.position:
@@ -128,6 +129,8 @@ class BrokerCore:
         """
         if found.position < self._begun_with.store.position:
             self.store.take_up(found)  # its queue's file was missing; the rest is in the checkpoint
+            if self.folded_position >= self._begun_with.store.position:
+                self._load()
             return
         if not self._is_loaded:
             self._load()
@@ -156,7 +159,7 @@ class BrokerCore:
 
         Raises:
             CorruptDataError: the log is damaged.
-            StatusError: the disk is full.
+            StatusError: the disk is full; it may be tried again.
         """
         if not self._is_loaded:
             self._load()
@@ -164,7 +167,9 @@ class BrokerCore:
         state = self.state
         state.table.bound_dues(self._clock.steady_ms())
         state.table.restart_ids(self._begun_with.pop.next_number)
-        self.timer.finish()
+        if not self._timer_is_finished:
+            self.timer.finish()
+            self._timer_is_finished = True
         self._acknowledge(self._closed)
         self._closed = {}
         self.is_finished = True
@@ -235,6 +240,12 @@ class BrokerCore:
     def synced(self, checkpoint: Checkpoint) -> Checkpoint:
         """A checkpoint with the position that the log is synced up to now."""
         return replace(checkpoint, store=replace(checkpoint.store, synced_position=self.store.log.synced_position))
+
+    def inherit(self, before: "BrokerCore") -> None:
+        """Take the place of a core that was given up: what it had heard of the cluster and not dealt with is to be
+        dealt with here.
+        """
+        self.cluster_changed(before._deleted_topics, before._deleted_groups)
 
     def cluster_changed(self, deleted_topics: Iterable[str], deleted_groups: Iterable[str]) -> None:
         """The controller's state has changed, and these are not in it any more; `settle` does the rest."""
@@ -378,8 +389,8 @@ class BrokerCore:
 
     def close(self) -> None:
         """Close the files of what is folded from the log; the log itself stays open."""
-        self.store.close()
-        self.timer.state.log.close()
+        self.store.close_queues()
+        self.timer.close()
 
     @property
     def revive_topic(self) -> str:

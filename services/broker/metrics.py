@@ -73,7 +73,7 @@ class BrokerCollector(Collector):
     Args:
         registry: where it registers itself.
         options: for limits.
-        core: whose state it is.
+        core: gives the core whose state it is.
         statistics: its counts.
         clock: the time.
         redelivered: how many messages were revived so far.
@@ -84,19 +84,23 @@ class BrokerCollector(Collector):
         self,
         registry: CollectorRegistry,
         options: BrokerOptions,
-        core: BrokerCore,
+        core: Callable[[], BrokerCore],
         statistics: BrokerStatistics,
         clock: Clock,
         redelivered: Callable[[], int],
         usage: Callable[[], DiskUsage],
     ) -> None:
         self._options = options
-        self._core = core
+        self._core_now = core
         self._statistics = statistics
         self._clock = clock
         self._redelivered = redelivered
         self._usage = usage
         registry.register(self)
+
+    @property
+    def _core(self) -> BrokerCore:
+        return self._core_now()
 
     def collect(self) -> Iterator[Metric]:
         """All metrics of the broker."""

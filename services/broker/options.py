@@ -4,6 +4,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from services.broker.replica.options import ReplicationOptions
+
 _MEBIBYTE = 1024 * 1024
 
 
@@ -124,33 +126,6 @@ class TimerOptions(BaseModel):
     )
 
 
-class ReplicationOptions(BaseModel):
-    """How the replicas of a broker group keep one log (docs/failover.md)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    ack_mode: Literal["sync_state_set", "master"] = Field(
-        default="sync_state_set",
-        description="sync_state_set: a send is answered when every replica that may become master has it on its "
-        "device. master: when the master has; a failover may lose what was answered last.",
-    )
-    min_in_sync_replicas: int = Field(
-        default=1,
-        ge=1,
-        le=16,
-        description="Sends are refused while fewer replicas than this, the master included, have everything.",
-    )
-    lag_ms_max: int = Field(
-        default=3000,
-        ge=100,
-        le=600_000,
-        description="A replica that makes no progress for this long leaves the set of those that have everything.",
-    )
-    heartbeat_ms: int = Field(
-        default=500, ge=10, le=60_000, description="How often a replica reports to the controller."
-    )
-
-
 class BrokerOptions(BaseModel):
     """Settings of the service that stores messages and knows who holds which."""
 
@@ -202,7 +177,8 @@ class BrokerOptions(BaseModel):
         default="", description="host:port at which proxies reach it; empty: as it listens, grpc_host:grpc_port."
     )
     controller_address: str = Field(
-        default="127.0.0.1:8083", description="host:port of the controller, when the broker runs by itself."
+        default="127.0.0.1:8083",
+        description="host:port of the controller, when the broker runs by itself; of several, with commas between.",
     )
 
     @property

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+from services.broker.again import AgainFinder, Stored
 from services.broker.core import BrokerCore
 from services.broker.filter.tag import wanted_hashes
-from services.broker.flusher import Flusher
+from services.broker.flusher import Flusher, too_few_replicas
 from services.broker.metrics import BrokerStatistics
 from services.broker.notification import Interest, Subscriber
 from services.broker.options import BrokerOptions
@@ -47,6 +48,7 @@ class BrokerServer:
         disk_is_full: whether sends are to be refused.
         due_changed: told after each pop.
         timer: takes delayed messages.
+        has_enough_replicas: whether sends may be taken; asked only if given.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class BrokerServer:
         disk_is_full: Callable[[], bool],
         due_changed: Callable[[], None],
         timer: TimerServer,
+        has_enough_replicas: Callable[[], bool] | None = None,
     ) -> None:
         self._core = core
         self._flusher = flusher
@@ -68,6 +71,9 @@ class BrokerServer:
         self._disk_is_full = disk_is_full
         self._due_changed = due_changed
         self._timer = timer
+        self._has_enough_replicas = has_enough_replicas
+        self._again = AgainFinder(core.store, clock)
+        self._ended = False
         self._pulls_waiting: dict[tuple[str, int], list[asyncio.Event]] = defaultdict(list)
         self.service = Service()
         self.service.unary(methods.PUT, self.put)
@@ -91,12 +97,21 @@ class BrokerServer:
         for event in self._pulls_waiting.get((queue.topic, queue.queue_id), ()):
             event.set()
 
+    def end(self) -> None:
+        """This broker leads no more: let the pulls go that wait."""
+        self._ended = True
+        for waiting in self._pulls_waiting.values():
+            for event in waiting:
+                event.set()
+
     async def put(self, call: Call, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append messages and wait until they are durable."""
         self._core.settle()
         if self._disk_is_full():
             self._statistics.refused_disk_full += 1
             raise disk_full()
+        if self._has_enough_replicas is not None and not self._has_enough_replicas():
+            raise too_few_replicas()
         store = self._core.store
         if store.log.end_position - store.confirmed_position > self._options.waiting_bytes_max:
             raise StatusError(
@@ -105,8 +120,14 @@ class BrokerServer:
             )
         if not all(run.is_even for run in runs):
             raise StatusError(Code.BAD_REQUEST, "a run is empty or its columns differ in length; nothing was stored")
+        if any(run.again for run in runs):
+            return await self._put_again(runs)
+        return await self._put(runs)
+
+    async def _put(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         if any(run.due_ms for run in runs):
             return await self._put_some_delayed(runs)
+        store = self._core.store
         try:
             appended = store.put_runs(runs)
         except StatusError as error:
@@ -115,6 +136,36 @@ class BrokerServer:
         await self._flusher.durable(appended.end_position)
         self._statistics.put(runs)
         return [PutResult(_OK, "", offset, appended.store_time_ms) for offset in appended.queue_offsets]
+
+    async def _put_again(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
+        """Append of runs that were tried before what is not there yet."""
+        found = [self._again.find(run) if run.again else [None] * len(run.payloads) for run in runs]
+        rests = [_without(run, stored) for run, stored in zip(runs, found, strict=True)]
+        missing = [rest for rest in rests if rest.payloads]
+        put = iter(await self._put(missing)) if missing else iter(())
+        if len(missing) < len(runs):
+            await self._flusher.durable(self._core.store.log.end_position)
+        results: list[PutResult] = []
+        for run, stored, rest in zip(runs, found, rests, strict=True):
+            result = next(put) if rest.payloads else PutResult(_OK)
+            if len(rest.payloads) < len(run.payloads) and result.code == _OK:
+                result = self._with_found(run, stored, result)
+            results.append(result)
+        return results
+
+    def _with_found(self, run: MessageRun, stored: Sequence[Stored | None], result: PutResult) -> PutResult:
+        """The answer for a run of which some was there already, given that for the rest."""
+        handles = iter(result.recall_handles)
+        first = next(each for each in stored if each is not None)
+        if stored[0] is not None:
+            result.queue_offset = first.queue_offset
+        result.store_time_ms = first.store_time_ms
+        if run.due_ms:
+            result.recall_handles = [
+                next(handles) if each is None else self._timer.handle(run, index, each.timer_position)
+                for index, each in enumerate(stored)
+            ]
+        return result
 
     async def _put_some_delayed(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append runs of which some are delayed; each of those is stored or refused by itself."""
@@ -152,12 +203,18 @@ class BrokerServer:
         if answer.messages:
             self._due_changed()
             self._statistics.popped(request.group, request.topic, answer)
+            end = self._core.store.log.end_position
+            if not self._flusher.is_held(end):
+                await self._flusher.held(end)
         return answer
 
     async def ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
         """Messages are done with. In the page cache when answered: a crash of the process does not undo it (P3)."""
         results = self._core.acking.ack(request.group, request.topic, request.receipt_handles)
         self._flusher_confirms_async()
+        end = self._core.store.log.end_position
+        if not self._flusher.is_held(end):
+            await self._flusher.held(end)
         return pb.AckResponse(results=results)
 
     async def change_invisible(self, call: Call, request: pb.ChangeInvisibleRequest) -> pb.ChangeInvisibleResponse:
@@ -165,16 +222,20 @@ class BrokerServer:
         handle = self._core.acking.change_invisible(
             request.group, request.topic, request.receipt_handle, max(0, request.invisible_ms)
         )
+        await self._flusher.held(self._core.store.log.end_position)
         return pb.ChangeInvisibleResponse(receipt_handle=handle)
 
     async def renew(self, call: Call, request: pb.RenewRequest) -> pb.RenewResponse:
         """Messages stay hidden for longer."""
-        return pb.RenewResponse(results=self._core.acking.renew(request.entries, request.invisible_ms))
+        results = self._core.acking.renew(request.entries, request.invisible_ms)
+        await self._flusher.held(self._core.store.log.end_position)
+        return pb.RenewResponse(results=results)
 
     async def release(self, call: Call, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
         """Messages come again at once."""
         results = self._core.acking.release(request.group, request.topic, request.receipt_handles, request.attempted)
         self._flusher.confirm_later()
+        await self._flusher.held(self._core.store.log.end_position)
         return pb.ReleaseResponse(results=results)
 
     async def dead_letter(self, call: Call, request: pb.DeadLetterRequest) -> pb.DeadLetterResponse:
@@ -193,6 +254,10 @@ class BrokerServer:
             remaining = deadline - self._clock.monotonic()
             if found or remaining <= 0:
                 return response
+            if self._ended:
+                raise StatusError(
+                    Code.HA_NOT_AVAILABLE, f"the broker {self._options.name} has another master now, ask that one"
+                )
             queue = self._core.store.queue(request.topic, request.queue_id)
             if queue is not None and offset < queue.max_offset:
                 # A rare filter: there is more to look at, and nothing may arrive that would wake it.
@@ -318,6 +383,21 @@ def _naming_damage(handler: UnaryHandler[Request, Response]) -> UnaryHandler[Req
             ) from error
 
     return answer
+
+
+def _without(run: MessageRun, stored: Sequence[Stored | None]) -> MessageRun:
+    """What of a run is not stored."""
+    left = [index for index, each in enumerate(stored) if each is None]
+    if len(left) == len(stored):
+        return run
+    return MessageRun(
+        run.topic,
+        run.queue_id,
+        [run.payloads[index] for index in left],
+        [run.system_properties[index] for index in left],
+        [run.tags[index] for index in left],
+        [run.due_ms[index] for index in left] if run.due_ms else (),
+    )
 
 
 def _illegal_offset(offset: int, max_offset: int) -> StatusError:

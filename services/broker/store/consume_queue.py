@@ -36,6 +36,11 @@ packed_entry = _ENTRY.pack
 """The bytes of an entry: of its position, length and tag hash."""
 
 
+def unpacked_entries(entries: bytes | bytearray) -> list[Entry]:
+    """What `packed_entry` made."""
+    return [Entry._make(fields) for fields in _ENTRY.iter_unpack(entries)]
+
+
 class ConsumeQueue:
     """The entries of one queue.
 
@@ -102,7 +107,7 @@ class ConsumeQueue:
             data = bytes(self._window[start : start + count * ENTRY_BYTES])
         else:
             data = self._read_files(offset, min(count, self._base - offset))
-        return [Entry._make(fields) for fields in _ENTRY.iter_unpack(data)]
+        return unpacked_entries(data)
 
     def first_at_or_after(self, position: int) -> int:
         """Offset of the first entry whose record stands at or after `position` of the commit log."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from services.broker.options import LogOptions
 from services.broker.store import record
 from services.broker.store.commit_log import CommitLog
-from services.broker.store.consume_queue import ConsumeQueue, Entry, packed_entry
+from services.broker.store.consume_queue import ConsumeQueue, Entry, packed_entry, unpacked_entries
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common.clock import Clock
 from services.common.disk import Disk, File
@@ -178,11 +178,7 @@ class MessageStore:
         try:
             self.log.append(lengths, buffers)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise disk_full() from error
-            raise StatusError(
-                Code.INTERNAL_ERROR, f"the broker's device refused a write ({error}), nothing was stored; try again"
-            ) from error
+            raise disk_refusal(error) from error
         self._next_offsets.update(next_offsets)
         self._unconfirmed.extend(pending)
         if self.on_append is not None:
@@ -198,6 +194,12 @@ class MessageStore:
         self.confirmed_position = max(self.confirmed_position, position)
         if not unconfirmed:
             self._next_offsets.clear()
+
+    def unconfirmed_entries(self, queue: ConsumeQueue) -> list[Entry]:
+        """The entries of a queue that are appended and not confirmed yet, in their order."""
+        return [
+            entry for _, each, entries, _ in self._unconfirmed if each is queue for entry in unpacked_entries(entries)
+        ]
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue of that name; None if nothing was ever put into it."""
@@ -389,10 +391,15 @@ class MessageStore:
             self.queues[name] = queue
         return queue
 
-    def close(self) -> None:
-        """Close the files; nothing is written or synced."""
+    def close_queues(self) -> None:
+        """Close the files of the queues, not those of the log; nothing is written or synced."""
         for file in self._unsynced_files:
             file.close()
+        self._unsynced_files = []
+
+    def close(self) -> None:
+        """Close all files; nothing is written or synced."""
+        self.close_queues()
         self.log.close()
 
 
@@ -423,6 +430,15 @@ def check_place(queue: ConsumeQueue, offset: int, stored: StoredRecord) -> None:
             f"which is {stored.topic}/{stored.queue_id} offset {stored.queue_offset}; remove the queue's folder and "
             "start again, it is made anew from the commit log"
         )
+
+
+def disk_refusal(error: OSError) -> StatusError:
+    """What to answer when the device refused a write, and nothing of it is left."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return disk_full()
+    return StatusError(
+        Code.INTERNAL_ERROR, f"the broker's device refused a write ({error}), nothing was stored; try again"
+    )
 
 
 def disk_full() -> StatusError:

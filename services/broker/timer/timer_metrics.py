@@ -46,7 +46,7 @@ class TimerCollector(Collector):
     Args:
         registry: where it registers itself.
         options: for limits.
-        timer: whose state it is.
+        timer: gives the timer whose state it is.
         statistics: its counts.
         knows_topic: whether there is a topic of that name.
     """
@@ -55,7 +55,7 @@ class TimerCollector(Collector):
         self,
         registry: CollectorRegistry,
         options: TimerOptions,
-        timer: MessageTimer,
+        timer: Callable[[], MessageTimer],
         statistics: TimerStatistics,
         knows_topic: Callable[[str], bool],
     ) -> None:
@@ -67,7 +67,8 @@ class TimerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metrics of the timer."""
-        timer, state, statistics = self._timer, self._timer.state, self._statistics
+        timer, statistics = self._timer(), self._statistics
+        state = timer.state
         for series in (statistics.accepted, statistics.fired):
             series.keep(self._knows_topic)
         for name, text, series in (

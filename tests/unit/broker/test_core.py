@@ -33,7 +33,7 @@ def metrics(world: World) -> str:
     BrokerCollector(
         registry,
         world.options,
-        world.core,
+        lambda: world.core,
         BrokerStatistics(),
         world.clock,
         lambda: 0,

@@ -1,0 +1,129 @@
+"""Finds messages that an earlier try of a send has stored already, when nobody could tell whether it had.
+
+A proxy that lost its answer (its broker died, or was deposed) tries once more at the group's master. The message ids at
+the end of the queue tell what is there: those of the last minute, and of the last 4096 messages at the most.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from services.broker.store.consume_queue import Entry
+from services.broker.store.message_store import MessageStore
+from services.broker.store.record import StoredRecord
+from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_timer
+from services.common.clock import Clock
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
+from services.common.put import MessageRun
+
+_ENTRIES_MAX = 4096
+_AGE_MS_MAX = 60_000
+_READ_AT_ONCE = 256
+_QUEUES_MAX = 256
+
+
+class Stored(NamedTuple):
+    """A message that is there.
+
+    Args:
+        queue_offset: in its queue, or in the timer queue.
+        store_time_ms: wall clock.
+        timer_position: of its TIMER record, if it is or was a delayed one; else -1.
+    """
+
+    queue_offset: int
+    store_time_ms: int
+    timer_position: int
+
+
+class _Known:
+    """What was read of one queue so far."""
+
+    def __init__(self, offset: int) -> None:
+        self.end_offset = offset
+        self.messages: dict[tuple[str, str], Stored] = {}
+        """By topic and message id."""
+
+
+class AgainFinder:
+    """Looks at the ends of queues.
+
+    Args:
+        store: the messages.
+        clock: how old they are.
+    """
+
+    def __init__(self, store: MessageStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._queues: dict[tuple[str, int], _Known] = {}
+
+    def find(self, run: MessageRun) -> list[Stored | None]:
+        """Which messages of a run are there; None for those that are not.
+
+        Raises:
+            CorruptDataError: the end of the queue is damaged.
+        """
+        ids = [_message_id(properties) for properties in run.system_properties]
+        found = [self._in_queue(run.topic, run.queue_id, run.topic, each) for each in ids]
+        if run.due_ms and None in found:
+            # Those that were due soon may have fired, so their topic is looked at first.
+            found = [
+                stored or self._in_queue(TIMER_TOPIC, TIMER_QUEUE, run.topic, each)
+                for stored, each in zip(found, ids, strict=True)
+            ]
+        return found
+
+    def _in_queue(self, queue_topic: str, queue_id: int, topic: str, message_id: str) -> Stored | None:
+        if not message_id:
+            return None
+        known = self._queues.get((queue_topic, queue_id))
+        end = self._store.next_offset(queue_topic, queue_id)
+        if known is None or len(known.messages) > 2 * _ENTRIES_MAX:
+            if len(self._queues) >= _QUEUES_MAX:
+                self._queues.clear()
+            known = self._queues[queue_topic, queue_id] = _Known(max(0, end - _ENTRIES_MAX))
+        if known.end_offset < end:
+            self._read(queue_topic, queue_id, known)
+            known.end_offset = end
+        return known.messages.get((topic, message_id))
+
+    def _read(self, topic: str, queue_id: int, known: _Known) -> None:
+        """Read from the queue's end back to what is known, or too old."""
+        since_ms = self._clock.wall_ms() - _AGE_MS_MAX
+        for entries in self._entries_backwards(topic, queue_id, known.end_offset):
+            records = self._store.read_many(entries)
+            for found in records:
+                name = decode_delay(found.origin).topic if topic == TIMER_TOPIC else topic
+                message_id = _message_id(found.system_properties)
+                known.messages[name, message_id] = Stored(
+                    found.queue_offset, found.store_time_ms, _timer_position(found, topic)
+                )
+            if records[0].store_time_ms < since_ms:
+                return
+
+    def _entries_backwards(self, topic: str, queue_id: int, from_offset: int) -> Iterator[list[Entry]]:
+        """Entries from the end on, also of what is not confirmed yet, in pieces that are each in their order."""
+        queue = self._store.queue(topic, queue_id)
+        if queue is None:
+            return
+        unconfirmed = self._store.unconfirmed_entries(queue)
+        if unconfirmed:
+            yield unconfirmed
+        end = queue.max_offset
+        while end > max(from_offset, queue.min_offset):
+            begin = max(from_offset, queue.min_offset, end - _READ_AT_ONCE)
+            yield queue.read(begin, end - begin)
+            end = begin
+
+
+def _timer_position(found: StoredRecord, topic: str) -> int:
+    return found.position if topic == TIMER_TOPIC else fired_timer(found)
+
+
+def _message_id(properties: bytes) -> str:
+    try:
+        return SystemProperties.FromString(properties).message_id
+    except DecodeError:
+        return ""

@@ -1,0 +1,343 @@
+"""What a broker does while it leads its group: serves, fires, revives, saves, deletes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import structlog
+
+from services.broker.disk_watch import DiskWatch
+from services.broker.flusher import Flusher
+from services.broker.metrics import BrokerStatistics
+from services.broker.options import BrokerOptions
+from services.broker.replica.replication_master import ReplicationMaster
+from services.broker.replica.statistics import ReplicationStatistics
+from services.broker.replica.sync_state_set import SyncStateSet
+from services.broker.replica_store import ReplicaStore
+from services.broker.reviver import Reviver
+from services.broker.server import BrokerServer
+from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.supervised import supervised
+from services.broker.timer.delay import TIMER_TOPIC
+from services.broker.timer.service import TimerService
+from services.broker.timer.timer_metrics import TimerStatistics
+from services.broker.timer.timer_server import TimerServer
+from services.common.clock import Clock
+from services.common.cluster import ClusterView
+from services.common.disk import Disk
+from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
+from services.rpc.follow import ControllerFollower
+from services.rpc.service import Channel
+
+_log = structlog.get_logger()
+
+_LET_GO_INTERVAL_S = 1.0
+_SAVE_LOOK_INTERVAL_S = 1.0
+_END_S = 2.0
+"""How long what is saved at the end may wait for the other replicas; without it a restart reads more of the log."""
+
+
+class Leading:
+    """One mastership.
+
+    Args:
+        group: the group's state that says so.
+        files: the log, finished, and the core folded from it.
+        options: settings.
+        disk: where its files are.
+        clock: the time.
+        view: topics and groups.
+        follower: tells when the view is ready.
+        disk_watch: how full the disk is.
+        statistics: what is counted.
+        timer_statistics: what is counted of the timer.
+        controller: the way to the controller.
+        replication_statistics: what is counted of replication.
+        repair: has a damaged record at a position of the log mended; whether it was.
+        on_group: told of the group's state when it has changed at this mastership's wish.
+        on_failure: told if the broker can't go on.
+    """
+
+    def __init__(
+        self,
+        group: BrokerGroup,
+        files: ReplicaStore,
+        options: BrokerOptions,
+        disk: Disk,
+        clock: Clock,
+        view: ClusterView,
+        follower: ControllerFollower,
+        disk_watch: DiskWatch,
+        statistics: BrokerStatistics,
+        timer_statistics: TimerStatistics,
+        controller: Channel,
+        replication_statistics: ReplicationStatistics,
+        repair: Callable[[int], Awaitable[bool]],
+        on_group: Callable[[BrokerGroup], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self.epoch = group.epoch
+        self._files = files
+        self.core = core = files.core
+        self._options = options
+        self._clock = clock
+        self._follower = follower
+        self._on_failure = on_failure
+        self._damage_told: set[ConsumeQueue] = set()
+        self._cluster_changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._attending = False
+        self.flusher = Flusher(core.store, options.flush, options.flush_interval_ms, on_failure)
+        self.members = SyncStateSet(
+            options.replica,
+            group.version,
+            group.sync_state_set,
+            core.store.log.end_position,
+            clock.steady_ms(),
+            options.replication,
+            self.flusher.advance,
+        )
+        self.replication = ReplicationMaster(
+            options.name,
+            options.replica,
+            group.epoch,
+            files,
+            self.members,
+            options.replication,
+            clock,
+            controller,
+            replication_statistics,
+            repair,
+            self.attend,
+            on_group,
+        )
+        self.reviver = Reviver(core, clock, self.flusher.confirm_later, on_failure)
+        self.timer = TimerService(
+            core.timer,
+            disk,
+            clock,
+            options.timer.flush_interval_ms,
+            options.timer.clean_interval_ms,
+            self.flusher.settle,
+            self.flusher.confirm_later,
+            on_failure,
+        )
+        self.server = BrokerServer(
+            core,
+            self.flusher,
+            options,
+            clock,
+            statistics,
+            lambda: disk_watch.is_full(core.store.log.end_position),
+            self.reviver.due_changed,
+            TimerServer(core.timer, core.store, self.flusher, view, options.name, clock, timer_statistics),
+            self._has_enough_replicas if options.replication.min_in_sync_replicas > 1 else None,
+        )
+
+    async def start(self) -> None:
+        """Begin; when this returns it may be served.
+
+        Raises:
+            OSError: the device refused.
+        """
+        if self.members.members != {self._options.replica}:
+            self.attend()
+        self.replication.start()
+        self.flusher.start()
+        await self.flusher.sync()  # nothing may follow what recovery cut off before that is on the device
+        if self.flusher.is_alone:
+            await self.timer.save()
+            await self.save()
+        self._tasks = [
+            supervised(self._when_cluster_changes(), "broker-cluster", self._on_failure),
+            supervised(self._let_go_often(), "broker-let-go", self._on_failure),
+            supervised(self._save_often(), "broker-checkpoint", self._on_failure),
+            supervised(self._delete_expired_often(), "broker-retention", self._on_failure),
+        ]
+
+    def attend(self) -> None:
+        """Another replica follows, or is to be waited for: from now on its progress counts.
+
+        A broker that is alone does without all this: it costs each call a little.
+        """
+        if self._attending:
+            return
+        self._attending = True
+        store = self.core.store
+        self._appended()
+        self.members.synced(store.log.synced_position)
+        store.on_append = self._appended
+        self.flusher.attend(self.members)
+
+    def _appended(self) -> None:
+        """The log has grown."""
+        self.members.appended(self.core.store.log.end_position, self._clock.steady_ms())
+        self.replication.appended()
+
+    def decided(self, group: BrokerGroup) -> None:
+        """The group's state has changed, and this broker goes on leading it."""
+        self.members.decided(group.version, group.sync_state_set, self._clock.steady_ms())
+        if self.members.members != {self._options.replica}:
+            self.attend()
+
+    def _has_enough_replicas(self) -> bool:
+        return self.members.enough
+
+    async def stop(self) -> None:
+        """Save everything and end, as the process does. The caller has seen to it that no more calls come."""
+        await self._end_tasks()
+        with suppress(OSError):
+            await self.flusher.stop()
+            with suppress(TimeoutError, StatusError):
+                async with asyncio.timeout(None if self.flusher.is_alone else _END_S):
+                    await self.timer.save()
+                    await self.save()
+        await self.replication.stop()
+
+    async def abandon(self) -> None:
+        """End without saving anything: the broker has failed."""
+        await self._end_tasks()
+        await self.replication.stop()
+        await self.flusher.abandon()
+
+    async def depose(self) -> None:
+        """End, as another leads: those who wait for an answer are told to ask the other one."""
+        await self._end_tasks()
+        await self.replication.stop()
+        await self.flusher.abandon()
+        self.core.store.on_append = None
+        self.flusher.depose(leads_no_more(self._options.name))
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.reviver.stop()
+        await self.timer.stop()
+        self.server.end()
+
+    # Passing the role on
+
+    async def hand_over(self, to: int, wait_s: float) -> int:
+        """Write nothing more, and wait until another replica has all; where both logs end.
+
+        Raises:
+            StatusError: it did not get there in time; this broker goes on.
+        """
+        await self.reviver.stop()
+        await self.timer.stop()
+        self.attend()
+        self.flusher.confirm_later()
+        end = self.core.store.log.end_position
+        until_s = self._clock.monotonic() + wait_s
+        while self.members.synced_position_of(to) < end:
+            if self._clock.monotonic() >= until_s:
+                raise StatusError(
+                    Code.HA_NOT_AVAILABLE, f"replica {to} of {self._options.name} did not catch up within {wait_s} s"
+                )
+            await asyncio.sleep(0.005)
+        return end
+
+    def go_on(self) -> None:
+        """The role was not passed on: write again."""
+        if self._follower.view.ready:
+            self.reviver.start()
+            self.timer.start()
+
+    # What comes in
+
+    def arrived(self, queue: ConsumeQueue) -> None:
+        """Messages have become readable."""
+        if queue.topic == TIMER_TOPIC:
+            self.timer.arrived()
+        else:
+            self.server.arrived(queue)
+
+    def due_changed(self) -> None:
+        """Something may come due earlier than before."""
+        self.reviver.due_changed()
+
+    def cluster_changed(self) -> None:
+        """Topics or groups have changed."""
+        self._cluster_changed.set()
+
+    # What time brings about
+
+    async def save(self) -> None:
+        """Save how far the broker is. Raises OSError: the device refused; StatusError: it leads no more."""
+        await self._files.save(self.flusher.settle)
+
+    async def _save_often(self) -> None:
+        saved_position = -1
+        interval_s = self._options.checkpoint_interval_ms / 1000
+        look_s = min(interval_s, _SAVE_LOOK_INTERVAL_S)
+        waited_s = 0.0
+        while True:
+            await asyncio.sleep(look_s)
+            waited_s += look_s
+            position = self.core.store.log.end_position
+            much_is_new = position - max(saved_position, 0) >= self._options.checkpoint_bytes
+            if position == saved_position or not (waited_s >= interval_s or much_is_new):
+                continue
+            waited_s = 0.0
+            try:
+                self.core.rewrite_lagging()
+                await self.save()
+                saved_position = position
+            except (OSError, StatusError) as error:
+                _log.error("the broker's progress could not be saved, trying again", error=str(error))
+
+    async def _let_go_often(self) -> None:
+        while True:
+            await asyncio.sleep(_LET_GO_INTERVAL_S)
+            try:
+                self._let_go()
+            except OSError as error:
+                _log.error("housekeeping failed, trying again", error=str(error))
+
+    def _let_go(self) -> None:
+        self.core.state.merge_buffer.let_go(self._clock.steady_ms())
+        for queue, damage in self.core.popping.damaged.items():
+            if queue not in self._damage_told:
+                self._damage_told.add(queue)
+                _log.error(
+                    "a queue stands still at a damaged record", topic=queue.topic, queue=queue.queue_id, why=damage
+                )
+
+    async def _delete_expired_often(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.retention.interval_ms / 1000)
+            removed = 0
+            try:
+                while self.core.delete_expired():
+                    removed += 1
+                    await self.flusher.sync()
+            except (OSError, CorruptDataError) as error:
+                _log.error("old segments could not be deleted, trying again", error=str(error))
+            if removed:
+                _log.info("old segments deleted", segments=removed, log_begins_at=self.core.store.log.start_position)
+
+    async def _when_cluster_changes(self) -> None:
+        await self._follower.wait_ready()
+        self.reviver.start()
+        while True:
+            self._cluster_changed.clear()
+            try:
+                self.core.settle()
+                self.flusher.confirm_later()
+                self.timer.start()  # only now is it known which topics are gone
+            except StatusError as error:
+                _log.error("a change of topics or groups could not be taken in, trying again", error=str(error))
+                await asyncio.sleep(1)
+                continue
+            await self._cluster_changed.wait()
+
+
+def leads_no_more(name: str) -> StatusError:
+    """The answer to those who wait at a broker that was deposed."""
+    return StatusError(
+        Code.HA_NOT_AVAILABLE,
+        f"the broker {name} has another master now; whether this has come about can't be told here, ask again",
+    )

@@ -1,0 +1,474 @@
+"""What a replica holds, whatever its role: the log, who wrote it, and the core that is folded from it.
+
+A core is folded as far as the log is known to stay: a master's to its end, a slave's as far as it is confirmed. So what
+is cut off was as a rule never folded. Where it was (an unclean election, `ack_mode: master`), the core is made anew,
+from what was saved before or from the whole log.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from services.broker import checkpoint as checkpoint_file
+from services.broker.checkpoint import Checkpoint
+from services.broker.core import BrokerCore
+from services.broker.replica.epochs import EpochFile, EpochHistory
+from services.broker.replica.raw_records import checked_records, whole_bytes
+from services.broker.store.commit_log import CommitLog
+from services.broker.store.message_store import StoreCheckpoint, disk_refusal
+from services.broker.store.record import HEADER_BYTES, StoredRecord, length_at
+from services.common.clock import Clock
+from services.common.disk import Disk, replace_file
+from services.common.errors import CorruptDataError
+
+_log = structlog.get_logger()
+
+_CHECKPOINT_NAME = "checkpoint"
+_EPOCHS_NAME = "epochs"
+_INSTALLING_NAME = "installing"
+"""While a file of this name is there, what else is there is of two logs and worth nothing."""
+_FOLD_S = 0.01
+_KEPT_BYTES = 16 * 1024 * 1024
+
+
+class ReplicaStore:
+    """The files of a replica, and the state made of them (`replica.replica_log.ReplicaLog`).
+
+    Args:
+        disk: where its files are.
+        folder: their folder.
+        clock: for how long the loop may be kept busy.
+        make_core: makes a core that is fresh, on a log or on the one of its own files.
+        on_failure: told if the device has failed, or the log is damaged.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        clock: Clock,
+        make_core: Callable[[CommitLog | None], BrokerCore],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._clock = clock
+        self._make_core = make_core
+        self._on_failure = on_failure
+        self._saving = asyncio.Lock()
+        self._syncing = asyncio.Lock()
+        self._epoch_file = EpochFile(disk, folder / _EPOCHS_NAME)
+        self._epochs_unsaved = False
+        self._appended: deque[StoredRecord] = deque()
+        self._appended_bytes = 0
+        self._confirmed = 0
+        self._folding: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._saved = Checkpoint()
+        self.on_folded: Callable[[], None] | None = None
+        """Told when records were folded into the core."""
+        self.before_new_core: Callable[[], Awaitable[None]] | None = None
+        """Called before the core is made anew; what works with it is to end."""
+        self.on_new_core: Callable[[], None] | None = None
+        """Told when the core was made anew."""
+        self.epochs = EpochHistory()
+        self.core = make_core(None)
+        self.log = self.core.store.log
+
+    # What it is
+
+    @property
+    def start_position(self) -> int:
+        """Of the oldest record held."""
+        return self.log.start_position
+
+    @property
+    def end_position(self) -> int:
+        """Behind the newest record; what is before it survives the end of the process."""
+        return self.log.end_position
+
+    @property
+    def synced_position(self) -> int:
+        """What is before it is on the device."""
+        return self.log.synced_position
+
+    @property
+    def confirmed_position(self) -> int:
+        """What is before it the sync-state set has, and it is folded into the core."""
+        return self.core.store.confirmed_position
+
+    @property
+    def last_epoch(self) -> int:
+        """Of the last record of the log; 0 if it is empty."""
+        return self.epochs.last_epoch(self.end_position) if self.end_position > self.start_position else 0
+
+    # Begin and end
+
+    async def start(self, *, alone: bool) -> None:
+        """Find out what is there, and fold it.
+
+        Args:
+            alone: nobody else can have been master since, so all that is there stays.
+
+        Raises:
+            CorruptDataError: acknowledged data is damaged; nothing was changed.
+            UnknownFormatError: the files are of a newer release; nothing was changed.
+            OSError: the device refused.
+        """
+        if self._disk.exists(self._folder / _INSTALLING_NAME):
+            await self._wipe()
+        saved = self._load()
+        if self.core.store.must_remake_queues(saved.store):
+            # Said first: the process may end before the new files are on the device, and the next one must know.
+            saved = replace(saved, store=replace(saved.store, remade=True))
+            await self._write(saved)
+        self._saved = saved
+        epochs = self._load_epochs()
+        log, core, store = self.log, self.core, saved.store
+        log.check_contiguous(store.synced_position)
+        begin = core.begin(saved)
+        self.epochs = self._epochs_of_log() if epochs is None else epochs
+        for found in log.scan(begin, store.synced_position):
+            if found.epoch > self.epochs.latest:
+                self.epochs.begin(found.epoch, found.position)
+                self._epochs_unsaved = True
+            if alone or found.position < store.position:
+                core.fold(found)
+        if any(each.position > log.end_position for each in self.epochs):
+            self.epochs = EpochHistory(each for each in self.epochs if each.position <= log.end_position)
+            self._epochs_unsaved = True
+        await self.sync()
+
+    async def finish(self, epoch: int) -> None:
+        """Begin an epoch: fold the rest of the log, and leave it to be written.
+
+        Raises:
+            CorruptDataError: a record is damaged; it may be tried again when it was mended.
+            OSError: the device refused; it may be tried again.
+            StatusError: the disk is full; it may be tried again.
+        """
+        self.stop_folding()
+        while self.core.folded_position < self.end_position:
+            self._fold(self.end_position)
+            await asyncio.sleep(0)
+        if epoch > self.epochs.latest:
+            self.epochs.begin(epoch, self.end_position)
+            self._epochs_unsaved = True
+        await self._save_epochs()
+        self.core.store.epoch = epoch
+        if not self.core.is_finished:
+            self.core.finish()
+
+    async def unfinish(self) -> None:
+        """The epoch is over: drop the core that was written to, and begin again with what was saved before."""
+        await self.sync()
+        async with self._saving:
+            await self._begin_anew()
+
+    def stop_folding(self) -> None:
+        """Fold no more by itself."""
+        if self._folding is not None:
+            self._folding.cancel()
+            self._folding = None
+
+    def close(self) -> None:
+        """Close all files; nothing is saved."""
+        self.stop_folding()
+        self.core.close()
+        self.log.close()
+
+    # What a slave does with it
+
+    def read(self, position: int, bytes_max: int) -> bytes:
+        """Whole, checked records from `position` on (see `ReplicaLog`)."""
+        data = self.log.read(position, bytes_max)
+        length = length_at(data, 0)
+        if length > len(data) and len(data) >= HEADER_BYTES:
+            data = self.log.read(position, length)
+        return whole_bytes(position, data)
+
+    def append_raw(self, position: int, data: bytes) -> None:
+        """Write whole records of the master at the end (see `ReplicaLog`)."""
+        if position != self.end_position:
+            raise ValueError(f"records for {position} do not go on where the log ends, at {self.end_position}")
+        records = checked_records(position, data)
+        epochs = None
+        for found in records:
+            if found.epoch != self.epochs.latest:
+                epochs = epochs or EpochHistory(self.epochs)
+                epochs.note(found.epoch, found.position)
+        try:
+            self.log.append_raw([found.length for found in records], data)
+        except OSError as error:
+            raise disk_refusal(error) from error
+        if epochs is not None:
+            self.epochs = epochs
+            self._epochs_unsaved = True
+        goes_on = not self._appended or self._appended[-1].position + self._appended[-1].length == position
+        if goes_on and self._appended_bytes + len(data) <= _KEPT_BYTES:
+            self._appended.extend(records)
+            self._appended_bytes += len(data)
+
+    async def sync(self) -> None:
+        """Bring all that was appended up to now to the device (see `ReplicaLog`)."""
+        async with self._syncing:
+            try:
+                await self._save_epochs()
+                await self.log.sync()
+            except OSError as error:
+                self._on_failure(error)
+                raise
+
+    def confirm(self, position: int) -> None:
+        """Fold what is before `position`, as far as it is here: some at once, the rest soon (see `ReplicaLog`)."""
+        if position > self._confirmed:
+            self._confirmed = position
+        if self._folding is None:
+            self._fold_some()
+
+    def _fold_some(self) -> None:
+        self._folding = None
+        position = self.core.folded_position
+        if self._fold(min(self._confirmed, self.end_position)):
+            self._folding = asyncio.get_running_loop().call_soon(self._fold_later)
+        if self.on_folded is not None and self.core.folded_position > position:
+            self.on_folded()
+
+    def _fold_later(self) -> None:
+        # Damage is met again by the next `confirm`, whose caller can have it mended.
+        with suppress(CorruptDataError):
+            self._fold_some()
+
+    def _fold(self, end: int) -> bool:
+        """Fold on for a moment; whether more is to be folded before `end`."""
+        core, appended = self.core, self._appended
+        position = core.folded_position
+        if position >= end:
+            return False
+        until_s = self._clock.monotonic() + _FOLD_S
+        while appended and appended[0].position < position:
+            self._appended_bytes -= appended.popleft().length
+        while position < end:
+            if appended and appended[0].position == position:
+                found = appended.popleft()
+                self._appended_bytes -= found.length
+                core.fold(found)
+                position = core.folded_position
+                if position < end and self._clock.monotonic() >= until_s:
+                    return True
+                continue
+            upto = min(end, appended[0].position) if appended else end
+            for found in self.log.records(position, upto):
+                core.fold(found)
+                if self._clock.monotonic() >= until_s:
+                    return core.folded_position < end
+            if core.folded_position == position:
+                raise CorruptDataError(f"there is no whole record at {position}")
+            position = core.folded_position
+        return False
+
+    async def cut(self, position: int) -> None:
+        """Drop all from `position` on, durably (see `ReplicaLog`)."""
+        self.stop_folding()
+        async with self._saving:
+            if position < self.end_position:
+                await self._cut(position)
+            if self.epochs.cut(position):
+                self._epochs_unsaved = True
+                await self._save_epochs()
+
+    async def _cut(self, position: int) -> None:
+        _log.warning("the log parts from its master's, its end is cut off", at=position, end=self.end_position)
+        self._appended.clear()
+        self._appended_bytes = 0
+        self._confirmed = min(self._confirmed, position)
+        saved = self._saved
+        if saved.store.position > position:
+            await self._cut_below_what_was_saved(position)
+            return
+        if saved.store.synced_position > position:
+            # Said first, or a crash now would leave a log that is shorter than it was known to be.
+            saved = replace(saved, store=replace(saved.store, synced_position=position))
+            await self._write(saved)
+            self._saved = saved
+        knows_more = await self.core.timer.cut_off(position)
+        self.log.cut(position)
+        await self.sync()
+        if knows_more or self.core.folded_position > position or self.core.is_finished:
+            await self._begin_anew()
+
+    async def _cut_below_what_was_saved(self, position: int) -> None:
+        """All that was made of the log is void. Without its beginning it can't be made again, then all is dropped."""
+        if self.start_position > 0:
+            await self._wipe()
+            return
+        await self._write(Checkpoint())
+        self._saved = Checkpoint()
+        self.core.timer.distrust()
+        self.log.cut(position)
+        await self.sync()
+        await self._begin_anew()
+
+    async def install(self, checkpoint: bytes, position: int, epochs: EpochHistory) -> None:
+        """Drop all, and begin with a master's checkpoint and an empty log at `position` (see `ReplicaLog`)."""
+        decoded = checkpoint_file.decode(checkpoint)
+        decoded = replace(decoded, store=replace(decoded.store, remade=True, synced_position=position))
+        async with self._saving:
+            await self._drop(position)
+            await self._write(decoded)
+            self._saved = decoded
+            self.epochs = EpochHistory(epochs)
+            self._epochs_unsaved = True
+            await self._save_epochs()
+            await self._begin_anew()
+            self._disk.remove(self._folder / _INSTALLING_NAME)
+            await self._disk.sync_folder(self._folder)
+
+    async def _wipe(self) -> None:
+        """Begin with nothing."""
+        await self._drop(0)
+        await self._write(Checkpoint())
+        self._saved = Checkpoint()
+        await self._begin_anew()
+        self._disk.remove(self._folder / _INSTALLING_NAME)
+        await self._disk.sync_folder(self._folder)
+
+    async def _drop(self, position: int) -> None:
+        self.stop_folding()
+        self._disk.open(self._folder / _INSTALLING_NAME).close()
+        await self._disk.sync_folder(self._folder)
+        self._appended.clear()
+        self._appended_bytes = self._confirmed = 0
+        self.core.timer.distrust()
+        self.log.reset(position)
+        self.epochs = EpochHistory()
+        self._epochs_unsaved = True
+        await self.sync()
+
+    def delete_before(self, position: int) -> None:
+        """Delete old segments as the master has, one at a time (see `ReplicaLog`)."""
+        # A restart begins with what was saved, and reads on from there.
+        bounds = [position, self._saved.store.position]
+        needed = self.core.timer.needed_from()
+        if needed is not None:
+            bounds.append(needed)
+        self.core.store.delete_before(min(bounds))
+
+    async def mend(self, position: int, data: bytes) -> None:
+        """Write records in place of damaged bytes (see `ReplicaLog`)."""
+        records = checked_records(position, data)
+        for found in records:
+            begin = found.position - position
+            await self.log.mend(found.position, data[begin : begin + found.length])
+
+    # What is saved
+
+    def checkpoint_file(self) -> bytes:
+        """A checkpoint file for a follower that has nothing (see `ReplicaLog`)."""
+        saved = self._saved
+        return checkpoint_file.encode(
+            replace(saved, store=replace(saved.store, remade=True, synced_position=self.start_position))
+        )
+
+    @property
+    def saved_position(self) -> int:
+        """Of the log, up to where the core is saved: a restart reads on from there."""
+        return self._saved.store.position
+
+    async def save(self, settle: Callable[[], Awaitable[None]]) -> None:
+        """Save how far the core is.
+
+        Args:
+            settle: returns when what the core is made of is on the device, and will not be cut off any more.
+
+        Raises:
+            OSError: the device refused.
+        """
+        async with self._saving:
+            core = self.core
+            if not core.can_be_saved:
+                return
+            checkpoint, files = core.checkpoint()
+            try:
+                for file in files:
+                    await file.sync()
+                await settle()
+            except OSError as error:
+                # What the queues' files hold can't be told any more, whatever a later sync says: no checkpoint may
+                # count on them, and the next process makes them again from the log.
+                self._on_failure(error)
+                raise
+            finally:
+                for file in files:
+                    file.close()
+            checkpoint = core.synced(checkpoint)
+            await self._write(checkpoint)
+            self._saved = checkpoint
+
+    async def _write(self, checkpoint: Checkpoint) -> None:
+        await replace_file(self._disk, self._folder / _CHECKPOINT_NAME, checkpoint_file.encode(checkpoint))
+
+    def _load(self) -> Checkpoint:
+        path = self._folder / _CHECKPOINT_NAME
+        if not self._disk.exists(path):
+            # The first checkpoint is written before the first message, so without one nothing may be cut off.
+            return Checkpoint(store=StoreCheckpoint(synced_position=self.end_position))
+        file = self._disk.open(path)
+        try:
+            return checkpoint_file.decode(file.read(0, file.size()))
+        finally:
+            file.close()
+
+    async def _begin_anew(self) -> None:
+        self.stop_folding()
+        if self.before_new_core is not None:
+            await self.before_new_core()
+        before = self.core
+        before.close()
+        self.core = self._make_core(self.log)
+        self.core.inherit(before)
+        self.core.begin(self._saved)
+        if self.on_new_core is not None:
+            self.on_new_core()
+
+    # Epochs
+
+    async def _save_epochs(self) -> None:
+        if self._epochs_unsaved:
+            self._epochs_unsaved = False
+            saved = False
+            try:
+                await self._epoch_file.save(self.epochs)
+                saved = True
+            finally:
+                self._epochs_unsaved |= not saved
+
+    def _load_epochs(self) -> EpochHistory | None:
+        try:
+            return self._epoch_file.load()
+        except CorruptDataError as error:
+            _log.error("the file of epochs is damaged, it is made again from the log", why=str(error))
+            return None
+
+    def _epochs_of_log(self) -> EpochHistory:
+        """The epochs, as far as the log's records tell; a segment that begins and ends in one epoch is not read."""
+        epochs = EpochHistory()
+        log = self.log
+        segments = [(start, end) for start, end in log.segments() if end > start]
+        try:
+            firsts = [next(log.records(start, start + 1)).epoch for start, _ in segments]
+            for index, (start, end) in enumerate(segments):
+                if firsts[index] > epochs.latest:
+                    epochs.begin(firsts[index], start)
+                if index + 1 == len(segments) or firsts[index + 1] != firsts[index]:
+                    for found in log.records(start, end):
+                        if found.epoch > epochs.latest:
+                            epochs.begin(found.epoch, found.position)
+        except (CorruptDataError, StopIteration):
+            pass  # the scan that follows deals with a torn tail, and with damage
+        self._epochs_unsaved = len(epochs) > 0
+        return epochs
