@@ -272,6 +272,7 @@ class MessageTimer:
             scan_position=state.scan_position,
             first_unit_position=state.wheel.oldest_position(),
             log_position=state.log_end,
+            fired_until_ms=state.fired_until_ms,
         )
 
     def _master_offset(self) -> int:

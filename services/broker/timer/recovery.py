@@ -93,7 +93,7 @@ def recover(
         state.curr_read_time_ms = checkpoint.last_read_time_ms
     state.noted_position = newer.end
     state.commit_read_time_ms = state.curr_read_time_ms
-    state.fired_until_ms = max(done.fired_until_ms, state.curr_read_time_ms - 1)
+    state.fired_until_ms = max(done.fired_until_ms, saved.fired_until_ms, state.curr_read_time_ms - 1)
     units = _Units(state, store, saved, done.positions)
     recalls = units.take()
     state.log.cut(saved.last_timer_log_flush_position)

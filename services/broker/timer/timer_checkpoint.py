@@ -1,7 +1,7 @@
 """The timer checkpoint: 4 KiB that say how far the timers' progress is on disk (DESIGN 5).
 
-Magic `PWTC`, version 2 bytes, CRC-32C 4 bytes of all that follows; then ten numbers of 8 bytes, signed, big-endian,
-and zeros; the tenth is zero where an earlier release wrote it.
+Magic `PWTC`, version 2 bytes, CRC-32C 4 bytes of all that follows; then eleven numbers of 8 bytes, signed,
+big-endian, and zeros; the last two are zero where an earlier release wrote it.
 """
 
 import struct
@@ -17,7 +17,7 @@ from services.common.errors import CorruptDataError, UnknownFormatError
 NAME = "timercheck"
 CHECKPOINT_BYTES = 4096
 _PREFIX = struct.Struct(">4sHI")
-_FIELDS = struct.Struct(">10q")
+_FIELDS = struct.Struct(">11q")
 _MAGIC = b"PWTC"
 _VERSION = 1
 _log = structlog.get_logger()
@@ -38,6 +38,7 @@ class TimerCheckpoint:
         scan_position: position of the commit log from which on records tell what has fired of the slots not done.
         first_unit_position: position of the oldest unit of slots not done in the timer log, -1 if there is none.
         log_position: the commit log up to here is what all this was taken from; 0 if that is not known.
+        fired_until_ms: nothing that is due at this time or before can be recalled any more.
     """
 
     last_read_time_ms: int = 0
@@ -50,6 +51,7 @@ class TimerCheckpoint:
     scan_position: int = 0
     first_unit_position: int = -1
     log_position: int = 0
+    fired_until_ms: int = 0
 
 
 def encode(checkpoint: TimerCheckpoint) -> bytes:

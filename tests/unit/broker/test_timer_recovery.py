@@ -99,6 +99,22 @@ def test_what_fired_is_too_late_to_recall_though_the_clock_was_set_back_and_the_
     assert caught.value.code == Code.PRECONDITION_FAILED
 
 
+def test_what_fired_stays_too_late_to_recall_though_the_timer_was_made_again_at_an_earlier_time() -> None:
+    world = TimerWorld()
+    position = world.send(b"a", 60_000)
+    world.clock.set_wall_ms(world.begin_ms + 60_000)
+    world.turn()
+    world.clock.set_wall_ms(world.begin_ms)
+    world.remove_timer_files()
+    world.crash("process")
+    world.turn()
+    world.save_timer()  # now the scan position is behind the record that tells of it
+    world.crash("process")
+    with pytest.raises(StatusError) as caught:
+        world.recall(position, b"a", 60_000)
+    assert caught.value.code == Code.PRECONDITION_FAILED
+
+
 def test_a_recall_outlives_its_message_in_a_recovery() -> None:
     world = TimerWorld()
     position = world.send(b"a", 1_000)
