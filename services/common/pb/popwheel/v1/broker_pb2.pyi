@@ -1386,16 +1386,19 @@ class ReplicaCheckpoint(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     GONE_TOPICS_FIELD_NUMBER: _builtins.int
     GONE_GROUPS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     epoch: _builtins.int
     version: _builtins.int
-    """Counts on within an epoch."""
+    """Counts on within an epoch: with each change, and with each time that it is asked for."""
     base_version: _builtins.int
-    """The version that this is a difference from; 0: it is whole."""
+    """The version that this is a difference from, which goes onto later ones, too; 0: it is whole."""
     time_ms: _builtins.int
     """Wall clock."""
     confirmed_position: _builtins.int
     """The log up to here is what all this was taken from."""
+    more: _builtins.bool
+    """There is more than goes into one message: it follows as a difference from this version, for which to ask at once."""
     @_builtins.property
     def timer(self) -> Global___TimerProgress: ...
     @_builtins.property
@@ -1432,10 +1435,11 @@ class ReplicaCheckpoint(_message.Message):
         groups: _abc.Iterable[Global___KnownName] | None = ...,
         gone_topics: _abc.Iterable[_builtins.str] | None = ...,
         gone_groups: _abc.Iterable[_builtins.str] | None = ...,
+        more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timer", b"timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "confirmed_position", b"confirmed_position", "epoch", b"epoch", "gone_groups", b"gone_groups", "gone_topics", b"gone_topics", "group", b"group", "groups", b"groups", "offsets", b"offsets", "revive_offsets", b"revive_offsets", "time_ms", b"time_ms", "timer", b"timer", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "confirmed_position", b"confirmed_position", "epoch", b"epoch", "gone_groups", b"gone_groups", "gone_topics", b"gone_topics", "group", b"group", "groups", b"groups", "more", b"more", "offsets", b"offsets", "revive_offsets", b"revive_offsets", "time_ms", b"time_ms", "timer", b"timer", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1485,7 +1489,9 @@ class GroupOffsets(_message.Message):
     topic: _builtins.str
     @_builtins.property
     def queue_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """In columns: queue, committed offset, popped offset."""
+        """In columns: queue, committed offset, popped offset. In a difference only queues that have changed; committed offset
+        -1: there is no progress any more.
+        """
 
     @_builtins.property
     def committed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
