@@ -1,0 +1,285 @@
+"""Replicas of one broker group in one loop: each a whole `BrokerApp` on a disk in memory, told by a test who leads."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from services.broker.app import BrokerApp
+from services.broker.options import BrokerOptions
+from services.common.clock import SystemClock
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.pb.popwheel.v1.controller_pb2 import (
+    BrokerGroup,
+    Cluster,
+    ClusterUpdate,
+    Group,
+    Replica,
+    SyncStateSetRequest,
+    Topic,
+    WatchRequest,
+)
+from services.common.put import MessageRun, PutResult
+from services.rpc import methods
+from services.rpc.local import LocalChannel
+from services.rpc.service import Call, Channel, Service, Stream
+from services.rpc.status import GrpcStatus, RpcError
+from tests.harness.memory_disk import CrashKind, MemoryDisk
+from tests.unit.broker.world import KEY, wire_message
+
+FOLDER = Path("/broker")
+NAME = "broker-0"
+OPTIONS = {
+    "name": NAME,
+    "checkpoint_interval_ms": 100,
+    "log": {"segment_bytes": 65_536, "queue_entries_per_file": 64},
+    "replication": {"absence_ms_max": 300, "heartbeat_ms": 50, "silence_ms_max": 1000},
+}
+
+
+async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+class Member:
+    """One replica: its disk lasts, its process comes and goes."""
+
+    def __init__(self, world: "GroupWorld", number: int, seed: int) -> None:
+        self.world = world
+        self.number = number
+        self.disk = MemoryDisk(random.Random(seed), 1 << 30)
+        self.app: BrokerApp | None = None
+        self.reachable = True
+
+    @property
+    def address(self) -> str:
+        return f"replica-{self.number}:1"
+
+    @property
+    def alive(self) -> BrokerApp:
+        assert self.app is not None
+        return self.app
+
+    async def start(self) -> None:
+        """Recover, and hear what the group's state is."""
+        world = self.world
+        options = BrokerOptions.model_validate(world.options | {"replica": self.number})
+        self.registry = CollectorRegistry()
+        self.to_controller = LocalChannel(world.service)
+        self.app = BrokerApp(
+            options,
+            FOLDER,
+            world.clock,
+            random.Random(self.number),
+            self.registry,
+            self.to_controller,
+            self.disk,
+            to_replica=world.connect,
+        )
+        await self.app.start()
+        self.channel = LocalChannel(self.app.service)
+        if world.group.version:
+            self.app.hear(world.group)
+
+    async def stop(self) -> None:
+        """End gracefully."""
+        app = self.alive
+        self.app = None
+        await self.channel.close()
+        await app.stop()
+        await self.to_controller.close()
+
+    async def kill(self, kind: CrashKind = "process") -> None:
+        """End the process without another write, or the machine."""
+        app = self.alive
+        self.app = None
+        self.disk.crash(kind)
+        app._fail(RuntimeError("killed"))
+        await self.channel.close()
+        await app.stop()
+        await self.to_controller.close()
+
+    def hear(self, group: BrokerGroup) -> None:
+        if self.app is not None and self.reachable:
+            self.app.hear(group)
+
+    @property
+    def end(self) -> int:
+        return self.alive.files.end_position
+
+    def log_bytes(self) -> bytes:
+        log = self.alive.files.log
+        return b"".join(log.read(start, end - start) for start, end in log.segments())
+
+    def metrics(self) -> str:
+        return generate_latest(self.registry).decode()
+
+
+class GroupWorld:
+    """Replicas, and a controller that decides nothing by itself.
+
+    Args:
+        count: of replicas.
+        options: of all of them, beyond those that tests want.
+    """
+
+    def __init__(self, count: int = 2, **options: object) -> None:
+        self.options: dict[str, object] = {**OPTIONS, **options}
+        self.clock = SystemClock()
+        self.group = BrokerGroup(name=NAME, master=-1)
+        self.snapshot = ClusterUpdate(
+            version=1,
+            snapshot=True,
+            cluster=Cluster(name="test", receipt_key=KEY),
+            topics=[Topic(name="t", queues=2, id=1), Topic(name="later", queues=1, id=2)],
+            groups=[Group(name="g", max_attempts=3, id=1)],
+        )
+        self.controller_away = False
+        self.service = Service()
+        self.service.stream(methods.WATCH, self._watch)
+        self.service.unary(methods.CHANGE_SYNC_STATE_SET, self._change)
+        self.members = [Member(self, number, number) for number in range(count)]
+
+    async def start(self) -> None:
+        for member in self.members:
+            await member.start()
+
+    async def stop(self) -> None:
+        for member in self.members:
+            if member.app is not None:
+                await member.stop()
+
+    def connect(self, address: str) -> Channel:
+        for member in self.members:
+            if member.address == address and member.app is not None and member.reachable:
+                return LocalChannel(member.app.service)
+        return Unreachable()
+
+    async def _watch(self, call: Call, stream: Stream[WatchRequest, ClusterUpdate]) -> None:
+        await stream.receive()
+        await stream.send([self.snapshot])
+        await asyncio.Event().wait()
+
+    async def _change(self, call: Call, request: SyncStateSetRequest) -> BrokerGroup:
+        if self.controller_away:
+            raise RpcError(GrpcStatus.UNAVAILABLE, "the controller is away")
+        if (request.epoch, request.version, request.master) != (
+            self.group.epoch,
+            self.group.version,
+            self.group.master,
+        ):
+            raise StatusError(Code.PRECONDITION_FAILED, "not the latest")
+        self._decide(sync_state_set=list(request.sync_state_set))
+        return self.group
+
+    def _decide(self, **changes: object) -> None:
+        group = BrokerGroup()
+        group.CopyFrom(self.group)
+        group.version += 1
+        for name, value in changes.items():
+            if isinstance(value, list):
+                del getattr(group, name)[:]
+                getattr(group, name).extend(value)
+            else:
+                setattr(group, name, value)
+        self.group = group
+        for member in self.members:
+            member.hear(group)
+
+    def elect(self, number: int) -> None:
+        """Make a replica the master of a new epoch."""
+        self._decide(
+            epoch=self.group.epoch + 1,
+            master=number,
+            sync_state_set=[number],
+            replicas=[Replica(number=each.number, address=each.address) for each in self.members],
+        )
+
+    async def lead(self, number: int) -> Member:
+        """Make a replica the master, and wait until it leads."""
+        self.elect(number)
+        member = self.members[number]
+        async with asyncio.timeout(20):
+            await until(lambda: member.alive.leading is not None)
+            await member.alive.until_leads()
+            await member.alive.follower.wait_ready()
+        return member
+
+    async def in_sync(self, *numbers: int) -> None:
+        """Wait until the sync-state set is this, by everybody's word, and all have all."""
+        master = self.members[self.group.master].alive
+
+        def is_so() -> bool:
+            return (
+                sorted(self.group.sync_state_set) == sorted(numbers)
+                and master.leading is not None
+                and sorted(master.leading.members.members) == sorted(numbers)
+                and all(self.members[number].end == master.files.end_position for number in numbers)
+            )
+
+        await until(is_so)
+
+    # What a proxy asks, of the master
+
+    @property
+    def channel(self) -> LocalChannel:
+        return self.members[self.group.master].channel
+
+    async def put(self, *bodies: bytes, again: bool = False, topic: str = "t", due_ms: int = 0) -> PutResult:
+        wired = [wire_message(topic, body) for body in bodies]
+        run = MessageRun(
+            topic,
+            0,
+            [payload for payload, _ in wired],
+            [properties for _, properties in wired],
+            [""] * len(bodies),
+            [due_ms] * len(bodies) if due_ms else (),
+            again,
+        )
+        return (await self.channel.call(methods.PUT, [run]))[0]
+
+    async def pop(self, max_messages: int = 32, invisible_ms: int = 60_000, topic: str = "t") -> dict[bytes, str]:
+        """Bodies and handles of what was popped."""
+        request = pb.PopRequest(
+            group="g", topic=topic, queue_id=-1, max_messages=max_messages, invisible_ms=invisible_ms
+        )
+        answer = await self.channel.call(methods.POP, request)
+        return {
+            Message.FromString(message).body: handle
+            for message, handle in zip(answer.messages, answer.handles, strict=True)
+        }
+
+    async def ack(self, *handles: str) -> list[int]:
+        request = pb.AckRequest(group="g", topic="t", receipt_handles=handles)
+        results = (await self.channel.call(methods.ACK, request)).results
+        return [result.code for result in results] or [Code.OK] * len(handles)
+
+
+class Unreachable:
+    """A channel to nobody."""
+
+    async def call(self, *_: object, **__: object) -> object:
+        raise RpcError(GrpcStatus.UNAVAILABLE, "connection refused")
+
+    def open(self, *_: object, **__: object) -> object:
+        raise RpcError(GrpcStatus.UNAVAILABLE, "connection refused")
+
+    async def close(self) -> None:
+        return
+
+
+@asynccontextmanager
+async def group_of(count: int = 2, **options: object) -> AsyncIterator[GroupWorld]:
+    world = GroupWorld(count, **options)
+    await world.start()
+    try:
+        yield world
+    finally:
+        await world.stop()
