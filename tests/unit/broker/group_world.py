@@ -160,7 +160,7 @@ class GroupWorld:
         for member in self.members:
             if member.address == address and member.app is not None and member.reachable:
                 return LocalChannel(member.app.service)
-        return Unreachable()
+        return LocalChannel(Service())  # nobody answers there
 
     async def _watch(self, call: Call, stream: Stream[WatchRequest, ClusterUpdate]) -> None:
         await stream.receive()
@@ -260,19 +260,6 @@ class GroupWorld:
         request = pb.AckRequest(group="g", topic="t", receipt_handles=handles)
         results = (await self.channel.call(methods.ACK, request)).results
         return [result.code for result in results] or [Code.OK] * len(handles)
-
-
-class Unreachable:
-    """A channel to nobody."""
-
-    async def call(self, *_: object, **__: object) -> object:
-        raise RpcError(GrpcStatus.UNAVAILABLE, "connection refused")
-
-    def open(self, *_: object, **__: object) -> object:
-        raise RpcError(GrpcStatus.UNAVAILABLE, "connection refused")
-
-    async def close(self) -> None:
-        return
 
 
 @asynccontextmanager
