@@ -7,20 +7,33 @@ _MARKS_MAX = 3000
 
 
 class PositionTimes:
-    """Remembers, every 20 ms, how far a log was. Of what is older than its last 3,000 marks it knows only that."""
+    """Remembers how far a log was when, to 20 ms. Of what is older than its last 3,000 marks it knows only that."""
 
     def __init__(self) -> None:
         self._positions: list[int] = []
         self._times_ms: list[int] = []
+        self._end_position = -1
+        self._unmarked: tuple[int, int] | None = None
 
     def note(self, position: int, now_ms: int) -> None:
         """The log reaches to `position` now."""
-        times_ms = self._times_ms
-        if times_ms and (now_ms - times_ms[-1] < _MARK_INTERVAL_MS or position <= self._positions[-1]):
+        if position <= self._end_position:
             return
-        if len(times_ms) >= _MARKS_MAX:
-            del times_ms[: _MARKS_MAX // 2], self._positions[: _MARKS_MAX // 2]
-        times_ms.append(now_ms)
+        self._end_position = position
+        times_ms = self._times_ms
+        if times_ms and now_ms - times_ms[-1] < _MARK_INTERVAL_MS:
+            self._unmarked = (position, now_ms)
+            return
+        if self._unmarked is not None:
+            # Else what comes after a pause would make what came before it look new.
+            self._mark(*self._unmarked)
+            self._unmarked = None
+        self._mark(position, now_ms)
+
+    def _mark(self, position: int, now_ms: int) -> None:
+        if len(self._times_ms) >= _MARKS_MAX:
+            del self._times_ms[: _MARKS_MAX // 2], self._positions[: _MARKS_MAX // 2]
+        self._times_ms.append(now_ms)
         self._positions.append(position)
 
     def behind_ms(self, position: int, end_position: int, now_ms: int) -> int:

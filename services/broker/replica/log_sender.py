@@ -94,8 +94,13 @@ class LogSender:
         return self._window.sent_position
 
     @property
+    def under_way_bytes(self) -> int:
+        """What was sent, and what the slave has not spoken of."""
+        return self._window.under_way
+
+    @property
     def needed_position(self) -> int:
-        """What the slave has from here on it must still be able to be sent."""
+        """From here on the slave may still have to be sent the log."""
         return self._window.received_position
 
     async def run(self) -> None:

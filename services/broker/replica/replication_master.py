@@ -120,6 +120,11 @@ class ReplicationMaster:
         return len(self._senders)
 
     @property
+    def under_way_bytes(self) -> int:
+        """Bytes under way to the slave to which most are."""
+        return max((each.under_way_bytes for each in self._senders.values()), default=0)
+
+    @property
     def needed_position(self) -> int | None:
         """What slaves that follow have yet to be sent begins here; None if there are none. A retention that takes it
         has them begin anew.

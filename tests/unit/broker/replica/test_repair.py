@@ -1,0 +1,143 @@
+"""Damaged records are had from another replica, and only the right ones."""
+
+import pytest
+
+from services.broker.replica.options import ReplicationOptions
+from services.broker.replica.record_reader import BYTES_MAX, RecordReader
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import ReadRecordsRequest
+from services.rpc.service import Call
+from tests.harness.manual_clock import ManualClock
+from tests.unit.broker.replica.memory_log import MemoryLog, damaged_at
+from tests.unit.broker.replica.replicas import GROUP, World
+
+CALL = Call("/popwheel.v1.Broker/ReadRecords", {}, None, "local")
+
+
+def three(count: int = 10) -> tuple[World, ManualClock]:
+    """Three replicas with the same log, of two epochs."""
+    clock = ManualClock()
+    world = World(clock, 3)
+    for each in world.replicas:
+        each.log.epochs.begin(1, 0)
+        each.log.write(count // 2)
+        each.log.epochs.begin(2, each.log.end_position)
+        each.log.write(count - count // 2)
+    return world, clock
+
+
+async def test_the_record_of_another_replica_takes_the_place_of_a_damaged_one() -> None:
+    world, _ = three()
+    mine = world.replicas[0]
+    good = bytes(mine.log.data)
+    for position in mine.log.positions()[3:8:2]:
+        mine.log.damage(position)
+        assert await mine.repairer.repair(position)
+    assert bytes(mine.log.data) == good
+    assert (mine.statistics.repaired_records, mine.statistics.irreparable) == (3, 0)
+    assert mine.statistics.repaired_bytes == 3 * len(good) // 10
+
+
+async def test_what_is_good_is_left_as_it_is() -> None:
+    world, _ = three()
+    mine = world.replicas[0]
+    assert await mine.repairer.repair(mine.log.positions()[3])
+    assert mine.log.mended == []
+
+
+async def test_the_next_replica_is_asked_if_one_has_none_or_is_away() -> None:
+    world, _ = three()
+    mine, second, third = world.replicas
+    position = mine.log.positions()[3]
+    mine.log.damage(position)
+    second.log.damage(position)
+    assert await mine.repairer.repair(position)
+    mine.log.damage(position)
+    world.link(0, 1).up = False
+    assert await mine.repairer.repair(position)
+    third.log.damage(position)
+    mine.log.damage(position)
+    assert not await mine.repairer.repair(position)
+    assert mine.statistics.irreparable == 1
+
+
+async def test_what_nobody_had_is_not_asked_for_again_at_once() -> None:
+    world, clock = three()
+    mine, second, third = world.replicas
+    position = mine.log.positions()[3]
+    for each in world.replicas:
+        each.log.damage(position)
+    assert not await mine.repairer.repair(position)
+    second.log.data[:] = third.log.data[:]
+    second.log.damage(position)  # damaged twice is good again
+    assert not damaged_at(second.log, position)
+    assert not await mine.repairer.repair(position)
+    clock.advance(5000)
+    assert await mine.repairer.repair(position)
+
+
+async def test_a_record_of_another_epoch_is_not_taken() -> None:
+    world, _ = three()
+    mine, second, third = world.replicas
+    position = mine.log.positions()[7]
+    for other in (second, third):
+        await other.log.cut(mine.log.positions()[5])
+        other.log.epochs.begin(3, other.log.end_position)
+        other.log.write(5)
+    mine.log.damage(position)
+    assert not await mine.repairer.repair(position)
+    assert mine.log.mended == []
+
+
+async def test_a_record_that_reaches_beyond_the_log_is_not_taken() -> None:
+    world, _ = three()
+    mine = world.replicas[0]
+    position = mine.log.positions()[9]
+    del mine.log.data[-5:]
+    assert not await mine.repairer.repair(position)
+
+
+async def test_records_are_given_that_are_good_and_held() -> None:
+    log = MemoryLog()
+    log.epochs.begin(1, 0)
+    log.write(5)
+    reader = RecordReader(GROUP, log)
+    positions = log.positions()
+    length = positions[1]
+
+    async def read(position: int, bytes_max: int = 1, group: str = GROUP) -> bytes:
+        request = ReadRecordsRequest(group=group, position=position, bytes_max=bytes_max)
+        return (await reader.read_records(CALL, request)).data
+
+    assert await read(positions[1]) == bytes(log.data[length : 2 * length])
+    assert await read(positions[1], 2 * length + 5) == bytes(log.data[length : 3 * length])
+    assert await read(positions[1], 2**31 - 1) == bytes(log.data[length:])
+    assert await read(positions[1], -1) == bytes(log.data[length : 2 * length])
+    log.delete_before(positions[1])
+    log.damage(positions[2])
+    for position, group, code in (
+        (positions[0], GROUP, Code.NOT_FOUND),
+        (positions[1] + 1, GROUP, Code.NOT_FOUND),
+        (positions[2], GROUP, Code.NOT_FOUND),
+        (log.end_position, GROUP, Code.NOT_FOUND),
+        (positions[1], "other", Code.BAD_REQUEST),
+    ):
+        with pytest.raises(StatusError) as refused:
+            await read(position, group=group)
+        assert refused.value.code == code
+    assert BYTES_MAX < 8 * 2**20, "an answer must fit into a message"
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"silence_ms_max": 900}, "at least twice"),
+        ({"window_bytes": 4096}, "replication.window_bytes is 4096; it must be at least"),
+        ({"joining_bytes": 2**24}, "must not be above"),
+        ({"ack_mode": "none"}, "sync_state_set"),
+    ],
+)
+def test_impossible_options_are_refused(values: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        ReplicationOptions(**values)  # type: ignore[arg-type]
