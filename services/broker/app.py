@@ -11,6 +11,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from services.broker import replica_files
+from services.broker.checkpoint_server import CheckpointServer
 from services.broker.core import BrokerCore
 from services.broker.disk_watch import DiskWatch
 from services.broker.flusher import Flusher
@@ -20,6 +21,7 @@ from services.broker.leading import Leading
 from services.broker.metrics import BrokerCollector, BrokerStatistics
 from services.broker.options import BrokerOptions
 from services.broker.replica.record_reader import RecordReader
+from services.broker.replica.metrics import ReplicationCollector
 from services.broker.replica.repair import Repairer
 from services.broker.replica.statistics import ReplicationStatistics
 from services.broker.replica_metrics import ReplicaCollector
@@ -122,6 +124,8 @@ class BrokerApp:
         self._tasks: list[asyncio.Task[None]] = []
         self._redelivered_before = 0
         ReplicaServer(self, options, self.front).bind(self.front.service)
+        self.checkpoints = CheckpointServer(self, options, self._disk, data_dir, clock)
+        self.checkpoints.bind(self.front.service)
         self.service.unary(methods.READ_RECORDS, RecordReader(options.name, self.files).read_records)
         BrokerCollector(
             registry,
@@ -140,6 +144,12 @@ class BrokerApp:
             lambda topic: self.core.knows_topic(topic),
         )
         ReplicaCollector(registry, self, options)
+        ReplicationCollector(
+            registry,
+            self.replication_statistics,
+            lambda: None if self._leading is None else self._leading.replication,
+            lambda: None if self._following is None else self._following.replication,
+        )
         self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
     def _make_core(self, log: CommitLog | None) -> BrokerCore:
@@ -241,6 +251,7 @@ class BrokerApp:
         began_s = self._clock.monotonic()
         self._group = replica_files.load_group(self._disk, self._folder)
         alone = set(self._group.sync_state_set) <= {self._options.replica}
+        self.checkpoints.load()
         await self.files.start(alone=alone)
         self.identity = await replica_files.identity(self._disk, self._folder, self._random)
         _log.info(
@@ -283,6 +294,7 @@ class BrokerApp:
             sync_state_set=group.sync_state_set,
             version=group.version,
             leaving=self._leaving,
+            checkpoint_version=self.checkpoints.version,
             following=[] if leading is None else leading.replication.lags(),
             leading=leading is not None and leading.epoch == group.epoch,
         )
@@ -389,6 +401,7 @@ class BrokerApp:
             self._redelivered_before += self._leading.reviver.redelivered
             self._leading = None
         await self.files.finish(group.epoch)
+        self.checkpoints.take_over()
         leading = Leading(
             group,
             self.files,

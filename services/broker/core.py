@@ -7,7 +7,7 @@ ends. A slave is a core that has begun and not finished yet.
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -286,6 +286,26 @@ class BrokerCore:
             self.store.put([Record(RecordKind.NAMES, self.revive_topic, 0, body)])
             self._topic_ids.update(topic_ids)
             self._group_ids.update(group_ids)
+
+    @property
+    def topic_ids(self) -> Mapping[str, int]:
+        """Ids of the topics that were heard of, and not of their deletion."""
+        return self._topic_ids
+
+    @property
+    def group_ids(self) -> Mapping[str, int]:
+        """Likewise of consumer groups."""
+        return self._group_ids
+
+    @property
+    def begun_position(self) -> int:
+        """Of the log: what stands before it was in the checkpoint that this core has begun with."""
+        return self._begun_with.store.position
+
+    def revive_offsets(self) -> list[int]:
+        """Of each revive queue: where its oldest open CK stands, or where it ends."""
+        topic, table = self.revive_topic, self.state.table
+        return [table.oldest_offset(number, self.store.next_offset(topic, number)) for number in range(REVIVE_QUEUES)]
 
     def knows_topic(self, topic: str) -> bool:
         """Whether a topic was heard of, and not of its deletion; retry and dead letter topics go with theirs."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from services.broker.options import BrokerOptions
@@ -58,3 +58,31 @@ class ReplicaCollector(Collector):
             ),
         ):
             yield GaugeMetricFamily(name, text, value=value)
+        yield from self._of_checkpoint()
+
+    def _of_checkpoint(self) -> Iterator[Metric]:
+        checkpoints = self._app.checkpoints
+        held = checkpoints.file.held
+        for name, text, value in (
+            (
+                "popwheel_replica_checkpoint_version",
+                "Version of the master's progress that is held.",
+                checkpoints.version,
+            ),
+            ("popwheel_replica_checkpoint_epoch", "Epoch of the master whose progress is held.", held.latest.epoch),
+            ("popwheel_replica_checkpoint_offsets", "Offsets in the master's progress.", len(held.offsets)),
+            ("popwheel_replica_checkpoint_bytes", "Size of its file.", checkpoints.file.size_bytes),
+        ):
+            yield GaugeMetricFamily(name, text, value=value)
+        if checkpoints.age_s is not None and self._app.leading is None:
+            yield GaugeMetricFamily(
+                "popwheel_replica_checkpoint_age_seconds",
+                "How old the master's progress is that this slave holds.",
+                value=checkpoints.age_s,
+            )
+        outcomes = CounterMetricFamily(
+            "popwheel_replica_checkpoints", "Checkpoints of the master that came to this slave.", labels=("outcome",)
+        )
+        outcomes.add_metric(("stored",), checkpoints.stored)
+        outcomes.add_metric(("refused",), checkpoints.refused)
+        yield outcomes

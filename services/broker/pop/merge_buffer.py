@@ -7,7 +7,7 @@ is not asked here but of `revive.ReviveTable`, which holds every open CK.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from services.broker.pop.check_point import CheckPoint
 from services.broker.store.consume_queue import ConsumeQueue
@@ -24,7 +24,7 @@ class QueueProgress:
         offset: where the group begins.
     """
 
-    __slots__ = ("committed", "group", "popped", "queue", "waiting")
+    __slots__ = ("committed", "group", "popped", "queue", "set_at", "waiting")
 
     def __init__(self, group: str, queue: ConsumeQueue, offset: int) -> None:
         self.group = group
@@ -32,6 +32,8 @@ class QueueProgress:
         self.committed = offset
         self.popped = offset
         self.waiting: deque[CheckPoint] = deque()
+        self.set_at = -1
+        """Position in the log of the last record read by which the offset was set by hand; -1 if none was read."""
 
     @property
     def next_offset(self) -> int:
@@ -65,6 +67,11 @@ class MergeBuffer:
 
     def __iter__(self) -> Iterator[QueueProgress]:
         return iter(self._progress.values())
+
+    @property
+    def progress(self) -> Mapping[ProgressKey, QueueProgress]:
+        """The progress of each group in each queue."""
+        return self._progress
 
     def get(self, group: str, queue: ConsumeQueue) -> QueueProgress | None:
         """A group's progress in a queue, None if it has none."""

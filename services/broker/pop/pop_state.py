@@ -87,9 +87,9 @@ class PopState:
             self.forget_group(found.payload.decode())
         elif found.kind == RecordKind.OFFSET:
             commit = codec.OffsetCommit.decode(found.payload)
-            self.merge_buffer.ensure(
-                commit.group, ensure_queue((commit.topic, commit.queue_id))
-            ).committed = commit.offset
+            progress = self.merge_buffer.ensure(commit.group, ensure_queue((commit.topic, commit.queue_id)))
+            progress.committed = commit.offset
+            progress.set_at = found.position
         else:
             self.replay_revive_record(found)
             if found.kind == RecordKind.CHECK_POINT:

@@ -78,6 +78,12 @@ class ReplicationOptions(BaseModel):
         description="A slave with so much that is not on its device takes no more for the moment.",
     )
     followers_max: int = Field(default=15, ge=1, le=255, description="Slaves that may follow one master.")
+    checkpoint_entries_max: int = Field(
+        default=5000,
+        ge=1,
+        le=50_000,
+        description="Offsets that go into one part of a checkpoint; more of them go in several.",
+    )
     repair_timeout_ms: int = Field(
         default=3000, ge=10, le=60_000, description="How long one replica is waited for when a record is repaired."
     )
