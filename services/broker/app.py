@@ -20,8 +20,8 @@ from services.broker.front import Front
 from services.broker.leading import Leading
 from services.broker.metrics import BrokerCollector, BrokerStatistics
 from services.broker.options import BrokerOptions
-from services.broker.replica.record_reader import RecordReader
 from services.broker.replica.metrics import ReplicationCollector
+from services.broker.replica.record_reader import RecordReader
 from services.broker.replica.repair import Repairer
 from services.broker.replica.statistics import ReplicationStatistics
 from services.broker.replica_metrics import ReplicaCollector
