@@ -198,7 +198,7 @@ def show_bill(bill: "Bill", output: Format) -> None:
         [
             ("master", f"replica {bill.master_before} -> {'none' if bill.master_after is None else bill.master_after}"),
             ("epoch", f"{bill.epoch_before} -> {bill.epoch_after}"),
-            ("new master after", _in_seconds(bill.new_master_s)),
+            ("new master after", "none came" if bill.new_master_s is None else _in_seconds(bill.new_master_s)),
             ("without a send", _in_seconds(bill.without_send_s)),
             ("without a receive", _in_seconds(bill.without_receive_s)),
             ("usual gap before", _in_seconds(bill.usual_gap_s)),

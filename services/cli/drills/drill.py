@@ -32,7 +32,7 @@ class Bill:
         master_before: number of the replica that led before.
         master_after: and after; None if nobody did in time.
         epoch_before, epoch_after: of these.
-        new_master_s: from the failure to a new master in the controller's books; None if there was none.
+        new_master_s: from the failure to a new master in the controller's books; None if none came.
         without_send_s: the longest time without a successful send.
         without_receive_s: the longest time without a message that came.
         usual_gap_s: the longest such time of either before the failure, for comparison.
@@ -134,7 +134,7 @@ class Drill:
             )
             striking = asyncio.ensure_future(self._strike(strike, mend, before, strike_s))
             try:
-                new_master_s, view = await self._watch(before, struck_at)
+                new_master_s, view = await self._watch(before, struck_at, striking if strike_s else None)
             finally:
                 await striking
             self._say("the failure is over; waiting for all replicas to be in sync")
@@ -164,8 +164,10 @@ class Drill:
                 raise CommandError(f"no traffic flows, so nothing was done: {_first(self._account.failures)}")
             await asyncio.sleep(_LOOK_S)
 
-    async def _watch(self, before: View, struck_at: float) -> tuple[float | None, View]:
-        """Until another epoch has a master; after how many seconds, and the group then."""
+    async def _watch(
+        self, before: View, struck_at: float, lasting: "asyncio.Future[None] | None"
+    ) -> tuple[float | None, View]:
+        """Until another epoch has a master, or a failure that lasts is over; after how many seconds, and the group."""
         view = before
         while self._clock.monotonic() - struck_at < _HEALTHY_S_MAX:
             try:
@@ -176,6 +178,8 @@ class Drill:
             if view["epoch"] > before["epoch"] and view["master"] is not None:
                 self._say(f"replica {view['master']} leads, epoch {view['epoch']}, after {took:.2f} s")
                 return took, view
+            if lasting is not None and lasting.done() and _as_healthy(view, before):
+                break
             await asyncio.sleep(_LOOK_S)
         return None, view
 
@@ -188,8 +192,7 @@ class Drill:
             except CommandError as error:
                 self._account.failed(f"controller: {error.format_message()}")
             else:
-                in_sync = len(view["sync_state_set"])
-                if view["master"] is not None and in_sync >= len(before["sync_state_set"]):
+                if _as_healthy(view, before):
                     return self._clock.monotonic() - struck_at, view
             await asyncio.sleep(_LOOK_S)
         return None, view
@@ -239,6 +242,11 @@ class Drill:
             words=verdict.explain() if verdict.faults else "",
             failures=tuple(dict.fromkeys(account.failures))[:5],
         )
+
+
+def _as_healthy(view: View, before: View) -> bool:
+    """Whether there is a master, and as many replicas are in sync as before."""
+    return view["master"] is not None and len(view["sync_state_set"]) >= len(before["sync_state_set"])
 
 
 def _check(view: View) -> None:

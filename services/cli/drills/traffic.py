@@ -27,7 +27,8 @@ _SEND_EVERY_S = 0.01
 _SEND_DELAYED_EVERY_S = 0.03
 _DELAYS_MS = (200, 4200)
 _POLL_S = 2.0
-_INVISIBLE_S = 60
+_INVISIBLE_S = 15
+"""What was given out by a master whose answer got lost comes after this."""
 _BATCH = 16
 _PAUSE_S = 0.02
 
