@@ -161,7 +161,10 @@ class _Link:
     async def _run_one_stream(self) -> str:
         """Open a stream, register everything, and take in what comes; returns why it ended."""
         self._outbox = [_registration(interest) for interest in self._book.registered_at(self.name)]
-        stream = self.stream = self.channel.open(NOTIFY)
+        try:
+            stream = self.stream = self.channel.open(NOTIFY)
+        except RpcError as error:
+            return str(error)
         sender = asyncio.get_running_loop().create_task(self._send(stream))
         try:
             while (events := await stream.receive()) is not None:

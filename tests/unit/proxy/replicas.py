@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate
 from services.common.put import MessageRun, PutResult
 from services.proxy.options import ProxyOptions
 from services.rpc.local import LocalChannel
-from services.rpc.service import Call, Channel, Service
+from services.rpc.service import Call, Channel, ClientStream, Method, Service
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.unit.proxy.fake_broker import FakeBroker
 from tests.unit.proxy.virtual import LoopClock
@@ -48,6 +49,45 @@ class GroupLog(FakeBroker):
         ]
 
 
+class Way:
+    """A channel to a replica: what is under way is lost when that dies, and a connection is made anew when it is back.
+
+    Args:
+        replica: where it leads.
+        clock: for deadlines.
+    """
+
+    def __init__(self, replica: "Replica", clock: Clock) -> None:
+        self._replica = replica
+        self._clock = clock
+        self._connection = LocalChannel(replica.service, clock=clock)
+        self._closed = False
+
+    async def lose(self) -> None:
+        """The replica dies."""
+        lost = self._connection
+        if not self._closed:
+            self._connection = LocalChannel(self._replica.service, clock=self._clock)
+        await lost.close()
+
+    async def call(
+        self, method: Method[Any, Any], request: Any, *, timeout_s: float | None = None, metadata: Any = None
+    ) -> Any:
+        """Call a unary method."""
+        if not self._replica.alive:
+            raise NotProcessedError(f"no connection to {self._replica.address}")
+        return await self._connection.call(method, request, timeout_s=timeout_s, metadata=metadata)
+
+    def open(self, method: Method[Any, Any], *, metadata: Any = None) -> ClientStream[Any, Any]:
+        """Begin a streaming call."""
+        return self._connection.open(method, metadata=metadata)
+
+    async def close(self) -> None:
+        """End every call."""
+        self._closed = True
+        await self._connection.close()
+
+
 class Replica:
     """One process of a group.
 
@@ -66,7 +106,7 @@ class Replica:
         self.before_answer: Callable[[str], None] | None = None
         self.hangs = asyncio.Event()
         self.hangs.set()
-        self.channels: list[LocalChannel] = []
+        self.ways: list[Way] = []
         self.service = Service()
         for path, (method, handler) in log.service.unary_handlers.items():
             self.service.unary(method, self._wrapped(path, handler))
@@ -76,9 +116,8 @@ class Replica:
     async def kill(self) -> None:
         """End it: its connections are lost, and no new ones come about."""
         self.alive = self.leads = False
-        channels, self.channels = self.channels, []
-        for channel in channels:
-            await channel.close()
+        for way in self.ways:
+            await way.lose()
 
     def _wrapped(self, path: str, handler: Callable[[Call, Any], Awaitable[Any]]) -> Callable[[Call, Any], Any]:
         async def handle(call: Call, request: Any) -> Any:
@@ -135,9 +174,9 @@ class Groups(World):
 
     def _connect(self, info: BrokerInfo) -> Channel:
         (replica,) = (one for one in self.replicas[info.name] if one.address == info.address)
-        channel = LocalChannel(replica.service, clock=self.clock)
-        replica.channels.append(channel)
-        return channel
+        way = Way(replica, self.clock)
+        replica.ways.append(way)
+        return way
 
     def tell(self, name: str, number: int | None) -> None:
         """Tell the proxy who leads a group; None: nobody does."""

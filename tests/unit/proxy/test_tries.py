@@ -1,0 +1,96 @@
+"""What follows a try that did not go well: no I/O, no time but what it is told."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.proxy.gates import ANYWHERE
+from services.proxy.no_master_error import NoMasterError
+from services.proxy.tries import NOBODY_S, Fault, SendTries, Step, fault_of, give_up_at
+from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
+
+GROUPS = ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (NotProcessedError("refused"), Fault.NOT_REACHED),
+        (NotProcessedError("no connection in time", GrpcStatus.DEADLINE_EXCEEDED), Fault.NOT_REACHED),
+        (NoMasterError("a", known=True), Fault.NO_MASTER),
+        (RpcError(GrpcStatus.UNAVAILABLE, "lost"), Fault.IN_DOUBT),
+        (RpcError(GrpcStatus.DEADLINE_EXCEEDED, "too slow"), Fault.IN_DOUBT),
+        (RpcError(GrpcStatus.CANCELLED, "by its handler"), Fault.IN_DOUBT),
+        (RpcError(GrpcStatus.INTERNAL, "the handler failed"), None),
+        (RpcError(GrpcStatus.RESOURCE_EXHAUSTED, "too long"), None),
+        (StatusError(Code.HA_NOT_AVAILABLE, "does not lead"), Fault.NOT_LEADING),
+        (StatusError(Code.SLAVE_PERSISTENCE_TIMEOUT, "deposed meanwhile"), Fault.IN_DOUBT),
+        (StatusError(Code.TOO_MANY_REQUESTS, "too much"), Fault.BUSY),
+        (StatusError(Code.MASTER_PERSISTENCE_TIMEOUT, "the disk is full"), None),
+        (StatusError(Code.TOPIC_NOT_FOUND, "no"), None),
+    ],
+)
+def test_what_failures_mean(error: StatusError | RpcError, fault: Fault | None) -> None:
+    assert fault_of(error) is fault
+
+
+def test_until_when() -> None:
+    assert give_up_at(10.0, None, 0.3, 10.0, there=True) == 20.0
+    assert give_up_at(10.0, None, 0.3, 10.0, there=False) == 10.0 + NOBODY_S
+    assert give_up_at(10.0, 12.0, 0.3, 10.0, there=True) == 11.7
+    assert give_up_at(10.0, 60.0, 0.3, 10.0, there=True) == 20.0
+
+
+def test_a_bound_send_waits_where_it_belongs() -> None:
+    tries = SendTries(only=("a", 3))
+    for fault in (Fault.NO_MASTER, Fault.NOT_REACHED, Fault.NOT_LEADING, Fault.IN_DOUBT):
+        assert tries.failed(("a", 3), fault, GROUPS, GROUPS, GROUPS) is Step.WAIT
+        assert (tries.place, tries.gate) == (("a", 3), "a")
+    tries.look(("b",))
+    assert tries.place == ("a", 3), "also when its group is gone"
+
+
+faults = st.sampled_from(Fault)
+groups = st.frozensets(st.sampled_from(GROUPS))
+
+
+@given(st.lists(st.tuples(faults, groups, groups, groups, st.integers(0, 99)), max_size=30), st.booleans())
+def test_whatever_goes_wrong(
+    story: list[tuple[Fault, frozenset[str], frozenset[str], frozenset[str], int]], bound: bool
+) -> None:
+    """Nothing is sent elsewhere that may be stored at a group that is there; every group is tried before it waits."""
+    tries = SendTries(only=("a", 0) if bound else None)
+    doubted: str | None = None
+    ever = False
+    for fault, names, led, sound, chance in story:
+        led &= names
+        sound &= led
+        tries.look(names)
+        if doubted is not None and doubted not in names:
+            doubted = None
+        place = tries.place
+        if place is None:
+            open_ = sorted(led - tries.past) or sorted(led)
+            place = (open_[chance % len(open_)], chance % 4) if open_ else None
+        if place is None:
+            fault = Fault.NO_MASTER
+        step = tries.failed(place, fault, names, led, sound)
+        if fault is Fault.IN_DOUBT and place is not None:
+            ever = True
+            doubted = place[0] if place[0] in names else None
+        assert tries.in_doubt is ever
+        if doubted is not None:
+            assert tries.place is not None
+            assert tries.place[0] == doubted
+        if bound:
+            assert tries.gate == "a"
+        if tries.place is not None:
+            assert step is (Step.TELL if fault is Fault.BUSY else Step.WAIT)
+            continue
+        assert tries.gate == ANYWHERE
+        if step is Step.ELSEWHERE:
+            assert led - tries.past
+        elif step is Step.WAIT:
+            assert not tries.past
