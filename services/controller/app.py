@@ -14,6 +14,8 @@ from services.common.clock import Clock
 from services.common.disk import Disk
 from services.common.errors import ConfigurationError, StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from services.controller.checkpoint_carrier import CheckpointCarrier
+from services.controller.checkpoint_sync import CheckpointSync
 from services.controller.cluster_state import ClusterState
 from services.controller.documents import CLUSTER, cluster_document, cluster_of
 from services.controller.file_state_store import FileStateStore
@@ -22,7 +24,7 @@ from services.controller.group_keeper import GroupKeeper
 from services.controller.hand_over import HandOvers
 from services.controller.leadership import Leadership
 from services.controller.lease import LeaseHolder
-from services.controller.metrics import ControllerMetrics, GroupMetrics
+from services.controller.metrics import CheckpointMetrics, ControllerMetrics, GroupMetrics
 from services.controller.options import ControllerOptions
 from services.controller.overseer import Overseer
 from services.controller.private_disk import PrivateDisk
@@ -117,6 +119,15 @@ class ControllerApp:
             groups,
             check,
         )
+        interval_s = replication.checkpoint_interval_ms / 1000
+        self.checkpoints = CheckpointSync(interval_s, replication.checkpoints_at_once_max)
+        self._carrier = CheckpointCarrier(
+            self.checkpoints,
+            self.roles,
+            clock,
+            interval_s,
+            CheckpointMetrics(registry, self.checkpoints, clock),
+        )
         self._hand_overs = HandOvers(self.overseer, self.roles, replication.hand_over_ms / 1000, clock, groups)
         self._timers = Timers(self._keeper, broker_channels)
         self._processes = Processes()
@@ -149,7 +160,7 @@ class ControllerApp:
         from services.controller.status_admin import status_router
         from services.controller.timer_admin import timer_router
 
-        views = GroupViews(self.overseer, self._clock)
+        views = GroupViews(self.overseer, self.checkpoints, self._clock)
         router = admin_router(self._options, self._keeper, self._leadership.check)
         router.include_router(status_router(self._keeper, self._processes, views))
         router.include_router(timer_router(self._timers))
@@ -169,6 +180,7 @@ class ControllerApp:
             ConfigurationError: the store belongs to a cluster of another name.
             OSError: the store cannot be used.
         """
+        self._carrier.start()
         await self._leadership.start()
         self._metrics.read_from(self._gauges())
         self._started = True
@@ -176,6 +188,7 @@ class ControllerApp:
     async def stop(self) -> None:
         """End the streams of those who watch, finish the changes that wait, take no more."""
         self._started = False
+        await self._carrier.stop()
         await self._leadership.stop()
         await self.roles.close()
         await self._store.close()

@@ -86,12 +86,12 @@ class FailureDetector(Generic[Key]):
         self._looked_at = None
 
     def time_passed(self, now: float) -> None:
-        """To be called several times a second: takes the time during which this process itself stood still from what
-        everybody's silence has lasted, for their reports wait to be read.
+        """To be called several times a second, and before anybody's standing is asked: takes the time during which this
+        process itself stood still from what everybody's silence has lasted, for their reports wait to be read.
         """
         if self._looked_at is not None and (stood_still_s := now - self._looked_at) > _STALL_S:
             for watched in self._watched.values():
-                watched.heard_at += stood_still_s
+                watched.heard_at = min(now, watched.heard_at + stood_still_s)
         self._looked_at = now
 
     def standing(self, key: Key, now: float) -> Standing:

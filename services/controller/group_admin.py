@@ -11,6 +11,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import ReplicaLag
 from services.controller.admin import Refusal
 from services.controller.broker_group import NO_MASTER, GroupState
+from services.controller.checkpoint_sync import CheckpointSync
 from services.controller.group_policy import Standing, trouble
 from services.controller.hand_over import HandOvers
 from services.controller.overseer import Overseer
@@ -39,7 +40,7 @@ class ReplicaView(BaseModel):
 
 
 class CheckpointView(BaseModel):
-    """How fresh the master's progress is that slaves have."""
+    """How fresh the master's progress is that slaves have: of the one that is furthest behind."""
 
     version: int
     age_ms: int
@@ -87,11 +88,13 @@ class GroupViews:
 
     Args:
         overseer: watches over them.
+        checkpoints: knows how fresh the progress is that slaves hold.
         clock: the time.
     """
 
-    def __init__(self, overseer: Overseer, clock: Clock) -> None:
+    def __init__(self, overseer: Overseer, checkpoints: CheckpointSync, clock: Clock) -> None:
         self._overseer = overseer
+        self._checkpoints = checkpoints
         self._clock = clock
 
     def all(self) -> list[BrokerGroupView]:
@@ -115,7 +118,7 @@ class GroupViews:
             master=None if state is None or state.master == NO_MASTER else state.master,
             sync_state_set=[] if state is None else sorted(state.sync_state_set),
             trouble=trouble(state, sight),
-            checkpoint=None,
+            checkpoint=self._checkpoint(name),
             replicas=[
                 self._replica(name, number, state, seen.standing, lags.get(number))
                 for number, seen in sorted(sight.items())
@@ -158,6 +161,17 @@ class GroupViews:
             lag_ms=None if lag is None else lag.behind_ms,
             heard_ms=None if silent_s is None else round(silent_s * 1000),
             checkpoint_version=0 if report is None else report.checkpoint_version,
+        )
+
+    def _checkpoint(self, name: str) -> CheckpointView | None:
+        """Of the slave that is furthest behind; None while none of them has one."""
+        ages = self._checkpoints.ages(name, self._clock.monotonic())
+        oldest = max(ages, key=lambda age: age.age_s, default=None)
+        if oldest is None or all(age.took_s is None for age in ages):
+            return None
+        took_s = max(age.took_s or 0.0 for age in ages)
+        return CheckpointView(
+            version=oldest.version, age_ms=round(oldest.age_s * 1000), duration_ms=round(took_s * 1000)
         )
 
     def _lags(self, state: GroupState | None) -> dict[int, ReplicaLag]:

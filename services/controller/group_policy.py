@@ -32,7 +32,7 @@ class Seen:
     Args:
         standing: whether it lives.
         report: what it said last; None if it has said nothing yet.
-        began_anew: the epoch that was the latest when it registered without leading; None if it led.
+        began_anew: the latest epoch that its process may have begun without leading (`begins_anew`); None if it led.
     """
 
     standing: Standing
@@ -95,9 +95,31 @@ def route(name: str, state: GroupState | None, sight: Sight) -> BrokerInfo | Non
     return None
 
 
+def begins_anew(state: GroupState | None, report: ReplicaReport) -> int | None:
+    """The latest epoch that an earlier process of a replica may have led, given a first report; None if this leads.
+
+    What that had received but not synced may be gone, so the epoch must not go on: in place of what it lost there would
+    be other records of the same epoch.
+    """
+    if report.leading:
+        return None
+    return max(0 if state is None else state.epoch, report.epoch, report.last_epoch)
+
+
+def may_hear(state: GroupState | None, number: int, report: ReplicaReport, began_anew: int | None) -> bool:
+    """Whether a replica is told how its group is now.
+
+    One that has to stay out hears nothing, and a recorded master that began anew hears nothing before the next epoch:
+    it would lead the old one again, in which others may have of its records what it has lost.
+    """
+    if state is None or strangers(state, {number: report}) or state.is_wiped(number, report.identity):
+        return False
+    return state.master != number or not _began_anew(began_anew, state)
+
+
 def trouble(state: GroupState | None, sight: Sight) -> str:
     """Why the group has no living master, in a sentence for an operator; empty if it has one."""
-    reports = _living(sight)
+    reports = {n: seen.report for n, seen in sight.items() if seen.standing is not Standing.DEAD and seen.report}
     if state is None:
         missing = missing_members(reports)
         return (
@@ -120,7 +142,7 @@ def trouble(state: GroupState | None, sight: Sight) -> str:
             "old volume back, or choose a master by an unclean election"
         )
     away = [n for n in sorted(state.sync_state_set) if n not in reports]
-    return f"waits for {_replicas(away)}, the only ones that have every acknowledged message" if away else ""
+    return f"waits for {_replicas(away)}: nobody else has every acknowledged message" if away else ""
 
 
 def _living(sight: Sight) -> dict[int, ReplicaReport]:
@@ -145,7 +167,11 @@ def _master_is_gone(state: GroupState, sight: Sight) -> bool:
     if state.master == NO_MASTER:
         return True
     seen = sight.get(state.master, _NOT_SEEN)
-    return seen.standing is Standing.DEAD or seen.began_anew == state.epoch
+    return seen.standing is Standing.DEAD or _began_anew(seen.began_anew, state)
+
+
+def _began_anew(epoch: int | None, state: GroupState) -> bool:
+    return epoch is not None and epoch >= state.epoch
 
 
 def _may_come_back(state: GroupState, number: int, seen: Seen) -> bool:

@@ -83,7 +83,7 @@ class HandOvers:
         """
         state = self._overseer.groups.states.get(group)
         sight = self._overseer.sight(group)
-        reports = {n: s.report for n, s in sight.items() if s.standing is Standing.LIVING and s.report is not None}
+        reports = {n: s.report for n, s in sight.items() if s.standing is not Standing.DEAD and s.report is not None}
         if state is None and not reports:
             raise _unknown(group)
         if state is not None:

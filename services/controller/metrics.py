@@ -1,10 +1,14 @@
 """What the controller counts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from services.common.clock import Clock
 from services.controller.broker_group import GroupState
+from services.controller.checkpoint_sync import CheckpointSync
 
 
 class GroupMetrics:
@@ -60,6 +64,61 @@ class GroupMetrics:
         self._without.clear()
         self._epoch.clear()
         self._members.clear()
+
+
+class CheckpointMetrics(Collector):
+    """What is shown of checkpoint sync.
+
+    Args:
+        registry: where it is shown.
+        sync: decides, and knows how fresh what slaves hold is.
+        clock: the time.
+    """
+
+    def __init__(self, registry: CollectorRegistry, sync: CheckpointSync, clock: Clock) -> None:
+        self._sync = sync
+        self._clock = clock
+        self.durations = Histogram(
+            "popwheel_controller_checkpoint_sync_seconds",
+            "How long it took to bring a master's progress to a slave's disk",
+            buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10),
+            registry=registry,
+        )
+        self.failures = Counter(
+            "popwheel_controller_checkpoint_failures",
+            "Masters that did not tell their progress, slaves that did not store it, or refused it",
+            ["step"],
+            registry=registry,
+        )
+        self._fetched = Counter(
+            "popwheel_controller_checkpoint_fetches",
+            "Answers of masters: all of their progress, or what has changed",
+            ["kind"],
+            registry=registry,
+        )
+        self._bytes = Counter(
+            "popwheel_controller_checkpoint_fetched_bytes", "Size of these answers", ["kind"], registry=registry
+        )
+        registry.register(self)
+
+    def fetched(self, size_bytes: int, *, whole: bool) -> None:
+        """A master has told its progress."""
+        kind = "whole" if whole else "difference"
+        self._fetched.labels(kind).inc()
+        self._bytes.labels(kind).inc(size_bytes)
+
+    def collect(self) -> Iterator[Metric]:
+        """How fresh what slaves hold is, now."""
+        ages = GaugeMetricFamily(
+            "popwheel_controller_checkpoint_age_seconds",
+            "How old the progress of its master is that a living slave holds on its disk",
+            labels=("broker", "replica"),
+        )
+        now_s = self._clock.monotonic()
+        for name in self._sync.names():
+            for age in self._sync.ages(name, now_s):
+                ages.add_metric((name, str(age.replica)), age.age_s)
+        yield ages
 
 
 class ControllerMetrics:

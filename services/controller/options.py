@@ -78,6 +78,9 @@ class ReplicationOptions(BaseModel):
     checkpoint_interval_ms: int = Field(
         default=3000, ge=100, le=600_000, description="How often slaves are given the progress of their master."
     )
+    checkpoints_at_once_max: int = Field(
+        default=32, ge=1, le=1000, description="How many masters are asked for their progress at a time."
+    )
     lease_ms: int = Field(
         default=2000,
         ge=100,

@@ -13,7 +13,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, BrokerInf
 from services.controller.broker_group import NO_MASTER, GroupState, IllegalStepError
 from services.controller.cluster_state import ClusterState
 from services.controller.group_keeper import Decision, GroupKeeper
-from services.controller.group_policy import Sight, Standing, route, settle, strangers
+from services.controller.group_policy import Sight, Standing, begins_anew, may_hear, route, settle
 from services.controller.metrics import GroupMetrics
 from services.controller.options import ReplicationOptions
 from services.controller.replicas import Key, Replicas, Session, check_report
@@ -117,9 +117,8 @@ class Overseer:
             StatusError: BAD_REQUEST for a report that cannot be.
         """
         check_report(report)
-        state = self.groups.states.get(report.group)
-        epoch = 0 if state is None else state.epoch
-        session = Session(report, self._clock.wall_ms(), None if report.leading else epoch, wake)
+        anew = begins_anew(self.groups.states.get(report.group), report)
+        session = Session(report, self._clock.wall_ms(), anew, wake)
         older = self.replicas.came(session, self._clock.monotonic())
         if older is not None:
             older.end(
@@ -157,15 +156,10 @@ class Overseer:
         self.look_at(group)
 
     def message_for(self, session: Session) -> BrokerGroup | None:
-        """What a replica is to know of its group now; None if it is unknown, or the replica has to stay out.
-
-        A recorded master that has begun anew hears nothing before the next epoch: it would lead the old one again.
-        """
+        """What a replica is to know of its group now; None if nothing (`may_hear`)."""
         group, number = session.key
         state = self.groups.states.get(group)
-        if state is None or strangers(state, {number: session.report}):
-            return None
-        if state.master == number and session.began_anew == state.epoch:
+        if state is None or not may_hear(state, number, session.report, session.began_anew):
             return None
         now = self._clock.monotonic()
         living = [n for n in state.replicas if self._standing(group, n, now) in (Standing.LIVING, Standing.SILENT)]
@@ -207,7 +201,6 @@ class Overseer:
         """See whom nobody has heard of for too long, and try again what could not be stored."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            self.replicas.time_passed(self._clock.monotonic())
             for group in self.names():
                 if group in self._unsettled or self._seen.get(group) != _outline(self.sight(group)):
                     self.look_at(group)

@@ -29,7 +29,7 @@ class Session:
     Args:
         report: what it said last.
         since_ms: since when, wall clock.
-        began_anew: the latest epoch when it came, if it did not lead then; None if it did.
+        began_anew: as `begins_anew` said when it came.
         wake: called when there is something new for it, or it has to end.
         refusal: why the stream has to end; None while it may go on.
     """
@@ -103,18 +103,15 @@ class Replicas:
         """Nobody is there."""
         self._detector.refused(key, probe)
 
-    def time_passed(self, now: float) -> None:
-        """To be called several times a second."""
-        self._detector.time_passed(now)
-
     def sight(self, group: str, numbers: Iterable[int], now: float) -> Sight:
-        """How the replicas of a group look now.
+        """How the replicas of a group look now; to be asked for some group several times a second.
 
         Args:
             group: its name.
             numbers: those that are recorded; the registered ones are looked at as well.
             now: the time.
         """
+        self._detector.time_passed(now)
         wanted = {*numbers, *(number for name, number in self._sessions if name == group)}
         return {number: self._seen((group, number), now) for number in wanted}
 

@@ -1,0 +1,53 @@
+"""A state store in memory that several controllers share, and that can be away or slow."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from services.controller.documents import Document
+from services.controller.state_store import ConflictError, Stored
+
+
+class MemoryStore:
+    """A `StateStore`.
+
+    `history` has every contents that each document ever had, in order.
+    """
+
+    def __init__(self) -> None:
+        self.history: dict[str, list[Any]] = {}
+        self.away = False
+        self.lost_answers = 0
+        """So many of the next writes are stored, and yet fail."""
+
+    async def read(self, name: str) -> Stored | None:
+        await self._turn()
+        found = self.history.get(name)
+        return None if found is None else Stored(json.loads(found[-1]), str(len(found)))
+
+    async def write(self, name: str, document: Document, expected: str | None) -> str:
+        await self._turn()
+        contents = self.history.setdefault(name, [])
+        if (str(len(contents)) if contents else None) != expected:
+            raise ConflictError(name)
+        contents.append(json.dumps(document))
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise OSError("the answer was lost")
+        return str(len(contents))
+
+    async def versions(self) -> Mapping[str, str]:
+        await self._turn()
+        return {name: str(len(contents)) for name, contents in self.history.items() if contents}
+
+    async def close(self) -> None:
+        pass
+
+    def where(self, name: str) -> str:
+        return f"memory:{name}"
+
+    async def _turn(self) -> None:
+        await asyncio.sleep(0)
+        if self.away:
+            raise OSError("the store is away")
