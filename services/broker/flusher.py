@@ -187,7 +187,7 @@ class Flusher:
         if marks is None or self._failed is not None or self._ended is not None:
             return
         if not marks.enough:
-            _fail_all(self._waiting, too_few_replicas())
+            _fail_all(self._waiting, _replicas_lost())
         self._confirm(marks.held_position if self._mode == "async" else marks.confirmed_position)
         _let_go(self._waiting_held, marks.held_position)
         _let_go(self._waiting_settled, marks.replicated_position)
@@ -249,6 +249,15 @@ def _fail_all(queue: _Waiting, error: StatusError) -> None:
         _, future = queue.popleft()
         if not future.done():
             future.set_exception(error)
+
+
+def _replicas_lost() -> StatusError:
+    """The answer to a send that is written already when replicas are lost without which it is not acknowledged."""
+    return StatusError(
+        Code.SLAVE_PERSISTENCE_TIMEOUT,
+        "too few replicas of this broker are in sync now (broker.replication.min_in_sync_replicas); "
+        "the message is written, but whether it will stay can't be told",
+    )
 
 
 def too_few_replicas() -> StatusError:

@@ -336,8 +336,10 @@ class Leading:
 
 
 def leads_no_more(name: str) -> StatusError:
-    """The answer to those who wait at a broker that was deposed."""
+    """The answer to those who wait at a broker that was deposed: not HA_NOT_AVAILABLE, which says that nothing was done
+    and lets a proxy send messages to another group.
+    """
     return StatusError(
-        Code.HA_NOT_AVAILABLE,
+        Code.SLAVE_PERSISTENCE_TIMEOUT,
         f"the broker {name} has another master now; whether this has come about can't be told here, ask again",
     )
