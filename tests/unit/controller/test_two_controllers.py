@@ -1,0 +1,195 @@
+"""Two controllers on one store: one leads, the other waits and says so; even two that lead do no harm."""
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.common.errors import StatusError
+from services.common.http import make_http_app
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import EnsureTopicRequest, TopicType, WatchRequest
+from services.controller.broker_group import NO_MASTER
+from services.controller.documents import group_document_name, group_of
+from services.controller.lease import Lease
+from services.rpc.local import LocalChannel
+from services.rpc.methods import ENSURE_TOPIC, WATCH
+from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Machines, make_controller, until
+from tests.unit.controller.memory_store import MemoryStore
+
+LEASE_S = 0.4
+
+
+class Pair:
+    """Two controllers, `one` and `two`."""
+
+    def __init__(self, folder: Path, store: MemoryStore | None) -> None:
+        self.store = store
+        self.machines = Machines()
+        shared = {"store": {"folder": str(folder / "shared")}} if store is None else {}
+        self.apps = [
+            make_controller(folder / name, self.machines, store, f"{name}:1", **shared) for name in ("one", "two")
+        ]
+        self.channels = [LocalChannel(app.service) for app in self.apps]
+
+    def leading(self) -> list[int]:
+        """Which of them lead."""
+        return [number for number, app in enumerate(self.apps) if app.leads]
+
+
+@asynccontextmanager
+async def pair(folder: Path, store: MemoryStore | None = None) -> AsyncIterator[Pair]:
+    """Both started, the first one leads."""
+    async with AsyncExitStack() as stack:
+        made = Pair(folder, store)
+        for app, channel in zip(made.apps, made.channels, strict=True):
+            await app.start()
+            stack.push_async_callback(app.stop)
+            stack.push_async_callback(channel.close)
+        assert made.leading() == [0]
+        yield made
+
+
+async def make_topic(channel: LocalChannel, name: str) -> None:
+    await channel.call(ENSURE_TOPIC, EnsureTopicRequest(name=name, type=TopicType.NORMAL))
+
+
+@pytest.mark.parametrize("on_files", [False, True], ids=["memory", "files"])
+async def test_who_does_not_lead_names_the_one_that_does(tmp_path: Path, on_files: bool) -> None:
+    async with pair(tmp_path, None if on_files else MemoryStore()) as both:
+        replica = FakeReplica(0)
+        await replica.join(both.channels[1])
+        await until(lambda: replica.refusal is not None)
+        watch = both.channels[1].open(WATCH)
+        await watch.send([WatchRequest(process="p")])
+        refusals = [replica.refusal]
+        for attempt in (watch.receive(), make_topic(both.channels[1], "a")):
+            with pytest.raises(StatusError) as caught:
+                await attempt
+            refusals.append(caught.value)
+        for refusal in refusals:
+            assert isinstance(refusal, StatusError)
+            assert (refusal.code, "one:1" in refusal.message) == (Code.HA_NOT_AVAILABLE, True)
+        assert both.apps[1].health() is None  # it is well, and waits
+        api = make_http_app("test", "0", CollectorRegistry(), {}, [both.apps[1].admin])
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://two/api/v1") as http:
+            for path in ("/cluster", "/brokers", "/topics", "/cluster/status"):
+                answer = await http.get(path)
+                assert answer.json()["code"] == "HA_NOT_AVAILABLE"
+                assert "admin-of-one:1" in answer.json()["message"]
+        replica.cut()
+
+
+@pytest.mark.parametrize("on_files", [False, True], ids=["memory", "files"])
+async def test_when_the_leader_stops_the_other_goes_on_at_once(tmp_path: Path, on_files: bool) -> None:
+    async with pair(tmp_path, None if on_files else MemoryStore()) as both:
+        await make_topic(both.channels[0], "a")
+        replica = FakeReplica(0)
+        both.machines.add(replica)
+        await replica.join(both.channels[0])
+        await until(lambda: replica.leads == 1)
+        began = time.perf_counter()
+        await both.apps[0].stop()
+        await until(lambda: both.leading() == [1])
+        assert time.perf_counter() - began < LEASE_S
+        assert isinstance(replica.refusal, StatusError)
+        assert replica.refusal.code == Code.HA_NOT_AVAILABLE
+        replica.cut()
+        await replica.join(both.channels[1])
+        await make_topic(both.channels[1], "b")
+        assert sorted(both.apps[1].state.topics) == ["a", "b"]
+        assert both.apps[1].state.receipt_key == both.apps[0].state.receipt_key
+        assert both.apps[1].state.brokers[GROUP].epoch == 1
+        replica.cut()
+
+
+async def test_when_the_leader_hangs_the_other_takes_over_and_the_first_steps_down(tmp_path: Path) -> None:
+    async with pair(tmp_path, MemoryStore()) as both:
+        watch = both.channels[0].open(WATCH)
+        await watch.send([WatchRequest(process="p")])
+        assert await watch.receive() is not None
+        leadership = both.apps[0]._leadership
+        assert leadership._task is not None
+        leadership._task.cancel()  # it does not renew its lease any more
+        began = time.perf_counter()
+        await until(lambda: both.leading() == [1])
+        assert LEASE_S * 0.5 < time.perf_counter() - began < 3 * LEASE_S
+        leadership._task = asyncio.create_task(leadership._run(both.store))  # type: ignore[arg-type]
+        with contextlib.suppress(StatusError):
+            while await watch.receive() is not None:  # its watchers are sent away
+                pass
+        with pytest.raises(StatusError, match="two:1"):
+            await make_topic(both.channels[0], "a")
+
+
+async def test_two_that_both_lead_overwrite_nothing_of_one_another(tmp_path: Path) -> None:
+    """Each believes for good that it leads: topics of both are kept, and no epoch gets two masters."""
+    store = MemoryStore()
+    machines = Machines()
+    apps = [make_controller(tmp_path / name, machines, store, f"{name}:1") for name in ("one", "two")]
+    for app in apps:
+        app._leadership._store = None  # so that no lease is asked
+        await app.start()
+    channels = [LocalChannel(app.service) for app in apps]
+    dice = random.Random(5)
+    replicas = [FakeReplica(number) for number in range(3)]
+    machines.add(*replicas)
+    heard: dict[int, set[int]] = {}
+    for step in range(40):
+        for number, replica in enumerate(replicas):
+            if dice.random() < 0.3:
+                replica.kill()
+                replicas[number] = replica.next_life()
+                machines.add(replicas[number])
+                await replicas[number].join(dice.choice(channels))
+        with contextlib.suppress(StatusError):
+            await make_topic(channels[step % 2], f"t-{step}")
+        for replica in replicas:
+            if replica.leads is not None:
+                with contextlib.suppress(StatusError):
+                    await replica.ask_for_set(dice.choice(channels), 0, 1, 2)
+        await asyncio.sleep(0.02)
+        for replica in replicas:
+            for group in replica.heard:
+                if group.master != NO_MASTER:
+                    heard.setdefault(group.epoch, set()).add(group.master)
+    states = [group_of(_parsed(contents), "memory") for contents in store.history[group_document_name(GROUP)]]
+    for old, new in pairwise(states):
+        assert new.version == old.version + 1
+        assert new.epoch in (old.epoch, old.epoch + 1)
+        assert new.epoch == old.epoch or new.master in old.sync_state_set
+    assert all(len(masters) == 1 for masters in heard.values())
+    assert len(heard) > 5
+    topics = {topic["name"] for topic in _parsed(store.history["cluster"][-1])["topics"]}
+    assert topics == {f"t-{step}" for step in range(40)}
+    for replica in replicas:
+        replica.kill()
+    for channel, app in zip(channels, apps, strict=True):
+        await channel.close()
+        await app.stop()
+
+
+async def test_a_damaged_lease_is_said_and_nobody_leads(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with pair(tmp_path, store) as both:
+        store.history["lease"].append('{"holder": 7}')
+        await until(lambda: both.leading() == [])
+
+
+def test_a_lease_is_read_back() -> None:
+    lease = Lease("life", "one:1", "admin:1", 7)
+    assert Lease.of(lease.document()) == lease
+
+
+def _parsed(contents: str) -> dict[str, list[dict[str, str]]]:
+    parsed: dict[str, list[dict[str, str]]] = json.loads(contents)
+    return parsed
