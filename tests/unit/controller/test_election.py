@@ -1,0 +1,152 @@
+"""Who may become master, and of what a group that the store does not know is made."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from services.common.errors import StatusError
+from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
+from services.controller.broker_group import (
+    NO_MASTER,
+    GroupState,
+    IllegalStepError,
+    ReplicaRecord,
+    follow_up,
+)
+from services.controller.documents import group_document, group_of
+from services.controller.election import elect, found, missing_members, most_complete
+from services.controller.group_policy import Seen, Standing, route, settle, trouble
+
+
+def report(number: int, epoch: int = 0, end: int = 0, **more: Any) -> ReplicaReport:
+    return ReplicaReport(
+        group="b",
+        replica=number,
+        address=f"r{number}:1",
+        identity=more.pop("identity", b"%d" % number),
+        last_epoch=epoch,
+        end_position=end,
+        **more,
+    )
+
+
+def reports(*all_of_them: ReplicaReport) -> dict[int, ReplicaReport]:
+    return {each.replica: each for each in all_of_them}
+
+
+def state(*members: int, master: int = 0, epoch: int = 3, version: int = 5) -> GroupState:
+    records = {number: ReplicaRecord(number, f"r{number}:1", b"%d" % number) for number in range(3)}
+    return GroupState("b", version, epoch, master, frozenset(members), records)
+
+
+def living(*all_of_them: ReplicaReport) -> dict[int, Seen]:
+    return {each.replica: Seen(Standing.LIVING, each) for each in all_of_them}
+
+
+def test_the_log_decides_first_by_epoch_then_by_length_then_by_number() -> None:
+    assert most_complete({}) is None
+    assert most_complete(reports(report(0, 2, 900), report(1, 3, 100), report(2, 3, 100))) == 1
+    assert most_complete(reports(report(0, 3, 100), report(2, 3, 101))) == 2
+
+
+def test_only_members_that_are_what_they_were_and_stay_are_elected() -> None:
+    assert elect(state(0, 1), reports(report(1, 1, 1), report(2, 9, 9))) == 1
+    assert elect(state(0, 1), reports(report(1, identity=b"new"))) is None
+    assert elect(state(0, 1), reports(report(1, leaving=True), report(0))) == 0
+    assert elect(state(0, 1), {}) is None
+
+
+def test_a_new_group_is_led_by_the_first() -> None:
+    made = found("b", reports(report(2), report(1)))
+    assert made is not None
+    assert (made.epoch, made.master, made.sync_state_set, sorted(made.replicas)) == (1, 1, {1}, [1, 2])
+    assert follow_up(None, made).version == 1
+    assert found("b", {}) is None
+    assert found("b", reports(report(1, leaving=True))) is None
+
+
+def test_a_lost_group_needs_its_latest_set() -> None:
+    zero, one, two = (report(n, 4, 100 + n, version=6 + (n == 0), sync_state_set=[0, 1]) for n in range(3))
+    assert found("b", reports(one, two)) is None
+    assert missing_members(reports(one, two)) == {0}
+    made = found("b", reports(zero, one, two))
+    assert made is not None
+    assert (made.epoch, made.master, made.version) == (5, 1, 7)  # 2 has more, but is no member
+    assert found("b", reports(report(0), one, two)) is None  # an empty log is no member's
+    assert "replica 0, of the latest" in trouble(None, living(one, two))
+
+
+def test_logs_without_any_word_of_a_set_are_compared_at_once() -> None:
+    made = found("b", reports(report(0), report(1, 0, 10), report(2, 0, 20)))
+    assert made is not None
+    assert (made.epoch, made.master) == (1, 2)
+
+
+def test_nothing_changes_while_all_is_well() -> None:
+    alive = living(report(0, leading=True), report(1))
+    assert settle("b", state(0, 1), alive) is None
+    assert route("b", state(0, 1), alive) is not None
+    assert trouble(state(0, 1), alive) == ""
+    doubtful = {0: Seen(Standing.UNSURE), 1: Seen(Standing.LIVING, report(1))}
+    assert settle("b", state(0, 1), doubtful) is None
+    silent = {0: Seen(Standing.DEAD), 1: Seen(Standing.SILENT, report(1))}
+    assert settle("b", state(0, 1), silent) is None  # not from somebody who may be gone as well
+
+
+def test_routes_say_whether_there_will_be_a_master() -> None:
+    group = state(0, 1)
+    nobody = route("b", group, {1: Seen(Standing.UNSURE)})
+    assert nobody is not None
+    assert (nobody.address, nobody.epoch) == ("", 3)
+    assert route("b", group, {2: Seen(Standing.LIVING, report(2))}) is None
+    assert route("b", group, {}) is None
+    assert route("b", None, {}) is None
+    assert trouble(group, {2: Seen(Standing.LIVING, report(2))}).startswith("waits for replicas 0, 1")
+
+
+def test_a_new_address_and_a_new_replica_are_taken_in() -> None:
+    moved = report(1)
+    moved.address = "elsewhere:1"
+    after = settle("b", state(0, 1), living(report(0, leading=True), moved, report(7)))
+    assert after is not None
+    assert (after.replicas[1].address, after.replicas[7].address) == ("elsewhere:1", "r7:1")
+    assert (after.master, after.sync_state_set, after.epoch) == (0, {0, 1}, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"master": 1}, "a new master begins a new epoch"),
+        ({"epoch": 2}, "epochs grow"),
+        ({"epoch": 4, "master": 2, "sync_state_set": [2]}, "chosen from the set"),
+        ({"epoch": 4, "master": 1, "sync_state_set": [0, 1]}, "alone in the set"),
+        ({"epoch": 5, "master": 1, "sync_state_set": [1]}, "follows the one before"),
+        ({"sync_state_set": []}, "never empty"),
+        ({"sync_state_set": [1]}, "holds the master"),
+        ({"sync_state_set": [0, 9]}, "known replicas"),
+        ({"master": NO_MASTER, "sync_state_set": [0, 1, 2]}, "nobody joins"),
+        ({"name": "other"}, "keeps its name"),
+        ({"version": 4}, "versions grow"),
+        ({"replicas": {}, "sync_state_set": [0]}, "known replicas|not forgotten"),
+    ],
+)
+def test_steps_that_must_never_be(change: dict[str, Any], rule: str) -> None:
+    if "sync_state_set" in change:
+        change = {**change, "sync_state_set": frozenset(change["sync_state_set"])}
+    with pytest.raises(IllegalStepError, match=rule):
+        follow_up(state(0, 1), replace(state(0, 1), **change))
+
+
+def test_an_operator_may_force_a_master_but_not_an_old_epoch() -> None:
+    forced = state(0, 1).elected_unclean(ReplicaRecord(2, "r2:1", b"2"), 9, 20)
+    stored = follow_up(state(0, 1), forced, forced=True)
+    assert (stored.version, stored.epoch, stored.master, stored.sync_state_set) == (21, 10, 2, {2})
+    assert group_of(group_document(stored), "the file") == stored
+
+
+def test_a_master_that_is_none_any_more_is_told_who_is() -> None:
+    with pytest.raises(StatusError, match="that is replica 0 in epoch 3"):
+        state(0, 1).with_sync_state_set(2, 1, 5, [1])
+    with pytest.raises(StatusError, match="it has none now"):
+        state(0, 1, master=NO_MASTER).with_sync_state_set(3, 0, 5, [0])
