@@ -174,6 +174,12 @@ class BrokerApp:
                     self._peers[replica.address] = self._to_replica(replica.address)
                 yield replica.number, self._peers[replica.address]
 
+    async def _repair(self, position: int) -> bool:
+        """Have a damaged record mended by another replica, if there are others; whether it is good then."""
+        if not any(replica.number != self._options.replica for replica in self._group.replicas):
+            return False
+        return await self.repairer.repair(position)
+
     # What it is
 
     @property
@@ -252,7 +258,7 @@ class BrokerApp:
         self._group = replica_files.load_group(self._disk, self._folder)
         alone = set(self._group.sync_state_set) <= {self._options.replica}
         self.checkpoints.load()
-        await self.files.start(alone=alone)
+        await self.files.start(alone=alone, repair=self._repair)
         self.identity = await replica_files.identity(self._disk, self._folder, self._random)
         _log.info(
             "broker recovered",
@@ -350,6 +356,7 @@ class BrokerApp:
         await self._leads.wait()
 
     async def _take_roles(self) -> None:
+        mended_position = -1
         while True:
             await self._group_changed.wait()
             self._group_changed.clear()
@@ -358,9 +365,11 @@ class BrokerApp:
             try:
                 await self._take_role(self._group)
             except CorruptDataError as error:
-                if not await self.repairer.repair(self.files.confirmed_position):
+                position = self.files.confirmed_position
+                if position == mended_position or not await self._repair(position):
                     self._fail(error)
                     return
+                mended_position = position
                 self._group_changed.set()
             except (OSError, StatusError) as error:
                 _log.error("the role could not be taken, trying again", name=self._options.name, error=str(error))
@@ -415,7 +424,7 @@ class BrokerApp:
             self.timer_statistics,
             self._controller,
             self.replication_statistics,
-            self.repairer.repair,
+            self._repair,
             self.hear,
             self._fail,
         )
@@ -465,7 +474,7 @@ class BrokerApp:
             master.address,
             partial(self._to_replica, master.address),
             self.replication_statistics,
-            self.repairer.repair,
+            self._repair,
             self._fail,
         )
         self._following.start()

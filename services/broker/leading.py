@@ -84,6 +84,7 @@ class Leading:
         self._options = options
         self._clock = clock
         self._follower = follower
+        self._repair = repair
         self._on_failure = on_failure
         self._damage_told: set[ConsumeQueue] = set()
         self._cluster_changed = asyncio.Event()
@@ -294,6 +295,7 @@ class Leading:
             await asyncio.sleep(_LET_GO_INTERVAL_S)
             try:
                 self._let_go()
+                await self._mend()
             except OSError as error:
                 _log.error("housekeeping failed, trying again", error=str(error))
 
@@ -305,6 +307,15 @@ class Leading:
                 _log.error(
                     "a queue stands still at a damaged record", topic=queue.topic, queue=queue.queue_id, why=damage
                 )
+
+    async def _mend(self) -> None:
+        """Have damaged records that calls have met mended by another replica, and give them out then (S7)."""
+        damaged = self.core.store.damaged
+        mended = [position for position in sorted(damaged) if await self._repair(position)]
+        damaged.clear()
+        if mended:
+            self.core.popping.damaged.clear()  # what is damaged still is met again
+            self._damage_told.clear()
 
     async def _delete_expired_often(self) -> None:
         while True:

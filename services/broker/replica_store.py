@@ -67,6 +67,7 @@ class ReplicaStore:
         self._appended: deque[StoredRecord] = deque()
         self._appended_bytes = 0
         self._confirmed = 0
+        self._scanned_position = 0
         self._folding: asyncio.TimerHandle | asyncio.Handle | None = None
         self._saved = Checkpoint()
         self.on_folded: Callable[[], None] | None = None
@@ -108,11 +109,12 @@ class ReplicaStore:
 
     # Begin and end
 
-    async def start(self, *, alone: bool) -> None:
+    async def start(self, *, alone: bool, repair: Callable[[int], Awaitable[bool]]) -> None:
         """Find out what is there, and fold it.
 
         Args:
             alone: nobody else can have been master since, so all that is there stays.
+            repair: has a damaged record at a position of the log mended; whether it was.
 
         Raises:
             CorruptDataError: acknowledged data is damaged; nothing was changed.
@@ -128,20 +130,42 @@ class ReplicaStore:
             await self._write(saved)
         self._saved = saved
         epochs = self._load_epochs()
-        log, core, store = self.log, self.core, saved.store
-        log.check_contiguous(store.synced_position)
-        begin = core.begin(saved)
-        self.epochs = self._epochs_of_log() if epochs is None else epochs
-        for found in log.scan(begin, store.synced_position):
-            if found.epoch > self.epochs.latest:
-                self.epochs.begin(found.epoch, found.position)
-                self._epochs_unsaved = True
-            if alone or found.position < store.position:
-                core.fold(found)
+        self.log.check_contiguous(saved.store.synced_position)
+        if epochs is not None:
+            self.epochs = epochs
+        tried: set[int] = set()
+        while True:
+            try:
+                begin = self.core.begin(saved)
+                if epochs is None:
+                    self.epochs = epochs = self._epochs_of_log()
+                self._scan(begin, saved, alone=alone)
+                break
+            except CorruptDataError:
+                positions = (self.core.store.damaged or {self._scanned_position}) - tried
+                tried |= positions
+                if not [position for position in positions if await repair(position)]:
+                    raise
+            self._remake_core()
+        log = self.log
         if any(each.position > log.end_position for each in self.epochs):
             self.epochs = EpochHistory(each for each in self.epochs if each.position <= log.end_position)
             self._epochs_unsaved = True
         await self.sync()
+        if not self._disk.exists(self._folder / _CHECKPOINT_NAME):
+            # Before the first record: where there is no checkpoint, all that is there counts as synced.
+            await self._write(self._saved)
+
+    def _scan(self, begin: int, saved: Checkpoint, *, alone: bool) -> None:
+        """Check the log from a position on, and fold what is known to stay."""
+        self._scanned_position = begin
+        for found in self.log.scan(begin, saved.store.synced_position):
+            if found.epoch > self.epochs.latest:
+                self.epochs.begin(found.epoch, found.position)
+                self._epochs_unsaved = True
+            if alone or found.position < saved.store.position:
+                self.core.fold(found)
+            self._scanned_position = found.position + found.length
 
     async def finish(self, epoch: int) -> None:
         """Begin an epoch: fold the rest of the log, and leave it to be written.
@@ -185,7 +209,7 @@ class ReplicaStore:
 
     def read(self, position: int, bytes_max: int) -> bytes:
         """Whole, checked records from `position` on (see `ReplicaLog`)."""
-        data = self.log.read(position, bytes_max)
+        data = self.log.read(position, max(bytes_max, HEADER_BYTES))
         length = length_at(data, 0)
         if length > len(data) and len(data) >= HEADER_BYTES:
             data = self.log.read(position, length)
@@ -427,13 +451,16 @@ class ReplicaStore:
         self.stop_folding()
         if self.before_new_core is not None:
             await self.before_new_core()
+        self._remake_core()
+        self.core.begin(self._saved)
+        if self.on_new_core is not None:
+            self.on_new_core()
+
+    def _remake_core(self) -> None:
         before = self.core
         before.close()
         self.core = self._make_core(self.log)
         self.core.inherit(before)
-        self.core.begin(self._saved)
-        if self.on_new_core is not None:
-            self.on_new_core()
 
     # Epochs
 

@@ -120,13 +120,22 @@ class BrokerServer:
             )
         if not all(run.is_even for run in runs):
             raise StatusError(Code.BAD_REQUEST, "a run is empty or its columns differ in length; nothing was stored")
+        for run in runs:
+            if run.again or run.due_ms:
+                break
+        else:
+            return await self._put_at_once(runs)
         if any(run.again for run in runs):
             return await self._put_again(runs)
-        return await self._put(runs)
+        return await self._put_some_delayed(runs)
 
-    async def _put(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
+    async def _put_new(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
+        """Append what was not stored before."""
         if any(run.due_ms for run in runs):
             return await self._put_some_delayed(runs)
+        return await self._put_at_once(runs)
+
+    async def _put_at_once(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         store = self._core.store
         try:
             appended = store.put_runs(runs)
@@ -142,7 +151,7 @@ class BrokerServer:
         found = [self._again.find(run) if run.again else [None] * len(run.payloads) for run in runs]
         rests = [_without(run, stored) for run, stored in zip(runs, found, strict=True)]
         missing = [rest for rest in rests if rest.payloads]
-        put = iter(await self._put(missing)) if missing else iter(())
+        put = iter(await self._put_new(missing)) if missing else iter(())
         if len(missing) < len(runs):
             await self._flusher.durable(self._core.store.log.end_position)
         results: list[PutResult] = []
@@ -220,7 +229,7 @@ class BrokerServer:
     async def change_invisible(self, call: Call, request: pb.ChangeInvisibleRequest) -> pb.ChangeInvisibleResponse:
         """A message comes at another time."""
         handle = self._core.acking.change_invisible(
-            request.group, request.topic, request.receipt_handle, max(0, request.invisible_ms)
+            request.group, request.topic, request.receipt_handle, max(0, request.invisible_ms), again=request.again
         )
         await self._flusher.held(self._core.store.log.end_position)
         return pb.ChangeInvisibleResponse(receipt_handle=handle)

@@ -26,6 +26,7 @@ QueueName = tuple[str, int]
 _Pending = tuple[int, ConsumeQueue, bytes | bytearray, Sequence[int]]
 """What is appended and not confirmed: the log's end behind it, its queue, the entries for it, their tag hashes."""
 
+_DAMAGED_MAX = 1024
 _READ_GAP_BYTES = 16 * 1024
 """What lies between two records is read with them, up to this many bytes: that costs less than another read."""
 
@@ -100,6 +101,8 @@ class MessageStore:
         self.on_append: Callable[[], None] | None = None
         """Told of each write, if anybody wants to know."""
         self.queues: dict[QueueName, ConsumeQueue] = {}
+        self.damaged: set[int] = set()
+        """Where records stand that were found damaged as they were read; for whoever can have them mended."""
         self.epoch = 1
         self.confirmed_position = 0
 
@@ -217,7 +220,12 @@ class MessageStore:
             CorruptDataError: it is damaged (S7).
             ValueError: it is not held any more.
         """
-        return record.decode(self.log.read(entry.position, entry.length), 0, entry.position)
+        try:
+            return record.decode(self.log.read(entry.position, entry.length), 0, entry.position)
+        except CorruptDataError:
+            if len(self.damaged) < _DAMAGED_MAX:
+                self.damaged.add(entry.position)
+            raise
 
     def read_many(self, entries: Sequence[Entry]) -> list[StoredRecord]:
         """The records that entries lead to, those that stand close together in one read. Raises as `read` does."""
@@ -227,7 +235,12 @@ class MessageStore:
             span = run[-1].position + run[-1].length - start
             data = self.log.read(start, span)
             if len(data) == span:
-                found += [record.decode(data, entry.position - start, entry.position) for entry in run]
+                try:
+                    found += [record.decode(data, entry.position - start, entry.position) for entry in run]
+                except CorruptDataError:
+                    for entry in run:
+                        self.read(entry)  # says which it is
+                    raise
             else:  # a segment ends on the way
                 found += [self.read(entry) for entry in run]
         return found

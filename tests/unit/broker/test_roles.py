@@ -8,7 +8,7 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.rpc import methods
-from tests.unit.broker.group_world import group_of, until
+from tests.unit.broker.group_world import Member, group_of, until
 
 
 async def test_a_slave_has_what_was_answered_and_leads_on() -> None:
@@ -164,3 +164,130 @@ async def test_too_few_replicas_refuse_sends() -> None:
         await second.start()
         await world.in_sync(0, 1)
         assert (await world.put(b"2")).queue_offset == 1
+
+
+def damage(member: Member, body: bytes) -> None:
+    """Let a record rot that holds a body."""
+    for path, contents in member.disk.files().items():
+        if path.suffix == ".log" and body in contents:
+            member.disk.flip_bit(path, 8 * contents.index(body))
+            return
+    raise AssertionError("no record holds it")
+
+
+async def test_a_record_that_is_found_damaged_at_the_start_is_mended() -> None:
+    async with group_of(2) as world:
+        first, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        for number in range(10):
+            await world.put(b"body-%d" % number)
+        await until(lambda: second.alive.files.saved_position == second.end)
+        await second.kill()
+        damage(second, b"body-4")
+        await second.start()
+        assert second.alive.replication_statistics.repaired_records == 1
+        await world.in_sync(0, 1)
+        assert first.log_bytes() == second.log_bytes()
+
+
+async def test_a_record_that_is_met_damaged_is_mended_and_given_out() -> None:
+    async with group_of(2) as world:
+        first, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        for number in range(10):
+            await world.put(b"body-%d" % number)
+        damage(first, b"body-4")
+        given: dict[bytes, str] = {}
+        async with asyncio.timeout(10):
+            while len(given) < 10:
+                given |= await world.pop(1)
+                await asyncio.sleep(0.01)
+        assert first.log_bytes() == second.log_bytes()
+
+
+async def test_a_record_that_a_new_master_finds_damaged_is_mended() -> None:
+    async with group_of(3) as world:
+        _, second, third = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1, 2)
+        await second.alive.following.stop()  # type: ignore[union-attr]
+        second.alive.files.confirm = lambda position: None  # type: ignore[method-assign]
+        second.alive.following.start()  # type: ignore[union-attr]
+        await world.in_sync(0, 1, 2)
+        for number in range(10):
+            await world.put(b"body-%d" % number)
+        second.alive.files._appended.clear()
+        damage(second, b"body-4")
+        await world.members[0].kill()
+        await world.lead(1)
+        assert len(await world.pop()) == 10
+        assert second.alive.replication_statistics.repaired_records == 1
+        await world.in_sync(1, 2)
+        assert second.log_bytes() == third.log_bytes()
+
+
+@pytest.mark.parametrize("ack_mode", ["sync_state_set", "master"])
+@pytest.mark.parametrize("flush", ["sync", "async"])
+async def test_all_modes_replicate(ack_mode: str, flush: str) -> None:
+    replication = {"ack_mode": ack_mode, "heartbeat_ms": 50, "silence_ms_max": 1000}
+    async with group_of(2, replication=replication, flush=flush) as world:
+        first, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        for number in range(50):
+            assert (await world.put(b"%d" % number)).queue_offset == number
+        await world.ack(*(await world.pop(20)).values())
+        await world.in_sync(0, 1)
+        await until(lambda: first.alive.files.confirmed_position == second.alive.files.confirmed_position == first.end)
+        await first.kill()
+        await world.lead(1)
+        assert len(await world.pop()) == 30
+
+
+async def test_what_was_folded_of_a_cut_end_is_made_anew() -> None:
+    """With ack_mode=master a deposed master has folded, and given out, what is cut off."""
+    replication = {"ack_mode": "master", "heartbeat_ms": 50, "silence_ms_max": 1000}
+    async with group_of(2, replication=replication) as world:
+        first, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        await world.put(b"both")
+        await world.in_sync(0, 1)
+        await second.alive.following.stop()  # type: ignore[union-attr]
+        for number in range(10):
+            await world.put(b"lost %d" % number)
+        assert len(await world.pop()) == 11
+        first.reachable = False
+        await world.lead(1)
+        for number in range(3):
+            await world.put(b"new %d" % number)
+        first.reachable = True
+        first.hear(world.group)
+        await world.in_sync(0, 1)
+        assert first.log_bytes() == second.log_bytes()
+        await world.lead(0)
+        assert sorted(await world.pop()) == [b"both", b"new 0", b"new 1", b"new 2"]
+
+
+async def test_all_die_and_come_back() -> None:
+    async with group_of(2) as world:
+        first, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        for number in range(100):
+            await world.put(b"%d" % number)
+        acked = await world.pop(30)
+        await world.ack(*acked.values())
+        for member in world.members:
+            await member.kill("process")
+        for member in world.members:
+            await member.start()
+        await world.lead(1)
+        await world.in_sync(0, 1)
+        assert first.log_bytes() == second.log_bytes()
+        left: set[bytes] = set()
+        while found := await world.pop():
+            left |= set(found)
+        assert left == {b"%d" % number for number in range(100)} - set(acked)
