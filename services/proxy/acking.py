@@ -5,7 +5,8 @@ master now.
 
 When it can't be told whether a call was done it is made again (`reaching`). If it was, the handle is void by then, and
 the broker says so: that is what was asked for, so the client is told OK. It is sure as long as the handle's invisible
-duration lasts: nothing but the client's own calls voids it before.
+duration lasts: nothing but the client's own calls voids it before. Of a changed invisible duration the broker gives the
+new handle once more.
 """
 
 import asyncio
@@ -122,7 +123,13 @@ class Acking:
         invisible_ms = check_changed_invisible(request.invisible_duration.ToMilliseconds(), self._options.receive)
         broker = self._broker_of(group, topic, handle)
         asked = ChangeInvisibleRequest(group=group, topic=topic, receipt_handle=handle, invisible_ms=invisible_ms)
-        response, _ = await self._reaching.call(broker, CHANGE_INVISIBLE, asked, call.deadline)
+
+        def again() -> ChangeInvisibleRequest:
+            return ChangeInvisibleRequest(
+                group=group, topic=topic, receipt_handle=handle, invisible_ms=invisible_ms, again=True
+            )
+
+        response, _ = await self._reaching.call(broker, CHANGE_INVISIBLE, asked, call.deadline, again=again)
         self._renewals.drop((handle,))
         return ChangeInvisibleDurationResponse(status=OK, receipt_handle=response.receipt_handle)
 

@@ -77,13 +77,26 @@ class Acking:
                 self._state.close(check_point.id, bits)
         return results if refused else []
 
-    def change_invisible(self, group: str, topic: str, handle: str, invisible_ms: int) -> str:
+    def change_invisible(self, group: str, topic: str, handle: str, invisible_ms: int, *, again: bool = False) -> str:
         """Hide a message for `invisible_ms` from now; its new receipt handle, the only one that is good now (P7).
+
+        Args:
+            group, topic: for which the handle was given out.
+            handle: the message's.
+            invisible_ms: for how long.
+            again: whether an earlier try may have done it: then the handle that it gave is given once more.
 
         Raises:
             StatusError: INVALID_RECEIPT_HANDLE, or the disk is full; nothing has changed.
         """
-        old, index = self._held(group, topic, handle)
+        shown = receipt.decode(self._view.receipt_key, group, topic, handle)
+        try:
+            old, index = self._open(shown.check_point_id, shown.queue_offset)
+        except StatusError:
+            done = self._state.table.replacement(shown.check_point_id, shown.queue_offset) if again else None
+            if done is None:
+                raise
+            return self._handle_of(done)
         now_ms = self._clock.steady_ms()
         offset = old.offsets[index]
         new = CheckPoint(
@@ -105,18 +118,22 @@ class Acking:
         new.revive_offset = self._store.put([record]).queue_offsets[0]
         self._state.open(new)
         self._on_due_changed()
+        return self._handle_of(new)
+
+    def _handle_of(self, check_point: CheckPoint) -> str:
+        """The receipt handle of a CK's only message."""
         return HandleMaker(
             self._view.receipt_key,
-            group,
-            topic,
-            new.id,
-            now_ms,
-            invisible_ms,
-            new.revive_queue,
-            new.origin,
+            check_point.group,
+            check_point.topic,
+            check_point.id,
+            check_point.pop_time_ms,
+            check_point.invisible_ms,
+            check_point.revive_queue,
+            check_point.origin,
             self._broker_name,
-            new.queue_id,
-        ).handle(offset)
+            check_point.queue_id,
+        ).handle(check_point.offsets[0])
 
     def renew(self, entries: Sequence[pb.RenewEntry], invisible_ms: int) -> list[pb.EntryResult]:
         """Hide messages for `invisible_ms` from now; their receipt handles stay good."""

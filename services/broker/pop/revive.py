@@ -6,11 +6,14 @@ both give the same table (S6). It also knows which messages are due.
 
 import heapq
 from collections.abc import Iterator
+from itertools import islice
 
 from services.broker.pop.check_point import REVIVE_QUEUES, CheckPoint, bit_indexes
 
 _IDS_SKIPPED_AT_START = 1_000_000
 _SCHEDULE_SLACK = 8192
+_LATEST_MAX = 10_000
+"""What was done a moment ago is looked for among so many CKs."""
 
 
 class ReviveTable:
@@ -64,6 +67,15 @@ class ReviveTable:
     def get(self, check_point_id: int) -> CheckPoint | None:
         """An open CK."""
         return self._queues[check_point_id % REVIVE_QUEUES].get(check_point_id)
+
+    def replacement(self, check_point_id: int, queue_offset: int) -> CheckPoint | None:
+        """The open CK that took the place of a message of another one; looked for among the latest of its queue."""
+        latest = islice(reversed(self._queues[check_point_id % REVIVE_QUEUES].values()), _LATEST_MAX)
+        for check_point in latest:
+            origin = check_point.replaces
+            if origin is not None and origin.check_point_id == check_point_id and queue_offset in check_point.offsets:
+                return check_point
+        return None
 
     def open(self, check_point: CheckPoint) -> CheckPoint | None:
         """Fold in a CK record; the CK that it closed, if it took the place of that one's last open message.

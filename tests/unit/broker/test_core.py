@@ -216,6 +216,24 @@ def test_an_offset_set_by_hand_survives_and_may_go_back() -> None:
             assert progress.committed == offset
 
 
+def test_a_change_of_time_that_is_asked_for_again_gives_the_same_handle() -> None:
+    world = world_of()
+    world.put("t", b"1")
+    world.put("t", b"2")
+    first, second = handles(world.pop("g", "t"))
+    acking = world.core.acking
+    new = acking.change_invisible("g", "t", first, 1000)
+    world.crash("process")
+    acking = world.core.acking
+    assert acking.change_invisible("g", "t", first, 1000, again=True) == new
+    with pytest.raises(StatusError, match="not good any more"):
+        acking.change_invisible("g", "t", first, 1000)
+    assert acking.change_invisible("g", "t", second, 1000, again=True) not in (new, second), "it was not done before"
+    assert world.ack("g", "t", new) == [Code.OK]
+    with pytest.raises(StatusError, match="not good any more"):
+        acking.change_invisible("g", "t", first, 1000, again=True)
+
+
 def test_all_messages_of_many_change_their_time_at_once() -> None:
     """Revive does not stall on them."""
     world = world_of()

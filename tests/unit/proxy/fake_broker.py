@@ -188,9 +188,11 @@ class FakeBroker:
     async def _change(self, call: Call, request: pb.ChangeInvisibleRequest) -> pb.ChangeInvisibleResponse:
         self.calls.append(("ChangeInvisible", request))
         entry = self.open.pop(request.receipt_handle, None)
-        if entry is None:
-            raise StatusError(Code.INVALID_RECEIPT_HANDLE, "no such handle")
         handle = request.receipt_handle + "+"
+        if entry is None:
+            if request.again and handle in self.open:
+                return pb.ChangeInvisibleResponse(receipt_handle=handle)
+            raise StatusError(Code.INVALID_RECEIPT_HANDLE, "no such handle")
         self.open[handle] = entry
         return pb.ChangeInvisibleResponse(receipt_handle=handle)
 

@@ -296,6 +296,25 @@ def test_an_ack_in_doubt_of_what_may_have_expired_meanwhile_is_not_taken_for_don
     run(scenario())
 
 
+def test_a_changed_invisible_duration_that_was_done_and_not_answered_gives_its_handle_once_more() -> None:
+    async def scenario() -> None:
+        async with groups("a") as w:
+            (handle,) = await popped(w, 1)
+            w.replicas["a"][0].answers_lost = 1
+            request = pb.ChangeInvisibleDurationRequest(
+                group=d.Resource(name="group"),
+                topic=d.Resource(name="orders"),
+                receipt_handle=handle,
+                invisible_duration=Duration(seconds=20),
+            )
+            answer = await w.channel.call(protocol.CHANGE_INVISIBLE_DURATION, request, metadata=CLIENT)
+            assert (answer.status.code, answer.receipt_handle) == (Code.OK, handle + "+")
+            answer = await w.channel.call(protocol.CHANGE_INVISIBLE_DURATION, request, metadata=CLIENT)
+            assert answer.status.code == Code.INVALID_RECEIPT_HANDLE, "nothing was in doubt"
+
+    run(scenario())
+
+
 def test_a_dead_letter_that_was_done_and_not_answered_is_done() -> None:
     async def scenario() -> None:
         async with groups("a") as w:

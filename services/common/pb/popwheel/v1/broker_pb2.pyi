@@ -361,10 +361,13 @@ class ChangeInvisibleRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     RECEIPT_HANDLE_FIELD_NUMBER: _builtins.int
     INVISIBLE_MS_FIELD_NUMBER: _builtins.int
+    AGAIN_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     receipt_handle: _builtins.str
     invisible_ms: _builtins.int
+    again: _builtins.bool
+    """What has become of an earlier try is not known: if that has made the handle void, its answer is given once more."""
     def __init__(
         self,
         *,
@@ -372,10 +375,11 @@ class ChangeInvisibleRequest(_message.Message):
         topic: _builtins.str = ...,
         receipt_handle: _builtins.str = ...,
         invisible_ms: _builtins.int = ...,
+        again: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "invisible_ms", b"invisible_ms", "receipt_handle", b"receipt_handle", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "group", b"group", "invisible_ms", b"invisible_ms", "receipt_handle", b"receipt_handle", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
