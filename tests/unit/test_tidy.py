@@ -53,6 +53,7 @@ WAITING = {
     "services.cli.workers": "asks all workers at once",
     "services.common.disk": "hands writes to a thread",
     "services.common.http": "runs the HTTP server",
+    "services.controller.checkpoint_carrier": "asks masters and slaves at once",
     "services.controller.group_keeper": "waits until a change is stored",
     "services.controller.hand_over": "waits for a replica that catches up",
     "services.controller.leadership": "renews its lease, or waits for another's to end",
