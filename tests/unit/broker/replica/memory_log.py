@@ -20,6 +20,7 @@ class MemoryLog:
         self.confirmed_position = 0
         self.epochs = EpochHistory()
         self.data = bytearray()
+        self.next_offset = 0
         self.folded: list[int] = []
         self.syncs_go_on = asyncio.Event()
         self.syncs_go_on.set()
@@ -39,14 +40,24 @@ class MemoryLog:
         """Append records as a master does; where the log ends then."""
         for _ in range(count):
             parts = record.encode(
-                Record(RecordKind.MESSAGE, "t", 0, payload), self.end_position, self.epochs.latest, 1_000, 0
+                Record(RecordKind.MESSAGE, "t", 0, payload),
+                self.end_position,
+                self.epochs.latest,
+                1_000,
+                self.next_offset,
             )[1]
             self.data += b"".join(parts)
+            self.next_offset += 1
         return self.end_position
 
+    def cut_off(self, position: int) -> None:
+        """Let the log end at `position`."""
+        del self.data[position - self.start_position :]
+        self.epochs.cut(position)
+        self.next_offset = len(self.positions())
+
     def power_loss(self) -> None:
-        del self.data[self.synced_position - self.start_position :]
-        self.epochs.cut(self.synced_position)
+        self.cut_off(self.synced_position)
 
     def damage(self, position: int) -> None:
         """Let a bit of the record at `position` rot."""
@@ -84,6 +95,7 @@ class MemoryLog:
             epochs.note(found.epoch, found.position)
         self.epochs = epochs
         self.data += data
+        self.next_offset += len(raw_records.checked_records(position, data))
 
     async def sync(self) -> None:
         target = self.end_position
@@ -107,8 +119,7 @@ class MemoryLog:
 
     async def cut(self, position: int) -> None:
         self.cuts.append(position)
-        del self.data[position - self.start_position :]
-        self.epochs.cut(position)
+        self.cut_off(position)
         self.confirmed_position = min(self.confirmed_position, position)
         self.folded = [each for each in self.folded if each < position]
         self.synced_position = min(self.synced_position, position)

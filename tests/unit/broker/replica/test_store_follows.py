@@ -1,0 +1,192 @@
+"""The real store as a slave's log: over bad links, through power losses and rot, it becomes what its master's is."""
+
+import asyncio
+import random
+from pathlib import Path
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+
+from services.broker.core import BrokerCore
+from services.broker.options import BrokerOptions
+from services.broker.replica.metrics import ReplicationCollector
+from services.broker.replica.repair import Repairer
+from services.broker.replica.replication_slave import ReplicationSlave
+from services.broker.replica_store import ReplicaStore
+from services.broker.store.commit_log import CommitLog
+from services.common.cluster import ClusterView
+from tests.harness.manual_clock import ManualClock, run_virtually
+from tests.harness.memory_disk import MemoryDisk
+from tests.unit.broker.replica.replicas import GROUP, World
+
+FOLDER = Path("/slave")
+OPTIONS = BrokerOptions.model_validate({"log": {"segment_bytes": 16_384, "queue_entries_per_file": 64}})
+
+
+class StoreSlave:
+    """Replica 1, with files."""
+
+    def __init__(self, world: World, disk: MemoryDisk) -> None:
+        self.world = world
+        self.disk = disk
+        self.failures: list[Exception] = []
+        disk.make_folder(FOLDER)
+        self.files = ReplicaStore(disk, FOLDER, world.clock, self._make_core, self.failures.append)
+        self.slave: ReplicationSlave | None = None
+        self.statistics = world.replicas[1].statistics
+        self.repairer = Repairer(
+            GROUP, self.files, lambda: [(0, world.link(1, 0).channel())], 100, world.clock, self.statistics
+        )
+
+    def _make_core(self, log: CommitLog | None) -> BrokerCore:
+        return BrokerCore(
+            OPTIONS,
+            self.disk,
+            FOLDER,
+            self.world.clock,
+            random.Random(1),
+            ClusterView(),
+            lambda queue: None,
+            lambda: None,
+            lambda topic, late_ms: None,
+            log,
+        )
+
+    async def start(self, epoch: int) -> None:
+        await self.files.start(alone=False, repair=self.repairer.repair)
+        self.slave = ReplicationSlave(
+            GROUP,
+            1,
+            b"identity",
+            epoch,
+            self.world.link(1, 0).channel,
+            self.files,
+            self.world.options,
+            self.world.clock,
+            self.statistics,
+            self.repairer.repair,
+            self.failures.append,
+        )
+        self.slave.start()
+
+    async def stop(self) -> None:
+        assert self.slave is not None
+        await self.slave.stop()
+        self.files.stop_folding()
+
+    def data(self) -> bytes:
+        log = self.files.log
+        return b"".join(log.read(start, end - start) for start, end in log.segments())
+
+
+async def story(world: World, seed: int, steps: int) -> None:
+    dice = random.Random(seed)
+    disk = MemoryDisk(dice)
+    master, link = world.replicas[0], world.link(1, 0)
+    master.lead(world.controller.state)
+    slave = StoreSlave(world, disk)
+    await slave.start(1)
+    for _ in range(steps):
+        master.write(dice.randrange(1, 6), b"z" * dice.choice([10, 900, 3000]))
+        await asyncio.sleep(dice.choice([0, 0.001, 0.1, 0.6]))
+        what = dice.randrange(10)
+        if what == 0:
+            link.break_off()
+        elif what == 1:
+            link.hold()
+        elif what == 2:
+            link.release()
+        elif what in (3, 4):
+            await slave.stop()
+            disk.crash("power" if what == 3 else "process")
+            slave = StoreSlave(world, disk)
+            await slave.start(world.controller.state.epoch)
+        elif what == 5:
+            await slave.files.save(slave.files.sync)
+        elif what == 6:
+            # The master crashes, and what it alone had is lost; it leads again.
+            assert master.members is not None
+            await slave.stop()
+            kept = (
+                master.members.confirmed_position if dice.random() < 0.7 else dice.choice([0, *master.log.positions()])
+            )
+            await master.stop()
+            master.log.cut_off(kept)
+            master.log.folded.clear()
+            master.log.confirmed_position = master.log.start_position
+            master.lead(world.controller.elect(0))
+            slave.files.close()
+            disk.crash("process")
+            slave = StoreSlave(world, disk)
+            await slave.start(world.controller.state.epoch)
+    link.release()
+    master.write(3)
+    await world.until(
+        lambda: slave.files.confirmed_position == slave.files.synced_position == master.log.end_position, 60_000
+    )
+    assert not slave.failures
+    assert slave.data() == bytes(master.log.data)
+    queue = slave.files.core.store.queue("t", 0)
+    assert queue is not None
+    entries = [queue.read(offset, 1)[0] for offset in range(queue.max_offset)]
+    assert [each.position for each in entries] == master.log.positions()
+    await slave.stop()
+    slave.files.close()
+
+
+@given(st.integers(0, 2**32), st.integers(1, 20))
+@settings(max_examples=60)
+@example(0, 1)
+def test_the_store_of_a_slave_becomes_its_masters(seed: int, steps: int) -> None:
+    clock = ManualClock()
+
+    async def run() -> None:
+        world = World(
+            clock, chunk_bytes=8192, window_bytes=16_384, joining_bytes=8192, coalesce_bytes=1000, lag_ms_max=500
+        )
+        try:
+            await story(world, seed, steps)
+        finally:
+            await world.stop()
+
+    run_virtually(clock, run())
+
+
+def test_metrics_show_both_ends() -> None:
+    clock = ManualClock()
+
+    async def run() -> None:
+        world = World(clock)
+        master = await world.begin()
+        slave = world.replicas[1]
+        registry, other = CollectorRegistry(), CollectorRegistry()
+        ReplicationCollector(registry, master.statistics, lambda: master.master, lambda: None)
+        ReplicationCollector(other, slave.statistics, lambda: None, lambda: slave.slave)
+        slave.log.syncs_go_on.clear()
+        master.write(10)
+        await asyncio.sleep(0.5)
+        shown = generate_latest(registry).decode()
+        size = len(master.log.data)
+        for line in (
+            f"popwheel_replication_sent_bytes_total {size}.0",
+            f'popwheel_replication_lag_bytes{{replica="1"}} {size}.0',
+            'popwheel_replication_lag_milliseconds{replica="1"} 50',
+            "popwheel_replication_followers 1.0",
+            "popwheel_replication_under_way_bytes 0.0",
+            "popwheel_replication_unsafe_bytes 0.0",
+            "popwheel_replication_connected 0.0",
+        ):
+            assert line in shown
+        shown = generate_latest(other).decode()
+        for line in (
+            f"popwheel_replication_received_bytes_total {size}.0",
+            "popwheel_replication_connected 1.0",
+            f"popwheel_replication_behind_bytes {size}.0",
+            "popwheel_replication_behind_milliseconds 50",
+        ):
+            assert line in shown
+        slave.log.syncs_go_on.set()
+        await world.stop()
+
+    run_virtually(clock, run())
