@@ -24,6 +24,7 @@ from services.rpc.tls import TlsSession
 from services.rpc.wire import Wire
 
 _KEEPALIVE_PING = b"stillher"
+_LINGER_S = 1.0
 
 
 class ClientConnection(Wire):
@@ -220,3 +221,7 @@ class ClientConnection(Wire):
             call.fail(error)
         self.http2.refuse_streams()
         self._close()
+        self._free_slot()
+        if self._transport is not None and self._transport.get_write_buffer_size():
+            # A server that hangs takes nothing more, and would keep the socket open for as long as it does.
+            self.loop.call_later(_LINGER_S, self.abort)

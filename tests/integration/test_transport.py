@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.rpc import frames, hpack
-from services.rpc.client import connect
+from services.rpc.client import SocketChannel, connect
 from services.rpc.limits import Limits
 from services.rpc.metrics import RpcMetrics
 from services.rpc.server import Server
@@ -344,6 +344,34 @@ async def test_a_call_without_a_connection_was_certainly_not_made(serve: Serve) 
     with pytest.raises(NotProcessedError):
         await channel.call(ECHO, b"1")
     await channel.close()
+
+
+async def test_a_channel_to_a_server_that_hangs_ends_its_calls_and_lets_go() -> None:
+    stalled = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(frames.settings({}) + frames.window_update(0, 2**30))
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await stalled.wait()
+        writer.close()
+
+    mute = await asyncio.start_server(hang, "127.0.0.1", 0)
+    channel = connect(f"127.0.0.1:{mute.sockets[0].getsockname()[1]}", limits=Limits(message_bytes_max=64 * MIB))
+    assert isinstance(channel, SocketChannel)
+    calls = [asyncio.create_task(channel.call(ECHO, bytes(30_000))) for _ in range(400)]
+    await asyncio.sleep(0.3)
+    connection = channel._connection
+    assert connection is not None
+    assert not connection.lost
+    async with asyncio.timeout(0.5):
+        await channel.close()
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(each) for each in ended} == {RpcError}
+    async with asyncio.timeout(3):
+        while not connection.lost:
+            await asyncio.sleep(0.02)
+    stalled.set()
+    mute.close()
 
 
 async def test_who_drops_the_connection_cancels_its_calls(serve: Serve, contract: ContractService) -> None:
