@@ -356,7 +356,7 @@ class BrokerApp:
         await self._leads.wait()
 
     async def _take_roles(self) -> None:
-        mended_position = -1
+        mended: set[int] = set()
         while True:
             await self._group_changed.wait()
             self._group_changed.clear()
@@ -365,11 +365,12 @@ class BrokerApp:
             try:
                 await self._take_role(self._group)
             except CorruptDataError as error:
-                position = self.files.confirmed_position
-                if position == mended_position or not await self._repair(position):
+                damaged = self.files.log.damaged - mended
+                mended |= damaged
+                self.files.log.damaged.clear()
+                if not [position for position in sorted(damaged) if await self._repair(position)]:
                     self._fail(error)
                     return
-                mended_position = position
                 self._group_changed.set()
             except (OSError, StatusError) as error:
                 _log.error("the role could not be taken, trying again", name=self._options.name, error=str(error))

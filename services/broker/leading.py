@@ -310,7 +310,7 @@ class Leading:
 
     async def _mend(self) -> None:
         """Have damaged records that calls have met mended by another replica, and give them out then (S7)."""
-        damaged = self.core.store.damaged
+        damaged = self.core.store.log.damaged
         mended = [position for position in sorted(damaged) if await self._repair(position)]
         damaged.clear()
         if mended:

@@ -67,7 +67,6 @@ class ReplicaStore:
         self._appended: deque[StoredRecord] = deque()
         self._appended_bytes = 0
         self._confirmed = 0
-        self._scanned_position = 0
         self._folding: asyncio.TimerHandle | asyncio.Handle | None = None
         self._saved = Checkpoint()
         self.on_folded: Callable[[], None] | None = None
@@ -142,8 +141,9 @@ class ReplicaStore:
                 self._scan(begin, saved, alone=alone)
                 break
             except CorruptDataError:
-                positions = (self.core.store.damaged or {self._scanned_position}) - tried
+                positions = self.log.damaged - tried
                 tried |= positions
+                self.log.damaged.clear()
                 if not [position for position in positions if await repair(position)]:
                     raise
             self._remake_core()
@@ -158,14 +158,12 @@ class ReplicaStore:
 
     def _scan(self, begin: int, saved: Checkpoint, *, alone: bool) -> None:
         """Check the log from a position on, and fold what is known to stay."""
-        self._scanned_position = begin
         for found in self.log.scan(begin, saved.store.synced_position):
             if found.epoch > self.epochs.latest:
                 self.epochs.begin(found.epoch, found.position)
                 self._epochs_unsaved = True
             if alone or found.position < saved.store.position:
                 self.core.fold(found)
-            self._scanned_position = found.position + found.length
 
     async def finish(self, epoch: int) -> None:
         """Begin an epoch: fold the rest of the log, and leave it to be written.

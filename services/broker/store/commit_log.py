@@ -16,6 +16,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 _SCAN_BYTES = 4 * 1024 * 1024
 _SUFFIX = ".log"
+_DAMAGED_MAX = 1024
 _DOUBT = "sync-failed"
 """A file of this name says that a sync has failed: the system shows bytes as written that the device may not have, and
 no later sync would bring them there (the pages count as clean). It need not be synced itself: it has to outlast the
@@ -46,6 +47,8 @@ class CommitLog:
         self._names_changed = False
         self._removal_unsynced = False
         self._in_doubt = disk.exists(folder / _DOUBT)
+        self.damaged: set[int] = set()
+        """Where records stand that were found damaged; for whoever can have them mended."""
         self.stopped: str | None = None
         self.end_position = self._starts[-1] + self._files[-1].size() if self._files else 0
         self.synced_position = self.start_position
@@ -267,6 +270,7 @@ class CommitLog:
                     found = record.decode(data, offset, position + offset)
                 except CorruptDataError as error:
                     if position + offset < synced_position:
+                        self.note_damage(position + offset)
                         raise CorruptDataError(
                             f"{error}, though the log was known to be good up to {synced_position}; nothing was "
                             "changed: restore the segment file from a replica or a backup"
@@ -307,10 +311,19 @@ class CommitLog:
             while position + offset < end and (
                 not offset or record.HEADER_BYTES <= record.length_at(data, offset) <= len(data) - offset
             ):
-                found = record.decode(data, offset, position + offset)
+                try:
+                    found = record.decode(data, offset, position + offset)
+                except CorruptDataError:
+                    self.note_damage(position + offset)
+                    raise
                 yield found
                 offset += found.length
             position += offset
+
+    def note_damage(self, position: int) -> None:
+        """A record was found damaged as it was read."""
+        if len(self.damaged) < _DAMAGED_MAX:
+            self.damaged.add(position)
 
     def _write_again(self, position: int, data: bytes) -> None:
         """Make what is read dirty again, so that the next sync brings it to the device."""

@@ -26,7 +26,6 @@ QueueName = tuple[str, int]
 _Pending = tuple[int, ConsumeQueue, bytes | bytearray, Sequence[int]]
 """What is appended and not confirmed: the log's end behind it, its queue, the entries for it, their tag hashes."""
 
-_DAMAGED_MAX = 1024
 _READ_GAP_BYTES = 16 * 1024
 """What lies between two records is read with them, up to this many bytes: that costs less than another read."""
 
@@ -101,8 +100,6 @@ class MessageStore:
         self.on_append: Callable[[], None] | None = None
         """Told of each write, if anybody wants to know."""
         self.queues: dict[QueueName, ConsumeQueue] = {}
-        self.damaged: set[int] = set()
-        """Where records stand that were found damaged as they were read; for whoever can have them mended."""
         self.epoch = 1
         self.confirmed_position = 0
 
@@ -223,8 +220,7 @@ class MessageStore:
         try:
             return record.decode(self.log.read(entry.position, entry.length), 0, entry.position)
         except CorruptDataError:
-            if len(self.damaged) < _DAMAGED_MAX:
-                self.damaged.add(entry.position)
+            self.log.note_damage(entry.position)
             raise
 
     def read_many(self, entries: Sequence[Entry]) -> list[StoredRecord]:
