@@ -143,7 +143,7 @@ class CheckpointServer:
             raise StatusError(Code.INTERNAL_ERROR, f"the checkpoint could not be stored: {error}") from error
         self._stored_at_s = self._clock.monotonic()
         self.stored += stored
-        if not request.more:
+        if not request.rest_from:
             self._hand_on(request)
         return pb.StoreCheckpointResponse(version=request.version)
 

@@ -89,19 +89,18 @@ class CheckpointSource:
         tables = (self._offsets, self._topics, self._groups)
         if known_version > self.version or not all(table.knows(known_version) for table in tables):
             known_version = 0
-        offsets, last_version = self._offsets.since(known_version, self._entries_max)
-        if last_version is None:
-            self.version += 1
+        offsets, rest_from = self._offsets.since(known_version, self._entries_max)
+        self.version += 1
         answer = ReplicaCheckpoint(
             group=self._group,
             epoch=self.epoch,
-            version=self.version if last_version is None else last_version,
+            version=self.version,
             base_version=known_version,
             time_ms=time_ms,
             confirmed_position=confirmed_position,
             timer=timer,
             revive_offsets=revive_offsets,
-            more=last_version is not None,
+            rest_from=rest_from or 0,
         )
         _add_offsets(answer, offsets)
         for table, present, gone in (
