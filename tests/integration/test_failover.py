@@ -147,3 +147,17 @@ async def test_sigterm_hands_over(cluster: ReplicatedCluster, tmp_path: Path) ->
         assert (after["name"], after["master"]) == (GROUP, slave)
 
     await drill(cluster, tmp_path, 1, strike)
+
+
+@pytest.mark.timeout(TEST_S_MAX)
+async def test_the_leading_controller_dies_and_then_the_master(tmp_path: Path) -> None:
+    with ReplicatedCluster(tmp_path, controllers=2) as cluster:
+        cluster.make_topics()
+
+        async def strike(master: int, slave: int) -> None:
+            before, controller = await epoch(cluster), cluster.leading_controller
+            cluster.signal(controller, signal.SIGKILL)
+            cluster.signal(cluster.replica(master), signal.SIGKILL)
+            await cluster.wait_for_epoch_after(before)
+
+        await drill(cluster, tmp_path / "load", 1, strike)
