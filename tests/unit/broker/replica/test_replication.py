@@ -443,10 +443,7 @@ def test_a_log_that_is_deleted_under_a_slave_that_catches_up_has_it_begin_anew()
         master = await world.begin()
         world.link(1, 0).hold()
         master.write(500, b"z" * KIB)
-        assert master.master is not None
         await world.until(lambda: master.members.members == {0})  # type: ignore[union-attr]
-        assert master.master.needed_position is not None
-        assert master.master.needed_position < master.log.positions()[300]
         master.log.delete_before(master.log.positions()[300])
         world.link(1, 0).release()
         await world.until(lambda: bool(world.replicas[1].log.installed))
