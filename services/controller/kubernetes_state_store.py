@@ -40,7 +40,7 @@ _ADDRESS = "popwheel.io/address"
 _ADMIN = "popwheel.io/admin-address"
 _TURN = "popwheel.io/turn"
 _LEGAL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_WATCH_S = 60.0
+_WATCH_S = 3.0  # its thread cannot be interrupted, and the process ends when it does
 _PAUSE_S = 1.0
 
 _logger = structlog.get_logger()
