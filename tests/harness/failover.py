@@ -138,24 +138,17 @@ class ReplicatedCluster:
         """The name of a replica's process."""
         return f"{GROUP}-{number}"
 
-    def switch_over(self, words: tuple[str, ...] = ()) -> None:
-        """Have the master hand its role over, by the command line."""
-        command = [sys.executable, "-m", "services.cli.main", "admin", "--server", self.command.url]
-        run = subprocess.run(
-            [*command, "broker", "switchover", GROUP, *words], cwd=ROOT, capture_output=True, text=True, check=False
+    async def admin(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Call `popwheel admin`."""
+        command = [sys.executable, "-m", "services.cli.main", "admin", "--server", self.command.url, *words]
+        return await asyncio.to_thread(
+            subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
         )
-        assert run.returncode == 0, run.stderr
 
-    def make_topics(self) -> None:
-        """Make the topics of `FailoverLoad`."""
-        command = [sys.executable, "-m", "services.cli.main", "admin", "--server", self.command.url]
+    async def make_topics(self) -> None:
+        """Make the topics of `FailoverLoad`, if they are not there."""
         for name, kind, queues in TOPICS:
-            subprocess.run(
-                [*command, "topic", "create", name, "--type", kind, "--queues", str(queues)],
-                cwd=ROOT,
-                capture_output=True,
-                check=True,
-            )
+            await self.admin("topic", "create", name, "--type", kind, "--queues", str(queues))
 
     def __enter__(self) -> Self:
         self.command.start()
