@@ -4,11 +4,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from services.broker.replica.statistics import ReplicationStatistics
-from services.common.pb.popwheel.v1.broker_pb2 import LogChunk
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import EpochStart, LogChunk, ReplicateProgress
+from services.rpc.local import LocalChannel
+from services.rpc.methods import REPLICATE
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.unit.broker.replica.memory_log import damaged_at
-from tests.unit.broker.replica.replicas import World
+from tests.unit.broker.replica.replicas import GROUP, World
 
 KIB = 1024
 
@@ -488,6 +494,45 @@ def test_a_second_stream_of_a_replica_takes_the_place_of_the_first() -> None:
         assert master.members is not None and master.members.members == {0, 1}
 
     in_world(story)
+
+
+def test_a_master_refuses_who_does_not_belong_to_it_or_says_what_cannot_be() -> None:
+    async def story(world: World) -> None:
+        master = await world.begin()
+        end = master.write(5)
+        await world.until_equal()
+        good = ReplicateProgress(group=GROUP, replica=2, epoch=1, epochs=[EpochStart(epoch=1)], end_position=end)
+        for changes, code in (
+            ({"group": "broker-1"}, Code.BAD_REQUEST),
+            ({"replica": 0}, Code.BAD_REQUEST),
+            ({"epoch": 0}, Code.PRECONDITION_FAILED),
+            ({"epoch": 2}, Code.PRECONDITION_FAILED),
+            ({"epochs": [EpochStart(epoch=2), EpochStart(epoch=1)]}, Code.BAD_REQUEST),
+        ):
+            first = ReplicateProgress(**{**{name.name: value for name, value in good.ListFields()}, **changes})
+            assert await refusal(world, [first]) == code, changes
+        for end_position, synced_position in ((end + 1, 0), (end, end + 1)):
+            second = ReplicateProgress(end_position=end_position, synced_position=synced_position)
+            assert await refusal(world, [good, second]) == Code.PRECONDITION_FAILED
+        assert master.master is not None and master.members is not None
+        assert (master.master.followers, master.members.members) == (1, {0, 1})
+        leading = master.master
+        await leading.stop()
+        assert await refusal(world, [good]) == Code.HA_NOT_AVAILABLE
+
+    in_world(story)
+
+
+async def refusal(world: World, words: list[ReplicateProgress]) -> int:
+    """With what code a master ends the stream of a replica that says this."""
+    channel = LocalChannel(world.replicas[0].service, clock=world.clock)
+    stream = channel.open(REPLICATE)
+    await stream.send(words)
+    with pytest.raises(StatusError) as refused:
+        while await stream.receive() is not None:
+            pass
+    await channel.close()
+    return refused.value.code
 
 
 def test_more_slaves_than_the_limit_are_refused() -> None:
