@@ -466,6 +466,34 @@ def test_a_log_that_is_deleted_under_a_slave_that_catches_up_has_it_begin_anew()
     )
 
 
+@pytest.mark.parametrize("anew", [False, True])
+def test_who_stops_in_the_middle_of_a_cut_or_of_beginning_anew_ends_it_first(anew: bool) -> None:
+    async def story(world: World) -> None:
+        master, slave = world.replicas
+        slave.log.epochs.begin(1, 0)
+        slave.log.write(5)
+        master.lead(world.controller.elect(0))
+        master.write(3)
+        if anew:
+            master.log.delete_before(master.log.positions()[1])
+        slave.log.changes_go_on.clear()
+        slave.follow(0, 2)
+        await world.until(lambda: bool(slave.log.cuts or slave.log.installed))
+        await asyncio.sleep(5)
+        assert world.link(1, 0).opened == 1, "it takes as long as it takes"
+        stopping = asyncio.create_task(slave.stop())
+        await asyncio.sleep(5)
+        assert not stopping.done()
+        slave.log.changes_go_on.set()
+        await stopping
+        assert slave.log.end_position == (master.log.start_position if anew else 0)
+        slave.follow(0, 2)
+        await world.until(lambda: slave.log.outline() == master.log.outline())
+        assert len(slave.log.cuts) + len(slave.log.installed) == 1
+
+    in_world(story)
+
+
 def test_a_slave_deletes_what_its_master_has_deleted() -> None:
     async def story(world: World) -> None:
         master = await world.begin()
