@@ -180,8 +180,8 @@ class ControllerApp:
             ConfigurationError: the store belongs to a cluster of another name.
             OSError: the store cannot be used.
         """
-        self._carrier.start()
         await self._leadership.start()
+        self._carrier.start()
         self._metrics.read_from(self._gauges())
         self._started = True
 

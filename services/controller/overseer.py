@@ -201,6 +201,7 @@ class Overseer:
         """See whom nobody has heard of for too long, and try again what could not be stored."""
         while True:
             await asyncio.sleep(_LOOK_S)
+            await self._roles.forget_channels()
             for group in self.names():
                 if group in self._unsettled or self._seen.get(group) != _outline(self.sight(group)):
                     self.look_at(group)
