@@ -9,7 +9,17 @@ from bench.measure import CASES
 from tests.harness.standalone import ROOT
 
 TIMERS_TRIED = ("timers-2000", "timers-accept", "timers-burst", "timers-recovery-1m", "timers-idle")
-CASES_TRIED = ("send-16", "send-batch", "drain", "e2e-1", "idle-polls", "memory", "crash", *TIMERS_TRIED)
+CASES_TRIED = (
+    "send-16",
+    "send-batch",
+    "drain",
+    "e2e-1",
+    "idle-polls",
+    "memory",
+    "crash",
+    "checkpoint-sync",
+    *TIMERS_TRIED,
+)
 
 CLUSTER_CASES_TRIED = ("many-4", "idle-many", "scale-1b-1p-2w", "failover-switchover")
 
