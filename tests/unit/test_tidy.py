@@ -54,6 +54,7 @@ WAITING = {
     "services.common.disk": "hands writes to a thread",
     "services.common.http": "runs the HTTP server",
     "services.controller.checkpoint_carrier": "asks masters and slaves at once",
+    "services.controller.file_state_store": "waits for the lock of a folder that several controllers share",
     "services.controller.group_keeper": "waits until a change is stored",
     "services.controller.hand_over": "waits for a replica that catches up",
     "services.controller.kubernetes_api": "hands its calls to threads",
