@@ -1,9 +1,10 @@
 """Which brokers sends avoid, and when they are tried again (pure).
 
-In the manner of RocketMQ's latency fault tolerance: the longer a broker took, the longer it is left alone. Different
-are two things. Latencies are also held against those of the other brokers, as there is no point in leaving a slow one
-for others as slow. And none comes back unseen because its time is up: one send goes there, and a good answer to that
-brings it back.
+The idea is that of RocketMQ's latency fault tolerance: the longer a broker took, the longer it is left alone. From
+there come the pauses for 0.55 s and more; the rest differs. A broker is slow by its moving latency, not by one send,
+and held against the other brokers, as there is no point in leaving a slow one for others as slow. A failure counts by
+the time it took, not as ten seconds. The pause doubles when the trouble lasts. And none comes back unseen because its
+time is up: one send goes there, and a good answer to that brings it back.
 
     SOUND ──slow, failing, overdue──> AVOIDED for a pause ──pause over──> one send probes it ──good──> SOUND
                                          ^                                     │
@@ -20,7 +21,8 @@ SLOW_FROM_S = 0.1
 SLOW_FACTOR = 3.0
 """A slow one takes as many times as long as the others."""
 PAUSES_S = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0), (0.0, 1.0))
-"""(from this latency on, avoided for so long): the steps of RocketMQ's proxy, and a second for less than its first."""
+"""(from this latency on, avoided for so long at first): from 0.55 s on as in RocketMQ 5's `MQFaultStrategy`, which
+leaves a broker alone for nothing less; the second for what is less is our own."""
 PAUSE_MAX_S = 60.0
 """No broker is avoided for longer without a probe, however often it was."""
 FORGIVEN_AFTER_S = 60.0
