@@ -14,6 +14,7 @@ from services.broker.app import BrokerApp
 from services.cli.data_lock import DataLock
 from services.cli.options import ClusterOptions
 from services.cli.serving import (
+    CHANNEL_LIMITS,
     CONTROLLER_LIMITS,
     INTERNAL_LIMITS,
     client_limits,
@@ -256,11 +257,11 @@ def _introduction(kind: WatchRequest.Kind.ValueType, name: str, address: str, ht
 
 
 def _to_broker(broker: BrokerInfo) -> Channel:
-    return connect(broker.address, limits=INTERNAL_LIMITS)
+    return connect(broker.address, limits=CHANNEL_LIMITS)
 
 
 def _to_controller(address: str, key: str) -> Channel:
     try:
-        return connect(address, limits=INTERNAL_LIMITS)
+        return connect(address, limits=CHANNEL_LIMITS)
     except ValueError as error:
         raise ConfigurationError(key, f"must be host:port of the controller, not {address!r}") from error

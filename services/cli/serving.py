@@ -27,6 +27,10 @@ _logger = structlog.get_logger()
 INTERNAL_LIMITS = Limits(message_bytes_max=64 * MIB, keepalive_interval_s=5.0, keepalive_timeout_s=5.0)
 """Between our own services, which bound what they send themselves."""
 
+CHANNEL_LIMITS = replace(INTERNAL_LIMITS, preface_timeout_s=2.0)
+"""Of who calls another of our services: a host that swallows what it is sent is given up before clients' own deadlines
+of three seconds, so that a send can still go elsewhere."""
+
 CONTROLLER_LIMITS = replace(INTERNAL_LIMITS, keepalive_interval_s=1.0, keepalive_timeout_s=1.5)
 """Of the controller: a broker that hangs, with its connection open, is out of every route after three seconds or so."""
 

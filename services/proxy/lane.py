@@ -16,7 +16,7 @@ from services.proxy.payload import ClientMessage
 from services.rpc.grpc_messages import status_error
 from services.rpc.methods import PUT
 from services.rpc.service import Channel
-from services.rpc.status import GrpcStatus, RpcError
+from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 _MESSAGE_OVERHEAD_BYTES = 64
 _OK_CODE = int(Code.OK)
@@ -264,7 +264,9 @@ def _outcome_of(error: StatusError | RpcError) -> Outcome:
     """How a Put ended that was not answered with results."""
     if isinstance(error, StatusError):
         return "refused"
-    return "unreachable" if error.status is GrpcStatus.UNAVAILABLE else "unanswered"
+    if isinstance(error, NotProcessedError) or error.status is GrpcStatus.UNAVAILABLE:
+        return "unreachable"
+    return "unanswered"
 
 
 def _run_of(shipments: Sequence[Shipment]) -> MessageRun:

@@ -23,7 +23,7 @@ from services.proxy.resources import full_name
 from services.proxy.statuses import OK, of_rpc_error, status
 from services.proxy.validation import check_message, check_sendable
 from services.rpc.service import Call
-from services.rpc.status import GrpcStatus, RpcError
+from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 _OK_CODE = int(Code.OK)  # looked up once: enum wrappers are slow, and each send needs it
 _ANSWER_RESERVE_S = 0.3
@@ -229,10 +229,11 @@ class Sending:
                         ) from error
                     raise
                 except RpcError as error:
-                    in_doubt = True
                     refusal = of_rpc_error(error, f"the broker {broker}")
-                    if error.status is not GrpcStatus.UNAVAILABLE:
-                        raise refusal from error
+                    if not isinstance(error, NotProcessedError):
+                        in_doubt = True
+                        if error.status is not GrpcStatus.UNAVAILABLE:
+                            raise refusal from error
                     self._metrics.sends.retries.inc()
                 past.add(broker)
                 if only is None and not past.issuperset(self._brokers.names):

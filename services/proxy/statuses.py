@@ -6,7 +6,7 @@ from google.protobuf.message import Message
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
-from services.rpc.status import GrpcStatus, RpcError
+from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 OK = Status(code=Code.OK, message="OK")
 _OK_CODE = int(Code.OK)
@@ -65,7 +65,7 @@ def of_rpc_error(error: RpcError, what: str) -> StatusError:
         error: how it failed.
         what: the call in words, `the broker b1`.
     """
-    if error.status is GrpcStatus.UNAVAILABLE:
+    if isinstance(error, NotProcessedError) or error.status is GrpcStatus.UNAVAILABLE:
         return StatusError(Code.HA_NOT_AVAILABLE, f"{what} cannot be reached now; try again")
     if error.status is GrpcStatus.DEADLINE_EXCEEDED:
         return StatusError(Code.PROXY_TIMEOUT, f"{what} did not answer in time; what was asked may have been done")

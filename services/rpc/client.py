@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from services.common.clock import Clock, SystemClock
 from services.rpc import grpc_messages, hpack
-from services.rpc.client_call import NotProcessedError, SocketStream, UnaryClientCall
+from services.rpc.client_call import SocketStream, UnaryClientCall
 from services.rpc.client_connection import ClientConnection
 from services.rpc.deadline_timer import DeadlineTimer
 from services.rpc.limits import Limits
 from services.rpc.service import Channel, ClientStream, Method
-from services.rpc.status import GrpcStatus, RpcError
+from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -34,7 +34,8 @@ def connect(
     """A channel to a server; the connection is made with the first call.
 
     While a connection can't be made, calls fail at once with UNAVAILABLE; the next attempt is made by the first call
-    after a back-off of 50 ms, growing to 5 s.
+    after a back-off of 50 ms, growing to 5 s. Both these and calls whose time is over before there is a connection fail
+    with `NotProcessedError`: nothing of them was sent.
 
     Args:
         address: `host:port`, IPv6 as `[::1]:port`.
@@ -163,13 +164,14 @@ class SocketChannel:
             async with asyncio.timeout(deadline - self._clock.monotonic()):
                 return await self._ready()
         except TimeoutError:
-            raise RpcError(GrpcStatus.DEADLINE_EXCEEDED, f"no connection to {self._address} in time") from None
+            message = f"no connection to {self._address} in time"
+            raise NotProcessedError(message, GrpcStatus.DEADLINE_EXCEEDED) from None
 
     async def _ready(self) -> ClientConnection:
         """A connection on which a call can be made now."""
         while True:
             if self._closed:
-                raise RpcError(GrpcStatus.UNAVAILABLE, "the channel is closed")
+                raise NotProcessedError("the channel is closed")
             connection = self._connection
             if connection is None:
                 await self._connect()
@@ -190,7 +192,7 @@ class SocketChannel:
     async def _connect(self) -> None:
         if self._connecting is None:
             if self._clock.monotonic() < self._next_attempt_at:
-                raise RpcError(GrpcStatus.UNAVAILABLE, f"no connection to {self._address}: {self._last_failure}")
+                raise NotProcessedError(f"no connection to {self._address}: {self._last_failure}")
             self._connecting = asyncio.get_running_loop().create_task(self._attempt())
             self._connecting.add_done_callback(self._attempted)
         # Unlike awaiting it, this leaves the attempt alone when one of those who wait for it gives up.

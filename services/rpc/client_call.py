@@ -13,7 +13,7 @@ from services.rpc.frames import ErrorCode
 from services.rpc.grpc_messages import PREFIX_BYTES, MessageReader
 from services.rpc.headers import ResponseHead
 from services.rpc.service import Method, StreamClosedError
-from services.rpc.status import GrpcStatus, RpcError
+from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 if TYPE_CHECKING:
     from services.rpc.client_connection import ClientConnection
@@ -26,13 +26,6 @@ _STATUS_OF_RESET = {
     ErrorCode.CANCEL: GrpcStatus.CANCELLED,
     ErrorCode.ENHANCE_YOUR_CALM: GrpcStatus.RESOURCE_EXHAUSTED,
 }
-
-
-class NotProcessedError(RpcError):
-    """The server has certainly not looked at the call: it can be made again on another connection."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(GrpcStatus.UNAVAILABLE, message)
 
 
 def error_of_reset(code: ErrorCode, message: str) -> RpcError:

@@ -4,7 +4,7 @@ import asyncio
 import ssl
 
 from services.common.clock import Clock
-from services.rpc.client_call import ClientCall, NotProcessedError, UnaryClientCall, error_of_reset
+from services.rpc.client_call import ClientCall, UnaryClientCall, error_of_reset
 from services.rpc.deadline_timer import DeadlineTimer
 from services.rpc.events import (
     ConnectionFailed,
@@ -19,7 +19,7 @@ from services.rpc.events import (
 )
 from services.rpc.frames import ErrorCode
 from services.rpc.limits import Limits
-from services.rpc.status import GrpcStatus, RpcError
+from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 from services.rpc.tls import TlsSession
 from services.rpc.wire import Wire
 

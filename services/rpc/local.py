@@ -17,7 +17,7 @@ from services.common.errors import StatusError
 from services.rpc.deadline_timer import DeadlineTimer
 from services.rpc.limits import Limits
 from services.rpc.service import Call, ClientStream, Method, Service, StreamClosedError, routes_of
-from services.rpc.status import GrpcStatus, RpcError
+from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -117,7 +117,7 @@ class LocalChannel:
 
     def _handler(self, method: Method[Any, Any], *, streaming: bool) -> Callable[[Call, Any], Awaitable[Any]]:
         if self._closed:
-            raise RpcError(GrpcStatus.UNAVAILABLE, "the channel is closed")
+            raise NotProcessedError("the channel is closed")
         route = self._routes.get(method.path)
         if route is None or route[2] is not streaming:
             raise RpcError(GrpcStatus.UNIMPLEMENTED, f"there is no method {method.path} here")

@@ -37,3 +37,15 @@ class RpcError(Exception):
         super().__init__(f"{status.name}: {message}")
         self.status = status
         self.message = message
+
+
+class NotProcessedError(RpcError):
+    """The server has certainly not looked at the call: it can be made again, on another connection or elsewhere.
+
+    Args:
+        message: one sentence for a person.
+        status: gRPC's code.
+    """
+
+    def __init__(self, message: str, status: GrpcStatus = GrpcStatus.UNAVAILABLE) -> None:
+        super().__init__(status, message)

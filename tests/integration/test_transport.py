@@ -19,7 +19,7 @@ from services.rpc.limits import Limits
 from services.rpc.metrics import RpcMetrics
 from services.rpc.server import Server
 from services.rpc.service import Call, Service, Stream
-from services.rpc.status import GrpcStatus, RpcError
+from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 from services.rpc.tls import client_context, self_signed, server_context
 from tests.unit.rpc.contract_service import CHAT, ECHO, LISTEN, MISSING, REFUSE, REPEAT, WAIT, ContractService
 from tests.unit.rpc.peers import REQUEST, data, headers
@@ -313,6 +313,37 @@ async def test_a_channel_connects_again(serve: Serve, contract: ContractService)
                 await asyncio.sleep(0.02)
     await channel.close()
     await second.stop(1)
+
+
+async def test_a_call_without_a_connection_was_certainly_not_made(serve: Serve) -> None:
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    mute = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    port = mute.sockets[0].getsockname()[1]
+    channel = connect(f"127.0.0.1:{port}", limits=Limits(preface_timeout_s=0.3))
+    with pytest.raises(NotProcessedError) as raised:
+        await channel.call(ECHO, b"1", timeout_s=0.05)
+    assert raised.value.status is GrpcStatus.DEADLINE_EXCEEDED
+    with pytest.raises(NotProcessedError) as raised:
+        await channel.call(ECHO, b"1", timeout_s=5.0)  # the attempt itself is given up
+    assert raised.value.status is GrpcStatus.UNAVAILABLE
+    await channel.close()
+    with pytest.raises(NotProcessedError):
+        await channel.call(ECHO, b"1")
+    mute.close()
+    server = await serve()
+    channel = connect(f"127.0.0.1:{server.port}")
+    with pytest.raises(RpcError) as told:
+        await channel.call(WAIT, b"1", timeout_s=0.05)
+    assert not isinstance(told.value, NotProcessedError)
+    await channel.close()
+    await server.stop(1)
+    channel = connect(f"127.0.0.1:{server.port}")
+    with pytest.raises(NotProcessedError):
+        await channel.call(ECHO, b"1")
+    await channel.close()
 
 
 async def test_who_drops_the_connection_cancels_its_calls(serve: Serve, contract: ContractService) -> None:

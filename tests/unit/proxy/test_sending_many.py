@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import pytest
+
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -14,7 +16,7 @@ from services.proxy.options import ProxyOptions
 from services.proxy.payload import messages_of
 from services.rpc.local import LocalChannel
 from services.rpc.service import Call, Channel
-from services.rpc.status import GrpcStatus, RpcError
+from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.unit.proxy.fake_broker import FakeBroker
 from tests.unit.proxy.virtual import LoopClock, now, run
 from tests.unit.proxy.world import World, message, turns, until
@@ -171,6 +173,55 @@ def test_what_waits_behind_a_hanging_put_moves_on_and_only_what_was_sent_is_in_d
             w.paced["a"].put_gate.set()
             assert set(await w.steady(30.0)) == {Code.OK}
             assert w.avoided == 0
+
+    run(scenario())
+
+
+def test_a_put_that_found_no_connection_in_time_goes_to_another_broker_at_once() -> None:
+    async def scenario() -> None:
+        async with cluster("a", "b") as w:
+            w.paced["a"].put_error = NotProcessedError("no connection in time", GrpcStatus.DEADLINE_EXCEEDED)
+            assert set(await w.steady(3.0)) == {Code.OK}
+            assert now() < 3.5
+            assert w.metric("popwheel_proxy_sends_total", {"broker": "a", "outcome": "unreachable"}) > 0
+            assert w.metric("popwheel_proxy_sends_total", {"broker": "a", "outcome": "unanswered"}) == 0
+            w.paced["b"].put_error = StatusError(Code.MASTER_PERSISTENCE_TIMEOUT, "the disk is full")
+            # The first broker was never asked, so the second one's word is all there is to tell.
+            w.controller.remove_broker("a")
+            assert codes([await w.send(message())]) == {Code.MASTER_PERSISTENCE_TIMEOUT: 1}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NotProcessedError("no connection in time", GrpcStatus.DEADLINE_EXCEEDED), Code.HA_NOT_AVAILABLE),
+        (RpcError(GrpcStatus.DEADLINE_EXCEEDED, "too slow"), Code.PROXY_TIMEOUT),
+    ],
+)
+def test_only_what_was_sent_may_have_been_stored(error: RpcError, code: int) -> None:
+    async def scenario() -> None:
+        async with cluster("a") as w:
+            w.paced["a"].put_error = error
+            assert codes([await w.send(message())]) == {code: 1}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NotProcessedError("no connection"), Code.MASTER_PERSISTENCE_TIMEOUT),
+        (RpcError(GrpcStatus.UNAVAILABLE, "the connection was lost"), Code.PROXY_TIMEOUT),
+    ],
+)
+def test_a_refusal_after_a_try_that_was_not_sent_is_told_as_it_is(error: RpcError, code: int) -> None:
+    async def scenario() -> None:
+        async with cluster("a", "b") as w:
+            w.paced["a"].put_error = error
+            w.paced["b"].put_error = StatusError(Code.MASTER_PERSISTENCE_TIMEOUT, "the disk is full")
+            assert codes([await w.send(message())]) == {code: 1}
 
     run(scenario())
 
