@@ -57,7 +57,7 @@ class Two:
             while (message := await stream.receive()) is not None:
                 self.heard.append(message)
                 await stream.send([message])
-        except StreamClosedError:
+        except (StreamClosedError, asyncio.CancelledError):
             self.ended.append("closed")
             raise
         self.ended.append("well")
@@ -90,7 +90,7 @@ async def talk(channel: SimChannel, messages: Sequence[bytes]) -> list[bytes]:
 def test_calls_and_streams_are_answered() -> None:
     async def work(two: Two, channel: SimChannel) -> None:
         assert await ask(channel) == b"0"
-        assert await talk(channel, [b"%d" % number for number in range(100)]) == [b"%d" % n for n in range(100)]
+        assert await talk(channel, [b"%d" % number for number in range(20)]) == [b"%d" % number for number in range(20)]
         assert two.ended == ["well"]
 
     Two().run(work)
