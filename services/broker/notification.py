@@ -1,6 +1,6 @@
 """Interests of proxies in arriving messages: one per (topic, group, filter), however many polls wait at a proxy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
 from services.broker.store.consume_queue import ConsumeQueue
@@ -39,19 +39,30 @@ class Subscriber:
     wake: Callable[[], None]
     interests: dict[int, Interest] = field(default_factory=dict)
     _waiting: dict[int, int] = field(default_factory=dict)
+    _refused: dict[int, None] = field(default_factory=dict)
 
     def tell(self, interest_id: int, messages: int) -> None:
-        """Note that messages wait for an interest."""
-        first = not self._waiting
+        """Note that messages wait for an interest; with 0, that it is registered."""
+        first = not (self._waiting or self._refused)
         self._waiting[interest_id] = self._waiting.get(interest_id, 0) + messages
         if first:
             self.wake()
 
-    def take(self) -> list[tuple[int, int]]:
-        """Ids of interests with the number of messages that wait, since the last call."""
-        taken = [(interest_id, count) for interest_id, count in self._waiting.items() if interest_id in self.interests]
+    def refuse(self, interest_id: int) -> None:
+        """Note that an interest was not registered."""
+        first = not (self._waiting or self._refused)
+        self._refused[interest_id] = None
+        if first:
+            self.wake()
+
+    def take(self) -> tuple[list[tuple[int, int]], list[int]]:
+        """Ids of interests with the number of messages that wait, and of those refused, since the last call."""
+        interests = self.interests
+        waiting = [(interest_id, count) for interest_id, count in self._waiting.items() if interest_id in interests]
+        refused = [interest_id for interest_id in self._refused if interest_id not in interests]
         self._waiting.clear()
-        return taken
+        self._refused.clear()
+        return waiting, refused
 
 
 class Interests:
@@ -59,10 +70,14 @@ class Interests:
 
     Args:
         limit: how many there may be.
+
+    Attributes:
+        refused: how often one was refused.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self.refused = 0
         self._by_topic: dict[str, list[Interest]] = {}
         self._count = 0
 
@@ -76,6 +91,7 @@ class Interests:
             StatusError: TOO_MANY_REQUESTS, there are too many.
         """
         if self._count >= self._limit and interest.id not in interest.subscriber.interests:
+            self.refused += 1
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
                 f"{self._count} interests are registered, the limit (broker.pop.notify_interests_max); use fewer",
@@ -102,6 +118,19 @@ class Interests:
         """End all interests of a proxy that has gone."""
         for interest_id in list(subscriber.interests):
             self.cancel(subscriber, interest_id)
+
+    def of_topic(self, topic: str) -> list[Interest]:
+        """Those in messages of a topic, or of a retry topic."""
+        return list(self._by_topic.get(topic, ()))
+
+    def of_groups(self, groups: Container[str]) -> list[Interest]:
+        """Those of some groups; looks at all there are."""
+        return [
+            interest
+            for topic, interests in self._by_topic.items()
+            for interest in interests
+            if interest.group in groups and interest.topic == topic
+        ]
 
     def arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
         """Tell those who wait for them that messages have become readable."""

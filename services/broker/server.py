@@ -277,11 +277,14 @@ class BrokerServer:
                 if interest.cancel:
                     self._core.interests.cancel(subscriber, interest.id)
                     continue
-                wanted = wanted_hashes(interest.filter)
-                self._core.interests.add(Interest(interest.id, subscriber, interest.topic, interest.group, wanted))
-                waiting = self._core.popping.waiting(interest.group, interest.topic, wanted)
-                if waiting:
-                    subscriber.tell(interest.id, waiting)
+                try:
+                    wanted = wanted_hashes(interest.filter)
+                    self._core.interests.add(Interest(interest.id, subscriber, interest.topic, interest.group, wanted))
+                except StatusError:
+                    subscriber.refuse(interest.id)  # it alone: the proxy's other interests are none the worse
+                    continue
+                # Said of 0 as well: from then on the proxy counts on being told.
+                subscriber.tell(interest.id, self._core.popping.waiting(interest.group, interest.topic, wanted))
         finally:
             self._core.interests.cancel_all(subscriber)
             teller.cancel()
@@ -293,11 +296,13 @@ class BrokerServer:
         while True:
             await changed.wait()
             changed.clear()
-            events = subscriber.take()
-            if events:
+            told, refused = subscriber.take()
+            if told or refused:
                 response = pb.NotifyEvents()
-                for interest_id, waiting in events:
+                for interest_id, waiting in told:
                     response.events.add(id=interest_id, waiting=waiting)
+                for interest_id in refused:
+                    response.events.add(id=interest_id, refused=True)
                 await stream.send([response])
 
     def _flusher_confirms_async(self) -> None:

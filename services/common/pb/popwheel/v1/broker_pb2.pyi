@@ -791,17 +791,23 @@ class NotifyEvent(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     waiting: _builtins.int
+    refused: _builtins.bool
+    """True: this interest was not registered, as there are too many or its filter is of no known kind. Nothing will be
+    told of it; it may be registered again later.
+    """
     def __init__(
         self,
         *,
         id: _builtins.int = ...,
         waiting: _builtins.int = ...,
+        refused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "refused", b"refused", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
