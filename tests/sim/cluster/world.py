@@ -48,6 +48,7 @@ class ClusterWorld:
         """What went wrong in a way that no client sees."""
         self.sightings = Sightings(loop)
         self.log = Log()
+        self.clients: list[str] = []
         self.controller = self._machine("controller", lambda place: ControllerProgram(place, options.controller))
         self.brokers: dict[str, Machine[BrokerProgram]] = {}
         self.proxies: dict[str, Machine[ProxyProgram]] = {}
@@ -84,6 +85,7 @@ class ClusterWorld:
 
     def client(self, name: str, loyal: float = 0.5) -> ClientNetwork:
         """A client's way to the proxies."""
+        self.clients.append(name)
         return ClientNetwork(name, self.network, self.random_of(f"{name} ways"), self.known_proxies, self.log, loyal)
 
     def known_proxies(self) -> list[str]:
