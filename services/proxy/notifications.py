@@ -64,10 +64,12 @@ class Notifications:
             if name not in names or self._brokers.channel(name) is not link.channel:
                 link.close()
                 del self._links[name]
+                self._book.stream_ended(name)
                 if name not in names:
                     self._book.forget_broker(name)
         for name in names:
             if name not in self._links:
+                self._book.stream_ended(name)  # there is none yet
                 link = _Link(name, self._brokers.channel(name), self._book, self._clock, self._random, self._metrics)
                 self._links[name] = link
                 link.task = self._background.start(link.run())
@@ -75,7 +77,7 @@ class Notifications:
     def register(self, interest: Interest) -> None:
         """Have all brokers notify for an interest."""
         if not interest.registered:
-            interest.registered = True
+            self._book.register(interest, self._links)
             told = _registration(interest)
             for link in self._links.values():
                 link.tell(told)
@@ -96,6 +98,15 @@ class Notifications:
                 link.tell(told)
         interest.registered = False
         interest.registered_at = frozenset()
+
+    def time_passed(self, now: float) -> None:
+        """What time alone brings about; called ten times a second."""
+        for interest in self._book.time_passed(now):
+            self.cancel(interest)
+        for interest, broker in self._book.serve_refused(now):
+            link = self._links.get(broker)
+            if link is not None:
+                link.tell(_registration(interest))
 
     def close(self) -> None:
         """End all streams."""
@@ -145,6 +156,7 @@ class _Link:
         while True:
             began = self._clock.monotonic()
             reason = await self._run_one_stream()
+            self._book.stream_ended(self.name)
             self._metrics.notify_streams_broken.inc()
             if self._clock.monotonic() - began > _PAUSE_LONGEST_S:
                 pause_s = _PAUSE_FIRST_S
@@ -160,11 +172,18 @@ class _Link:
         self._outbox = [_registration(interest) for interest in self._book.registered_at(self.name)]
         stream = self.stream = self.channel.open(NOTIFY)
         sender = asyncio.get_running_loop().create_task(self._send(stream))
+        refused = False
         try:
             while (events := await stream.receive()) is not None:
                 now = self._clock.monotonic()
                 for event in events.events:
-                    self._book.notified(event.id, self.name, event.waiting, now)
+                    if not event.refused:
+                        self._book.notified(event.id, self.name, event.waiting, now)
+                        continue
+                    self._book.refuse(event.id, self.name, now)
+                    if not refused:
+                        refused = True
+                        _logger.warning("broker_refuses_interests", broker=self.name)
             return "the broker ended it"
         except (StatusError, RpcError, StreamClosedError) as error:
             return str(error)

@@ -141,7 +141,7 @@ class Receiving:
         """Run the poll and send what it found."""
         tools = self._tools
         interest = tools.book.enter(pop.topic, pop.group, pop.filter)
-        poll = Poll(tools, self._machine(call, request, interest, wait_ms), interest, pop)
+        poll = Poll(tools, self._machine(call, request, pop, interest, wait_ms), interest, pop)
         self._polls[poll] = None
         try:
             found = await poll.run()
@@ -182,7 +182,9 @@ class Receiving:
                 self._renewals.drop(found.handles)
                 release(self._tools, pop, found, attempted=True)
 
-    def _machine(self, call: Call, request: ReceiveMessageRequest, interest: Interest, asked_ms: int) -> LongPoll:
+    def _machine(
+        self, call: Call, request: ReceiveMessageRequest, pop: PopRequest, interest: Interest, asked_ms: int
+    ) -> LongPoll:
         """The poll's machine: where it pops, how it waits, and for how long."""
         tools, topic, group = self._tools, interest.topic, interest.group
         mode = self._adaptive.count(topic, group)
@@ -198,6 +200,9 @@ class Receiving:
             return LongPoll(tuple(brokers), False, now, _GRACE_S)
         tools.metrics.long_polls.labels(topic, group).inc()
         if mode is Mode.NOTIFY:
+            if interest.is_quiet and pop.queue_id == _ANY_QUEUE:
+                tools.metrics.first_pops_spared.inc()
+                return LongPoll((first,), True, now + wait_s, _GRACE_S, pops_first=False)
             return LongPoll((tools.book.best_broker(interest, first),), True, now + wait_s, _GRACE_S)
         brokers = dict.fromkeys((first, *tools.brokers.names))
         return LongPoll(tuple(brokers), True, now + wait_s, _GRACE_S, mode, self._adaptive.patience_s)
