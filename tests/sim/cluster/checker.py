@@ -26,6 +26,7 @@ from services.common.pb.popwheel.v1.broker_pb2 import TAG, Filter
 from services.proxy.adaptive import PATIENCE_S
 from services.rpc.status import GrpcStatus
 from tests.sim.checker import Checker
+from tests.sim.clients import Subscription
 from tests.sim.cluster.clients import Log, Served
 from tests.sim.cluster.sightings import Entry, Sightings, Span
 from tests.sim.cluster.swarm import ClusterSwarm
@@ -168,6 +169,11 @@ class ClusterChecker(Checker):
                     f"{failed.client}'s {failed.method} of {failed.began_s:.6f} at {failed.proxy} ended at "
                     f"{failed.ended_s:.6f} with {failed.status.name}, and nothing was wrong with that proxy",
                 )
+
+
+def wanted_by(subscription: Subscription) -> frozenset[int] | None:
+    """Hashes of the tags that a subscription wants; None for all."""
+    return wanted_hashes(Filter(kind=TAG, expression=" || ".join(subscription.tags))) if subscription.tags else None
 
 
 def bound_s(swarm: ClusterSwarm) -> float:

@@ -58,11 +58,11 @@ class Connection:
         self.to_server.target = listener.process
         self.server = ServerEnd(self, listener)
         listener.connections[self] = None
-        self.to_client.send(self._open)
+        self.to_client.send(0, self._open)
 
     def refuse(self, reason: str) -> None:
         """Nobody listens there."""
-        self.to_client.send(self.client.lose, NotProcessedError(reason))
+        self.to_client.send(0, self.client.lose, NotProcessedError(reason))
 
     def reset(self) -> None:
         """Break it: what is under way is lost, and both ends hear of it."""
@@ -75,7 +75,7 @@ class Connection:
         other = self.server if end is self.client else self.client
         direction = self.to_server if end is self.client else self.to_client
         if other is not None:
-            direction.send(other.lose, _broken(reason))
+            direction.send(0, other.lose, _broken(reason))
 
     def watch(self) -> None:
         """Something is wrong with a way or an end: see later whether the ends are to be given up."""
@@ -127,11 +127,11 @@ class ClientEnd:
         self._asking[number] = answer
         server = connection.server
         assert server is not None
-        connection.to_server.send(server.asked, number, path, data, metadata, timeout_s)
+        connection.to_server.send(number, server.asked, number, path, data, metadata, timeout_s)
         try:
             return await answer
         except asyncio.CancelledError:
-            connection.to_server.send(server.cancelled, number)
+            connection.to_server.send(number, server.cancelled, number)
             raise
         finally:
             self._asking.pop(number, None)
@@ -144,15 +144,15 @@ class ClientEnd:
         self._streams[number] = stream
         stream.room_for_answers = Room()
         connection.to_server.send(
-            server.opened, number, stream.method.path, metadata, timeout_s, stream.room, stream.room_for_answers
+            number, server.opened, number, stream.method.path, metadata, timeout_s, stream.room, stream.room_for_answers
         )
 
         def transmit(what: bytes | bool | None) -> None:
             if what is False:
                 self._streams.pop(number, None)
-                connection.to_server.send(server.cancelled, number)
+                connection.to_server.send(number, server.cancelled, number)
             else:
-                connection.to_server.send(server.received, number, what)
+                connection.to_server.send(number, server.received, number, what)
 
         stream.transmit = transmit
 
@@ -257,12 +257,12 @@ class ServerEnd:
             return
         said = client.answered if rooms is None else client.ended
         if self.is_closing:
-            connection.to_client.send(said, number, NotProcessedError("the server is shutting down"))
+            connection.to_client.send(number, said, number, NotProcessedError("the server is shutting down"))
             return
         route = self._listener.routes.get(path)
         if route is None or route[2] is (rooms is None):
             failure = RpcError(GrpcStatus.UNIMPLEMENTED, f"there is no method {path} here")
-            connection.to_client.send(said, number, failure)
+            connection.to_client.send(number, said, number, failure)
             return
         deadline = None if timeout_s is None else connection.loop.time() + timeout_s
         call = Call(path, metadata, deadline, f"{client.process.name}:1")
@@ -289,7 +289,7 @@ class ServerEnd:
             outcome = error
         except Exception as error:  # noqa: BLE001 - logged, and told to the caller
             outcome = _failed(call, error, patience)
-        self.connection.to_client.send(self.connection.client.answered, number, outcome)
+        self.connection.to_client.send(number, self.connection.client.answered, number, outcome)
 
     async def _serve(self, number: int, call: Call, handler: Any, stream: ServerStream[Any, Any]) -> None:
         failure: Failure | None = None
@@ -303,12 +303,12 @@ class ServerEnd:
         except Exception as error:  # noqa: BLE001 - logged, and told to the caller
             failure = _failed(call, error, patience)
         stream.room.close()
-        self.connection.to_client.send(self.connection.client.ended, number, failure)
+        self.connection.to_client.send(number, self.connection.client.ended, number, failure)
 
     def _tell(self, number: int, path: str, part: bytes) -> None:
         connection = self.connection
         for what, later_s in self._listener.tamper(path, part):
-            connection.to_client.send(connection.client.received, number, what, later_s=later_s)
+            connection.to_client.send(number, connection.client.received, number, what, later_s=later_s)
 
     def received(self, number: int, data: bytes | None) -> None:
         """A message of a stream has come; None: the caller has said all."""
@@ -331,14 +331,14 @@ class ServerEnd:
     def close(self) -> None:
         """Take no more calls."""
         self.is_closing = True
-        self.connection.to_client.send(self.connection.client.retire)
+        self.connection.to_client.send(0, self.connection.client.retire)
 
     def end_calls(self) -> None:
         """End what is under way."""
         failure = RpcError(GrpcStatus.UNAVAILABLE, "the server is shutting down")
         for number in list(self._calls):
             said = self.connection.client.ended if number in self._streams else self.connection.client.answered
-            self.connection.to_client.send(said, number, failure)
+            self.connection.to_client.send(number, said, number, failure)
             self.cancelled(number)
 
     def lose(self, failure: RpcError) -> None:

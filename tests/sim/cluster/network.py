@@ -175,7 +175,7 @@ class Network:
         connection = Connection(self.loop, self.chance, channel, self.way(here, there), self.way(there, here))
         self._connections.setdefault(channel.process, {})[connection] = None
         self._watch_bad(connection)
-        connection.to_server.send(self._arrived, connection)
+        connection.to_server.send(0, self._arrived, connection)
         return connection
 
     def _arrived(self, connection: Connection) -> None:

@@ -8,7 +8,7 @@ from services.common.errors import CorruptDataError
 from tests.sim import stored
 from tests.sim.checker import Verdict
 from tests.sim.clients import Consumer, Producer
-from tests.sim.cluster.checker import ClusterChecker
+from tests.sim.cluster.checker import ClusterChecker, wanted_by
 from tests.sim.cluster.counts import SharedCounts
 from tests.sim.cluster.faults import Faults
 from tests.sim.cluster.programs import DATA
@@ -188,9 +188,9 @@ class _Run:
             core = machine.program.app.core
             if core.state.table.open_messages:
                 return f"{core.state.table.open_messages} messages of {name} are given out"
-            for each in self.swarm.subscriptions:
-                if waiting := core.popping.waiting(each.group, each.topic, None):
-                    return f"{waiting} messages of {name} wait for {each.group} in {each.topic}"
+        for each in self.swarm.subscriptions:
+            if waiting := self.world.sightings.waiting(each.group, each.topic, wanted_by(each)):
+                return f"{len(waiting)} messages wait for {each.group}: {waiting[:3]}"
         return ""
 
     def _count_wakes(self) -> None:

@@ -101,6 +101,21 @@ class Sightings:
 
         return watch
 
+    def waiting(self, group: str, topic: str, wanted: frozenset[int] | None) -> list[tuple[Entry, float]]:
+        """What was never given to a group that it wants, and since when it is there.
+
+        Args:
+            group, topic: who reads what.
+            wanted: hashes of the tags that it wants; None for all.
+        """
+        retry = names.retry_topic(group, topic)
+        return [
+            (entry, arrival.time_s)
+            for entry, arrival in self.arrivals.items()
+            if (group, entry) not in self.given
+            and (entry.topic == retry or (entry.topic == topic and (wanted is None or arrival.tag_hash in wanted)))
+        ]
+
     def ended(self, name: str) -> None:
         """A process is no more."""
         over = [spans for (proxy, _), spans in self.knowing.items() if proxy == name]

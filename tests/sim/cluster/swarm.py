@@ -33,6 +33,9 @@ FAULTS = {
 }
 """Fault -> how often it comes where it is on, against the others; 0: it is there all the time."""
 
+_SMALL_TIMER = {"slots": 16, "roll_window_ms": 5000, "log_file_bytes": 4096, "delay_ms_max": 30_000}
+"""Nothing is delayed here, and the files of a real wheel take longer to make than all the rest."""
+
 Counting = Literal["alone", "honest", "lying"]
 
 
@@ -121,7 +124,7 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         options=_options(chance, len(subscriptions), polls, settings or {}),
         faults=faults,
         faults_per_s=chance.choice((0.05, 0.1, 0.3)) if any(faults.values()) else 0.0,
-        safety_s=chance.choice((30.0, 60.0, 60.0)),
+        safety_s=chance.choice((20.0, 30.0, 50.0)),
         topics=topics,
         types=dict.fromkeys(topics, TopicType.NORMAL),
         delays=Delays(share=0.0, recall=0.0, latest_s=0.0, far_ms=0),
@@ -157,6 +160,7 @@ def _options(chance: random.Random, interests_needed: int, polls: int, settings:
             "notify_interests_max": chance.choice((*[100_000] * 9, 1)),
         },
         "retention": {"disk_used_share_max": 1.0},
+        "timer": _SMALL_TIMER,
     }
     up = chance.choice((2, 10, 1000))
     receive: dict[str, Any] = {
