@@ -219,7 +219,7 @@ class BrokerCore:
     def _tell_again(self, interests: Iterable[Interest]) -> None:
         """Tell how many messages wait, also of those that were told of when they arrived."""
         for interest in interests:
-            waiting = self.popping.waiting(interest.group, interest.topic, interest.wanted)
+            waiting = self.waiting(interest)
             if waiting:
                 interest.subscriber.tell(interest.id, waiting)
 
@@ -292,6 +292,10 @@ class BrokerCore:
         self.state.merge_buffer.ensure(commit.group, queue).committed = commit.offset
         # Set back from where another commit had put it, it shows messages that arrived long ago.
         self._tell_again(each for each in self.interests.of_topic(commit.topic) if each.group == commit.group)
+
+    def waiting(self, interest: Interest) -> int:
+        """How many messages wait for an interest, as `Popping.waiting` counts them."""
+        return self.popping.waiting(interest.group, interest.topic, interest.wanted)
 
     def rewrite_lagging(self) -> None:
         """Bring forward the open CKs that recovery would have to read from far back. Raises StatusError: disk full."""

@@ -3,10 +3,14 @@
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
+from services.broker.audience import Audience, Later
 from services.broker.store.consume_queue import ConsumeQueue
 from services.common import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+
+AudienceKey = tuple[str, str, frozenset[int] | None]
+"""Topic, group and wanted tag hashes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +30,11 @@ class Interest:
     topic: str
     group: str
     wanted: frozenset[int] | None
+
+    @property
+    def key(self) -> AudienceKey:
+        """What it shares with interests of other proxies in the same."""
+        return (self.topic, self.group, self.wanted)
 
 
 @dataclass(slots=True, eq=False)
@@ -78,11 +87,23 @@ class Interests:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.refused = 0
-        self._by_topic: dict[str, list[Interest]] = {}
+        self._audiences: dict[AudienceKey, Audience] = {}
+        self._by_topic: dict[str, dict[AudienceKey, Audience]] = {}
         self._count = 0
+        self._later: Later | None = None
+        self._waiting: Callable[[Interest], int] = _none
 
     def __len__(self) -> int:
         return self._count
+
+    def take_turns(self, later: Later, waiting: Callable[[Interest], int]) -> None:
+        """From now on let proxies that wait for the same take turns; before this is called all are told of all.
+
+        Args:
+            later: calls back after so many seconds.
+            waiting: how many messages wait for an interest.
+        """
+        self._later, self._waiting = later, waiting
 
     def add(self, interest: Interest) -> None:
         """Register an interest; one of the same id of the same proxy is replaced.
@@ -98,8 +119,12 @@ class Interests:
             )
         self.cancel(interest.subscriber, interest.id)
         interest.subscriber.interests[interest.id] = interest
-        for topic in _topics(interest):
-            self._by_topic.setdefault(topic, []).append(interest)
+        audience = self._audiences.get(interest.key)
+        if audience is None:
+            audience = self._audiences[interest.key] = Audience(self._later, self._waiting)
+            for topic in _topics(interest):
+                self._by_topic.setdefault(topic, {})[interest.key] = audience
+        audience.members[interest] = None
         self._count += 1
 
     def cancel(self, subscriber: Subscriber, interest_id: int) -> None:
@@ -107,12 +132,17 @@ class Interests:
         interest = subscriber.interests.pop(interest_id, None)
         if interest is None:
             return
-        for topic in _topics(interest):
-            interests = self._by_topic[topic]
-            interests.remove(interest)
-            if not interests:
-                del self._by_topic[topic]
         self._count -= 1
+        members = self._audiences[interest.key].members
+        del members[interest]
+        if members:
+            return
+        del self._audiences[interest.key]
+        for topic in _topics(interest):
+            audiences = self._by_topic[topic]
+            del audiences[interest.key]
+            if not audiences:
+                del self._by_topic[topic]
 
     def cancel_all(self, subscriber: Subscriber) -> None:
         """End all interests of a proxy that has gone."""
@@ -121,26 +151,39 @@ class Interests:
 
     def of_topic(self, topic: str) -> list[Interest]:
         """Those in messages of a topic, or of a retry topic."""
-        return list(self._by_topic.get(topic, ()))
+        return [interest for audience in self._by_topic.get(topic, {}).values() for interest in audience.members]
 
     def of_groups(self, groups: Container[str]) -> list[Interest]:
         """Those of some groups; looks at all there are."""
         return [
             interest
-            for topic, interests in self._by_topic.items()
-            for interest in interests
-            if interest.group in groups and interest.topic == topic
+            for (_, group, _), audience in self._audiences.items()
+            if group in groups
+            for interest in audience.members
         ]
+
+    def is_shared(self, interest: Interest) -> bool:
+        """Whether other proxies wait for the same."""
+        return len(self._audiences[interest.key].members) > 1
+
+    def hand_on(self, subscriber: Subscriber, interest_id: int) -> None:
+        """A proxy has no poll that waits for what it was told: another may."""
+        interest = subscriber.interests.get(interest_id)
+        if interest is not None:
+            self._audiences[interest.key].hand_on()
 
     def arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
         """Tell those who wait for them that messages have become readable."""
-        for interest in self._by_topic.get(queue.topic, ()):
-            wanted = interest.wanted
-            if wanted is None or queue.topic != interest.topic:
-                interest.subscriber.tell(interest.id, len(tag_hashes))
+        for (topic, _, wanted), audience in self._by_topic.get(queue.topic, {}).items():
+            if wanted is None or queue.topic != topic:
+                audience.tell(len(tag_hashes))
             elif messages := sum(tag_hash in wanted for tag_hash in tag_hashes):
-                interest.subscriber.tell(interest.id, messages)
+                audience.tell(messages)
 
 
 def _topics(interest: Interest) -> tuple[str, str]:
     return interest.topic, names.retry_topic(interest.group, interest.topic)
+
+
+def _none(interest: Interest) -> int:
+    return 0

@@ -70,6 +70,7 @@ class BrokerServer:
         self._timer = timer
         self._pulls_waiting: dict[tuple[str, int], list[asyncio.Event]] = defaultdict(list)
         self.service = Service()
+        core.interests.take_turns(_call_later, core.waiting)
         self.service.unary(methods.PUT, self.put)
         self.service.unary(methods.POP, self.pop)
         self.service.unary(methods.ACK, self.ack)
@@ -277,14 +278,18 @@ class BrokerServer:
                 if interest.cancel:
                     self._core.interests.cancel(subscriber, interest.id)
                     continue
+                if interest.hand_on:
+                    self._core.interests.hand_on(subscriber, interest.id)
+                    continue
                 try:
                     wanted = wanted_hashes(interest.filter)
-                    self._core.interests.add(Interest(interest.id, subscriber, interest.topic, interest.group, wanted))
+                    registered = Interest(interest.id, subscriber, interest.topic, interest.group, wanted)
+                    self._core.interests.add(registered)
                 except StatusError:
                     subscriber.refuse(interest.id)  # it alone: the proxy's other interests are none the worse
                     continue
                 # Said of 0 as well: from then on the proxy counts on being told.
-                subscriber.tell(interest.id, self._core.popping.waiting(interest.group, interest.topic, wanted))
+                subscriber.tell(interest.id, self._core.waiting(registered))
         finally:
             self._core.interests.cancel_all(subscriber)
             teller.cancel()
@@ -300,7 +305,8 @@ class BrokerServer:
             if told or refused:
                 response = pb.NotifyEvents()
                 for interest_id, waiting in told:
-                    response.events.add(id=interest_id, waiting=waiting)
+                    shared = self._core.interests.is_shared(subscriber.interests[interest_id])
+                    response.events.add(id=interest_id, waiting=waiting, shared=shared)
                 for interest_id in refused:
                     response.events.add(id=interest_id, refused=True)
                 await stream.send([response])
@@ -323,6 +329,10 @@ def _naming_damage(handler: UnaryHandler[Request, Response]) -> UnaryHandler[Req
             ) from error
 
     return answer
+
+
+def _call_later(delay_s: float, action: Callable[[], None]) -> object:
+    return asyncio.get_running_loop().call_later(delay_s, action)
 
 
 def _illegal_offset(offset: int, max_offset: int) -> StatusError:

@@ -49,6 +49,7 @@ class Waiting:
     pops: int = 0
     notifications: int = 0
     answered: bool = False
+    shared: bool = False
     fruitless: int = 0
     not_before: float = 0.0
 
@@ -126,14 +127,19 @@ class Interest:
 
 
 class InterestBook:
-    """All interests of a proxy. Calls waiters, and nothing else.
+    """All interests of a proxy. Calls waiters, and `hand_on`.
 
     Args:
         interests_max: how many there may be.
         idle_s: how long one stays registered at the brokers without a poll.
+
+    Attributes:
+        hand_on: called if no poll waits for what a broker has told, with the interest and the broker: another proxy may
+            have one. What was told is known here all the same, and the next poll pops for it.
     """
 
     def __init__(self, interests_max: int, idle_s: float) -> None:
+        self.hand_on: Callable[[Interest, str], None] = _ignore
         self._interests_max = interests_max
         self._idle_s = idle_s
         self._by_key: dict[Key, Interest] = {}
@@ -266,8 +272,11 @@ class InterestBook:
             if not there:
                 del interest.at_broker[broker]
 
-    def notified(self, interest_id: int, broker: str, messages: int, now: float) -> None:
-        """A broker says how many messages wait for an interest that it has not told of before; 0: only that it will."""
+    def notified(self, interest_id: int, broker: str, messages: int, now: float, *, shared: bool = False) -> None:
+        """A broker says how many messages wait for an interest that it has not told of before; 0: only that it will.
+
+        `shared`: it may not have told other proxies that wait for the same.
+        """
         interest = self._by_id.get(interest_id)
         if interest is None:
             return  # ended a moment ago
@@ -279,6 +288,7 @@ class InterestBook:
         if waiting is None:
             waiting = interest.waiting[broker] = Waiting(broker)
         waiting.notifications += 1
+        waiting.shared = shared and not waiting.messages
         # The answer to a pop may have counted these messages already.
         waiting.messages = max(waiting.messages, messages) if waiting.answered else waiting.messages + messages
         waiting.answered = False
@@ -395,6 +405,10 @@ class InterestBook:
             self.stop_waiting(interest, waiter)
             waiter(self.begin(interest, waiting.broker))
         self._weigh(interest, waiting)
+        if waiting.shared and not waiting.pops:
+            waiting.shared = False
+            if waiting.messages:
+                self.hand_on(interest, waiting.broker)
 
     def _weigh(self, interest: Interest, waiting: Waiting) -> None:
         if waiting.messages or waiting.pops:
@@ -405,3 +419,7 @@ class InterestBook:
             interest.left_over[waiting.broker] = waiting
         else:
             interest.left_over.pop(waiting.broker, None)
+
+
+def _ignore(interest: Interest, broker: str) -> None:
+    """Nobody is told."""

@@ -56,6 +56,7 @@ class Notifications:
         self._metrics = metrics
         self._links: dict[str, _Link] = {}
         brokers.subscribe(self.follow)
+        book.hand_on = self.hand_on
 
     def follow(self) -> None:
         """Open streams to brokers that have come and end those of brokers that have left or moved."""
@@ -98,6 +99,12 @@ class Notifications:
                 link.tell(told)
         interest.registered = False
         interest.registered_at = frozenset()
+
+    def hand_on(self, interest: Interest, broker: str) -> None:
+        """No poll waits here for what a broker has told: it may tell another proxy."""
+        link = self._links.get(broker)
+        if link is not None:
+            link.tell(NotifyInterest(id=interest.id, hand_on=True))
 
     def time_passed(self, now: float) -> None:
         """What time alone brings about; called ten times a second."""
@@ -178,7 +185,7 @@ class _Link:
                 now = self._clock.monotonic()
                 for event in events.events:
                     if not event.refused:
-                        self._book.notified(event.id, self.name, event.waiting, now)
+                        self._book.notified(event.id, self.name, event.waiting, now, shared=event.shared)
                         continue
                     self._book.refuse(event.id, self.name, now)
                     if not refused:
