@@ -26,6 +26,9 @@ from services.rpc.service import Call, Stream, StreamClosedError
 
 _ANY_QUEUE = -1
 _GRACE_S = 0.2
+_GOLDEN_RATIO = 0.6180339887498949
+"""Its multiples are spread evenly, and so is every second, third ... of them. Counting round the brokers instead, polls
+that come in step would always get the same ones: of two groups beside four brokers, each only every second one."""
 _MESSAGE_TAG = b"\x12"
 _OK_ANSWER = ReceiveMessageResponse(status=OK).SerializeToString()
 
@@ -235,7 +238,7 @@ class Receiving:
         if named in names:
             return named
         self._turn += 1
-        return names[self._turn % len(names)]
+        return names[int(self._turn * _GOLDEN_RATIO % 1.0 * len(names))]
 
 
 def answer_parts(messages: Sequence[bytes], now_ms: int) -> list[bytes]:
