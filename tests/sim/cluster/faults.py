@@ -1,6 +1,7 @@
 """Does what the swarm has drawn: kills, stops and pauses machines, cuts and worsens ways; heals all in the end."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
@@ -82,7 +83,11 @@ class Faults:
     async def heal(self) -> None:
         """End all faults, and have every machine serve that there is."""
         world = self._world
-        self._tampers = False
+        if self._tampers:
+            self._tampers = False
+            # What a proxy was told wrong on a stream stays wrong for as long as the stream lives.
+            for proxy, broker in itertools.product(world.proxies, world.brokers):
+                world.network.break_connections(proxy, broker)
         for task in list(self._work):
             task.cancel()
         if self._work:

@@ -59,11 +59,16 @@ class ClusterSwarm(Swarm):
     interests_per_send: int
 
     @property
+    def has_one_broker(self) -> bool:
+        """Whether there is never a second one."""
+        return self.brokers == 1 and "new broker" not in self.faults
+
+    @property
     def notifies(self) -> bool:
         """Whether every message must find a waiting poll in time."""
         return (
             "bad notifications" not in self.faults
-            and (self.options.proxy.poll_mode in ("notify", "auto") or self.brokers == 1)
+            and (self.options.proxy.poll_mode in ("notify", "auto") or self.has_one_broker)
             and self.options.broker.pop.notify_interests_max >= 100
         )
 
