@@ -23,14 +23,27 @@ class Audience:
     """The interests of several proxies in the same topic, group and filter.
 
     Args:
+        topic: what they wait for.
+        wanted: tag hashes, None for all.
         later: how the while is waited for; None: all are told of everything at once.
         waiting: how many messages wait for an interest.
+
+    Attributes:
+        members: the next to be told first.
     """
 
-    __slots__ = ("_fresh", "_hand_ons", "_is_open", "_later", "_waiting", "members")
+    __slots__ = ("_fresh", "_hand_ons", "_is_open", "_later", "_waiting", "members", "topic", "wanted")
 
-    def __init__(self, later: Later | None, waiting: "Callable[[Interest], int]") -> None:
-        self.members: dict[Interest, None] = {}
+    def __init__(
+        self,
+        topic: str,
+        wanted: frozenset[int] | None,
+        later: Later | None,
+        waiting: "Callable[[Interest], int]",
+    ) -> None:
+        self.topic = topic
+        self.wanted = wanted
+        self.members: list[Interest] = []
         self._later = later
         self._waiting = waiting
         self._is_open = False
@@ -54,14 +67,13 @@ class Audience:
 
     def hand_on(self) -> None:
         """A member has no poll for what it was told: tell the next, unless the word has gone round."""
-        if self._hand_ons and self.members and self._waiting(next(iter(self.members))):
+        if self._hand_ons and self.members and self._waiting(self.members[0]):
             self._hand_ons -= 1
             self._tell_next(1)
 
     def _tell_next(self, messages: int) -> None:
-        interest = next(iter(self.members))
-        del self.members[interest]
-        self.members[interest] = None
+        interest = self.members.pop(0)
+        self.members.append(interest)
         interest.subscriber.tell(interest.id, messages)
 
     def _open(self) -> None:
@@ -73,7 +85,7 @@ class Audience:
         """The while is over."""
         self._is_open = False
         fresh, self._fresh = self._fresh, 0
-        waiting = self._waiting(next(iter(self.members))) if self.members else 0
+        waiting = self._waiting(self.members[0]) if self.members else 0
         if waiting > fresh:
             self._hand_ons = 0
             for interest in self.members:

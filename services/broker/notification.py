@@ -88,7 +88,7 @@ class Interests:
         self._limit = limit
         self.refused = 0
         self._audiences: dict[AudienceKey, Audience] = {}
-        self._by_topic: dict[str, dict[AudienceKey, Audience]] = {}
+        self._by_topic: dict[str, list[Audience]] = {}
         self._count = 0
         self._later: Later | None = None
         self._waiting: Callable[[Interest], int] = _none
@@ -121,10 +121,11 @@ class Interests:
         interest.subscriber.interests[interest.id] = interest
         audience = self._audiences.get(interest.key)
         if audience is None:
-            audience = self._audiences[interest.key] = Audience(self._later, self._waiting)
+            audience = Audience(interest.topic, interest.wanted, self._later, self._waiting)
+            self._audiences[interest.key] = audience
             for topic in _topics(interest):
-                self._by_topic.setdefault(topic, {})[interest.key] = audience
-        audience.members[interest] = None
+                self._by_topic.setdefault(topic, []).append(audience)
+        audience.members.append(interest)
         self._count += 1
 
     def cancel(self, subscriber: Subscriber, interest_id: int) -> None:
@@ -133,14 +134,14 @@ class Interests:
         if interest is None:
             return
         self._count -= 1
-        members = self._audiences[interest.key].members
-        del members[interest]
-        if members:
+        audience = self._audiences[interest.key]
+        audience.members.remove(interest)
+        if audience.members:
             return
         del self._audiences[interest.key]
         for topic in _topics(interest):
             audiences = self._by_topic[topic]
-            del audiences[interest.key]
+            audiences.remove(audience)
             if not audiences:
                 del self._by_topic[topic]
 
@@ -151,7 +152,7 @@ class Interests:
 
     def of_topic(self, topic: str) -> list[Interest]:
         """Those in messages of a topic, or of a retry topic."""
-        return [interest for audience in self._by_topic.get(topic, {}).values() for interest in audience.members]
+        return [interest for audience in self._by_topic.get(topic, ()) for interest in audience.members]
 
     def of_groups(self, groups: Container[str]) -> list[Interest]:
         """Those of some groups; looks at all there are."""
@@ -174,8 +175,9 @@ class Interests:
 
     def arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
         """Tell those who wait for them that messages have become readable."""
-        for (topic, _, wanted), audience in self._by_topic.get(queue.topic, {}).items():
-            if wanted is None or queue.topic != topic:
+        for audience in self._by_topic.get(queue.topic, ()):
+            wanted = audience.wanted
+            if wanted is None or queue.topic != audience.topic:
                 audience.tell(len(tag_hashes))
             elif messages := sum(tag_hash in wanted for tag_hash in tag_hashes):
                 audience.tell(messages)
