@@ -86,8 +86,8 @@ class Faults:
         if self._tampers:
             self._tampers = False
             # What a proxy was told wrong on a stream stays wrong for as long as the stream lives.
-            for proxy, broker in itertools.product(world.proxies, world.brokers):
-                world.network.break_connections(proxy, broker)
+            for ends in itertools.product(world.proxies, world.brokers):
+                world.network.break_connections(*ends)
         for task in list(self._work):
             task.cancel()
         if self._work:

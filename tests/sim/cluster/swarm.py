@@ -33,7 +33,7 @@ FAULTS = {
 }
 """Fault -> how often it comes where it is on, against the others; 0: it is there all the time."""
 
-_SMALL_TIMER = {"slots": 16, "roll_window_ms": 5000, "log_file_bytes": 4096, "delay_ms_max": 30_000}
+SMALL_TIMER = {"slots": 16, "roll_window_ms": 5000, "log_file_bytes": 4096, "delay_ms_max": 30_000}
 """Nothing is delayed here, and the files of a real wheel take longer to make than all the rest."""
 
 Counting = Literal["alone", "honest", "lying"]
@@ -165,7 +165,7 @@ def _options(chance: random.Random, interests_needed: int, polls: int, settings:
             "notify_interests_max": chance.choice((*[100_000] * 9, 1)),
         },
         "retention": {"disk_used_share_max": 1.0},
-        "timer": _SMALL_TIMER,
+        "timer": SMALL_TIMER,
     }
     up = chance.choice((2, 10, 1000))
     receive: dict[str, Any] = {
@@ -173,7 +173,7 @@ def _options(chance: random.Random, interests_needed: int, polls: int, settings:
         "interest_idle_ms": chance.choice((0, 1000, 10_000)),
         "pop_timeout_ms": chance.choice((500, 3000)),
         "interests_max": chance.choice((interests_needed, 50_000)),
-        "polls_max": chance.choice((*[50_000] * 4, max(1, polls // 2))),
+        "polls_max": chance.choice((*[50_000] * 4, max(interests_needed, polls // 2))),
         "polls_per_client_max": chance.choice((*[1024] * 4, 1)),
         "batch_messages_max": chance.choice((1, 32, 32)),
     }

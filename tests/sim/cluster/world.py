@@ -83,10 +83,11 @@ class ClusterWorld:
         self.proxies[name] = machine = self._machine(name, make)
         return machine
 
-    def client(self, name: str, loyal: float = 0.5) -> ClientNetwork:
-        """A client's way to the proxies."""
+    def client(self, name: str, loyal: float = 0.5, proxy: str = "") -> ClientNetwork:
+        """A client's way to the proxies, or to one of them only."""
         self.clients.append(name)
-        return ClientNetwork(name, self.network, self.random_of(f"{name} ways"), self.known_proxies, self.log, loyal)
+        known = (lambda: [proxy]) if proxy else self.known_proxies
+        return ClientNetwork(name, self.network, self.random_of(f"{name} ways"), known, self.log, loyal)
 
     def known_proxies(self) -> list[str]:
         """Proxies that a load balancer would send a client to, or all if it knows of none."""
