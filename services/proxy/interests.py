@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import Filter
+from services.common.pb.popwheel.v1.broker_pb2 import ALL, Filter
 from services.proxy.limit_error import LimitError
 from services.proxy.refusals import Refusals
 
@@ -122,8 +122,11 @@ class Interest:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether all brokers would tell at once of what comes, and nothing is known to be there or on its way."""
-        return self.registered and not (self.unconfirmed or self.busy)
+        """Whether all brokers would tell of what comes, and nothing is known to be there or on its way.
+
+        Never with a filter: of messages that it does not want nobody is told, and only pops take the group past them.
+        """
+        return self.registered and not (self.unconfirmed or self.busy) and self.filter.kind == ALL
 
 
 class InterestBook:

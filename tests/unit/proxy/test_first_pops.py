@@ -2,7 +2,7 @@
 
 import asyncio
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression, FilterType
 from services.proxy.refusals import REGISTER_EVERY_S, TURN_EVERY_S
 from services.rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.fake_broker import FakeBroker
@@ -136,6 +136,17 @@ def test_short_plain_sliced_and_fifo_polls_pop_as_ever() -> None:
                 for _ in range(3):
                     await found_soon(w, "b1", "b1", 1.0)
                 assert spared(w) == 0
+
+    run(body())
+
+
+def test_polls_with_a_filter_pop_first_so_that_their_group_gets_past_what_they_do_not_want() -> None:
+    async def body() -> None:
+        async with world(*BROKERS, clock=LoopClock(), poll_mode="notify") as w:
+            tagged = FilterExpression(type=FilterType.TAG, expression="a")
+            for count in (1, 2, 3):
+                await w.receive(poll_request(wait_s=5, filter_expression=tagged))
+                assert (pops(w), spared(w)) == (count, 0)
 
     run(body())
 
