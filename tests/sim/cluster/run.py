@@ -12,7 +12,7 @@ from tests.sim.cluster.checker import ClusterChecker, wanted_by
 from tests.sim.cluster.counts import SharedCounts
 from tests.sim.cluster.faults import Faults
 from tests.sim.cluster.programs import DATA
-from tests.sim.cluster.swarm import ClusterSwarm, draw
+from tests.sim.cluster.swarm import ENOUGH_INTERESTS, ClusterSwarm, draw
 from tests.sim.cluster.troubles import Troubles
 from tests.sim.cluster.world import ClusterWorld
 from tests.sim.history import History
@@ -27,6 +27,7 @@ _HEAL_S_MAX = 120.0
 _QUIET_LOOKS = 3
 """So often in a row nothing is left to do: a message that is moved is for a moment neither here nor there."""
 _BEGIN_S = 1.0
+_SHORT_WAY_S = 0.02
 
 
 def run_seed(
@@ -214,4 +215,17 @@ class _Run:
             return self.verdict
         verdict = ClusterChecker(swarm, self.history, found, world.sightings, world.log, self._troubles).judge()
         verdict.violations[:0] = self.verdict.violations
+        self._check_wakes(verdict)
         return verdict
+
+    def _check_wakes(self, verdict: Verdict) -> None:
+        """L1: few polls are woken in vain; asked where nothing was wrong and brokers refused no interests."""
+        swarm = self.swarm
+        is_calm = not self.faults.count and "bad notifications" not in swarm.faults
+        if not is_calm or swarm.options.broker.pop.notify_interests_max < ENOUGH_INTERESTS:
+            return
+        told = sum(self.world.sightings.arrivals_for(each.group, each.topic) for each in swarm.subscriptions)
+        # Brokers tell all proxies of what still waits after some 20 ms, be it that the pop is on a long way.
+        often = 1 if swarm.delay_s_max <= _SHORT_WAY_S else 2
+        if self.vain_wakes > often * swarm.proxies * told:
+            verdict.broke("L1", f"{self.vain_wakes} of {self.wakes} wakes were in vain, and only {told} messages came")

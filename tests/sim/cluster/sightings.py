@@ -101,6 +101,10 @@ class Sightings:
 
         return watch
 
+    def arrivals_for(self, group: str, topic: str) -> int:
+        """How many messages came that a group may have been told of."""
+        return sum(entry.topic in (topic, names.retry_topic(group, topic)) for entry in self.arrivals)
+
     def waiting(self, group: str, topic: str, wanted: frozenset[int] | None) -> list[tuple[Entry, float]]:
         """What was never given to a group that it wants, and since when it is there.
 

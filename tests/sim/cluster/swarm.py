@@ -36,6 +36,9 @@ FAULTS = {
 SMALL_TIMER = {"slots": 16, "roll_window_ms": 5000, "log_file_bytes": 4096, "delay_ms_max": 30_000}
 """Nothing is delayed here, and the files of a real wheel take longer to make than all the rest."""
 
+ENOUGH_INTERESTS = 100
+"""No broker refuses any if it may hold so many."""
+
 Counting = Literal["alone", "honest", "lying"]
 
 
@@ -69,7 +72,7 @@ class ClusterSwarm(Swarm):
         return (
             "bad notifications" not in self.faults
             and (self.options.proxy.poll_mode in ("notify", "auto") or self.has_one_broker)
-            and self.options.broker.pop.notify_interests_max >= 100
+            and self.options.broker.pop.notify_interests_max >= ENOUGH_INTERESTS
         )
 
     def describe(self) -> str:
