@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
-from bench import failover, many, process, requests, timers
+from bench import checkpoints, failover, many, process, requests, timers
 from bench.client import Client, close_all, connect_all
 from bench.load import ReceiveLoop, SendLoop, SteadySends, send_steadily
 from bench.process import Usage
@@ -245,8 +245,9 @@ CASES: dict[str, Case] = {
     **timers.CASES,
     **many.CASES,
     **failover.CASES,
+    **checkpoints.CASES,
 }
 """By name, in the order in which they run: `crash` finds the data of all that went before."""
 
-OWN_ONLY = {"start", "crash", *timers.OWN_ONLY}
+OWN_ONLY = {"start", "crash", *timers.OWN_ONLY, *checkpoints.CASES}
 """Cases that start and kill the server."""

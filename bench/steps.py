@@ -42,6 +42,7 @@ class Scale:
         brokers: of a cluster of many.
         many_polls: held there.
         failovers: in one run.
+        sync_topics: of which the master's progress is brought to a slave.
     """
 
     seconds: float = 5.0
@@ -59,6 +60,7 @@ class Scale:
     brokers: int = 8
     many_polls: int = 10_000
     failovers: int = 10
+    sync_topics: int = 10_000
 
 
 TINY = Scale(
@@ -77,6 +79,7 @@ TINY = Scale(
     brokers=2,
     many_polls=40,
     failovers=1,
+    sync_topics=50,
 )
 """Shows that all of it works, not how fast."""
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 _LOOKED_AT_ONCE = 10_000
-_LOOK_AGAIN_S = 0.05
-"""Several slaves that ask at a time are answered from one look."""
 
 
 class CheckpointServer:
@@ -49,7 +47,7 @@ class CheckpointServer:
         self._source: CheckpointSource | None = None
         self._source_of: Leading | None = None
         self._looking = asyncio.Lock()
-        self._looked_at_s = 0.0
+        self._looks = 0
         self._stored_at_s: float | None = None
         self.file = MasterCheckpointFile(disk, folder)
         self.stored = 0
@@ -75,7 +73,7 @@ class CheckpointServer:
                 f"replica {self._options.replica} of {self._options.name} does not lead epoch {request.epoch} of "
                 f"{request.group}",
             )
-        source = await self._look(leading)
+        source = await self._look(leading, request.known_version)
         core = leading.core
         position = core.store.log.end_position
         saved = core.timer.saved
@@ -96,15 +94,18 @@ class CheckpointServer:
             raise StatusError(Code.INTERNAL_ERROR, f"the broker's device refused a sync: {error}") from error
         return answer
 
-    async def _look(self, leading: Leading) -> CheckpointSource:
-        """See what has changed, unless that was done just now; others have their turn in between."""
+    async def _look(self, leading: Leading, known_version: int) -> CheckpointSource:
+        """See what has changed, a part at a time. Those who ask while others wait for a look are answered from one, and
+        the rest of what went in parts is that of the look before."""
+        looks = self._looks
         async with self._looking:
             if self._source is None or self._source_of is not leading:
                 entries_max = self._options.replication.checkpoint_entries_max
                 self._source = CheckpointSource(self._options.name, leading.epoch, entries_max)
                 self._source_of = leading
-            elif self._clock.monotonic() - self._looked_at_s < _LOOK_AGAIN_S:
+            elif self._looks > looks or self._source.is_rest(known_version):
                 return self._source
+            self._looks += 1
             source, core = self._source, leading.core
             source.look_at_names(core.topic_ids, core.group_ids)
             buffer = core.state.merge_buffer
@@ -113,7 +114,6 @@ class CheckpointServer:
                 source.look(some)
                 await asyncio.sleep(0)
             source.forget_gone(buffer)
-            self._looked_at_s = self._clock.monotonic()
             return source
 
     # At a slave
@@ -143,7 +143,7 @@ class CheckpointServer:
             raise StatusError(Code.INTERNAL_ERROR, f"the checkpoint could not be stored: {error}") from error
         self._stored_at_s = self._clock.monotonic()
         self.stored += stored
-        if not request.more:
+        if not request.rest_from:
             self._hand_on(request)
         return pb.StoreCheckpointResponse(version=request.version)
 

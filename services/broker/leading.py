@@ -151,6 +151,9 @@ class Leading:
         if self.flusher.is_alone:
             await self.timer.save()
             await self.save()
+        self._begin_tasks()
+
+    def _begin_tasks(self) -> None:
         self._tasks = [
             supervised(self._when_cluster_changes(), "broker-cluster", self._on_failure),
             supervised(self._let_go_often(), "broker-let-go", self._on_failure),
@@ -212,12 +215,17 @@ class Leading:
         self.flusher.depose(leads_no_more(self._options.name))
 
     async def _end_tasks(self) -> None:
+        await self._pause()
+        self.server.end()
+
+    async def _pause(self) -> None:
+        """Have nothing write by itself."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
         await self.reviver.stop()
         await self.timer.stop()
-        self.server.end()
 
     # Passing the role on
 
@@ -227,8 +235,7 @@ class Leading:
         Raises:
             StatusError: it did not get there in time; this broker goes on.
         """
-        await self.reviver.stop()
-        await self.timer.stop()
+        await self._pause()
         self.attend()
         self.flusher.confirm_later()
         end = self.core.store.log.end_position
@@ -243,9 +250,8 @@ class Leading:
 
     def go_on(self) -> None:
         """The role was not passed on: write again."""
-        if self._follower.view.ready:
-            self.reviver.start()
-            self.timer.start()
+        if not self._tasks:
+            self._begin_tasks()
 
     # What comes in
 

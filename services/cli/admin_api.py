@@ -1,6 +1,7 @@
 """How commands ask the controller's admin API, and show what it answers."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from services.cli.table import print_table
 
 _TIMEOUT_S = 10.0
 _NOT_LEADING = "HA_NOT_AVAILABLE"
+_LEADER = re.compile(r"\(admin API: ([^)\s]+)\)")
 
 Format = Literal["table", "json"]
 Row = Mapping[str, Any]
@@ -22,7 +24,7 @@ output_option = click.option(
 
 
 class AdminApi:
-    """The admin API of the controllers of one cluster.
+    """The admin API of the controllers of one cluster. One that does not lead names the one that does.
 
     Args:
         servers: base addresses, `http://127.0.0.1:8080`, commas between several.
@@ -43,15 +45,19 @@ class AdminApi:
         Raises:
             CommandError: it was refused, or nobody answered.
         """
-        for server in self._servers[:-1]:
+        ask = list(self._servers)
+        for server in ask:  # grows while it is gone through
             try:
                 return _request(server, method, path, body, timeout_s)
             except RefusedError as error:
+                last: CommandError = error
                 if error.code != _NOT_LEADING:
                     raise
-            except _SilentError:
-                continue
-        return _request(self._servers[-1], method, path, body, timeout_s)
+                if (leader := _LEADER.search(error.sentence)) and f"http://{leader[1]}" not in ask:
+                    ask.append(f"http://{leader[1]}")
+            except _SilentError as error:
+                last = error
+        raise last
 
 
 class RefusedError(CommandError):

@@ -180,8 +180,8 @@ class ControllerApp:
             ConfigurationError: the store belongs to a cluster of another name.
             OSError: the store cannot be used.
         """
-        self._carrier.start()
         await self._leadership.start()
+        self._carrier.start()
         self._metrics.read_from(self._gauges())
         self._started = True
 
@@ -265,6 +265,11 @@ class ControllerApp:
 
 def _store(options: ControllerOptions, data_dir: Path, disk: Disk, life: str) -> StateStore:
     """The store that the options say."""
+    if options.store.kind == "kubernetes":
+        from services.controller.kubernetes_api import ClientKubernetesApi
+        from services.controller.kubernetes_state_store import KubernetesStateStore
+
+        return KubernetesStateStore(ClientKubernetesApi(options.store.namespace), options.cluster_name)
     if not options.store.folder:
         return FileStateStore(data_dir, disk)
     folder = Path(options.store.folder)

@@ -111,7 +111,7 @@ class CheckpointCarrier:
             self._fails("refused" if refused else "store", give.group, give.slave.number, error)
         else:
             now_s = self._clock.monotonic()
-            if not give.checkpoint.more:
+            if not give.checkpoint.rest_from:
                 self._metrics.durations.observe(now_s - give.begun_s)
             self._goes_on("store", give.group)
             self._act(self._sync.stored(give, now_s))

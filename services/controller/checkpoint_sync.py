@@ -67,6 +67,7 @@ class _Slave:
         since_s: when it was first heard of.
         epoch: of what it holds; 0 if that is not known.
         version: of what it holds.
+        known_version: what had changed up to here it holds.
         taken_s: when that was asked of the master; None before the first one is complete.
         took_s: how long it took from then until it was stored.
         is_busy: something is under way for it.
@@ -76,6 +77,7 @@ class _Slave:
     since_s: float
     epoch: int = 0
     version: int = 0
+    known_version: int = 0
     taken_s: float | None = None
     took_s: float = 0.0
     is_busy: bool = False
@@ -169,7 +171,7 @@ class CheckpointSync:
             by_version: dict[int, list[_Slave]] = {}
             for slave in group.present():
                 if not slave.is_busy:
-                    known = slave.version if slave.epoch == group.roles.epoch else 0
+                    known = slave.known_version if slave.epoch == group.roles.epoch else 0
                     by_version.setdefault(known, []).append(slave)
             if len(self._under_way) + len(by_version) > max(self._fetches_max, len(by_version)):
                 break  # the others have their turn when some of those under way are back
@@ -238,13 +240,14 @@ class CheckpointSync:
         checkpoint = give.checkpoint
         if (checkpoint.epoch, checkpoint.version) > (slave.epoch, slave.version):
             slave.epoch, slave.version = checkpoint.epoch, checkpoint.version
-        if not checkpoint.more:
+            slave.known_version = checkpoint.rest_from or checkpoint.version
+        if not checkpoint.rest_from:
             if slave.taken_s is None or give.begun_s > slave.taken_s:
                 slave.taken_s, slave.took_s = give.begun_s, now_s - give.begun_s
             return []
         if checkpoint.epoch != group.roles.epoch or group.roles.master is None or slave not in group.present():
             return []
-        return [self._fetch(group, slave.version, [slave], now_s, give.begun_s)]
+        return [self._fetch(group, slave.known_version, [slave], now_s, give.begun_s)]
 
     def not_stored(self, give: Give, *, refused: bool) -> None:
         """A slave has not answered, or refused: then it is not known what it holds, and it is given all."""
@@ -253,7 +256,7 @@ class CheckpointSync:
             _, slave = found
             slave.is_busy = False
             if refused:
-                slave.epoch = slave.version = 0
+                slave.epoch = slave.version = slave.known_version = 0
 
     def _receiver(self, give: Give) -> tuple[_Group, _Slave] | None:
         """Who was given it, unless it is another process by now."""

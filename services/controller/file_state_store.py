@@ -8,6 +8,8 @@ Several controllers of one machine may share a folder: then looking at the versi
 which is held for no longer than that takes.
 """
 
+import asyncio
+import errno
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -26,6 +28,8 @@ MAGIC = "popwheel-controller-state"
 FORMAT_VERSION = 1
 _SUFFIX = ".json"
 _GROUPS = "broker-groups"
+_LOCK_TRIES = 100
+_LOCK_PAUSE_S = 0.005
 
 
 class FileStateStore:
@@ -35,7 +39,7 @@ class FileStateStore:
         folder: made if it is not there.
         disk: what does the reading and writing. Among the documents is the key of the receipt handles, so that of a
             real process makes files that only their owner can read (`PrivateDisk`).
-        lock: keeps out others who write in this folder; None if there are none.
+        lock: keeps out others who write in this folder, or raises BlockingIOError; None if there are none.
         writer: tells the files that this one prepares from those of others.
     """
 
@@ -72,11 +76,7 @@ class FileStateStore:
             await file.sync()
         finally:
             file.close()
-        if self._lock is None:
-            self._replace(name, new, path, expected)
-        else:
-            with self._lock():
-                self._replace(name, new, path, expected)
+        await self._replace_alone(name, new, path, expected)
         await self._disk.sync_folder(path.parent)
         version = self._versions[name] = _version(content)
         return version
@@ -96,6 +96,20 @@ class FileStateStore:
 
     def where(self, name: str) -> str:
         return str(self._path(name))
+
+    async def _replace_alone(self, name: str, new: Path, path: Path, expected: str | None) -> None:
+        """The same while nobody else does; one that hangs with the lock held holds up nothing but the change."""
+        if self._lock is None:
+            self._replace(name, new, path, expected)
+            return
+        for _ in range(_LOCK_TRIES):
+            try:
+                with self._lock():
+                    self._replace(name, new, path, expected)
+                return
+            except BlockingIOError:
+                await asyncio.sleep(_LOCK_PAUSE_S)
+        raise OSError(errno.EBUSY, "another controller holds the lock of the folder")
 
     def _replace(self, name: str, new: Path, path: Path, expected: str | None) -> None:
         """Put the new file in place of the old one, if that is the expected one."""

@@ -12,6 +12,8 @@ _OWNER_ONLY = 0o600
 def folder_lock(path: Path) -> Callable[[], AbstractContextManager[object]]:
     """A lock that is a file; the system lets go of it when the process ends, however it ends.
 
+    Taking it raises BlockingIOError if another process has it.
+
     Args:
         path: of the file; made if it is not there, its folder must be.
     """
@@ -20,7 +22,7 @@ def folder_lock(path: Path) -> Callable[[], AbstractContextManager[object]]:
     def held() -> Iterator[None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWNER_ONLY)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         finally:
             os.close(descriptor)

@@ -135,7 +135,7 @@ class GroupViews:
                 session.since_ms,
                 _role(self._overseer.groups.states.get(session.report.group), session.report.replica),
             )
-            for session in self._overseer.replicas.sessions()
+            for session in self._overseer.replicas.all_sessions()
         ]
 
     def _replica(

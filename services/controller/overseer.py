@@ -93,7 +93,7 @@ class Overseer:
     async def end(self, refusal: StatusError) -> None:
         """Stop watching, and end the streams of all replicas: this controller does not lead any more."""
         self._leads = False
-        for session in self.replicas.sessions():
+        for session in self.replicas.all_sessions():
             session.end(refusal)
         tasks = [*self._tasks, *self._settling.values(), *([] if self._looking is None else [self._looking])]
         for task in tasks:
@@ -180,7 +180,7 @@ class Overseer:
 
     def names(self) -> list[str]:
         """All groups that are known, or of which a replica is registered."""
-        return sorted({*self.groups.states, *(session.report.group for session in self.replicas.sessions())})
+        return sorted({*self.groups.states, *self.replicas.groups()})
 
     def look_at(self, group: str) -> None:
         """Have a group looked at: something is new."""
@@ -201,6 +201,7 @@ class Overseer:
         """See whom nobody has heard of for too long, and try again what could not be stored."""
         while True:
             await asyncio.sleep(_LOOK_S)
+            await self._roles.forget_channels()
             for group in self.names():
                 if group in self._unsettled or self._seen.get(group) != _outline(self.sight(group)):
                     self.look_at(group)

@@ -61,7 +61,7 @@ class Replicas:
 
     def __init__(self, detection_s: float, silent_s: float) -> None:
         self._detector: FailureDetector[Key] = FailureDetector(detection_s, silent_s)
-        self._sessions: dict[Key, Session] = {}
+        self._sessions: dict[str, dict[int, Session]] = {}
         self._last: dict[Key, Session] = {}
 
     def expect(self, state: GroupState, now: float) -> None:
@@ -71,15 +71,17 @@ class Replicas:
 
     def came(self, session: Session, now: float) -> Session | None:
         """A replica has registered; the older session of the same number, which is over."""
-        older = self._sessions.get(session.key)
-        self._sessions[session.key] = self._last[session.key] = session
+        group, number = session.key
+        of_group = self._sessions.setdefault(group, {})
+        older = of_group.get(number)
+        of_group[number] = self._last[session.key] = session
         self._detector.heard(session.key, now)
         return older
 
     def reported(self, session: Session, report: ReplicaReport, now: float) -> bool:
         """It has reported again; whether that may change something for its group."""
         before, session.report = session.report, report
-        if self._sessions.get(session.key) is not session:
+        if self.session(*session.key) is not session:
             return False
         was = self._detector.standing(session.key, now)
         self._detector.heard(session.key, now)
@@ -87,9 +89,12 @@ class Replicas:
 
     def left(self, session: Session) -> int | None:
         """Its stream is over; the number of the probe that is due, None if there is nothing to find out."""
-        if self._sessions.get(session.key) is not session:
+        group, number = session.key
+        if self.session(group, number) is not session:
             return None
-        del self._sessions[session.key]
+        del self._sessions[group][number]
+        if not self._sessions[group]:
+            del self._sessions[group]
         if session.report.leaving:
             self._detector.left(session.key)
             return None
@@ -112,20 +117,28 @@ class Replicas:
             now: the time.
         """
         self._detector.time_passed(now)
-        wanted = {*numbers, *(number for name, number in self._sessions if name == group)}
+        wanted = {*numbers, *self._sessions.get(group, ())}
         return {number: self._seen((group, number), now) for number in wanted}
 
     def session(self, group: str, number: int) -> Session | None:
         """The stream on which a replica is registered; None if it is not."""
-        return self._sessions.get((group, number))
+        return self._sessions.get(group, {}).get(number)
 
     def last(self, group: str, number: int) -> Session | None:
         """The latest stream on which it was registered, also if it is over."""
         return self._last.get((group, number))
 
-    def sessions(self, group: str | None = None) -> list[Session]:
-        """The sessions of a group; of all of them if none is named."""
-        return [session for (name, _), session in self._sessions.items() if group is None or name == group]
+    def sessions(self, group: str) -> list[Session]:
+        """The sessions of a group."""
+        return list(self._sessions.get(group, {}).values())
+
+    def all_sessions(self) -> list[Session]:
+        """The sessions of all groups."""
+        return [session for of_group in self._sessions.values() for session in of_group.values()]
+
+    def groups(self) -> list[str]:
+        """All groups of which a replica is registered."""
+        return list(self._sessions)
 
     def silent_for_s(self, key: Key, now: float) -> float | None:
         """How long ago it gave its last sign of life, in seconds; None if it never came."""
@@ -138,7 +151,7 @@ class Replicas:
         self._detector.forget_all()
 
     def _seen(self, key: Key, now: float) -> Seen:
-        session = self._sessions.get(key)
+        session = self.session(*key)
         standing = self._detector.standing(key, now)
         if session is None:
             return Seen(standing)

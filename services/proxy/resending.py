@@ -8,6 +8,7 @@ from services.proxy.brokers import Brokers
 from services.proxy.holding import Holding
 from services.proxy.lane import NotSentError
 from services.proxy.lanes import Lanes
+from services.proxy.limit_error import LimitError
 from services.proxy.payload import ClientMessage
 from services.proxy.send_metrics import SendMetrics
 from services.proxy.statuses import of_rpc_error
@@ -116,6 +117,14 @@ class Resending:
             step = self._after(send)
         if step is Step.TELL:
             raise send.told()
+        try:
+            return await self._hold(send, step, began)
+        except LimitError as refusal:
+            send.failure = refusal  # too much is held; but it may be stored already, and then that is said
+            raise send.told() from refusal
+
+    async def _hold(self, send: Send, step: Step, began: float) -> Stored:
+        """Have a send wait, and try when it may."""
         with self._holding.hold(send.size) as held:
             while step is not Step.TELL:
                 if step is Step.WAIT and not await held.turn(send.tries.gate, send.fault, self._give_up(send, began)):

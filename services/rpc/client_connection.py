@@ -74,6 +74,7 @@ class ClientConnection(Wire):
             self._keepalive.cancel()
         if not self.ready.done():
             self.ready.set_exception(self._error)
+            self.ready.exception()  # who wanted it may have given up already
         for call in list(self._calls.values()):
             call.fail(self._error)
         self._free_slot()

@@ -49,6 +49,7 @@ class ReplicatedCluster:
         )
         self.links = LinksClient(self.command.data_dir)
         self._replicas = replicas
+        self._controllers = controllers
 
     @property
     def address(self) -> str:
@@ -56,9 +57,21 @@ class ReplicatedCluster:
         return self.command.rows()["proxy-0"][0]
 
     def group(self) -> dict[str, Any] | None:
-        """The broker group as the controller shows it; None while no controller answers."""
-        code, text = self.command.page(f"{self.command.url}/api/v1/brokers/{GROUP}")
-        return dict(json.loads(text)) if code == 200 else None
+        """The broker group as the controller that leads shows it; None while none answers."""
+        return self._ask_leader()[1]
+
+    @property
+    def leading_controller(self) -> str:
+        """The name of the controller that leads."""
+        return self._ask_leader()[0]
+
+    def _ask_leader(self) -> tuple[str, dict[str, Any] | None]:
+        for name, row in self.command.rows().items():
+            if name.startswith(CONTROLLER):
+                code, text = self.command.page(f"{row[1]}/api/v1/brokers/{GROUP}")
+                if code == 200:
+                    return name, dict(json.loads(text))
+        return "", None
 
     @property
     def healthy(self) -> bool:
@@ -98,7 +111,7 @@ class ReplicatedCluster:
         """Number of a process, as the kernel knows it: the controller may be away, or not know it any more."""
         for pid in self.command.pids()[1:]:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if _name_of([word.decode() for word in words], self._replicas) == name:
+            if _name_of([word.decode() for word in words], self._replicas, self._controllers) == name:
                 return pid
         raise AssertionError(f"no process {name}")
 
@@ -125,24 +138,17 @@ class ReplicatedCluster:
         """The name of a replica's process."""
         return f"{GROUP}-{number}"
 
-    def switch_over(self, words: tuple[str, ...] = ()) -> None:
-        """Have the master hand its role over, by the command line."""
-        command = [sys.executable, "-m", "services.cli.main", "admin", "--server", self.command.url]
-        run = subprocess.run(
-            [*command, "broker", "switchover", GROUP, *words], cwd=ROOT, capture_output=True, text=True, check=False
+    async def admin(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Call `popwheel admin`."""
+        command = [sys.executable, "-m", "services.cli.main", "admin", "--server", self.command.url, *words]
+        return await asyncio.to_thread(
+            subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
         )
-        assert run.returncode == 0, run.stderr
 
-    def make_topics(self) -> None:
-        """Make the topics of `FailoverLoad`."""
-        command = [sys.executable, "-m", "services.cli.main", "admin", "--server", self.command.url]
+    async def make_topics(self) -> None:
+        """Make the topics of `FailoverLoad`, if they are not there."""
         for name, kind, queues in TOPICS:
-            subprocess.run(
-                [*command, "topic", "create", name, "--type", kind, "--queues", str(queues)],
-                cwd=ROOT,
-                capture_output=True,
-                check=True,
-            )
+            await self.admin("topic", "create", name, "--type", kind, "--queues", str(queues))
 
     def __enter__(self) -> Self:
         self.command.start()
@@ -154,7 +160,7 @@ class ReplicatedCluster:
         self.command.__exit__(kind, error, traceback)
 
 
-def _name_of(words: list[str], replicas: int) -> str:
+def _name_of(words: list[str], replicas: int, controllers: int) -> str:
     """What the process of a command line is called."""
     settings = dict(word.split("=", 1) for word in words if "=" in word)
     verb = next((word for word in words if word in ("broker", "controller", "proxy")), "")
@@ -164,6 +170,9 @@ def _name_of(words: list[str], replicas: int) -> str:
             return name if replicas == 1 else f"{name}-{settings['broker.replica']}"
         case "proxy":
             return str(json.loads(settings["proxy.name"]))
+        case "controller" if controllers > 1:
+            folder = words[words.index("--data-dir") + 1]
+            return f"{CONTROLLER}-{folder.rpartition('-')[2] if folder.rpartition('-')[2].isdigit() else 0}"
         case _:
             return verb
 

@@ -9,9 +9,19 @@ from bench.measure import CASES
 from tests.harness.standalone import ROOT
 
 TIMERS_TRIED = ("timers-2000", "timers-accept", "timers-burst", "timers-recovery-1m", "timers-idle")
-CASES_TRIED = ("send-16", "send-batch", "drain", "e2e-1", "idle-polls", "memory", "crash", *TIMERS_TRIED)
+CASES_TRIED = (
+    "send-16",
+    "send-batch",
+    "drain",
+    "e2e-1",
+    "idle-polls",
+    "memory",
+    "crash",
+    "checkpoint-sync",
+    *TIMERS_TRIED,
+)
 
-CLUSTER_CASES_TRIED = ("many-4", "idle-many", "scale-1b-1p-2w")
+CLUSTER_CASES_TRIED = ("many-4", "idle-many", "scale-1b-1p-2w", "failover-switchover")
 
 
 def test_the_bench_measures_a_server(tmp_path: Path) -> None:
@@ -69,7 +79,7 @@ def test_the_bench_measures_clusters(tmp_path: Path) -> None:
 
     runs = [json.loads(line) for line in lines.read_text().splitlines()]
     assert tuple(run["case"] for run in runs) == CLUSTER_CASES_TRIED
-    few, idle, workers = runs
+    few, idle, workers, switchover = runs
     assert few["command"] == "python -m bench --case many-4 --flush async --way notify"
     assert few["undelivered"] == few["duplicates"] == 0
     assert few["e2e_p99_ms"] > 0
@@ -78,3 +88,5 @@ def test_the_bench_measures_clusters(tmp_path: Path) -> None:
     assert idle["broker_cpu_max_percent"] >= idle["broker_cpu_percent"] >= 0
     assert workers["messages_per_s"] > 0
     assert workers["received_per_s"] > 0
+    assert switchover["failovers"] == 1
+    assert 0 < switchover["gap_p50_s"] <= switchover["gap_max_s"]

@@ -6,10 +6,12 @@ Each drill is done a few times in the default run, `FAILOVER_ROUNDS` times if th
 
 import asyncio
 import itertools
+import json
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +29,7 @@ _names = (f"load{number}" for number in itertools.count())
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicatedCluster]:
     with ReplicatedCluster(tmp_path_factory.mktemp("failover")) as running:
-        running.make_topics()
+        asyncio.run(running.make_topics())
         yield running
 
 
@@ -131,7 +133,8 @@ async def test_kill_9_of_all(cluster: ReplicatedCluster, tmp_path: Path) -> None
 async def test_switchover(cluster: ReplicatedCluster, tmp_path: Path) -> None:
     async def strike(master: int, slave: int) -> None:
         before = await epoch(cluster)
-        await asyncio.to_thread(cluster.switch_over, ("--to", str(slave)))
+        done = await cluster.admin("broker", "switchover", GROUP, "--to", str(slave))
+        assert done.returncode == 0, done.stderr
         after = await cluster.wait_for_epoch_after(before)
         assert after["master"] == slave
 
@@ -147,3 +150,57 @@ async def test_sigterm_hands_over(cluster: ReplicatedCluster, tmp_path: Path) ->
         assert (after["name"], after["master"]) == (GROUP, slave)
 
     await drill(cluster, tmp_path, 1, strike)
+
+
+async def test_the_drill_by_command(cluster: ReplicatedCluster) -> None:
+    await cluster.wait_until_healthy()
+    done = await cluster.admin("drill", "kill-master", GROUP, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    bill = json.loads(done.stdout)
+    assert (bill["lost"], bill["repeated"], bill["words"]) == (0, 0, "")
+    assert bill["master_after"] == 1 - bill["master_before"]
+    assert bill["epoch_after"] > bill["epoch_before"]
+    assert 0 < bill["without_send_s"] < bill["healthy_again_s"]
+
+
+async def test_an_unclean_election_wants_a_word(cluster: ReplicatedCluster) -> None:
+    before = await cluster.wait_until_healthy()
+    master, slave = before["master"], 1 - before["master"]
+    cluster.signal(cluster.replica(slave), signal.SIGSTOP)
+    try:
+        await cluster.wait_until(lambda: (cluster.group() or before)["sync_state_set"] == [master], 20, "a smaller set")
+        cluster.signal(cluster.replica(master), signal.SIGSTOP)
+        cluster.signal(cluster.replica(slave), signal.SIGCONT)
+        await cluster.wait_until(lambda: bool((cluster.group() or before)["trouble"]), 20, "trouble")
+        await cluster.wait_until(lambda: _is_alive(cluster.group(), slave), 20, "the slave, alive")
+        refused = await cluster.admin("broker", "elect-unclean", GROUP)
+        assert refused.returncode == 1
+        assert refused.stderr.startswith("popwheel: nothing was done: "), refused.stderr
+        word = f"lose-messages-of-{GROUP}"
+        assert word in refused.stderr
+        done = await cluster.admin("broker", "elect-unclean", GROUP, "--word", word, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["master"] == slave
+    finally:
+        for number in (master, slave):
+            cluster.signal(cluster.replica(number), signal.SIGCONT)
+    after = await cluster.wait_until_healthy()
+    assert (after["master"], after["epoch"] > before["epoch"]) == (slave, True)
+
+
+def _is_alive(group: dict[str, Any] | None, number: int) -> bool:
+    return group is not None and any(each["alive"] for each in group["replicas"] if each["number"] == number)
+
+
+@pytest.mark.timeout(TEST_S_MAX)
+async def test_the_leading_controller_dies_and_then_the_master(tmp_path: Path) -> None:
+    with ReplicatedCluster(tmp_path, controllers=2) as cluster:
+        await cluster.make_topics()
+
+        async def strike(master: int, slave: int) -> None:
+            before, controller = await epoch(cluster), cluster.leading_controller
+            cluster.signal(controller, signal.SIGKILL)
+            cluster.signal(cluster.replica(master), signal.SIGKILL)
+            await cluster.wait_for_epoch_after(before)
+
+        await drill(cluster, tmp_path / "load", 1, strike)

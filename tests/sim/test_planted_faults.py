@@ -139,7 +139,7 @@ def pops_skip_a_message(patch: pytest.MonkeyPatch) -> None:
 def what_has_fired_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Recovery does not look for timers that have fired."""
     patch.setattr(DoneTimers, "note", lambda self, found: None)
-    patch.setattr(TimerFollowing, "_done", lambda self, timer, position, topic: None)
+    patch.setattr(TimerFollowing, "_done", lambda self, timer, found, topic, due_until_ms: None)
 
 
 def slots_are_skipped(patch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """A master's progress as its slaves are to have it: whole, or what has changed since a version (checkpoint sync)."""
 
 import sys
+from collections import deque
 from collections.abc import Iterable, Mapping
 
 from services.broker.pop.merge_buffer import MergeBuffer, ProgressKey, QueueProgress
@@ -8,6 +9,7 @@ from services.broker.replica.changes import Changes
 from services.common.pb.popwheel.v1.broker_pb2 import KnownName, ReplicaCheckpoint, TimerProgress
 
 _GONE_MAX = 100_000
+_RESTS_MAX = 64
 _GONE = -1
 
 
@@ -25,6 +27,7 @@ class CheckpointSource:
         self.epoch = epoch
         self._entries_max = entries_max
         self.version = 0
+        self._rests: deque[int] = deque(maxlen=_RESTS_MAX)
         self._offsets: Changes[ProgressKey, tuple[int, int]] = Changes(_GONE_MAX)
         self._topics: Changes[str, int] = Changes(_GONE_MAX)
         self._groups: Changes[str, int] = Changes(_GONE_MAX)
@@ -69,6 +72,10 @@ class CheckpointSource:
             self.version += 1
             known.remove(name, self.version)
 
+    def is_rest(self, known_version: int) -> bool:
+        """Whether a rest was said to follow from this version on, a short while ago."""
+        return known_version in self._rests
+
     def checkpoint(
         self,
         known_version: int,
@@ -89,19 +96,20 @@ class CheckpointSource:
         tables = (self._offsets, self._topics, self._groups)
         if known_version > self.version or not all(table.knows(known_version) for table in tables):
             known_version = 0
-        offsets, last_version = self._offsets.since(known_version, self._entries_max)
-        if last_version is None:
-            self.version += 1
+        offsets, rest_from = self._offsets.since(known_version, self._entries_max)
+        self.version += 1
+        if rest_from is not None:
+            self._rests.append(rest_from)
         answer = ReplicaCheckpoint(
             group=self._group,
             epoch=self.epoch,
-            version=self.version if last_version is None else last_version,
+            version=self.version,
             base_version=known_version,
             time_ms=time_ms,
             confirmed_position=confirmed_position,
             timer=timer,
             revive_offsets=revive_offsets,
-            more=last_version is not None,
+            rest_from=rest_from or 0,
         )
         _add_offsets(answer, offsets)
         for table, present, gone in (

@@ -6,8 +6,9 @@ the report has left. An idle slave says now and then that it is there. Silence e
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -194,7 +195,7 @@ class LogReceiver:
                 epochs = EpochHistory(Start(each.epoch, each.position) for each in first.epochs).up_to(position)
             except ValueError as error:
                 raise LinkError(f"the master's epochs are impossible: {error}") from error
-            await log.install(b"".join(checkpoint), position, epochs)
+            await _to_its_end(log.install(b"".join(checkpoint), position, epochs))
             statistics.checkpoints_taken += 1
         elif first.cut_position != position or not log.start_position <= position <= log.end_position:
             raise LinkError(
@@ -208,7 +209,7 @@ class LogReceiver:
                 at=position,
                 dropped=log.end_position - position,
             )
-            await log.cut(position)
+            await _to_its_end(log.cut(position))
         if log.end_position != position:
             raise LinkError(f"the log ends at {log.end_position}, not at {position}")
         self._is_busy = False
@@ -306,3 +307,15 @@ class LogReceiver:
             self._log.delete_before(self._master_start)
         except (OSError, CorruptDataError) as error:
             _log.error("old segments could not be deleted, trying again", error=str(error))
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Do something that must not be left half done: a cancellation waits until it is through."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("the log could not be brought in line with its master's", error=str(error))
+        raise

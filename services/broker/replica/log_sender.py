@@ -98,11 +98,6 @@ class LogSender:
         """What was sent, and what the slave has not spoken of."""
         return self._window.under_way
 
-    @property
-    def needed_position(self) -> int:
-        """From here on the slave may still have to be sent the log."""
-        return self._window.received_position
-
     async def run(self) -> None:
         """Serve until the slave ends the stream.
 

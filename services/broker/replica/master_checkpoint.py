@@ -36,7 +36,12 @@ class MasterCheckpoint:
     @property
     def is_complete(self) -> bool:
         """Whether all parts of it have come."""
-        return self.latest.epoch > 0 and not self.latest.more
+        return self.latest.epoch > 0 and not self.latest.rest_from
+
+    @property
+    def known_version(self) -> int:
+        """All that has changed up to here is in it; 0 if it holds nothing."""
+        return known_version(self.latest)
 
     @property
     def offsets(self) -> Mapping[ProgressKey, tuple[int, int]]:
@@ -67,10 +72,10 @@ class MasterCheckpoint:
             raise _refusal(
                 f"version {given.version} of epoch {given.epoch} is older than {held.version}, which is held"
             )
-        if given.base_version and (given.epoch != held.epoch or given.base_version > held.version):
+        if given.base_version and (given.epoch != held.epoch or given.base_version > self.known_version):
             raise _refusal(
-                f"it goes onto version {given.base_version} of epoch {given.epoch}, but version {held.version} of "
-                f"epoch {held.epoch} is held"
+                f"it goes onto version {given.base_version} of epoch {given.epoch}, but what is held is of version "
+                f"{self.known_version} of epoch {held.epoch}"
             )
         if given.epoch < 1 or given.version < 1 or not 0 <= given.base_version <= given.version:
             raise StatusError(Code.BAD_REQUEST, "a checkpoint needs an epoch and a version, which begin with 1")
@@ -111,7 +116,7 @@ class MasterCheckpoint:
             time_ms=given.time_ms,
             confirmed_position=given.confirmed_position,
             revive_offsets=given.revive_offsets,
-            more=given.more,
+            rest_from=given.rest_from,
         )
         latest.timer.CopyFrom(given.timer)
         self.latest = latest
@@ -139,6 +144,11 @@ class MasterCheckpoint:
             part = ReplicaCheckpoint()
             part.CopyFrom(self.latest)
             part.base_version = self.latest.version
+
+
+def known_version(given: ReplicaCheckpoint) -> int:
+    """Who has taken a checkpoint, and all before it, has everything that had changed up to this version."""
+    return given.rest_from or given.version
 
 
 def speaks_of(given: ReplicaCheckpoint, end_of_epoch: int | None) -> bool:

@@ -124,13 +124,6 @@ class ReplicationMaster:
         """Bytes under way to the slave to which most are."""
         return max((each.under_way_bytes for each in self._senders.values()), default=0)
 
-    @property
-    def needed_position(self) -> int | None:
-        """What slaves that follow have yet to be sent begins here; None if there are none. A retention that takes it
-        has them begin anew.
-        """
-        return min((each.needed_position for each in self._senders.values() if not each.plan.anew), default=None)
-
     # The handler of Replicate
 
     async def replicate(self, call: Call, stream: Stream[ReplicateProgress, LogChunk]) -> None:

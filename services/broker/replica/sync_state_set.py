@@ -27,8 +27,11 @@ from services.broker.replica.lag import PositionTimes
 from services.broker.replica.options import ReplicationOptions
 
 _ASK_AGAIN_MS = 500
-_JOIN_PAUSES = 4
-"""After a vain try to join, for so many times `joining_ms_max` there is no other."""
+_JOIN_PAUSES = (4, 8, 16, 20)
+"""After the first, second ... vain try to join there is no other for so many times `joining_ms_max`: each costs those
+who send up to that long."""
+_STEADY_LAGS = 10
+"""A member that was one for so many times `lag_ms_max` has not tried in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ class _Follower:
     absent_since_ms: int = 0
     joining_since_ms: int | None = None
     joins_not_before_ms: int = 0
+    vain_tries: int = 0
+    member_since_ms: int = 0
 
 
 class SyncStateSet:
@@ -182,14 +187,19 @@ class SyncStateSet:
         """
         if version <= self.version:
             return
+        before = self.members
         self.version = version
         self.members = frozenset(members)
         self._asked_in = frozenset()
         self._asked = None
         self._answer_awaited = self._in_doubt = False
         self._ask_not_before_ms = 0
-        for number in self.members - {self._me}:
-            self._follower(number, now_ms).joining_since_ms = None
+        for number in self.members - {self._me} - before:
+            follower = self._follower(number, now_ms)
+            follower.joining_since_ms = None
+            follower.member_since_ms = now_ms
+        for number in before - self.members - {self._me}:
+            self._pause_joining(self._followers[number], now_ms)
         self._forget_absent()
         self._recount()
 
@@ -318,8 +328,17 @@ class SyncStateSet:
     def _leave_off_joining(self, follower: _Follower, now_ms: int) -> None:
         if follower.joining_since_ms is not None:
             follower.joining_since_ms = None
-            follower.joins_not_before_ms = now_ms + _JOIN_PAUSES * self._options.joining_ms_max
+            self._pause_joining(follower, now_ms)
             self._recount()
+
+    def _pause_joining(self, follower: _Follower, now_ms: int) -> None:
+        """It tried in vain, or was a member that could not keep up."""
+        if follower.member_since_ms and now_ms - follower.member_since_ms >= _STEADY_LAGS * self._options.lag_ms_max:
+            follower.vain_tries = 0
+        follower.member_since_ms = 0
+        pauses = _JOIN_PAUSES[min(follower.vain_tries, len(_JOIN_PAUSES) - 1)]
+        follower.vain_tries += 1
+        follower.joins_not_before_ms = now_ms + pauses * self._options.joining_ms_max
 
     def _forget_absent(self) -> None:
         for follower in list(self._followers.values()):

@@ -3,6 +3,7 @@
 Positions run on from one segment to the next. No record spans two segments.
 """
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -44,6 +45,8 @@ class CommitLog:
                 self._starts.append(int(name.removesuffix(_SUFFIX)))
                 self._files.append(disk.open(folder / name))
         self._dirty: list[File] = []
+        self._syncing = asyncio.Lock()
+        """One at a time: what another has begun to sync is not on the device yet."""
         self._names_changed = False
         self._removal_unsynced = False
         self._in_doubt = disk.exists(folder / _DOUBT)
@@ -203,6 +206,10 @@ class CommitLog:
             OSError: the device refused. What was written since the last sync may be lost whatever a later sync says,
                 so nothing more may be written to this log (`stop_writing`).
         """
+        async with self._syncing:
+            await self._sync()
+
+    async def _sync(self) -> None:
         target = self.end_position
         dirty, self._dirty = self._dirty, []
         names_changed, self._names_changed = self._names_changed, False

@@ -187,13 +187,16 @@ class MessageStore:
     def confirm(self, position: int) -> None:
         """Make the records before `position` readable, in their order."""
         unconfirmed = self._unconfirmed
+        reached = self.confirmed_position
         while unconfirmed and unconfirmed[0][0] <= position:
-            _, queue, entries, tag_hashes = unconfirmed.popleft()
+            reached, queue, entries, tag_hashes = unconfirmed.popleft()
             queue.extend(entries)
             self._on_arrival(queue, tag_hashes)
-        self.confirmed_position = max(self.confirmed_position, position)
         if not unconfirmed:
             self._next_offsets.clear()
+            reached = max(reached, position)
+        # Else a run may go on behind `position`: it becomes readable as a whole, and a checkpoint must not part it.
+        self.confirmed_position = reached
 
     def unconfirmed_entries(self, queue: ConsumeQueue) -> list[Entry]:
         """The entries of a queue that are appended and not confirmed yet, in their order."""

@@ -64,7 +64,7 @@ class TimerFollowing:
         elif found.origin:
             timer = done_timer(found)
             if timer != NONE:
-                self._done(timer, found.position, found.topic)
+                self._done(timer, found, found.topic, found.store_time_ms)
                 state.fired_until_ms = max(state.fired_until_ms, found.store_time_ms)
         state.noted_position = found.position + found.length
 
@@ -72,7 +72,7 @@ class TimerFollowing:
         state = self._state
         is_recall = found.kind == RecordKind.RECALL
         if delay.predecessor != NONE:
-            self._done(delay.predecessor, found.position, None)  # it counts on
+            self._done(delay.predecessor, found, None, delay.due_ms)  # it counts on
         elif not is_recall:
             state.pending.add(delay.topic, delay.due_ms)
         elif delay.root not in state.recalled:
@@ -80,11 +80,14 @@ class TimerFollowing:
         if len(state.handed) < state.stage_entries_max:
             state.handed.append(TimerRequest(found.queue_offset, found.position, found.length, is_recall, delay))
 
-    def _done(self, timer: int, position: int, topic: str | None) -> None:
+    def _done(self, timer: int, found: StoredRecord, topic: str | None, due_until_ms: int) -> None:
+        """A record says that a timer, due at a time or before, fired or rolled."""
         state = self._state
         unit = state.awaited.pop(timer, None)
         if unit is None:
-            state.done[timer] = Done(position, topic)
+            slot_ms = max(state.curr_read_time_ms, slot_of(due_until_ms))
+            queue_end = state.commit_queue_offset + self._enqueue_lag()
+            state.done[timer] = Done(found.position, topic, queue_end, slot_ms)
             return
         if topic is not None:
             state.pending.remove(topic, unit.due_ms)

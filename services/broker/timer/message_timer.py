@@ -199,6 +199,7 @@ class MessageTimer:
         """
         if not self.has_begun:
             return Step(busy=False, appended=False)
+        self.state.forget_unmet()
         leads = self.state.should_running_dequeue
         now_ms = self._clock.wall_ms() if leads else self._following.now_ms
         refusals: list[str] = []

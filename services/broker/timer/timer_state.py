@@ -15,6 +15,7 @@ from services.broker.timer.wheel import TimerWheel
 from services.common.errors import CorruptDataError
 
 SLOT_MS = 1000
+_NEVER_MS = 1 << 62
 
 
 class TimerLogDamagedError(CorruptDataError):
@@ -100,10 +101,14 @@ class Done(NamedTuple):
     Args:
         scan_position: where in the commit log to read from on to learn of it again.
         topic: of its message, which counts as pending until the unit is met; None if it does not count any more.
+        queue_offset: of the timer queue: what stands before it may be its record.
+        slot_ms: the latest slot that its unit may be in.
     """
 
     scan_position: int
     topic: str | None = None
+    queue_offset: int = 0
+    slot_ms: int = _NEVER_MS
 
 
 @dataclass(slots=True)
@@ -214,6 +219,17 @@ class TimerState:
         if topic is not None:
             self.pending.remove(topic, due_ms)
         return True
+
+    def forget_unmet(self) -> None:
+        """Give up the oldest of those whose units would have been met by now.
+
+        One broker may have ended a recall by its clock before another, whose clock was set back, rolled it.
+        """
+        while self.done:
+            done = next(iter(self.done.values()))
+            if self.commit_queue_offset < done.queue_offset or self.commit_read_time_ms <= done.slot_ms:
+                return
+            self.done.popitem(last=False)
 
     def await_units(self, units: list[DueUnit]) -> None:
         """These are given out when they are due, or by the master."""

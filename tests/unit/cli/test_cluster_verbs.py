@@ -100,6 +100,15 @@ def test_of_several_controllers_the_one_that_leads_answers() -> None:
         assert sentence_of(result) == "HA_NOT_AVAILABLE: 127.0.0.1:8083 leads"
 
 
+def test_a_controller_that_does_not_lead_says_who_does() -> None:
+    with FakeAdminApi({"GET /cluster/status": (200, STATUS)}) as leader:
+        named = f"the one at 127.0.0.1:8083 does (admin API: {leader.url.removeprefix('http://')})"
+        refusal = {"code": "HA_NOT_AVAILABLE", "message": f"this controller does not lead; {named}"}
+        with FakeAdminApi({"GET /cluster/status": (500, refusal)}) as other:
+            result = call("admin", "--server", other.url, "cluster", "status", "-o", "json")
+    assert json.loads(result.stdout) == STATUS
+
+
 def test_watching_shows_only_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     aged = {**GROUP, "checkpoint": {"version": 18, "age_ms": 9, "duration_ms": 1}}
     later = {**GROUP, "epoch": 4, "master": 1}

@@ -19,13 +19,13 @@ def roles_of(group: str = "b", epoch: int = 1, master: int | None = 0, slaves: t
     )
 
 
-def answer(fetch: Fetch, version: int, *, more: bool = False, base: int | None = None) -> ReplicaCheckpoint:
+def answer(fetch: Fetch, version: int, *, rest_from: int = 0, base: int | None = None) -> ReplicaCheckpoint:
     return ReplicaCheckpoint(
         group=fetch.group,
         epoch=fetch.epoch,
         version=version,
         base_version=fetch.known_version if base is None else base,
-        more=more,
+        rest_from=rest_from,
     )
 
 
@@ -92,14 +92,14 @@ def test_what_does_not_go_into_one_message_follows_at_once() -> None:
     sync = CheckpointSync(3.0, 32)
     sync.roles(roles_of(), 0.0)
     first = only_fetch(sync.time_passed(0.0))
-    give = only_give(sync.fetched(first, answer(first, 50, more=True)))
+    give = only_give(sync.fetched(first, answer(first, 80, rest_from=50)))
     rest = only_fetch(sync.stored(give, 0.2))
     assert (rest.known_version, rest.slaves) == (50, (1,))
     [age] = sync.ages("b", 0.3)
     assert age.took_s is None  # not all of it is there
-    sync.stored(only_give(sync.fetched(rest, answer(rest, 80))), 0.4)
+    sync.stored(only_give(sync.fetched(rest, answer(rest, 81))), 0.4)
     [age] = sync.ages("b", 1.0)
-    assert (age.version, age.age_s, age.took_s) == (80, 1.0, 0.4)
+    assert (age.version, age.age_s, age.took_s) == (81, 1.0, 0.4)
 
 
 def test_a_new_epoch_begins_anew_at_once() -> None:
@@ -203,7 +203,7 @@ class SyncMachine(RuleBasedStateMachine):
         self.present = {"a": {1, 2}, "b": {1}}
         self.under_way: list[Action] = []
         self.versions: dict[tuple[str, int], int] = {}
-        self.held: dict[tuple[str, int], tuple[int, int]] = {}
+        self.held: dict[tuple[str, int], tuple[int, int, int]] = {}
         """What each slave really holds; it never goes back."""
         self.tell("a")
         self.tell("b")
@@ -248,18 +248,18 @@ class SyncMachine(RuleBasedStateMachine):
                 return
             version = self.versions.get((action.group, action.epoch), 0)
             version = self.versions[action.group, action.epoch] = max(version, action.known_version) + 1
-            self.under_way += self.sync.fetched(action, answer(action, version, more=more))
+            self.under_way += self.sync.fetched(action, answer(action, version, rest_from=version - 1 if more else 0))
             return
         key = (action.group, action.slave.number)
         checkpoint = action.checkpoint
-        epoch, version = self.held.get(key, (0, 0))
+        epoch, version, known = self.held.get(key, (0, 0, 0))
         refused = (checkpoint.epoch, checkpoint.version) < (epoch, version) or (
-            checkpoint.base_version > 0 and (checkpoint.epoch != epoch or checkpoint.base_version > version)
+            checkpoint.base_version > 0 and (checkpoint.epoch != epoch or checkpoint.base_version > known)
         )
         if refused:
             self.sync.not_stored(action, refused=True)
             return
-        self.held[key] = (checkpoint.epoch, checkpoint.version)
+        self.held[key] = (checkpoint.epoch, checkpoint.version, checkpoint.rest_from or checkpoint.version)
         if not fails:
             self.sync.not_stored(action, refused=False)  # its answer was lost
             return

@@ -236,6 +236,15 @@ async def test_processes_that_share_a_folder_keep_out_of_one_anothers_way(tmp_pa
     with lock():
         held = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(tmp_path / "store.lock"))
         assert await held.wait() == 7
+        with pytest.raises(BlockingIOError), lock():
+            pass
+        disk = PrivateDisk()
+        store = FileStateStore(tmp_path, disk, lock, "me")
+        waits = asyncio.ensure_future(store.write("lease", {"turn": 1}, None))
+        await asyncio.sleep(0.05)
+        assert not waits.done()
+    assert await waits
+    disk.close()
     free = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(tmp_path / "store.lock"))
     assert await free.wait() == 0
 

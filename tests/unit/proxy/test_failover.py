@@ -459,6 +459,21 @@ def test_only_so_much_is_held() -> None:
             assert w.metric("popwheel_proxy_limit_hits_total", limit) == 2
             w.elect("a", 1)
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 3, Code.TOO_MANY_REQUESTS: 2}
+        async with groups("a", failover={"held_calls_max": 1}) as w:
+            await w.kill_master("a")
+            held = asyncio.create_task(send(w, "held"))
+            await turns()
+            w.replicas["a"][0].alive = True
+            w.elect("a", 0)
+            await held
+            w.replicas["a"][0].hangs.clear()
+            sends = [asyncio.create_task(send(w, one)) for one in names(2)]
+            await asyncio.sleep(0.1)
+            w.tell("a", None)
+            await asyncio.sleep(0.5)
+            assert codes([one.result() for one in sends if one.done()]) == {Code.PROXY_TIMEOUT: 1}, "it may be stored"
+            w.elect("a", 1)
+            assert codes(await asyncio.gather(*sends)) == {Code.OK: 1, Code.PROXY_TIMEOUT: 1}
         async with groups("a", failover={"held_bytes_max": 1024 * 1024}) as w:
             await w.kill_master("a")
             large = pb.SendMessageRequest(messages=[message(body=b"x" * 700_000)]).SerializeToString()

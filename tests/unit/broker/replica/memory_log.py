@@ -24,6 +24,8 @@ class MemoryLog:
         self.folded: list[int] = []
         self.syncs_go_on = asyncio.Event()
         self.syncs_go_on.set()
+        self.changes_go_on = asyncio.Event()
+        self.changes_go_on.set()
         self.syncs = 0
         self.failing_syncs = 0
         self.full = False
@@ -119,6 +121,7 @@ class MemoryLog:
 
     async def cut(self, position: int) -> None:
         self.cuts.append(position)
+        await self.changes_go_on.wait()
         self.cut_off(position)
         self.confirmed_position = min(self.confirmed_position, position)
         self.folded = [each for each in self.folded if each < position]
@@ -126,8 +129,8 @@ class MemoryLog:
         await asyncio.sleep(0)
 
     async def install(self, checkpoint: bytes, position: int, epochs: EpochHistory) -> None:
-        await asyncio.sleep(0)
         self.installed.append(checkpoint)
+        await self.changes_go_on.wait()
         self.data.clear()
         self.folded.clear()
         self.start_position = self.synced_position = self.confirmed_position = position

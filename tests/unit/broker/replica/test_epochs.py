@@ -68,6 +68,7 @@ def test_where_logs_part() -> None:
         # 3 led for a while, and nobody but the follower has heard of it
         (LogOutline(0, 400, history((1, 0), (2, 100), (3, 200))), Joining(200, anew=False)),
         (LogOutline(0, 90, history((1, 0), (3, 80))), Joining(80, anew=False)),
+        (LogOutline(0, 120, history((1, 0), (3, 80))), Joining(80, anew=False)),
         # made anew once, at 120
         (LogOutline(120, 150, history((2, 120))), Joining(150, anew=False)),
         (LogOutline(350, 400, history((3, 350))), Joining(0, anew=True)),

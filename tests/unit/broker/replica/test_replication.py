@@ -4,11 +4,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from services.broker.replica.statistics import ReplicationStatistics
-from services.common.pb.popwheel.v1.broker_pb2 import LogChunk
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import EpochStart, LogChunk, ReplicateProgress
+from services.rpc.local import LocalChannel
+from services.rpc.methods import REPLICATE
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.unit.broker.replica.memory_log import damaged_at
-from tests.unit.broker.replica.replicas import World
+from tests.unit.broker.replica.replicas import GROUP, World
 
 KIB = 1024
 
@@ -443,10 +449,7 @@ def test_a_log_that_is_deleted_under_a_slave_that_catches_up_has_it_begin_anew()
         master = await world.begin()
         world.link(1, 0).hold()
         master.write(500, b"z" * KIB)
-        assert master.master is not None
         await world.until(lambda: master.members.members == {0})  # type: ignore[union-attr]
-        assert master.master.needed_position is not None
-        assert master.master.needed_position < master.log.positions()[300]
         master.log.delete_before(master.log.positions()[300])
         world.link(1, 0).release()
         await world.until(lambda: bool(world.replicas[1].log.installed))
@@ -461,6 +464,34 @@ def test_a_log_that_is_deleted_under_a_slave_that_catches_up_has_it_begin_anew()
         lag_ms_max=500,
         silence_ms_max=60_000,
     )
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_who_stops_in_the_middle_of_a_cut_or_of_beginning_anew_ends_it_first(anew: bool) -> None:
+    async def story(world: World) -> None:
+        master, slave = world.replicas
+        slave.log.epochs.begin(1, 0)
+        slave.log.write(5)
+        master.lead(world.controller.elect(0))
+        master.write(3)
+        if anew:
+            master.log.delete_before(master.log.positions()[1])
+        slave.log.changes_go_on.clear()
+        slave.follow(0, 2)
+        await world.until(lambda: bool(slave.log.cuts or slave.log.installed))
+        await asyncio.sleep(5)
+        assert world.link(1, 0).opened == 1, "it takes as long as it takes"
+        stopping = asyncio.create_task(slave.stop())
+        await asyncio.sleep(5)
+        assert not stopping.done()
+        slave.log.changes_go_on.set()
+        await stopping
+        assert slave.log.end_position == (master.log.start_position if anew else 0)
+        slave.follow(0, 2)
+        await world.until(lambda: slave.log.outline() == master.log.outline())
+        assert len(slave.log.cuts) + len(slave.log.installed) == 1
+
+    in_world(story)
 
 
 def test_a_slave_deletes_what_its_master_has_deleted() -> None:
@@ -491,6 +522,45 @@ def test_a_second_stream_of_a_replica_takes_the_place_of_the_first() -> None:
         assert master.members is not None and master.members.members == {0, 1}
 
     in_world(story)
+
+
+def test_a_master_refuses_who_does_not_belong_to_it_or_says_what_cannot_be() -> None:
+    async def story(world: World) -> None:
+        master = await world.begin()
+        end = master.write(5)
+        await world.until_equal()
+        good = ReplicateProgress(group=GROUP, replica=2, epoch=1, epochs=[EpochStart(epoch=1)], end_position=end)
+        for changes, code in (
+            ({"group": "broker-1"}, Code.BAD_REQUEST),
+            ({"replica": 0}, Code.BAD_REQUEST),
+            ({"epoch": 0}, Code.PRECONDITION_FAILED),
+            ({"epoch": 2}, Code.PRECONDITION_FAILED),
+            ({"epochs": [EpochStart(epoch=2), EpochStart(epoch=1)]}, Code.BAD_REQUEST),
+        ):
+            first = ReplicateProgress(**{**{name.name: value for name, value in good.ListFields()}, **changes})
+            assert await refusal(world, [first]) == code, changes
+        for end_position, synced_position in ((end + 1, 0), (end, end + 1)):
+            second = ReplicateProgress(end_position=end_position, synced_position=synced_position)
+            assert await refusal(world, [good, second]) == Code.PRECONDITION_FAILED
+        assert master.master is not None and master.members is not None
+        assert (master.master.followers, master.members.members) == (1, {0, 1})
+        leading = master.master
+        await leading.stop()
+        assert await refusal(world, [good]) == Code.HA_NOT_AVAILABLE
+
+    in_world(story)
+
+
+async def refusal(world: World, words: list[ReplicateProgress]) -> int:
+    """With what code a master ends the stream of a replica that says this."""
+    channel = LocalChannel(world.replicas[0].service, clock=world.clock)
+    stream = channel.open(REPLICATE)
+    await stream.send(words)
+    with pytest.raises(StatusError) as refused:
+        while await stream.receive() is not None:
+            pass
+    await channel.close()
+    return refused.value.code
 
 
 def test_more_slaves_than_the_limit_are_refused() -> None:

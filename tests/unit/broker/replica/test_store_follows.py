@@ -80,6 +80,15 @@ class StoreSlave:
         return b"".join(log.read(start, end - start) for start, end in log.segments())
 
 
+def rot(disk: MemoryDisk, dice: random.Random) -> None:
+    """Let a bit of the log change."""
+    folder = FOLDER / "commitlog"
+    name = dice.choice(disk.list(folder))
+    size = len(disk.files()[folder / name])
+    if size:
+        disk.flip_bit(folder / name, dice.randrange(8 * size))
+
+
 async def story(world: World, seed: int, steps: int) -> None:
     dice = random.Random(seed)
     disk = MemoryDisk(dice)
@@ -98,8 +107,12 @@ async def story(world: World, seed: int, steps: int) -> None:
         elif what == 2:
             link.release()
         elif what in (3, 4):
+            was_connected = slave.slave is not None and slave.slave.is_connected
             await slave.stop()
             disk.crash("power" if what == 3 else "process")
+            if was_connected and dice.random() < 0.5:
+                link.release()
+                rot(disk, dice)
             slave = StoreSlave(world, disk)
             await slave.start(world.controller.state.epoch)
         elif what == 5:

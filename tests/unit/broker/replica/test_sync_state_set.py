@@ -1,5 +1,6 @@
 """The sync-state set: example by example, and as a machine with a controller that answers late, twice or never."""
 
+import itertools
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -124,6 +125,40 @@ def test_who_joins_too_slowly_is_left_off_and_tries_again_later() -> None:
     assert leading.watermarks() == (300, 300)
     leading.set.disconnected(1, leading.now_ms)
     assert leading.watermarks() == (400, 400)
+
+
+def test_who_tries_in_vain_again_and_again_tries_ever_less_often() -> None:
+    leading = Leading(position=100)
+    leading.set.connected(1, 100, 0, leading.now_ms)
+    began: list[int] = []
+    stood_still = True
+    end = 100
+    while len(began) < 6:
+        leading.now_ms += 100
+        end += 1
+        leading.append(end)
+        leading.set.progress(1, end, 0, leading.now_ms)
+        assert leading.set.due(leading.now_ms) is None
+        stands_still = leading.set.confirmed_position < end
+        if stands_still and not stood_still:
+            began.append(leading.now_ms)
+        stood_still = stands_still
+    pauses = [later - earlier - 500 for earlier, later in itertools.pairwise(began)]
+    assert pauses == [4000, 8000, 10_000, 10_000, 10_000]
+
+
+def test_a_member_that_could_not_keep_up_does_not_come_back_at_once() -> None:
+    leading = Leading(position=100).joined()
+    leading.append(200)
+    leading.now_ms += 3000
+    change = leading.set.due(leading.now_ms)
+    assert change == SetChange(2, frozenset({0}))
+    leading.set.decided(3, change.members, leading.now_ms)
+    leading.set.progress(1, 200, 200, leading.now_ms)
+    assert leading.set.due(leading.now_ms) is None
+    leading.now_ms += 2000
+    leading.set.progress(1, 200, 200, leading.now_ms)
+    assert leading.set.due(leading.now_ms) == SetChange(3, frozenset({0, 1}))
 
 
 def test_a_member_that_is_behind_for_too_long_is_asked_out_and_counts_until_that_is_answered() -> None:

@@ -1406,7 +1406,7 @@ class ReplicaCheckpoint(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     GONE_TOPICS_FIELD_NUMBER: _builtins.int
     GONE_GROUPS_FIELD_NUMBER: _builtins.int
-    MORE_FIELD_NUMBER: _builtins.int
+    REST_FROM_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     epoch: _builtins.int
     version: _builtins.int
@@ -1417,8 +1417,10 @@ class ReplicaCheckpoint(_message.Message):
     """Wall clock."""
     confirmed_position: _builtins.int
     """The log up to here is what all this was taken from."""
-    more: _builtins.bool
-    """There is more than goes into one message: it follows as a difference from this version, for which to ask at once."""
+    rest_from: _builtins.int
+    """Not 0: there is more than goes into one message. What has changed after this version follows, as a difference from
+    it, for which to ask at once.
+    """
     @_builtins.property
     def timer(self) -> Global___TimerProgress: ...
     @_builtins.property
@@ -1455,11 +1457,11 @@ class ReplicaCheckpoint(_message.Message):
         groups: _abc.Iterable[Global___KnownName] | None = ...,
         gone_topics: _abc.Iterable[_builtins.str] | None = ...,
         gone_groups: _abc.Iterable[_builtins.str] | None = ...,
-        more: _builtins.bool = ...,
+        rest_from: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timer", b"timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "confirmed_position", b"confirmed_position", "epoch", b"epoch", "gone_groups", b"gone_groups", "gone_topics", b"gone_topics", "group", b"group", "groups", b"groups", "more", b"more", "offsets", b"offsets", "revive_offsets", b"revive_offsets", "time_ms", b"time_ms", "timer", b"timer", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "confirmed_position", b"confirmed_position", "epoch", b"epoch", "gone_groups", b"gone_groups", "gone_topics", b"gone_topics", "group", b"group", "groups", b"groups", "offsets", b"offsets", "rest_from", b"rest_from", "revive_offsets", b"revive_offsets", "time_ms", b"time_ms", "timer", b"timer", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,143 @@
+"""The case of checkpoint sync: what it costs to bring a master's progress to a slave's disk, in all processes together.
+
+python -m bench.checkpoints TOPICS GROUPS QUEUES CHANGED
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from bench.server import Server
+from bench.steps import Case, Figures, Scale
+from services.broker.options import LogOptions
+from services.broker.pop.merge_buffer import MergeBuffer
+from services.broker.replica.checkpoint_source import CheckpointSource
+from services.broker.replica.master_checkpoint_file import MasterCheckpointFile
+from services.broker.replica.options import ReplicationOptions
+from services.broker.store.consume_queue import ConsumeQueue
+from services.common.disk import SystemDisk
+from services.common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint, TimerProgress
+from services.rpc.methods import FETCH_CHECKPOINT, STORE_CHECKPOINT
+
+Result = TypeVar("Result")
+
+_GROUPS = 10
+_CHANGED_SHARE = 0.1
+_LOOKED_AT_ONCE = 10_000
+_ROUNDS = 5
+
+
+async def sync(queues: int, server: Server, scale: Scale) -> Figures:
+    """One master with so many topics and consumer groups, the controller's part, and one slave; no server is used."""
+    topics = scale.sync_topics
+    changed = int(topics * _GROUPS * queues * _CHANGED_SHARE)
+    words = [sys.executable, "-m", "bench.checkpoints", *map(str, (topics, _GROUPS, queues, changed))]
+    done = await asyncio.to_thread(subprocess.run, words, stdout=subprocess.PIPE, check=True)
+    figures: Figures = json.loads(done.stdout)
+    return figures
+
+
+class _Sync:
+    """A master's source, a slave's file, and what the controller does between them."""
+
+    def __init__(self, folder: Path, topics: int, groups: int, queues: int) -> None:
+        disk = SystemDisk()
+        log = LogOptions()
+        self.buffer = MergeBuffer(10_000, 200_000)
+        self.source = CheckpointSource("broker-0", 1, ReplicationOptions().checkpoint_entries_max)
+        self.file = MasterCheckpointFile(disk, folder)
+        self.topics = {f"topic-{number:05}": number for number in range(topics)}
+        self.groups = {f"group-{number:05}": number for number in range(groups)}
+        for topic in self.topics:
+            for queue_id in range(queues):
+                queue = ConsumeQueue(
+                    disk, folder / topic, topic, queue_id, log.queue_entries_per_file, log.queue_entries_in_memory
+                )
+                for group in self.groups:
+                    self.buffer.ensure(group, queue)
+        self.blocked_ms = 0.0
+
+    def change(self, count: int, by: int) -> None:
+        """Let so many offsets move on."""
+        each = max(1, len(self.buffer.progress) // max(1, count))
+        for progress in islice(self.buffer, 0, None, each):
+            progress.committed = progress.popped = progress.popped + by
+
+    async def round(self) -> int:
+        """Bring what has changed to the slave; how many bytes went over the wire, one way."""
+        size = 0
+        self._step(partial(self.source.look_at_names, self.topics, self.groups))
+        progress = iter(list(self.buffer.progress.items()))
+        while some := list(islice(progress, _LOOKED_AT_ONCE)):
+            self._step(partial(self.source.look, some))
+        self.source.forget_gone(self.buffer)
+        known = self.file.held.known_version
+        while True:
+            at_master = self._step(partial(self._answer, known))
+            at_controller = FETCH_CHECKPOINT.response.decode(at_master)
+            given = STORE_CHECKPOINT.request.encode(at_controller)
+            size += len(given)
+            at_slave = STORE_CHECKPOINT.request.decode(given)
+            await self.file.store(at_slave)
+            if not at_slave.rest_from:
+                return size
+            known = at_slave.rest_from
+
+    def _answer(self, known: int) -> bytes:
+        now_ms = int(time.time() * 1000)
+        answer: ReplicaCheckpoint = self.source.checkpoint(known, now_ms, now_ms, TimerProgress(), [0] * 8)
+        return FETCH_CHECKPOINT.response.encode(answer)
+
+    def _step(self, work: Callable[[], Result]) -> Result:
+        began_s = time.process_time()
+        result = work()
+        self.blocked_ms = max(self.blocked_ms, (time.process_time() - began_s) * 1000)
+        return result
+
+
+async def _measure(topics: int, groups: int, queues: int, changed: int) -> Figures:
+    with tempfile.TemporaryDirectory(prefix="popwheel-bench-") as scratch:
+        both = _Sync(Path(scratch), topics, groups, queues)
+        gc.collect()
+        gc.freeze()  # as the services do when they have started
+        figures: Figures = {"offsets": float(len(both.buffer.progress))}
+        for name, change, rounds in (("whole", 0, 1), ("ordinary", changed, _ROUNDS), ("idle", 0, _ROUNDS)):
+            cpu_s, size = 0.0, 0
+            for number in range(rounds):
+                if change:
+                    both.change(change, number + 1)
+                began_s = time.process_time()
+                size += await both.round()
+                cpu_s += time.process_time() - began_s
+            figures[f"{name}_cpu_s"] = cpu_s / rounds
+            figures[f"{name}_kib"] = size / rounds / 1024
+        figures["master_blocked_max_ms"] = both.blocked_ms
+        figures["file_mib"] = both.file.size_bytes / 2**20
+    return figures
+
+
+CASES: dict[str, Case] = {"checkpoint-sync": partial(sync, 1), "checkpoint-sync-8": partial(sync, 8)}
+
+
+def main() -> None:
+    """Measure in this process, and print the figures."""
+    parser = argparse.ArgumentParser(prog="python -m bench.checkpoints", description=__doc__)
+    for name in ("topics", "groups", "queues", "changed"):
+        parser.add_argument(name, type=int)
+    options = parser.parse_args()
+    figures = asyncio.run(_measure(options.topics, options.groups, options.queues, options.changed))
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""The few calls of the Kubernetes API that the state store needs, and the client that makes them.
+
+The client is the `kubernetes` package (the extra of that name), loaded only when this store is asked for; it blocks, so
+its calls run in threads.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from services.common.errors import ConfigurationError
+
+Resource = Mapping[str, Any]
+Result = TypeVar("Result")
+
+_TIMEOUT_S = 5.0
+_THREADS = 6  # three watches wait in one each
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceKind:
+    """A kind of resources.
+
+    Args:
+        group: of the API; empty for the core's.
+        version: of that group.
+        plural: as it stands in paths.
+        kind: as it stands in resources.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        """As it stands in resources."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+BROKER_GROUPS = ResourceKind("popwheel.io", "v1", "brokergroups", "BrokerGroup")
+CLUSTERS = ResourceKind("popwheel.io", "v1", "popwheelclusters", "PopwheelCluster")
+LEASES = ResourceKind("coordination.k8s.io", "v1", "leases", "Lease")
+SECRETS = ResourceKind("", "v1", "secrets", "Secret")
+
+
+class ApiConflictError(Exception):
+    """The resource is not of the version that the change was made from, or is there already, or gone (409, 404)."""
+
+
+class _ApiNotFoundError(Exception):
+    """There is no such resource, or no such kind of resources (404)."""
+
+
+class ApiGoneError(Exception):
+    """The API server does not remember so far back: list anew (410)."""
+
+
+class ApiAwayError(OSError):
+    """The API server cannot be reached or cannot answer; what has become of a change is not known."""
+
+
+class KubernetesApi(Protocol):
+    """Resources of one namespace. All methods raise `ApiAwayError`."""
+
+    async def get(self, kind: ResourceKind, name: str) -> Resource | None:
+        """The latest state of a resource; None if there is none."""
+
+    async def list_all(self, kind: ResourceKind, labels: str) -> tuple[list[Resource], str]:
+        """All resources with these labels, and the resource version from which a watch goes on."""
+
+    async def create(self, kind: ResourceKind, resource: Resource) -> Resource:
+        """Make a resource; as it is stored.
+
+        Raises:
+            ApiConflictError: there is one of its name.
+        """
+
+    async def replace(self, kind: ResourceKind, resource: Resource) -> Resource:
+        """Change a resource whose metadata name the version that this was made from; as it is stored.
+
+        Raises:
+            ApiConflictError: it is of another version, or gone.
+        """
+
+    async def watch(self, kind: ResourceKind, labels: str, since: str, timeout_s: float) -> tuple[list[Resource], str]:
+        """Wait for changes after a resource version: the changed resources, and where to go on; none if the time is up.
+
+        Raises:
+            ApiGoneError: that is too long ago.
+        """
+
+    async def close(self) -> None:
+        """Let go of connections and threads."""
+
+
+class ClientKubernetesApi:
+    """The API server of the Kubernetes cluster that this process runs in, or that `~/.kube/config` names.
+
+    Args:
+        namespace: of the resources; empty: that of this pod.
+
+    Raises:
+        ConfigurationError: the client is not installed, or finds no cluster.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        try:
+            from kubernetes import client, config, watch
+        except ImportError as error:
+            raise ConfigurationError(
+                "controller.store.kind",
+                'must be file, because the extra is missing: pip install "popwheel[kubernetes]"',
+            ) from error
+        try:
+            try:
+                config.load_incluster_config()
+            except config.ConfigException:
+                config.load_kube_config()
+        except config.ConfigException as error:
+            raise ConfigurationError(
+                "controller.store.kind", f"must be file, because no Kubernetes cluster is found here: {error}"
+            ) from error
+        self._namespace = namespace or _own_namespace()
+        self._client = client.ApiClient()
+        self._custom = client.CustomObjectsApi(self._client)
+        self._core = client.CoreV1Api(self._client)
+        self._error = client.ApiException
+        self._make_watch = watch.Watch
+        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="kubernetes")
+
+    async def get(self, kind: ResourceKind, name: str) -> Resource | None:
+        def call() -> Resource:
+            if kind is SECRETS:
+                return self._plain(
+                    self._core.read_namespaced_secret(name, self._namespace, _request_timeout=_TIMEOUT_S)
+                )
+            return self._custom.get_namespaced_custom_object(  # type: ignore[no-any-return]
+                *self._path(kind), name, _request_timeout=_TIMEOUT_S
+            )
+
+        try:
+            return await self._run(call)
+        except _ApiNotFoundError:
+            return None
+
+    async def list_all(self, kind: ResourceKind, labels: str) -> tuple[list[Resource], str]:
+        def call() -> Resource:
+            return self._custom.list_namespaced_custom_object(  # type: ignore[no-any-return]
+                *self._path(kind), label_selector=labels, _request_timeout=_TIMEOUT_S
+            )
+
+        found = await self._found(call)
+        return list(found["items"]), str(found["metadata"]["resourceVersion"])
+
+    async def create(self, kind: ResourceKind, resource: Resource) -> Resource:
+        def call() -> Resource:
+            if kind is SECRETS:
+                return self._plain(
+                    self._core.create_namespaced_secret(self._namespace, dict(resource), _request_timeout=_TIMEOUT_S)
+                )
+            return self._custom.create_namespaced_custom_object(  # type: ignore[no-any-return]
+                *self._path(kind), dict(resource), _request_timeout=_TIMEOUT_S
+            )
+
+        return await self._found(call)
+
+    async def replace(self, kind: ResourceKind, resource: Resource) -> Resource:
+        def call() -> Resource:
+            return self._custom.replace_namespaced_custom_object(  # type: ignore[no-any-return]
+                *self._path(kind), resource["metadata"]["name"], dict(resource), _request_timeout=_TIMEOUT_S
+            )
+
+        try:
+            return await self._run(call)
+        except _ApiNotFoundError as error:
+            raise ApiConflictError(str(error)) from error
+
+    async def watch(self, kind: ResourceKind, labels: str, since: str, timeout_s: float) -> tuple[list[Resource], str]:
+        def call() -> tuple[list[Resource], str]:
+            watch = self._make_watch()
+            events = watch.stream(
+                self._custom.list_namespaced_custom_object,
+                *self._path(kind),
+                label_selector=labels,
+                resource_version=since,
+                timeout_seconds=int(timeout_s),
+                _request_timeout=timeout_s + _TIMEOUT_S,
+            )
+            for event in events:
+                watch.stop()
+                resource = event["object"]
+                return [resource], str(resource["metadata"]["resourceVersion"])
+            return [], since
+
+        return await self._found(call)
+
+    async def close(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
+
+    def _path(self, kind: ResourceKind) -> tuple[str, str, str, str]:
+        return kind.group, kind.version, self._namespace, kind.plural
+
+    def _plain(self, resource: Any) -> Resource:
+        """One of the client's own objects, as the API has it."""
+        plain: Resource = self._client.sanitize_for_serialization(resource)
+        return plain
+
+    async def _run(self, call: Callable[[], Result]) -> Result:
+        """Make a call in a thread, and say in our words what went wrong."""
+
+        def guarded() -> Result:
+            try:
+                return call()
+            except self._error as error:
+                if error.status == 404:
+                    raise _ApiNotFoundError(str(error.reason)) from error
+                if error.status == 409:
+                    raise ApiConflictError(str(error.reason)) from error
+                if error.status == 410:
+                    raise ApiGoneError(str(error.reason)) from error
+                raise ApiAwayError(f"the API server answers {error.status} {error.reason}") from error
+            except Exception as error:  # urllib3 has many ways to say that nobody answered
+                raise ApiAwayError(f"the API server cannot be reached: {error}") from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, guarded)
+
+    async def _found(self, call: Callable[[], Result]) -> Result:
+        """The same, where nothing can be missing but the kind."""
+        try:
+            return await self._run(call)
+        except _ApiNotFoundError as error:
+            raise ApiAwayError(
+                f"the API server knows no such kind or namespace ({error}); install the chart"
+            ) from error
+
+
+def _own_namespace() -> str:
+    try:
+        return _NAMESPACE_FILE.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigurationError(
+            "controller.store.namespace", f"must be given outside of a pod ({_NAMESPACE_FILE} cannot be read)"
+        ) from error

@@ -1,0 +1,219 @@
+"""The controller's state as resources of Kubernetes, so that `kubectl get brokergroups -w` shows a failover.
+
+Each broker group is a `BrokerGroup`, the cluster with its topics and consumer groups a `PopwheelCluster`, the lease a
+`Lease` of coordination.k8s.io, and the key of the receipt handles a `Secret`. Compare-and-swap is the API's own: every
+change names the resourceVersion that it was made from, and one that is not the latest is refused with 409 (Kubernetes
+API concepts, "Resource versions"). Reads ask for the latest, watches may lag behind, end, or have to begin anew (410):
+so a watch is no more than a sign that it is worth while to read.
+"""
+
+import asyncio
+import base64
+import binascii
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from services.common.errors import CorruptDataError
+from services.controller.documents import CLUSTER, LEASE, Document, group_document_name, group_of_document
+from services.controller.kubernetes_api import (
+    BROKER_GROUPS,
+    CLUSTERS,
+    LEASES,
+    SECRETS,
+    ApiConflictError,
+    ApiGoneError,
+    KubernetesApi,
+    Resource,
+    ResourceKind,
+)
+from services.controller.state_store import ConflictError, Stored
+
+_OF_CLUSTER = "popwheel.io/cluster"
+_ADDRESS = "popwheel.io/address"
+_ADMIN = "popwheel.io/admin-address"
+_TURN = "popwheel.io/turn"
+_LEGAL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_WATCH_S = 3.0  # its thread cannot be interrupted, and the process ends when it does
+_PAUSE_S = 1.0
+
+_logger = structlog.get_logger()
+
+
+class KubernetesStateStore:
+    """A `StateStore` of resources in one namespace.
+
+    Args:
+        api: the API server.
+        cluster: name of the cluster; its resources bear it, so that several clusters may share a namespace.
+    """
+
+    def __init__(self, api: KubernetesApi, cluster: str) -> None:
+        self._api = api
+        self._cluster = cluster
+        self._versions: dict[ResourceKind, dict[str, str]] = {}
+        self._watches: dict[ResourceKind, asyncio.Task[None]] = {}
+
+    async def read(self, name: str) -> Stored | None:
+        kind = _kind(name)
+        found = await self._api.get(kind, self._resource_name(name))
+        if found is None:
+            return None
+        try:
+            document = await self._document(name, found)
+        except (KeyError, TypeError, ValueError, AttributeError, EOFError, OSError, binascii.Error) as error:
+            if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+                raise
+            raise CorruptDataError(f"{self.where(name)} is damaged: {error!r}; restore it from a backup") from error
+        return Stored(document, _version(found))
+
+    async def write(self, name: str, document: Document, expected: str | None) -> str:
+        kind = _kind(name)
+        resource = self._resource(kind, name, await self._contents(name, document))
+        try:
+            if expected is None:
+                written = await self._api.create(kind, resource)
+            else:
+                resource["metadata"]["resourceVersion"] = expected
+                written = await self._api.replace(kind, resource)
+        except ApiConflictError as error:
+            raise ConflictError(name) from error
+        return _version(written)
+
+    async def versions(self) -> Mapping[str, str]:
+        for kind in (CLUSTERS, BROKER_GROUPS, LEASES):
+            watch = self._watches.get(kind)
+            if watch is None or watch.done():
+                since = await self._list(kind)
+                self._watches[kind] = asyncio.create_task(self._watch(kind, since), name=f"watch-of-{kind.plural}")
+        return {name: version for known in self._versions.values() for name, version in known.items()}
+
+    async def close(self) -> None:
+        """End the watches."""
+        watches = list(self._watches.values())
+        self._watches.clear()
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+        await self._api.close()
+
+    def where(self, name: str) -> str:
+        return f"{_kind(name).plural}/{self._resource_name(name)}"
+
+    async def _list(self, kind: ResourceKind) -> str:
+        """Take in all resources of a kind; since when a watch goes on from there."""
+        found, since = await self._api.list_all(kind, f"{_OF_CLUSTER}={self._cluster}")
+        self._versions[kind] = {}
+        for resource in found:
+            self._saw(kind, resource)
+        return since
+
+    async def _watch(self, kind: ResourceKind, since: str) -> None:
+        """Keep the versions of a kind as new as the API server tells; begins anew whenever it says that it must."""
+        while True:
+            try:
+                resources, since = await self._api.watch(kind, f"{_OF_CLUSTER}={self._cluster}", since, _WATCH_S)
+                for resource in resources:
+                    self._saw(kind, resource)
+            except ApiGoneError:
+                with suppress(OSError):
+                    since = await self._list(kind)
+            except OSError as error:
+                _logger.warning("watch of resources broke", kind=kind.plural, reason=str(error))
+                await asyncio.sleep(_PAUSE_S)
+
+    def _saw(self, kind: ResourceKind, resource: Resource) -> None:
+        name = CLUSTER if kind is CLUSTERS else LEASE
+        if kind is BROKER_GROUPS:
+            name = group_document_name(str(resource.get("spec", {}).get("name", "")))
+        self._versions[kind][name] = _version(resource)
+
+    async def _document(self, name: str, found: Resource) -> Document:
+        """What a resource says."""
+        if name == LEASE:
+            noted = found["metadata"]["annotations"]
+            return {
+                "holder": found["spec"].get("holderIdentity") or "",
+                "address": noted[_ADDRESS],
+                "admin": noted[_ADMIN],
+                "turn": int(noted[_TURN]),
+            }
+        spec = found["spec"]
+        if name != CLUSTER:
+            return {**{key: spec[key] for key in spec if key != "syncStateSet"}, "sync_state_set": spec["syncStateSet"]}
+        contents = json.loads(gzip.decompress(base64.b64decode(spec["contents"], validate=True)))
+        key = await self._api.get(SECRETS, self._key_name())
+        if key is None:
+            raise KeyError(f"secrets/{self._key_name()}")
+        return {**contents, "name": spec["name"], "version": spec["version"], "receipt_key": key["data"]["key"]}
+
+    async def _contents(self, name: str, document: Document) -> dict[str, Any]:
+        """What of a resource tells this."""
+        if name == LEASE:
+            noted = {_ADDRESS: document["address"], _ADMIN: document["admin"], _TURN: str(document["turn"])}
+            return {"annotations": noted, "spec": {"holderIdentity": document["holder"] or None}}
+        if name != CLUSTER:
+            spec = {key: document[key] for key in document if key != "sync_state_set"}
+            return {"spec": {**spec, "syncStateSet": document["sync_state_set"]}}
+        await self._keep_key(document["receipt_key"])
+        contents = {key: document[key] for key in document if key not in ("name", "version", "receipt_key")}
+        packed = gzip.compress(json.dumps(contents, separators=(",", ":")).encode(), compresslevel=6, mtime=0)
+        return {
+            "spec": {
+                "name": document["name"],
+                "version": document["version"],
+                "topics": len(document["topics"]),
+                "groups": len(document["groups"]),
+                "contents": base64.b64encode(packed).decode(),
+            }
+        }
+
+    async def _keep_key(self, key: str) -> None:
+        """Have the key of the receipt handles in its secret: it is made once and never changed."""
+        found = await self._api.get(SECRETS, self._key_name())
+        if found is None:
+            secret = self._resource(SECRETS, self._key_name(), {"data": {"key": key}, "type": "Opaque"})
+            try:
+                await self._api.create(SECRETS, secret)
+            except ApiConflictError as error:
+                raise ConflictError(CLUSTER) from error
+        elif found["data"].get("key") != key:
+            raise ConflictError(CLUSTER)
+
+    def _resource(self, kind: ResourceKind, name: str, contents: dict[str, Any]) -> dict[str, Any]:
+        metadata: dict[str, Any] = {
+            "name": name if kind is SECRETS else self._resource_name(name),
+            "labels": {_OF_CLUSTER: self._cluster},
+        }
+        if "annotations" in contents:
+            metadata["annotations"] = contents["annotations"]
+        rest = {key: value for key, value in contents.items() if key != "annotations"}
+        return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, **rest}
+
+    def _resource_name(self, name: str) -> str:
+        group = group_of_document(name)
+        if group is None:
+            return f"{_legal(self._cluster)}-controller" if name == LEASE else _legal(self._cluster)
+        return _legal(group)
+
+    def _key_name(self) -> str:
+        return f"{_legal(self._cluster)}-receipt-key"
+
+
+def _kind(name: str) -> ResourceKind:
+    return {CLUSTER: CLUSTERS, LEASE: LEASES}.get(name, BROKER_GROUPS)
+
+
+def _legal(name: str) -> str:
+    """A name that a resource may bear; one that may not is named by its hash."""
+    return name if _LEGAL.fullmatch(name) else f"x-{hashlib.sha256(name.encode()).hexdigest()[:20]}"
+
+
+def _version(resource: Resource) -> str:
+    return str(resource["metadata"]["resourceVersion"])

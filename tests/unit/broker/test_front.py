@@ -1,0 +1,93 @@
+"""Who is let through to the mastership of now, and what the others are told."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from services.broker.front import Front
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.rpc import methods
+from services.rpc.local import LocalChannel
+from services.rpc.service import Call, Service, Stream
+
+REQUEST = pb.GetOffsetRequest(group="g", topic="t", queue_id=0)
+
+
+class Mastership:
+    """Answers with its number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.streams = 0
+        self.service = Service()
+        self.service.unary(methods.GET_OFFSET, self._get_offset)
+        self.service.stream(methods.NOTIFY, self._notify)
+
+    async def _get_offset(self, call: Call, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
+        return pb.GetOffsetResponse(offset=self.number)
+
+    async def _notify(self, call: Call, stream: Stream[pb.NotifyInterest, pb.NotifyEvents]) -> None:
+        self.streams += 1
+        try:
+            await stream.send([pb.NotifyEvents()])
+            await asyncio.Event().wait()
+        finally:
+            self.streams -= 1
+
+    async def replicate(self, call: Call, stream: Stream[Any, Any]) -> None:
+        return
+
+
+async def refused(channel: LocalChannel) -> str:
+    with pytest.raises(StatusError) as caught:
+        await channel.call(methods.GET_OFFSET, REQUEST)
+    assert caught.value.code == Code.HA_NOT_AVAILABLE
+    return caught.value.message
+
+
+async def test_calls_go_to_the_mastership_of_now() -> None:
+    front = Front("b")
+    channel = LocalChannel(front.service)
+    front.refuse("is led by another replica, at x:1")
+    assert await refused(channel) == "the broker b is led by another replica, at x:1"
+    for number in (1, 2):
+        mastership = Mastership(number)
+        front.open(mastership.service, mastership.replicate)
+        assert (await channel.call(methods.GET_OFFSET, REQUEST)).offset == number
+    front.hold("passes its role on")
+    assert "passes its role on" in await refused(channel)
+
+
+async def test_a_call_waits_for_a_mastership_that_is_about_to_begin() -> None:
+    front = Front("b")
+    channel = LocalChannel(front.service)
+    front.refuse("has no master at this moment")
+    front.expect()
+    calling = asyncio.create_task(channel.call(methods.GET_OFFSET, REQUEST))
+    await asyncio.sleep(0)
+    assert not calling.done()
+    mastership = Mastership(7)
+    front.open(mastership.service, mastership.replicate)
+    assert (await calling).offset == 7
+
+
+async def test_streams_end_with_the_mastership() -> None:
+    front = Front("b")
+    channel = LocalChannel(front.service)
+    mastership = Mastership(1)
+    front.open(mastership.service, mastership.replicate)
+    stream = channel.open(methods.NOTIFY)
+    assert await stream.receive() is not None
+    front.hold("passes its role on")
+    await asyncio.sleep(0)
+    assert mastership.streams == 1, "the role may not be passed on after all"
+    front.refuse("is led by another replica now")
+    with pytest.raises(StatusError, match="another replica now"):
+        await stream.receive()
+    assert mastership.streams == 0
+    again = channel.open(methods.NOTIFY)
+    with pytest.raises(StatusError, match="another replica now"):
+        await again.receive()

@@ -1,0 +1,243 @@
+"""The state as Kubernetes resources: compare-and-swap by resource versions, against an API server in memory."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.common.disk import SystemDisk
+from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
+from services.controller.broker_group import GroupState, ReplicaRecord
+from services.controller.cluster_state import ClusterState
+from services.controller.documents import (
+    CLUSTER,
+    LEASE,
+    cluster_document,
+    cluster_of,
+    group_document,
+    group_document_name,
+)
+from services.controller.file_state_store import FileStateStore
+from services.controller.folder_lock import folder_lock
+from services.controller.group_keeper import GroupKeeper
+from services.controller.kubernetes_state_store import KubernetesStateStore
+from services.controller.lease import Lease
+from services.controller.options import ControllerOptions
+from services.controller.state_store import ConflictError, StateStore
+from tests.unit.controller.fake_replicas import GROUP, FakeReplica, scene, until
+from tests.unit.controller.memory_api import MemoryApi
+from tests.unit.controller.memory_store import MemoryStore
+
+KEY = bytes(range(32))
+
+
+def group(version: int, epoch: int = 1, name: str = "b") -> GroupState:
+    return GroupState(name, version, epoch, 0, frozenset((0,)), {0: ReplicaRecord(0, "host:1", b"id")})
+
+
+def cluster(topics: int, key: bytes = KEY) -> ClusterState:
+    state = ClusterState("popwheel", key)
+    for number in range(topics):
+        state = state.after(state.create_topic(ControllerOptions(), f"t-{number}", TopicType.NORMAL))
+    return state
+
+
+@pytest.fixture
+async def api() -> MemoryApi:
+    return MemoryApi()
+
+
+@pytest.fixture
+async def store(api: MemoryApi) -> AsyncIterator[KubernetesStateStore]:
+    store = KubernetesStateStore(api, "popwheel")
+    yield store
+    await store.close()
+
+
+def files(folder: Path) -> StateStore:
+    return FileStateStore(folder, SystemDisk(), folder_lock(folder / "lock"), "me")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda _: MemoryStore(), files, lambda _: KubernetesStateStore(MemoryApi(), "popwheel")],
+    ids=["memory", "files", "kubernetes"],
+)
+async def test_every_store_keeps_the_same_promises(make: Callable[[Path], StateStore], tmp_path: Path) -> None:
+    store = make(tmp_path)
+    documents = {
+        group_document_name("b"): (group_document(group(1)), group_document(group(2))),
+        group_document_name("B_%1"): (group_document(group(1, name="B_%1")), group_document(group(2, name="B_%1"))),
+        CLUSTER: (cluster_document(cluster(0)), cluster_document(cluster(3))),
+        LEASE: (Lease("me", "me:1", "admin", 1).document(), Lease("", "", "", 2).document()),
+    }
+    for name, (first, second) in documents.items():
+        assert await store.read(name) is None
+        with pytest.raises(ConflictError):
+            await store.write(name, first, "7")
+        made = await store.write(name, first, None)
+        with pytest.raises(ConflictError):
+            await store.write(name, second, None)
+        changed = await store.write(name, second, made)
+        assert changed != made
+        with pytest.raises(ConflictError):
+            await store.write(name, first, made)
+        stored = await store.read(name)
+        assert stored is not None
+        assert (json.loads(json.dumps(stored.document)), stored.version) == (json.loads(json.dumps(second)), changed)
+        assert store.where(name)
+    versions = await store.versions()
+    assert versions.keys() == documents.keys()
+    for name in documents:
+        stored = await store.read(name)
+        assert stored is not None
+        assert stored.version == versions[name]
+    await store.close()
+
+
+async def test_an_operator_sees_the_group_in_its_resource(api: MemoryApi, store: KubernetesStateStore) -> None:
+    await store.write(group_document_name("broker-0"), group_document(group(1, 3, "broker-0")), None)
+    resource = api.objects["brokergroups", "broker-0"]
+    assert (resource["apiVersion"], resource["kind"]) == ("popwheel.io/v1", "BrokerGroup")
+    assert resource["metadata"]["labels"] == {"popwheel.io/cluster": "popwheel"}
+    assert resource["spec"] == {
+        "name": "broker-0",
+        "version": 1,
+        "epoch": 3,
+        "master": 0,
+        "syncStateSet": [0],
+        "replicas": [{"number": 0, "address": "host:1", "identity": "6964"}],
+    }
+
+
+async def test_the_key_is_in_a_secret_alone(api: MemoryApi, store: KubernetesStateStore) -> None:
+    await store.write(CLUSTER, cluster_document(cluster(2)), None)
+    key = base64.b64encode(KEY).decode()
+    assert api.objects["secrets", "popwheel-receipt-key"]["data"] == {"key": key}
+    spec = api.objects["popwheelclusters", "popwheel"]["spec"]
+    assert (spec["topics"], spec["version"], key in json.dumps(spec)) == (2, 2, False)
+    other = KubernetesStateStore(api, "popwheel")
+    with pytest.raises(ConflictError):
+        await other.write(CLUSTER, cluster_document(cluster(0, bytes(32))), None)
+
+
+async def test_ten_thousand_topics_and_groups_fit(api: MemoryApi, store: KubernetesStateStore) -> None:
+    """An object of etcd has at most 1.5 MiB."""
+    options = ControllerOptions()
+    made = options.group.backoff_ms
+    document: dict[str, Any] = dict(cluster_document(cluster(0)))
+    document["topics"] = [{"name": f"topic-{n}", "type": "NORMAL", "queues": 8, "id": n} for n in range(10_000)]
+    document["groups"] = [
+        {"name": f"group-{n}", "max_attempts": 17, "fifo": False, "backoff_ms": made, "id": n} for n in range(10_000)
+    ]
+    await store.write(CLUSTER, document, None)
+    assert len(json.dumps(api.objects["popwheelclusters", "popwheel"])) < 500_000
+    stored = await store.read(CLUSTER)
+    assert stored is not None
+    assert len(cluster_of(stored.document, "it").groups) == 10_000
+
+
+async def test_what_is_damaged_is_said(api: MemoryApi, store: KubernetesStateStore) -> None:
+    await store.write(CLUSTER, cluster_document(cluster(1)), None)
+    await store.write(group_document_name("b"), group_document(group(1)), None)
+    await store.write(LEASE, Lease("me", "me:1", "", 1).document(), None)
+    api.objects["popwheelclusters", "popwheel"]["spec"]["contents"] = "AAAA"
+    del api.objects["brokergroups", "b"]["spec"]["syncStateSet"]
+    del api.objects["leases", "popwheel-controller"]["metadata"]["annotations"]
+    for name in (CLUSTER, group_document_name("b"), LEASE):
+        with pytest.raises(CorruptDataError, match="is damaged"):
+            await store.read(name)
+
+
+async def test_watches_end_lag_and_are_forgotten(api: MemoryApi, store: KubernetesStateStore) -> None:
+    """What others change is noticed all the same."""
+    other = KubernetesStateStore(api, "popwheel")
+    another_cluster = KubernetesStateStore(api, "another")
+    name = group_document_name("b")
+    version = await other.write(name, group_document(group(1)), None)
+    await another_cluster.write(group_document_name("c"), group_document(group(1, name="c")), None)
+    assert await store.versions() == {name: version}
+
+    async def noticed(changed: str) -> None:
+        async with asyncio.timeout(10):
+            while (await store.versions()).get(name) != changed:
+                await asyncio.sleep(0)
+
+    for turn in range(2, 6):
+        version = await other.write(name, group_document(group(turn)), version)
+        if turn == 3:
+            api.end_watches()
+        if turn == 4:
+            api.end_watches(forget=True)
+        await noticed(version)
+    began = api.watches
+    api.away = True
+    api.end_watches()
+    await asyncio.sleep(0.01)
+    api.away = False
+    version = await other.write(name, group_document(group(9)), version)
+    await noticed(version)
+    assert api.watches > began
+
+
+async def test_a_stale_read_leads_to_a_conflict_and_no_further(api: MemoryApi, store: KubernetesStateStore) -> None:
+    """Two keepers decide on what they have read, be it old: each change is made from what was really there."""
+    conflicts = 0
+
+    def conflicted() -> None:
+        nonlocal conflicts
+        conflicts += 1
+
+    stores = [store, KubernetesStateStore(api, "popwheel")]
+    keepers = [GroupKeeper(each, 10, lambda *_: None, conflicted) for each in stores]
+    dice = random.Random(3)
+    await keepers[0].change("b", lambda _: GroupState("b", 0, 1, 0, frozenset((0,)), group(1).replicas))
+    await keepers[1].load()
+    for step in range(60):
+        api.stale_reads = dice.randrange(2)
+        api.lost_answers = int(dice.random() < 0.1)
+        keeper = keepers[step % 2]
+        with contextlib.suppress(StatusError):
+            await keeper.change("b", lambda state: None if state is None else state.elected(0))
+    final = await store.read(group_document_name("b"))
+    assert final is not None
+    assert final.document["version"] == final.document["epoch"]  # each change was one epoch, none was lost
+    assert final.document["version"] == api.revision - 100
+    assert conflicts > 10
+    await stores[1].close()
+
+
+async def test_a_failover_is_seen_in_the_resources(tmp_path: Path, api: MemoryApi) -> None:
+    store = KubernetesStateStore(api, "popwheel")
+    async with scene(tmp_path, shared=store) as here:
+        master, slave = FakeReplica(0), FakeReplica(1)
+        await here.led_with(master, slave)
+        master.kill()
+        await until(lambda: slave.leads == 2)
+    seen = [
+        (each["spec"]["epoch"], each["spec"]["master"], each["spec"]["syncStateSet"])
+        for _, kind, each in api.events
+        if kind == "brokergroups"
+    ]
+    assert seen == [(1, 0, [0]), (1, 0, [0]), (1, 0, [0, 1]), (2, 1, [1])]
+    assert api.objects["brokergroups", GROUP]["spec"]["version"] == 4
+
+
+async def test_the_api_server_away_when_a_master_dies(tmp_path: Path, api: MemoryApi) -> None:
+    """C2: nobody elects; L2: when it is back, somebody does."""
+    async with scene(tmp_path, shared=KubernetesStateStore(api, "popwheel"), replication={"lease_ms": 60_000}) as here:
+        master, slave = FakeReplica(0), FakeReplica(1)
+        await here.led_with(master, slave)
+        api.away = True
+        master.kill()
+        await asyncio.sleep(0.6)
+        assert slave.leads is None
+        api.away = False
+        await until(lambda: slave.leads == 2)
