@@ -15,9 +15,7 @@ SEEDS = (2, 5)
 
 @pytest.mark.timeout(600)
 def test_another_process_with_another_hash_seed_gives_the_same_traces() -> None:
-    program = f"import pytest
-
-from tests.sim.cluster.run import run_seed\nfor seed in {SEEDS!r}: print(run_seed(seed).digest)"
+    program = f"from tests.sim.cluster.run import run_seed\nfor seed in {SEEDS!r}: print(run_seed(seed).digest)"
 
     def digests(hash_seed: str) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
