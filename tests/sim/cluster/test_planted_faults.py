@@ -131,6 +131,7 @@ def registrations_end_with_the_first_stream(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BrokerRegistrar, "_run", once)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("plant", "numbers", "only"),
     [

@@ -168,7 +168,7 @@ def cluster() -> Iterator[Cluster]:
             gc.enable()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_calls_streams_and_registrations_are_as_many_as_on_paper(cluster: Cluster) -> None:
     cluster.loop.run_until_complete(check(cluster))
 
