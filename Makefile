@@ -34,8 +34,9 @@ run: setup ## Start Popwheel on this machine: data in ./data, gRPC on 8081, HTTP
 test: setup ## Run all default tests, folder by folder, and print how long each took
 	@$(BIN)/python tools/run_tests.py
 
-sim: setup ## Run the simulator over SEEDS seeds from FIRST_SEED on, JOBS at a time
-	@$(BIN)/python -m tests.sim --seeds $(FIRST_SEED):$$(($(FIRST_SEED) + $(SEEDS))) --jobs $(JOBS)
+sim: setup ## Run the simulators of one server and of a cluster over SEEDS seeds each from FIRST_SEED on, JOBS at a time
+	@$(BIN)/python -m tests.sim --seeds $(FIRST_SEED):$$(($(FIRST_SEED) + $(SEEDS))) --jobs $(JOBS); one=$$?; \
+	$(BIN)/python -m tests.sim.cluster --seeds $(FIRST_SEED):$$(($(FIRST_SEED) + $(SEEDS))) --jobs $(JOBS) && exit $$one
 
 lint: setup ## Check format, style and types
 	$(BIN)/ruff format --check .

@@ -7,12 +7,12 @@ ends. A slave is a core that has begun and not finished yet.
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from services.broker.checkpoint import Checkpoint
-from services.broker.notification import Interests
+from services.broker.notification import Interest, Interests
 from services.broker.options import BrokerOptions
 from services.broker.pop.acking import Acking
 from services.broker.pop.check_point import ORIGIN_BYTES, REVIVE_QUEUES, OffsetCommit, Origin, decode_ack, encode_ack
@@ -71,6 +71,7 @@ class BrokerCore:
         self._on_arrival = on_arrival
         self._topic_ids: dict[str, int] = {}
         self._group_ids: dict[str, int] = {}
+        self._queues_popped: dict[str, int] = {}
         self._unsettled = True
         self._deleted_topics: set[str] = set()
         self._deleted_groups: set[str] = set()
@@ -271,13 +272,36 @@ class BrokerCore:
         for name, known_id in list(self._group_ids.items()):
             if groups[name].id != known_id if name in groups else name in self._deleted_groups:
                 self.forget_group(name)
+        new_groups = {group.name: group.id for group in groups.values() if self._group_ids.get(group.name) != group.id}
         self._note_names(
             {topic.name: topic.id for topic in topics.values() if self._topic_ids.get(topic.name) != topic.id},
-            {group.name: group.id for group in groups.values() if self._group_ids.get(group.name) != group.id},
+            new_groups,
         )
         self._deleted_topics.clear()
         self._deleted_groups.clear()
         self._unsettled = False
+        self._tell_of_what_became_visible(new_groups)
+
+    def _tell_of_what_became_visible(self, new_groups: Container[str]) -> None:
+        """Tell of messages that nothing but the controller's word made visible, as no arrival does.
+
+        A group that is made again begins at the first message held. Only as many queues of a topic are popped as it
+        has by the controller, so what came into another one before this was heard of is visible only now.
+        """
+        queues = {name: topic.queues for name, topic in self._view.topics.items()}
+        grown = [name for name, count in queues.items() if count > self._queues_popped.get(name, 1)]
+        self._queues_popped = queues
+        for topic in grown:
+            self._tell_again(self.interests.of_topic(topic))
+        if new_groups:
+            self._tell_again(self.interests.of_groups(new_groups))
+
+    def _tell_again(self, interests: Iterable[Interest]) -> None:
+        """Tell how many messages wait, also of those that were told of when they arrived."""
+        for interest in interests:
+            waiting = self.waiting(interest)
+            if waiting:
+                interest.subscriber.tell(interest.id, waiting)
 
     def _note_names(self, topic_ids: dict[str, int], group_ids: dict[str, int]) -> None:
         """Write down new topics and groups before anything is put into them, so that no message survives without."""
@@ -366,6 +390,12 @@ class BrokerCore:
         queue = self.store.ensure_queue((commit.topic, commit.queue_id))
         self.store.put([Record(RecordKind.OFFSET, self.revive_topic, 0, commit.encode())])
         self.state.merge_buffer.ensure(commit.group, queue).committed = commit.offset
+        # Set back from where another commit had put it, it shows messages that arrived long ago.
+        self._tell_again(each for each in self.interests.of_topic(commit.topic) if each.group == commit.group)
+
+    def waiting(self, interest: Interest) -> int:
+        """How many messages wait for an interest, as `Popping.waiting` counts them."""
+        return self.popping.waiting(interest.group, interest.topic, interest.wanted)
 
     def rewrite_lagging(self) -> None:
         """Bring forward the open CKs that recovery would have to read from far back. Raises StatusError: disk full."""

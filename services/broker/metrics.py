@@ -197,7 +197,14 @@ class BrokerCollector(Collector):
             "rocketmq_pop_revive_retry_messages", "Messages that came due and were revived.", value=self._redelivered()
         )
         yield GaugeMetricFamily(
-            "popwheel_notify_interests", "Interests that proxies have registered.", value=len(self._core.interests)
+            "popwheel_notify_interests",
+            "Interests that proxies have registered, of broker.pop.notify_interests_max.",
+            value=len(self._core.interests),
+        )
+        yield CounterMetricFamily(
+            "popwheel_notify_interests_refused",
+            "How often an interest was not registered, as there were too many: its polls find messages later.",
+            value=self._core.interests.refused,
         )
         yield GaugeMetricFamily(
             "popwheel_damaged_queues",

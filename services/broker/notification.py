@@ -1,12 +1,16 @@
 """Interests of proxies in arriving messages: one per (topic, group, filter), however many polls wait at a proxy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
+from services.broker.audience import Audience, Later
 from services.broker.store.consume_queue import ConsumeQueue
 from services.common import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+
+AudienceKey = tuple[str, str, frozenset[int] | None]
+"""Topic, group and wanted tag hashes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +31,11 @@ class Interest:
     group: str
     wanted: frozenset[int] | None
 
+    @property
+    def key(self) -> AudienceKey:
+        """What it shares with interests of other proxies in the same."""
+        return (self.topic, self.group, self.wanted)
+
 
 @dataclass(slots=True, eq=False)
 class Subscriber:
@@ -39,19 +48,30 @@ class Subscriber:
     wake: Callable[[], None]
     interests: dict[int, Interest] = field(default_factory=dict)
     _waiting: dict[int, int] = field(default_factory=dict)
+    _refused: dict[int, None] = field(default_factory=dict)
 
     def tell(self, interest_id: int, messages: int) -> None:
-        """Note that messages wait for an interest."""
-        first = not self._waiting
+        """Note that messages wait for an interest; with 0, that it is registered."""
+        first = not (self._waiting or self._refused)
         self._waiting[interest_id] = self._waiting.get(interest_id, 0) + messages
         if first:
             self.wake()
 
-    def take(self) -> list[tuple[int, int]]:
-        """Ids of interests with the number of messages that wait, since the last call."""
-        taken = [(interest_id, count) for interest_id, count in self._waiting.items() if interest_id in self.interests]
+    def refuse(self, interest_id: int) -> None:
+        """Note that an interest was not registered."""
+        first = not (self._waiting or self._refused)
+        self._refused[interest_id] = None
+        if first:
+            self.wake()
+
+    def take(self) -> tuple[list[tuple[int, int]], list[int]]:
+        """Ids of interests with the number of messages that wait, and of those refused, since the last call."""
+        interests = self.interests
+        waiting = [(interest_id, count) for interest_id, count in self._waiting.items() if interest_id in interests]
+        refused = [interest_id for interest_id in self._refused if interest_id not in interests]
         self._waiting.clear()
-        return taken
+        self._refused.clear()
+        return waiting, refused
 
 
 class Interests:
@@ -59,15 +79,31 @@ class Interests:
 
     Args:
         limit: how many there may be.
+
+    Attributes:
+        refused: how often one was refused.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._by_topic: dict[str, list[Interest]] = {}
+        self.refused = 0
+        self._audiences: dict[AudienceKey, Audience] = {}
+        self._by_topic: dict[str, list[Audience]] = {}
         self._count = 0
+        self._later: Later | None = None
+        self._waiting: Callable[[Interest], int] = _none
 
     def __len__(self) -> int:
         return self._count
+
+    def take_turns(self, later: Later, waiting: Callable[[Interest], int]) -> None:
+        """From now on let proxies that wait for the same take turns; before this is called all are told of all.
+
+        Args:
+            later: calls back after so many seconds.
+            waiting: how many messages wait for an interest.
+        """
+        self._later, self._waiting = later, waiting
 
     def add(self, interest: Interest) -> None:
         """Register an interest; one of the same id of the same proxy is replaced.
@@ -76,14 +112,20 @@ class Interests:
             StatusError: TOO_MANY_REQUESTS, there are too many.
         """
         if self._count >= self._limit and interest.id not in interest.subscriber.interests:
+            self.refused += 1
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
                 f"{self._count} interests are registered, the limit (broker.pop.notify_interests_max); use fewer",
             )
         self.cancel(interest.subscriber, interest.id)
         interest.subscriber.interests[interest.id] = interest
-        for topic in _topics(interest):
-            self._by_topic.setdefault(topic, []).append(interest)
+        audience = self._audiences.get(interest.key)
+        if audience is None:
+            audience = Audience(interest.topic, interest.wanted, self._later, self._waiting)
+            self._audiences[interest.key] = audience
+            for topic in _topics(interest):
+                self._by_topic.setdefault(topic, []).append(audience)
+        audience.members.append(interest)
         self._count += 1
 
     def cancel(self, subscriber: Subscriber, interest_id: int) -> None:
@@ -91,27 +133,59 @@ class Interests:
         interest = subscriber.interests.pop(interest_id, None)
         if interest is None:
             return
-        for topic in _topics(interest):
-            interests = self._by_topic[topic]
-            interests.remove(interest)
-            if not interests:
-                del self._by_topic[topic]
         self._count -= 1
+        audience = self._audiences[interest.key]
+        audience.members.remove(interest)
+        if audience.members:
+            return
+        del self._audiences[interest.key]
+        for topic in _topics(interest):
+            audiences = self._by_topic[topic]
+            audiences.remove(audience)
+            if not audiences:
+                del self._by_topic[topic]
 
     def cancel_all(self, subscriber: Subscriber) -> None:
         """End all interests of a proxy that has gone."""
         for interest_id in list(subscriber.interests):
             self.cancel(subscriber, interest_id)
 
+    def of_topic(self, topic: str) -> list[Interest]:
+        """Those in messages of a topic, or of a retry topic."""
+        return [interest for audience in self._by_topic.get(topic, ()) for interest in audience.members]
+
+    def of_groups(self, groups: Container[str]) -> list[Interest]:
+        """Those of some groups; looks at all there are."""
+        return [
+            interest
+            for (_, group, _), audience in self._audiences.items()
+            if group in groups
+            for interest in audience.members
+        ]
+
+    def is_shared(self, interest: Interest) -> bool:
+        """Whether other proxies wait for the same."""
+        return len(self._audiences[interest.key].members) > 1
+
+    def hand_on(self, subscriber: Subscriber, interest_id: int) -> None:
+        """A proxy has no poll that waits for what it was told: another may."""
+        interest = subscriber.interests.get(interest_id)
+        if interest is not None:
+            self._audiences[interest.key].hand_on()
+
     def arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
         """Tell those who wait for them that messages have become readable."""
-        for interest in self._by_topic.get(queue.topic, ()):
-            wanted = interest.wanted
-            if wanted is None or queue.topic != interest.topic:
-                interest.subscriber.tell(interest.id, len(tag_hashes))
+        for audience in self._by_topic.get(queue.topic, ()):
+            wanted = audience.wanted
+            if wanted is None or queue.topic != audience.topic:
+                audience.tell(len(tag_hashes))
             elif messages := sum(tag_hash in wanted for tag_hash in tag_hashes):
-                interest.subscriber.tell(interest.id, messages)
+                audience.tell(messages)
 
 
 def _topics(interest: Interest) -> tuple[str, str]:
     return interest.topic, names.retry_topic(interest.group, interest.topic)
+
+
+def _none(interest: Interest) -> int:
+    return 0

@@ -76,6 +76,7 @@ class BrokerServer:
         self._ended = False
         self._pulls_waiting: dict[tuple[str, int], list[asyncio.Event]] = defaultdict(list)
         self.service = Service()
+        core.interests.take_turns(_call_later, core.waiting)
         self.service.unary(methods.PUT, self.put)
         self.service.unary(methods.POP, self.pop)
         self.service.unary(methods.ACK, self.ack)
@@ -351,11 +352,18 @@ class BrokerServer:
                 if interest.cancel:
                     self._core.interests.cancel(subscriber, interest.id)
                     continue
-                wanted = wanted_hashes(interest.filter)
-                self._core.interests.add(Interest(interest.id, subscriber, interest.topic, interest.group, wanted))
-                waiting = self._core.popping.waiting(interest.group, interest.topic, wanted)
-                if waiting:
-                    subscriber.tell(interest.id, waiting)
+                if interest.hand_on:
+                    self._core.interests.hand_on(subscriber, interest.id)
+                    continue
+                try:
+                    wanted = wanted_hashes(interest.filter)
+                    registered = Interest(interest.id, subscriber, interest.topic, interest.group, wanted)
+                    self._core.interests.add(registered)
+                except StatusError:
+                    subscriber.refuse(interest.id)  # it alone: the proxy's other interests are none the worse
+                    continue
+                # Said of 0 as well: from then on the proxy counts on being told.
+                subscriber.tell(interest.id, self._core.waiting(registered))
         finally:
             self._core.interests.cancel_all(subscriber)
             teller.cancel()
@@ -367,11 +375,14 @@ class BrokerServer:
         while True:
             await changed.wait()
             changed.clear()
-            events = subscriber.take()
-            if events:
+            told, refused = subscriber.take()
+            if told or refused:
                 response = pb.NotifyEvents()
-                for interest_id, waiting in events:
-                    response.events.add(id=interest_id, waiting=waiting)
+                for interest_id, waiting in told:
+                    shared = self._core.interests.is_shared(subscriber.interests[interest_id])
+                    response.events.add(id=interest_id, waiting=waiting, shared=shared)
+                for interest_id in refused:
+                    response.events.add(id=interest_id, refused=True)
                 await stream.send([response])
 
     def _flusher_confirms_async(self) -> None:
@@ -407,6 +418,10 @@ def _without(run: MessageRun, stored: Sequence[Stored | None]) -> MessageRun:
         [run.tags[index] for index in left],
         [run.due_ms[index] for index in left] if run.due_ms else (),
     )
+
+
+def _call_later(delay_s: float, action: Callable[[], None]) -> object:
+    return asyncio.get_running_loop().call_later(delay_s, action)
 
 
 def _illegal_offset(offset: int, max_offset: int) -> StatusError:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, Group, Topic
 
 
@@ -16,11 +18,25 @@ class ClusterView:
         self.ready = False
         self.version = 0
         self.name = ""
-        self.receipt_key = b""
+        self._receipt_key = b""
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
         self.brokers: dict[str, BrokerInfo] = {}
         self._listeners: list[Callable[[ClusterUpdate], None]] = []
+
+    @property
+    def receipt_key(self) -> bytes:
+        """The key of the signature in receipt handles.
+
+        Raises:
+            StatusError: HA_NOT_AVAILABLE before the first snapshot. Without the key good handles would look forged, and
+                those that are given out would be refused later.
+        """
+        if not self._receipt_key:
+            raise StatusError(
+                Code.HA_NOT_AVAILABLE, "the controller has not told yet which receipt handles are good; try again"
+            )
+        return self._receipt_key
 
     def subscribe(self, listener: Callable[[ClusterUpdate], None]) -> None:
         """Call `listener` after each update has been applied (also the first snapshot)."""
@@ -30,7 +46,7 @@ class ClusterView:
         """Take in a snapshot or a change. A change older than what is known is passed over."""
         if update.snapshot:
             self.name = update.cluster.name
-            self.receipt_key = update.cluster.receipt_key
+            self._receipt_key = update.cluster.receipt_key
             self.topics = {}
             self.groups = {}
             self.brokers = {}

@@ -149,6 +149,7 @@ class ProxyApp:
                 "polls": lambda: self._admission.polls,
                 "polls_waiting": lambda: self._book.waiting_polls,
                 "interests": lambda: len(self._book),
+                "interests_refused": lambda: self._book.refused,
                 "counted_polls": lambda: len(self._adaptive),
                 "unsent_bytes": lambda: self._admission.unsent_bytes,
                 "waiting_sends": lambda: self._sending.waiting_messages,
@@ -213,8 +214,7 @@ class ProxyApp:
         """What time alone brings about."""
         self._ticker = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
         now = self._clock.monotonic()
-        for interest in self._book.time_passed(now):
-            self._notifications.cancel(interest)
+        self._notifications.time_passed(now)
         self._ticks += 1
         if self._ticks % _TICKS_PER_ROUND == 0:
             self._clients.expire(now)

@@ -11,17 +11,24 @@ A burst wakes no more polls of an interest at one broker than `POPS_AT_ONCE_MAX`
 it does not stand in the way of other interests, and polls that would come too late, as one pop takes many messages,
 sleep on.
 
+A poll need not pop before it waits if all brokers that there are have confirmed the interest, nothing is left over and
+no pop is under way (`is_quiet`): then nothing waits that is not about to be told of. A broker has confirmed an interest
+once its first word on it has come on the stream that lives: it answers each registration with how many messages wait.
+
+A broker that refuses an interest tells nothing of it. Its polls pop there in turn (`refusals.py`).
+
 The one race: a notification comes while a pop is under way whose answer was made before the message arrived. So after
 the answer of a pop that began before the latest notification, at least one message counts as left; the pop that is made
 for it brings the truth.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import Filter
+from services.common.pb.popwheel.v1.broker_pb2 import ALL, Filter
 from services.proxy.limit_error import LimitError
+from services.proxy.refusals import Refusals
 
 FRUITLESS_MAX = 16
 """Pops in a row that may find nothing although the broker says that something waits; then there is a pause."""
@@ -42,6 +49,7 @@ class Waiting:
     pops: int = 0
     notifications: int = 0
     answered: bool = False
+    shared: bool = False
     fruitless: int = 0
     not_before: float = 0.0
 
@@ -85,6 +93,8 @@ class Interest:
         at_broker: the same by broker, the longest waiting first.
         waiting: what is known of each broker.
         left_over: brokers with more messages than pops that are under way for them.
+        busy: brokers with messages or pops under way.
+        unconfirmed: if it is registered, brokers that have not said so yet.
         polls: how many there are, waiting or not.
         registered: whether all brokers are to notify.
         registered_at: brokers that are to notify although not all are.
@@ -99,6 +109,8 @@ class Interest:
     at_broker: dict[str, dict[Waiter, None]] = field(default_factory=dict)
     waiting: dict[str, Waiting] = field(default_factory=dict)
     left_over: dict[str, Waiting] = field(default_factory=dict)
+    busy: dict[str, Waiting] = field(default_factory=dict)
+    unconfirmed: dict[str, None] = field(default_factory=dict)
     polls: int = 0
     registered: bool = False
     registered_at: frozenset[str] = frozenset()
@@ -108,16 +120,29 @@ class Interest:
         """What makes it the one it is."""
         return (self.topic, self.group, self.filter.kind, self.filter.expression)
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether all brokers would tell of what comes, and nothing is known to be there or on its way.
+
+        Never with a filter: of messages that it does not want nobody is told, and only pops take the group past them.
+        """
+        return self.registered and not (self.unconfirmed or self.busy) and self.filter.kind == ALL
+
 
 class InterestBook:
-    """All interests of a proxy. Calls waiters, and nothing else.
+    """All interests of a proxy. Calls waiters, and `hand_on`.
 
     Args:
         interests_max: how many there may be.
         idle_s: how long one stays registered at the brokers without a poll.
+
+    Attributes:
+        hand_on: called if no poll waits for what a broker has told, with the interest and the broker: another proxy may
+            have one. What was told is known here all the same, and the next poll pops for it.
     """
 
     def __init__(self, interests_max: int, idle_s: float) -> None:
+        self.hand_on: Callable[[Interest, str], None] = _ignore
         self._interests_max = interests_max
         self._idle_s = idle_s
         self._by_key: dict[Key, Interest] = {}
@@ -125,6 +150,7 @@ class InterestBook:
         self._idle_since: dict[Interest, float] = {}
         self._held: dict[Waiting, Interest] = {}
         self._last_id = 0
+        self._refusals = Refusals()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -133,6 +159,11 @@ class InterestBook:
     def waiting_polls(self) -> int:
         """Polls that wait now."""
         return sum(len(interest.waiters) + len(interest.places) for interest in self._by_id.values())
+
+    @property
+    def refused(self) -> int:
+        """Interests that brokers have refused; one that several have counts for each."""
+        return len(self._refusals)
 
     def registered_at(self, broker: str) -> list[Interest]:
         """The interests that a broker is to notify for."""
@@ -244,25 +275,71 @@ class InterestBook:
             if not there:
                 del interest.at_broker[broker]
 
-    def notified(self, interest_id: int, broker: str, messages: int, now: float) -> None:
-        """A broker says how many messages wait for an interest that it has not told of before."""
+    def notified(self, interest_id: int, broker: str, messages: int, now: float, *, shared: bool = False) -> None:
+        """A broker says how many messages wait for an interest that it has not told of before; 0: only that it will.
+
+        `shared`: it may not have told other proxies that wait for the same.
+        """
         interest = self._by_id.get(interest_id)
         if interest is None:
             return  # ended a moment ago
+        if interest.unconfirmed:
+            self._confirm(interest, broker)
+        if not messages:
+            return
         waiting = interest.waiting.get(broker)
         if waiting is None:
             waiting = interest.waiting[broker] = Waiting(broker)
         waiting.notifications += 1
+        waiting.shared = shared and not waiting.messages
         # The answer to a pop may have counted these messages already.
         waiting.messages = max(waiting.messages, messages) if waiting.answered else waiting.messages + messages
         waiting.answered = False
         self._wake(interest, waiting, now)
+
+    def register(self, interest: Interest, brokers: Iterable[str]) -> None:
+        """All brokers are being asked to notify for an interest."""
+        interest.registered = True
+        interest.unconfirmed = dict.fromkeys(brokers)
+
+    def refuse(self, interest_id: int, broker: str, now: float) -> None:
+        """A broker will not notify for an interest."""
+        interest = self._by_id.get(interest_id)
+        if interest is not None:
+            self._refusals.add(interest, broker, now)
+            self._assume(interest, broker, now)
+
+    def serve_refused(self, now: float) -> list[tuple[Interest, str]]:
+        """Let polls pop where nobody tells them; to be called ten times a second.
+
+        Returns:
+            Interests to be registered again, and where.
+        """
+        again: list[tuple[Interest, str]] = []
+        for refusal in self._refusals.take_turns(now):
+            interest, broker = refusal.interest, refusal.broker
+            if self._by_id.get(interest.id) is not interest:
+                self._refusals.drop(interest.id, broker)
+                continue
+            if refusal.register_at <= now:
+                again.append((interest, broker))
+            self._assume(interest, broker, now)
+        return again
+
+    def stream_ended(self, broker: str) -> None:
+        """A broker tells nothing any more, until it has confirmed what is registered anew."""
+        self._refusals.drop_broker(broker)
+        for interest in self._by_id.values():
+            if interest.registered:
+                interest.unconfirmed[broker] = None
 
     def forget_broker(self, broker: str) -> None:
         """A broker has left: nothing waits there any more. Polls that wait there pop, which fails, and go elsewhere."""
         for interest in self._by_id.values():
             interest.registered_at -= {broker}
             interest.left_over.pop(broker, None)
+            interest.busy.pop(broker, None)
+            interest.unconfirmed.pop(broker, None)
             waiting = interest.waiting.pop(broker, None)
             if waiting is not None:
                 waiting.messages = 0
@@ -296,6 +373,25 @@ class InterestBook:
         self._idle_since.update(dict.fromkeys(busy, now))
         return ended
 
+    def _confirm(self, interest: Interest, broker: str) -> None:
+        interest.unconfirmed.pop(broker, None)
+        if not interest.unconfirmed:
+            interest.unconfirmed = {}  # an emptied one keeps its size, and this is one for each interest
+        if len(self._refusals):
+            self._refusals.drop(interest.id, broker)
+
+    def _assume(self, interest: Interest, broker: str, now: float) -> None:
+        """Have a poll, if there is one, pop at a broker that does not tell of its messages.
+
+        One that pops elsewhere will do: it pops there before it waits, so that no turn is in vain because of others.
+        """
+        if interest.polls:
+            waiting = interest.waiting.get(broker)
+            if waiting is None:
+                waiting = interest.waiting[broker] = Waiting(broker)
+            waiting.messages = max(waiting.messages, 1)
+            self._wake(interest, waiting, now)
+
     def _hold(self, interest: Interest, waiting: Waiting, until: float) -> None:
         waiting.not_before = until
         self._held[waiting] = interest
@@ -312,9 +408,21 @@ class InterestBook:
             self.stop_waiting(interest, waiter)
             waiter(self.begin(interest, waiting.broker))
         self._weigh(interest, waiting)
+        if waiting.shared and not waiting.pops:
+            waiting.shared = False
+            if waiting.messages:
+                self.hand_on(interest, waiting.broker)
 
     def _weigh(self, interest: Interest, waiting: Waiting) -> None:
+        if waiting.messages or waiting.pops:
+            interest.busy[waiting.broker] = waiting
+        else:
+            interest.busy.pop(waiting.broker, None)
         if waiting.left_over:
             interest.left_over[waiting.broker] = waiting
         else:
             interest.left_over.pop(waiting.broker, None)
+
+
+def _ignore(interest: Interest, broker: str) -> None:
+    """Nobody is told."""

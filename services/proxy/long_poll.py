@@ -12,6 +12,7 @@ its broker, and answers or goes on until the deadline. Where notifications come 
                │ │                         plain: at one broker, until its patience ends; then at all
                │ slice over
                │ nothing (sliced) ───────> PAUSING ──deadline or drain──> DONE (answer empty)
+    start, all brokers have said that nothing waits (notify) ──> WAITING
     in any state: the client has gone ─────────────────> DONE; what a pop under way still brings is released
 
 The modes differ only in what follows a pop that found nothing. `notify`: be woken for any broker. `plain`: for this
@@ -89,6 +90,8 @@ class LongPoll:
         grace_s: how long after the deadline a pop under way may still bring messages.
         mode: how it waits.
         patience_s: how long it waits at one broker before it turns to all.
+        pops_first: whether it asks a broker before it waits; it need not if all brokers are known to have nothing and
+            will say when that changes, and then `mode` is `notify`.
     """
 
     __slots__ = (
@@ -100,6 +103,7 @@ class LongPoll:
         "_notified",
         "_patience_s",
         "_patient_until",
+        "_pops_first",
         "_slices_left",
         "_until",
         "_waits",
@@ -115,6 +119,8 @@ class LongPoll:
         grace_s: float,
         mode: Mode = Mode.NOTIFY,
         patience_s: float = float("inf"),
+        *,
+        pops_first: bool = True,
     ) -> None:
         self._brokers = deque(brokers)
         self._broker = brokers[0]
@@ -122,6 +128,7 @@ class LongPoll:
         self._grace_s = grace_s
         self._mode = mode
         self._patience_s = patience_s
+        self._pops_first = pops_first
         self._patient_until: float | None = None
         self._slices_left = SLICES_MAX
         self._until = deadline
@@ -139,6 +146,9 @@ class LongPoll:
         """The poll begins."""
         if self.state is not State.NEW:
             raise self._illegal("start")
+        if not self._pops_first:
+            self.state = State.WAITING
+            return Do.WAIT
         return self._pop(self._brokers.popleft())
 
     def popped(self, found: int, now: float) -> Effect:

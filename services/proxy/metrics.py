@@ -194,6 +194,11 @@ class ProxyMetrics:
             "popwheel_proxy_poll_wakes_without_message", "Polls woken whose pop found nothing", registry=registry
         )
         self.pops = Counter("popwheel_proxy_pops", "Pop calls to brokers", registry=registry)
+        self.first_pops_spared = Counter(
+            "popwheel_proxy_first_pops_spared",
+            "Polls that waited at once, as all brokers had said that nothing waits for them",
+            registry=registry,
+        )
         self.pop_failures = Counter("popwheel_proxy_pop_failures", "Pop calls that failed", registry=registry)
         self.released = Counter(
             "popwheel_proxy_messages_released", "Messages given back for clients that had gone", registry=registry
@@ -213,6 +218,7 @@ class ProxyMetrics:
                 "polls": "Polls being served now",
                 "polls_waiting": "Polls that wait for messages now",
                 "interests": "Different topic, group and filter that are polled for now",
+                "interests_refused": "Interests that brokers do not notify for, as they have too many; popped in turn",
                 "counted_polls": "Topics and groups whose polls are counted now, to choose how they wait",
                 "unsent_bytes": "Bytes of answers that readers have not taken yet",
                 "waiting_sends": "Messages that wait for a Put to a broker",

@@ -59,6 +59,7 @@ class Notifications:
         self._metrics = metrics
         self._links: dict[str, _Link] = {}
         brokers.subscribe(self.follow)
+        book.hand_on = self.hand_on
 
     def follow(self) -> None:
         """Open streams to masters that have come and end those of brokers that have left or have another or none."""
@@ -66,10 +67,12 @@ class Notifications:
             if self._brokers.channel_if_led(name) is not link.channel:
                 link.close()
                 del self._links[name]
+                self._book.stream_ended(name)
                 self._book.forget_broker(name)
         for name in self._brokers.names:
             channel = self._brokers.channel_if_led(name)
             if channel is not None and name not in self._links:
+                self._book.stream_ended(name)  # there is none yet
                 link = _Link(name, channel, self._book, self._clock, self._random, self._metrics)
                 self._links[name] = link
                 link.task = self._background.start(link.run())
@@ -77,7 +80,7 @@ class Notifications:
     def register(self, interest: Interest) -> None:
         """Have all brokers notify for an interest."""
         if not interest.registered:
-            interest.registered = True
+            self._book.register(interest, self._links)
             told = _registration(interest)
             for link in self._links.values():
                 link.tell(told)
@@ -98,6 +101,21 @@ class Notifications:
                 link.tell(told)
         interest.registered = False
         interest.registered_at = frozenset()
+
+    def hand_on(self, interest: Interest, broker: str) -> None:
+        """No poll waits here for what a broker has told: it may tell another proxy."""
+        link = self._links.get(broker)
+        if link is not None:
+            link.tell(NotifyInterest(id=interest.id, hand_on=True))
+
+    def time_passed(self, now: float) -> None:
+        """What time alone brings about; called ten times a second."""
+        for interest in self._book.time_passed(now):
+            self.cancel(interest)
+        for interest, broker in self._book.serve_refused(now):
+            link = self._links.get(broker)
+            if link is not None:
+                link.tell(_registration(interest))
 
     def close(self) -> None:
         """End all streams."""
@@ -148,6 +166,7 @@ class _Link:
         while True:
             began = self._clock.monotonic()
             reason = await self._run_one_stream()
+            self._book.stream_ended(self.name)
             self._metrics.notify_streams_broken.inc()
             if self._clock.monotonic() - began > _PAUSE_LONGEST_S:
                 pause_s = _PAUSE_FIRST_S
@@ -166,11 +185,18 @@ class _Link:
         except RpcError as error:
             return str(error)
         sender = asyncio.get_running_loop().create_task(self._send(stream))
+        refused = False
         try:
             while (events := await stream.receive()) is not None:
                 now = self._clock.monotonic()
                 for event in events.events:
-                    self._book.notified(event.id, self.name, event.waiting, now)
+                    if not event.refused:
+                        self._book.notified(event.id, self.name, event.waiting, now, shared=event.shared)
+                        continue
+                    self._book.refuse(event.id, self.name, now)
+                    if not refused:
+                        refused = True
+                        _logger.warning("broker_refuses_interests", broker=self.name)
             self._leads = True
             return "the broker ended it"
         except (StatusError, RpcError, StreamClosedError) as error:

@@ -143,6 +143,7 @@ class Poll:
                 ticket = tools.book.begin(self._interest, effect.broker)
             tools.background.start(self._pop(ticket))
         elif effect is Do.WAIT:
+            self._first = False  # what is found from now on was waited for
             if not self._notified:
                 self._notified = True
                 tools.metrics.pops_with_notify.labels(self._interest.topic, self._interest.group).inc()

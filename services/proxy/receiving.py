@@ -26,6 +26,9 @@ from services.rpc.service import Call, Stream, StreamClosedError
 
 _ANY_QUEUE = -1
 _GRACE_S = 0.2
+_GOLDEN_RATIO = 0.6180339887498949
+"""Its multiples are spread evenly, and so is every second, third ... of them. Counting round the brokers instead, polls
+that come in step would always get the same ones: of two groups beside four brokers, each only every second one."""
 _MESSAGE_TAG = b"\x12"
 _OK_ANSWER = ReceiveMessageResponse(status=OK).SerializeToString()
 
@@ -141,7 +144,7 @@ class Receiving:
         """Run the poll and send what it found."""
         tools = self._tools
         interest = tools.book.enter(pop.topic, pop.group, pop.filter)
-        poll = Poll(tools, self._machine(call, request, interest, wait_ms), interest, pop)
+        poll = Poll(tools, self._machine(call, request, pop, interest, wait_ms), interest, pop)
         self._polls[poll] = None
         try:
             found = await poll.run()
@@ -182,7 +185,9 @@ class Receiving:
                 self._renewals.drop(found.handles)
                 release(self._tools, pop, found, attempted=True)
 
-    def _machine(self, call: Call, request: ReceiveMessageRequest, interest: Interest, asked_ms: int) -> LongPoll:
+    def _machine(
+        self, call: Call, request: ReceiveMessageRequest, pop: PopRequest, interest: Interest, asked_ms: int
+    ) -> LongPoll:
         """The poll's machine: where it pops, how it waits, and for how long."""
         tools, topic, group = self._tools, interest.topic, interest.group
         mode = self._adaptive.count(topic, group)
@@ -198,6 +203,9 @@ class Receiving:
             return LongPoll(tuple(brokers), False, now, _GRACE_S)
         tools.metrics.long_polls.labels(topic, group).inc()
         if mode is Mode.NOTIFY:
+            if interest.is_quiet and pop.queue_id == _ANY_QUEUE:
+                tools.metrics.first_pops_spared.inc()
+                return LongPoll((first,), True, now + wait_s, _GRACE_S, pops_first=False)
             return LongPoll((tools.book.best_broker(interest, first),), True, now + wait_s, _GRACE_S)
         brokers = dict.fromkeys((first, *tools.brokers.names))
         return LongPoll(tuple(brokers), True, now + wait_s, _GRACE_S, mode, self._adaptive.patience_s)
@@ -230,7 +238,7 @@ class Receiving:
         if named in names:
             return named
         self._turn += 1
-        return names[self._turn % len(names)]
+        return names[int(self._turn * _GOLDEN_RATIO % 1.0 * len(names))]
 
 
 def answer_parts(messages: Sequence[bytes], now_ms: int) -> list[bytes]:

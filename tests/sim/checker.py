@@ -80,6 +80,8 @@ class Checker:
         self._stored = stored
         self._arrivals = arrivals
         self._verdict = Verdict()
+        self._sent_twice = "bad ways" in swarm.faults
+        """Whether the proxy may have sent a message a second time."""
         self._originals: dict[str, list[StoredMessage]] = defaultdict(list)
         self._dead: dict[Key, list[StoredMessage]] = defaultdict(list)
         for each in stored:
@@ -120,8 +122,8 @@ class Checker:
         verdict = self._verdict
         for message_id, sent in self._history.sent.items():
             copies = self._originals.get(message_id, [])
-            # With bad ways a refusal may be that of a second try, whose first one was stored.
-            if sent.outcome == "refused" and copies and "bad ways" not in self._swarm.faults:
+            # A refusal may be that of a second try, whose first one was stored.
+            if sent.outcome == "refused" and copies and not self._sent_twice:
                 verdict.broke("S2", f"{message_id} was refused ({sent.said}) and is stored at {copies[0].place}")
             if sent.outcome == "unknown" and copies:
                 verdict.recovered.append(message_id)
@@ -158,7 +160,7 @@ class Checker:
                     f"{message_id} was acknowledged at offset {sent.offset} at {sent.ended_s:.6f}, "
                     f"it is stored at {[copy.place for copy in copies] or 'no place'}",
                 )
-        elif len(copies) > 1 and "bad ways" not in self._swarm.faults:
+        elif len(copies) > 1 and not self._sent_twice:
             verdict.broke("S1", f"{message_id} is stored twice: {[copy.place for copy in copies]}")
 
     def _check_places(self) -> None:

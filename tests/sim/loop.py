@@ -8,6 +8,7 @@ tasks are kept until the run is over, so that no `finally` of theirs runs in the
 import asyncio
 import contextvars
 import heapq
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -26,6 +27,8 @@ class Mortal(Protocol):
     """What the loop asks of a process."""
 
     alive: bool
+    held: "deque[asyncio.Handle] | None"
+    """What it will do when it is resumed; None while it runs."""
 
 
 PROCESS: contextvars.ContextVar[Mortal | None] = contextvars.ContextVar("process", default=None)
@@ -78,6 +81,10 @@ class SimLoop(asyncio.BaseEventLoop):
         """Call back later on behalf of no process, whoever runs now."""
         return self.call_later(delay_s, callback, *args, context=self._base_context)
 
+    def take_up(self, held: "deque[asyncio.Handle]") -> None:
+        """Let callbacks run that a paused process could not, in their order."""
+        self._ready.extend(held)  # type: ignore[attr-defined]
+
     def spawn_outside(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
         """Run a task on behalf of no process."""
         return self.create_task(work, context=self._base_context.copy())
@@ -107,8 +114,12 @@ class SimLoop(asyncio.BaseEventLoop):
             if handle._cancelled:
                 continue
             process = handle._context.get(PROCESS)
-            if process is not None and not process.alive:
-                continue
+            if process is not None:
+                if not process.alive:
+                    continue
+                if process.held is not None:
+                    process.held.append(handle)
+                    continue
             self.steps += 1
             if self.steps == self.act_at_step:
                 self._base_context.copy().run(self.act)

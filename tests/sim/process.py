@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,24 +66,29 @@ class Process:
         loop: it runs there.
         number: how many lives there were, this one included.
         machine: its wall clock.
+        name: what it is called in traces.
     """
 
-    def __init__(self, loop: SimLoop, number: int, machine: MachineClock) -> None:
+    def __init__(self, loop: SimLoop, number: int, machine: MachineClock, name: str = "log") -> None:
         self.number = number
+        self.name = name
         self.alive = True
+        self.held: deque[asyncio.Handle] | None = None
+        self.paused_since: float | None = None
         self.clock = ProcessClock(loop, machine)
         self._loop = loop
-        self._context = contextvars.copy_context()
-        self._context.run(PROCESS.set, self)
+        self.context = contextvars.copy_context()
+        """Callbacks that are scheduled in it are the process's own: dead or paused, it does not run them."""
+        self.context.run(PROCESS.set, self)
         self._on_death: dict[asyncio.Future[Any], None] = {}
 
     def spawn(self, work: Coroutine[Any, Any, Result], name: str | None = None) -> "asyncio.Task[Result]":
         """Run a task that dies with the process."""
-        return self._loop.create_task(work, context=self._context.copy(), name=name)
+        return self._loop.create_task(work, context=self.context.copy(), name=name)
 
     def run(self, function: Callable[..., Result], *args: Any) -> Result:
         """Call a plain function as the process would."""
-        return self._context.copy().run(function, *args)
+        return self.context.copy().run(function, *args)
 
     def tell_of_death(self, waiter: asyncio.Future[Any]) -> None:
         """Have a future of somebody outside fail with ConnectionResetError when the process dies."""
@@ -92,9 +98,23 @@ class Process:
         """The future needs no telling any more."""
         self._on_death.pop(waiter, None)
 
+    def pause(self) -> None:
+        """Stand still, as on SIGSTOP: its clocks go on, and what comes due waits."""
+        if self.alive and self.held is None:
+            self.held = deque()
+            self.paused_since = self._loop.time()
+
+    def resume(self) -> None:
+        """Go on with all that has come due meanwhile."""
+        held, self.held = self.held, None
+        self.paused_since = None
+        if held is not None and self.alive:
+            self._loop.take_up(held)
+
     def die(self) -> None:
         """End at once; nothing of it runs any more."""
         self.alive = False
+        self.held = None
         for waiter in self._on_death:
             if not waiter.done():
                 waiter.set_exception(ConnectionResetError("the process has died"))

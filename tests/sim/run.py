@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -15,6 +14,7 @@ from tests.sim.clients import Consumer, Producer
 from tests.sim.delays import NEAR_MS
 from tests.sim.faults import Faults
 from tests.sim.loop import SimLoop, StuckError
+from tests.sim.outcome import Outcome
 from tests.sim.passing import TOPIC, TYPE, Passing, carried_out
 from tests.sim.process import ProcessClock
 from tests.sim.swarm import TAGS, draw
@@ -26,37 +26,6 @@ from tests.sim.world import DATA, CapturedLog, World
 _HEAL_S_MAX = 120.0
 _QUIET_LOOKS = 3
 """So often in a row nothing is left to do: a message that is moved is for a moment neither here nor there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one seed came to.
-
-    Args:
-        seed: the seed.
-        digest: hash of the trace.
-        violations: what broke; empty if all is well.
-        counts: the verdict's sets by size, and how much there was.
-        story: what was drawn, and if something broke, the trace.
-    """
-
-    seed: int
-    digest: str
-    violations: tuple[str, ...]
-    counts: str
-    story: tuple[str, ...]
-
-    def report(self, lines: int = 60) -> str:
-        """For people: what broke, how it came to that, how to see it again."""
-        return "\n".join(
-            [
-                f"seed {self.seed} {self.digest} {self.counts}",
-                *self.violations[:20],
-                *self.story[:1],
-                *self.story[max(1, len(self.story) - lines) :],
-                f"again, with the whole trace: python -m tests.sim --seed {self.seed} --trace",
-            ]
-        )
 
 
 def run_seed(

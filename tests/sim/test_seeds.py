@@ -8,6 +8,8 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from tests.sim.run import run_seed
 
 SEEDS = range(1_000_000, 1_000_000 + 200)
@@ -33,6 +35,7 @@ def test_seeds_that_have_found_something_before() -> None:
     assert not failed, "\n\n".join(failed)
 
 
+@pytest.mark.timeout(600)  # some 25 s of one core; a machine may have others to serve
 def test_many_seeds() -> None:
     failed = failures(list(SEEDS))
     assert not failed, "\n\n".join(failed)

@@ -1,17 +1,42 @@
 """What all clients of the simulator share."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from services.common.pb.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
+from services.rpc.service import Method
 from tests.sim.history import History
-from tests.sim.network import Network
 from tests.sim.trace import Trace
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 
 OPEN_CODES = (d.Code.INTERNAL_ERROR, d.Code.INTERNAL_SERVER_ERROR, d.Code.HA_NOT_AVAILABLE, d.Code.PROXY_TIMEOUT)
 """Refusals that may come though the thing was done."""
 _DEFINITE = ("nothing was stored", "takes no messages")
 """Sentences of refusals with INTERNAL_ERROR after which nothing is stored."""
+
+
+class WayToProxy(Protocol):
+    """How clients reach a proxy (`tests.sim.network.Network`)."""
+
+    async def call(
+        self, method: Method[Request, Response], request: Request, metadata: Mapping[str, str], timeout_s: float
+    ) -> Response:
+        """Call a unary method."""
+
+    async def receive(
+        self,
+        request: ReceiveMessageRequest,
+        metadata: Mapping[str, str],
+        timeout_s: float,
+        taken: Callable[[ReceiveMessageResponse], None],
+        vanish_after_s: float | None,
+    ) -> bool:
+        """Call ReceiveMessage; whether the answer is complete."""
 
 
 class LogEnd:
@@ -31,7 +56,7 @@ class Tools:
         log_end: where the log ends now, or ended when the process died.
     """
 
-    network: Network
+    network: WayToProxy
     history: History
     trace: Trace
     loop: asyncio.AbstractEventLoop

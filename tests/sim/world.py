@@ -16,7 +16,7 @@ from services.common.errors import CorruptDataError, UnknownFormatError
 from services.rpc.service import Channel, Service
 from tests.sim.device import SimDisk
 from tests.sim.history import Disaster, History
-from tests.sim.loop import SimLoop
+from tests.sim.loop import PROCESS, SimLoop
 from tests.sim.network import InnerChannel, Network, Weather
 from tests.sim.process import MachineClock, Process, ProcessDisk
 from tests.sim.swarm import Swarm
@@ -266,7 +266,9 @@ class CapturedLog:
         what = event.pop("event")
         error = event.pop("exc_info", None)
         shown = [f"{key}={value}" for key, value in event.items() if key != "seconds"]
-        self._trace.add("log", level, what, *shown, *([repr(error)] if error is not None else []))
+        process = PROCESS.get()
+        who = process.name if isinstance(process, Process) else "log"
+        self._trace.add(who, level, what, *shown, *([repr(error)] if error is not None else []))
         if level == "exception" or error is not None:
             self._on_error(f"{what} {' '.join(shown)} {error!r}")
         raise structlog.DropEvent

@@ -89,8 +89,8 @@ class Popping:
         """Give out up to `max_messages` messages and hide them from the group; never waits.
 
         Raises:
-            StatusError: too much is given out already, the filter is of an unknown kind, or the disk is full;
-                nothing was given out.
+            StatusError: too much is given out already, the filter is of an unknown kind, the controller was not heard
+                of yet, or the disk is full; nothing was given out.
         """
         if self._state.table.open_messages >= self._options.open_messages_max:
             raise StatusError(
@@ -205,6 +205,7 @@ class Popping:
         return found, tuple(offsets), at
 
     def _give_out(self, request: PopRequest, taken: list[_Taken], answer: PopAnswer) -> None:
+        key = self._view.receipt_key  # without it nothing may be given out
         now_ms = self._clock.steady_ms()
         check_points = [self._check_point(request, each, now_ms) for each in taken]
         revive_topic = names.revive_topic(self._view.name)
@@ -215,7 +216,6 @@ class Popping:
             ]
         )
         common = delivery.common_properties(self._broker_name, request.invisible_ms)
-        key = self._view.receipt_key
         for each, check_point, revive_offset in zip(taken, check_points, appended.queue_offsets, strict=True):
             check_point.revive_offset = revive_offset
             self._state.open(check_point)

@@ -63,6 +63,7 @@ class TimerServer:
             StatusError: nothing was stored.
         """
         timer = self._timer
+        key = self._view.receipt_key  # without it nothing may be stored that is to have a recall handle
         results: list[PutResult] = []
         records: list[Record] = []
         delays: list[Delay | None] = []
@@ -93,7 +94,7 @@ class TimerServer:
             result.queue_offset = appended.queue_offsets[first]
             result.store_time_ms = appended.store_time_ms
             result.recall_handles = [
-                _NOT_DELAYED if delay is None else self._handle(run.topic, properties, delay.due_ms, position)
+                _NOT_DELAYED if delay is None else self._handle(key, run.topic, properties, delay.due_ms, position)
                 for properties, delay, position in zip(
                     run.system_properties, delays[first:end], appended.positions[first:end], strict=True
                 )
@@ -105,11 +106,13 @@ class TimerServer:
         """The recall handle of a message of a run whose TIMER record stands at `position`; none if it is negative."""
         if position < 0:
             return _NOT_DELAYED
-        return self._handle(run.topic, run.system_properties[index], run.due_ms[index], position)
+        return self._handle(
+            self._view.receipt_key, run.topic, run.system_properties[index], run.due_ms[index], position
+        )
 
-    def _handle(self, topic: str, properties: bytes, due_ms: int, position: int) -> str:
+    def _handle(self, key: bytes, topic: str, properties: bytes, due_ms: int, position: int) -> str:
         message_id = overview.system_properties(properties).message_id
-        return recall_handle.encode(self._view.receipt_key, topic, self._broker_name, position, due_ms, message_id)
+        return recall_handle.encode(key, topic, self._broker_name, position, due_ms, message_id)
 
     async def recall(self, call: Call, request: pb.RecallRequest) -> pb.RecallResponse:
         """Take a message back that is not due yet; durably, when this is answered (T4)."""

@@ -34,7 +34,9 @@ class Proxy:
         self.interests.add(Interest(identity, self.subscriber, topic, group, wanted))
 
     def take(self) -> dict[int, int]:
-        return dict(self.subscriber.take())
+        told, refused = self.subscriber.take()
+        assert not refused
+        return dict(told)
 
 
 def test_as_many_are_told_as_have_arrived_and_it_is_woken_once() -> None:
@@ -107,3 +109,25 @@ def test_no_more_than_allowed() -> None:
     assert proxy.take() == {1: 1, 2: 1}
     interests.cancel(proxy.subscriber, 1)
     proxy.add(3)
+    assert interests.refused == 1
+
+
+def test_a_refusal_is_told_once_unless_it_was_registered_after_all() -> None:
+    interests = Interests(1)
+    proxy = Proxy(interests)
+    proxy.subscriber.refuse(7)
+    proxy.subscriber.refuse(8)
+    proxy.add(8)
+    proxy.subscriber.tell(8, 0)
+    assert (proxy.woken, proxy.subscriber.take(), proxy.subscriber.take()) == (1, ([(8, 0)], [7]), ([], []))
+
+
+def test_interests_are_found_by_topic_and_by_group() -> None:
+    interests = Interests(10)
+    proxy = Proxy(interests)
+    for identity, (topic, group) in enumerate([("t", "g"), ("t", "h"), ("u", "g"), ("u", "i")]):
+        proxy.add(identity, topic, group)
+    assert [each.id for each in interests.of_topic("t")] == [0, 1]
+    assert [each.id for each in interests.of_topic(names.retry_topic("g", "u"))] == [2]
+    assert interests.of_topic("v") == []
+    assert sorted(each.id for each in interests.of_groups({"g", "i"})) == [0, 2, 3]

@@ -62,6 +62,9 @@ class FakeBroker:
         self.put_gate.set()
         self.pop_gate = asyncio.Event()
         self.pop_gate.set()
+        self.interests_max = 1 << 30
+        self.notify_gate = asyncio.Event()
+        self.notify_gate.set()
         self._handles = 0
         service = self.service = Service()
         service.unary(methods.PUT, self._put)
@@ -245,12 +248,15 @@ class FakeBroker:
                 if interest.cancel:
                     watcher.interests.pop(interest.id, None)
                     continue
-                watcher.interests[interest.id] = interest
                 self.registrations.append(interest)
-                waiting = self.waiting(interest.group, interest.topic)
-                if waiting:
-                    event = pb.NotifyEvent(id=interest.id, waiting=waiting)
-                    await stream.send((pb.NotifyEvents(events=[event]),))
+                event = pb.NotifyEvent(id=interest.id)
+                if interest.id not in watcher.interests and len(self.interests) >= self.interests_max:
+                    event.refused = True
+                else:
+                    watcher.interests[interest.id] = interest
+                    event.waiting = self.waiting(interest.group, interest.topic)
+                await self.notify_gate.wait()
+                await stream.send((pb.NotifyEvents(events=[event]),))
         finally:
             self.watchers.remove(watcher)
 

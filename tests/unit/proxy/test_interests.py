@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from services.common.errors import StatusError
 from services.common.pb.popwheel.v1.broker_pb2 import Filter
 from services.proxy.interests import FRUITLESS_MAX, POPS_AT_ONCE_MAX, Interest, InterestBook, Ticket
+from services.proxy.refusals import REGISTER_EVERY_S, TURN_EVERY_S, TURNS_AT_ONCE_MAX
 
 ALL = Filter()
 
@@ -154,6 +155,137 @@ def test_a_poll_that_stays_misses_nothing_that_came_while_it_popped() -> None:
     assert again.broker == "a"
 
 
+def registered_book(*brokers: str) -> tuple[InterestBook, Interest]:
+    book = InterestBook(10, 5.0)
+    interest = book.enter("t", "g", ALL)
+    book.register(interest, brokers)
+    return book, interest
+
+
+def test_a_poll_need_not_pop_first_once_all_brokers_have_said_that_nothing_waits() -> None:
+    book, interest = registered_book("a", "b")
+    assert not interest.is_quiet
+    book.notified(interest.id, "a", 0, 0.0)
+    assert not interest.is_quiet
+    book.notified(interest.id, "b", 0, 0.0)
+    assert interest.is_quiet
+
+
+def test_it_pops_first_while_something_is_there_or_under_way_or_a_broker_is_unsure() -> None:
+    book, interest = registered_book("a", "b")
+    assert not book.enter("t", "h", ALL).is_quiet, "not registered"
+    book.notified(interest.id, "a", 1, 0.0)
+    book.notified(interest.id, "b", 0, 0.0)
+    assert not interest.is_quiet
+    ticket = book.begin(interest, "a")
+    assert not interest.is_quiet
+    book.finish(ticket, 1, 0, 0.0)
+    assert interest.is_quiet
+    failing = book.begin(interest, "a")
+    assert not interest.is_quiet
+    book.fail(failing, 0.0)
+    assert interest.is_quiet, "a pop that fails makes no message appear"
+    book.stream_ended("a")
+    assert not interest.is_quiet
+    book.notified(interest.id, "a", 0, 0.0)
+    assert interest.is_quiet
+    book.stream_ended("c")  # one that has just come
+    assert not interest.is_quiet
+    late = book.begin(interest, "c")
+    book.forget_broker("c")
+    assert interest.is_quiet
+    book.finish(late, 0, 3, 0.0)
+    assert interest.is_quiet
+
+
+def wait_in_vain(book: InterestBook, interest: Interest, now: float = 0.0) -> Waiter:
+    """A poll that waits, after a pop that found nothing where it was supposed that something is."""
+    waiter = Waiter()
+    while (ticket := book.wait(interest, waiter, now)) is not None:
+        book.finish(ticket, 0, 0, now)
+    return waiter
+
+
+def test_polls_of_a_refused_interest_pop_in_turn_and_register_again() -> None:
+    book, interest = registered_book("a", "b")
+    book.notified(interest.id, "a", 0, 0.0)
+    book.refuse(interest.id, "b", 0.0)
+    assert (book.refused, interest.is_quiet) == (1, False)
+    waiter = wait_in_vain(book, interest)
+    assert book.serve_refused(TURN_EVERY_S / 2) == []
+    assert woken([waiter]) == 0
+    again = []
+    for turn in range(1, int(REGISTER_EVERY_S) + 1):
+        again += book.serve_refused(turn * TURN_EVERY_S)
+        assert [ticket.broker for ticket in waiter.woken] == ["b"] * turn
+        book.finish(waiter.woken[-1], 0, 0, turn * TURN_EVERY_S)
+        assert book.wait(interest, waiter, turn * TURN_EVERY_S) is None
+    assert again == [(interest, "b")]
+    book.refuse(interest.id, "b", 31.0)
+    assert (book.refused, woken([waiter])) == (1, 31)
+    book.finish(waiter.woken[-1], 0, 0, 31.0)
+    assert book.wait(interest, waiter, 31.0) is None
+    book.notified(interest.id, "b", 0, 31.0)
+    assert (book.refused, interest.is_quiet) == (0, True)
+    book.serve_refused(100.0)
+    assert woken([waiter]) == 31
+
+
+def test_one_poll_pops_at_all_brokers_that_refuse_though_their_turns_come_together() -> None:
+    book, interest = registered_book("a", "b", "c")
+    for broker in "abc":
+        book.refuse(interest.id, broker, 0.0)
+    waiter = wait_in_vain(book, interest)
+    book.serve_refused(1.0)
+    (ticket,) = waiter.woken
+    asked = []
+    while ticket is not None:
+        asked.append(ticket.broker)
+        book.finish(ticket, 0, 0, 1.0)
+        ticket = book.wait(interest, waiter, 1.0)
+    assert asked == ["a", "b", "c"]
+
+
+def test_a_refused_interest_finds_more_than_one_message_with_one_turn() -> None:
+    book, interest = registered_book("a")
+    waiters = [Waiter(), Waiter(), Waiter()]
+    for waiter in waiters:
+        book.wait(interest, waiter, 0.0)
+    book.refuse(interest.id, "a", 0.0)
+    assert woken(waiters) == 1
+    book.finish(waiters[0].woken[0], 1, 2, 0.0)
+    assert woken(waiters) == 3
+
+
+def test_nobody_pops_for_a_refused_interest_without_a_poll_and_it_ends_as_any_other() -> None:
+    book, interest = registered_book("a")
+    book.leave(interest, Waiter(), 0.0)
+    book.refuse(interest.id, "a", 0.0)
+    assert book.serve_refused(1.0) == []
+    assert interest.left_over == {}
+    assert book.time_passed(6.0) == [interest]
+    assert book.serve_refused(6.0) == []
+    assert book.refused == 0
+    book.refuse(interest.id, "a", 6.0)  # its last word comes late
+    assert book.refused == 0
+
+
+def test_turns_are_taken_in_order_and_not_all_at_once() -> None:
+    book = InterestBook(1000, 5.0)
+    waiters = []
+    for number in range(TURNS_AT_ONCE_MAX * 2):
+        interest = book.enter(f"t{number}", "g", ALL)
+        book.register(interest, ("a",))
+        book.refuse(interest.id, "a", 0.0)
+        waiters.append(wait_in_vain(book, interest))
+    for turn, looks_at in enumerate((1.0, 1.1, 1.2), 1):
+        book.serve_refused(looks_at)
+        assert woken(waiters) == min(turn, 2) * TURNS_AT_ONCE_MAX
+        assert all(waiter.woken for waiter in waiters[: min(turn, 2) * TURNS_AT_ONCE_MAX])
+    book.stream_ended("a")
+    assert book.refused == 0
+
+
 def test_there_is_a_limit() -> None:
     book = InterestBook(1, 5.0)
     book.enter("t", "g", ALL)
@@ -190,16 +322,22 @@ class ModelPoll:
 class LateWords(RuleBasedStateMachine):
     """Brokers hold messages; notifications and answers reach the book late, each broker's notifications in order.
 
-    At the end everything under way is delivered; then no poll may wait while a broker has a message.
+    Streams break with all that is on them, and registrations arrive late and are answered or refused. Polls come back
+    and wait at once where the book says that they may. At the end everything under way is delivered; then no poll may
+    wait while a broker has a message.
     """
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(refuses_at_the_end=st.booleans())
+    def begin(self, refuses_at_the_end: bool) -> None:
+        self.refuses_at_the_end = refuses_at_the_end
         self.book = InterestBook(10, 1e9)
         self.interest = self.book.enter("t", "g", ALL)
         self.now = 0.0
         self.messages = {"a": 0, "b": 0}
-        self.events: dict[str, list[int]] = {"a": [], "b": []}
+        self.events: dict[str, list[int | None]] = {"a": [], "b": []}  # None: refused
+        self.asked = {"a": True, "b": True}  # a registration is under way
+        self.tells = {"a": False, "b": False}
+        self.book.register(self.interest, "ab")
         self.pops: list[ModelPop] = []
         self.polls: list[ModelPoll] = []
         self.arrived = 0
@@ -208,14 +346,45 @@ class LateWords(RuleBasedStateMachine):
     @rule(broker=st.sampled_from("ab"), count=st.integers(1, 4))
     def messages_arrive(self, broker: str, count: int) -> None:
         self.messages[broker] += count
-        self.events[broker].append(count)
+        if self.tells[broker]:
+            self.events[broker].append(count)
         self.arrived += count
+
+    @precondition(lambda self: any(self.asked.values()))
+    @rule(broker=st.sampled_from("ab"), refused=st.sampled_from((False, False, True)))
+    def a_registration_arrives(self, broker: str, refused: bool) -> None:
+        if self.asked[broker]:
+            self.asked[broker] = False
+            self.tells[broker] = self.tells[broker] or not refused
+            self.events[broker].append(self.messages[broker] if self.tells[broker] else None)
+
+    @rule(broker=st.sampled_from("ab"))
+    def a_stream_breaks(self, broker: str) -> None:
+        self.events[broker].clear()
+        self.tells[broker], self.asked[broker] = False, True
+        self.book.stream_ended(broker)
+
+    @rule(seconds=st.sampled_from((0.1, 1.0, 30.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.book.time_passed(self.now)
+        for interest, broker in self.book.serve_refused(self.now):
+            assert interest is self.interest
+            self.asked[broker] = True
 
     @rule(broker=st.sampled_from("ab"), batch=st.integers(1, 3), stays=st.booleans())
     def a_poll_begins(self, broker: str, batch: int, stays: bool) -> None:
         self.book.enter("t", "g", ALL)
         poll = ModelPoll(self, batch, broker if stays else None)
         self.polls.append(poll)
+        if self.interest.is_quiet and not stays:
+            for name, messages in self.messages.items():
+                under_way = sum(told for told in self.events[name] if told is not None)
+                assert self.tells[name], "it waits at once, and a broker would not tell"
+                assert messages <= under_way, "it waits at once beside a message that nobody will tell of"
+            self.wait(poll)
+            assert poll.state == "waiting"
+            return
         self.pops.append(ModelPop(self.book.begin(self.interest, broker), poll))
 
     @precondition(lambda self: any(pop.answer is None for pop in self.pops))
@@ -258,7 +427,11 @@ class LateWords(RuleBasedStateMachine):
     @rule(broker=st.sampled_from("ab"))
     def a_notification_comes(self, broker: str) -> None:
         if self.events[broker]:
-            self.book.notified(self.interest.id, broker, self.events[broker].pop(0), self.now)
+            told = self.events[broker].pop(0)
+            if told is None:
+                self.book.refuse(self.interest.id, broker, self.now)
+            else:
+                self.book.notified(self.interest.id, broker, told, self.now)
 
     @precondition(lambda self: any(poll.state == "waiting" for poll in self.polls))
     @rule(index=st.integers(0, 100))
@@ -285,19 +458,24 @@ class LateWords(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "book"):
             return
-        for _ in range(10_000):
+        rounds, left = 0, dict(self.messages)
+        while rounds < 5:
             if any(pop.answer is None for pop in self.pops):
                 self.a_pop_reaches_its_broker(0)
             elif self.pops:
                 self.an_answer_comes_back(0)
             elif any(self.events.values()):
                 self.a_notification_comes("a" if self.events["a"] else "b")
+            elif any(self.asked.values()):
+                self.a_registration_arrives("a" if self.asked["a"] else "b", self.refuses_at_the_end)
             else:
-                self.now += 1.0
-                self.book.time_passed(self.now)
-                if not self.pops:
-                    break
-        assert not self.pops
+                self.time_passes(1.0)
+                rounds, left = rounds + 1 if left == self.messages else 0, dict(self.messages)
+        while self.pops:  # of a refused interest, again and again
+            if self.pops[0].answer is None:
+                self.a_pop_reaches_its_broker(0)
+            else:
+                self.an_answer_comes_back(0)
         waiting = [poll for poll in self.polls if poll.state == "waiting"]
         assert self.book.waiting_polls == len(waiting)
         for broker, messages in self.messages.items():

@@ -27,8 +27,18 @@ def poll(
     deadline: float = 10.0,
     mode: Mode = Mode.NOTIFY,
     patience_s: float = float("inf"),
+    pops_first: bool = True,
 ) -> LongPoll:
-    return LongPoll(brokers or ("a",), waits, deadline, GRACE_S, mode, patience_s)
+    return LongPoll(brokers or ("a",), waits, deadline, GRACE_S, mode, patience_s, pops_first=pops_first)
+
+
+def test_a_poll_that_need_not_pop_waits_at_once() -> None:
+    machine = poll("a", pops_first=False)
+    assert machine.start() is Do.WAIT
+    assert (machine.state, machine.wake_at) == (State.WAITING, 10.0)
+    assert machine.notified("b") == Pop("b")
+    assert machine.popped(0, 1.0) is Do.WAIT
+    assert machine.time_passed(10.0) is Do.ANSWER_EMPTY
 
 
 def test_the_first_pop_finds_a_message() -> None:
@@ -156,10 +166,14 @@ class AnyLife(RuleBasedStateMachine):
         deadline=st.floats(0, 10),
         mode=st.sampled_from(Mode),
         patience_s=st.sampled_from((0.0, 1.0, float("inf"))),
+        quiet=st.booleans(),
     )
-    def begin(self, waits: bool, deadline: float, mode: Mode, patience_s: float) -> None:
+    def begin(self, waits: bool, deadline: float, mode: Mode, patience_s: float, quiet: bool) -> None:
         self.now = 0.0
+        pops_first = not (quiet and waits and mode is Mode.NOTIFY)
         self.machine = poll("a", "b", waits=waits, deadline=deadline, mode=mode, patience_s=patience_s)
+        if not pops_first:
+            self.machine = poll("a", deadline=deadline, pops_first=False)
         self.mode = mode
         self.waits = waits
         self.patience_s = patience_s

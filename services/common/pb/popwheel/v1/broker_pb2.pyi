@@ -770,12 +770,17 @@ class NotifyInterest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
+    HAND_ON_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Chosen by the proxy, unique within the stream."""
     cancel: _builtins.bool
     """True: the interest of this id is over; the other fields are empty."""
     topic: _builtins.str
     group: _builtins.str
+    hand_on: _builtins.bool
+    """True: no poll waits for what was told of the interest of this id, another proxy may have one; the other fields are
+    empty.
+    """
     @_builtins.property
     def filter(self) -> Global___Filter: ...
     def __init__(
@@ -786,10 +791,11 @@ class NotifyInterest(_message.Message):
         topic: _builtins.str = ...,
         group: _builtins.str = ...,
         filter: Global___Filter | None = ...,
+        hand_on: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "filter", b"filter", "group", b"group", "id", b"id", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "filter", b"filter", "group", b"group", "hand_on", b"hand_on", "id", b"id", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -801,17 +807,27 @@ class NotifyEvent(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     waiting: _builtins.int
+    refused: _builtins.bool
+    """True: this interest was not registered, as there are too many or its filter is of no known kind. Nothing will be
+    told of it; it may be registered again later.
+    """
+    shared: _builtins.bool
+    """Other proxies wait for the same, and may not have been told yet. Who has no poll for it says so (`hand_on`)."""
     def __init__(
         self,
         *,
         id: _builtins.int = ...,
         waiting: _builtins.int = ...,
+        refused: _builtins.bool = ...,
+        shared: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "refused", b"refused", "shared", b"shared", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,211 @@
+"""What runs in a simulated process: controller, broker or proxy, put together as `services.cli.process` does it."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+
+from services.broker.app import BrokerApp
+from services.broker.options import BrokerOptions
+from services.common.disk import Disk
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
+from services.controller.app import ControllerApp
+from services.controller.options import ControllerOptions
+from services.proxy.app import ProxyApp
+from services.proxy.options import ProxyOptions
+from services.proxy.shared_count import CountStore
+from services.rpc.registration import BrokerRegistrar
+from services.rpc.service import Channel, Service
+from tests.sim.cluster.network import (
+    CONTROLLER_KEEPALIVE_S,
+    KEEPALIVE_S,
+    PROXY_KEEPALIVE_S,
+    Listener,
+    Network,
+    Tamper,
+)
+from tests.sim.process import Process, ProcessClock
+
+DATA = Path("/data")
+CONTROLLER = "controller:0"
+_GRACE_S = 3.0
+
+
+@dataclass(slots=True)
+class Place:
+    """What a process finds around it.
+
+    Args:
+        process: its life.
+        disk: its machine's disk.
+        chance: its random source.
+        network: the way to others.
+    """
+
+    process: Process
+    disk: Disk
+    chance: random.Random
+    network: Network
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    @property
+    def clock(self) -> ProcessClock:
+        """The time."""
+        return self.process.clock
+
+    @property
+    def address(self) -> str:
+        """Where others reach it."""
+        return f"{self.process.name}:0"
+
+    def channel(self, address: str) -> Channel:
+        """A channel to another process."""
+        return self.network.channel(self.process, address)
+
+    def listen(self, service: Service, keepalive_s: float, tamper: Tamper | None = None) -> Listener:
+        """Take calls at the address."""
+        return self.network.listen(self.process, self.address, service, keepalive_s, tamper)
+
+
+class Program(Protocol):
+    """What a machine runs; made anew, in the process, for each of its lives."""
+
+    async def start(self) -> None:
+        """Recover and be of service."""
+
+    async def stop(self) -> None:
+        """End gracefully."""
+
+    async def failed(self) -> Exception:
+        """Return if it cannot go on."""
+
+
+class _Served:
+    """What all have in common: an end in the right order."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._ends: list[Callable[[], Awaitable[object]]] = []
+
+    async def stop(self) -> None:
+        """End in the order opposite to that of the beginning."""
+        while self._ends:
+            await self._ends.pop()()
+
+    async def failed(self) -> Exception:
+        """There is nothing that it cannot outlast."""
+        never: asyncio.Future[Exception] = self._place.network.loop.create_future()
+        return await never
+
+    def _listen(self, service: Service, keepalive_s: float, tamper: Tamper | None = None) -> None:
+        listener = self._place.listen(service, keepalive_s, tamper)
+        self._ends.append(lambda: listener.stop(_GRACE_S))
+
+
+class ControllerProgram(_Served):
+    """The controller.
+
+    Args:
+        place: where it runs.
+        options: its settings.
+    """
+
+    def __init__(self, place: Place, options: ControllerOptions) -> None:
+        super().__init__(place)
+        self.app = ControllerApp(
+            options,
+            DATA,
+            place.clock,
+            place.chance,
+            place.registry,
+            lambda broker: place.channel(broker.address),
+            place.disk,
+        )
+
+    async def start(self) -> None:
+        await self.app.start()
+        self._listen(self.app.service, CONTROLLER_KEEPALIVE_S)
+        self._ends.append(self.app.stop)
+
+
+class BrokerProgram(_Served):
+    """A broker, registered at the controller.
+
+    Args:
+        place: where it runs.
+        options: its settings; its name is the machine's.
+        prepare: told of it before it starts.
+        tamper: what becomes of its notifications.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        options: BrokerOptions,
+        prepare: Callable[[BrokerApp], None],
+        tamper: Tamper | None,
+    ) -> None:
+        super().__init__(place)
+        self._tamper = tamper
+        options = options.model_copy(update={"name": place.process.name})
+        self._controller = controller = place.channel(CONTROLLER)
+        self.app = BrokerApp(options, DATA, place.clock, place.chance, place.registry, controller, place.disk)
+        prepare(self.app)
+        self.registrar = BrokerRegistrar(controller, BrokerInfo(name=options.name, address=place.address))
+
+    async def start(self) -> None:
+        self._ends.append(self._controller.close)
+        await self.app.start()
+        self._ends.append(self.app.stop)
+        self._listen(self.app.service, KEEPALIVE_S, self._tamper)
+        await self.registrar.start()
+        self._ends.append(self.registrar.stop)
+
+    async def failed(self) -> Exception:
+        return await self.app.failure
+
+
+class ProxyProgram(_Served):
+    """A proxy.
+
+    Args:
+        place: where it runs.
+        options: its settings.
+        prepare: told of it before it starts.
+        store: where proxies add up their polls.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        options: ProxyOptions,
+        prepare: Callable[[ProxyApp], None],
+        store: CountStore | None,
+    ) -> None:
+        super().__init__(place)
+        self._controller = controller = place.channel(CONTROLLER)
+        self.app = ProxyApp(
+            options.model_copy(update={"name": place.process.name}),
+            place.clock,
+            place.chance,
+            place.registry,
+            controller,
+            lambda broker: place.channel(broker.address),
+            WatchRequest(process=place.process.name, kind=WatchRequest.PROXY),
+            store,
+        )
+        prepare(self.app)
+
+    async def start(self) -> None:
+        self._ends.append(self._controller.close)
+        await self.app.start()
+        self._ends.append(self.app.stop)
+        self._listen(self.app.service, PROXY_KEEPALIVE_S)
+        self._ends.append(self._drain)
+
+    async def _drain(self) -> None:
+        self.app.drain()

@@ -1,0 +1,231 @@
+"""One seed of the cluster from beginning to end: faults, healing, and the verdict."""
+
+import asyncio
+import gc
+from typing import Any
+
+from services.common.errors import CorruptDataError
+from tests.sim import stored
+from tests.sim.checker import Verdict
+from tests.sim.clients import Consumer, Producer
+from tests.sim.cluster.checker import ClusterChecker, wanted_by
+from tests.sim.cluster.counts import SharedCounts
+from tests.sim.cluster.faults import Faults
+from tests.sim.cluster.programs import DATA
+from tests.sim.cluster.swarm import ENOUGH_INTERESTS, ClusterSwarm, draw
+from tests.sim.cluster.troubles import Troubles
+from tests.sim.cluster.world import ClusterWorld
+from tests.sim.history import History
+from tests.sim.loop import SimLoop, StuckError
+from tests.sim.outcome import Outcome
+from tests.sim.swarm import TAGS
+from tests.sim.tools import LogEnd, Tools
+from tests.sim.trace import Trace
+from tests.sim.world import CapturedLog
+
+_HEAL_S_MAX = 120.0
+_QUIET_LOOKS = 3
+"""So often in a row nothing is left to do: a message that is moved is for a moment neither here nor there."""
+_BEGIN_S = 1.0
+_SHORT_WAY_S = 0.02
+
+
+def run_seed(
+    seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any] | None = None, whole_trace: bool = False
+) -> Outcome:
+    """Run one seed.
+
+    Args:
+        seed: decides everything.
+        only: faults that may be on; None for all.
+        settings: settings of the proxy that are not drawn.
+        whole_trace: give the trace even if all is well.
+    """
+    swarm = draw(seed, only, settings)
+    loop = SimLoop()
+    trace = Trace(loop)
+    trace.add("sim", "seed", swarm.describe())
+    run = _Run(loop, trace, swarm)
+    world = run.world
+    collecting = gc.isenabled()
+    gc.disable()  # destructors of what a killed process leaves must not run in the middle
+    try:
+        asyncio.set_event_loop(loop)
+        with swarm.limits(), CapturedLog(trace, world.findings.append) as log:
+            try:
+                loop.run_until_complete(run.live())
+                verdict = run.judge()
+            except StuckError as error:
+                verdict = Verdict()
+                verdict.broke("L2", str(error))
+            finally:
+                digest = trace.digest
+                log.muted = True  # what comes now comes from the dead
+                for machine in world.machines():
+                    machine.kill()
+                loop.bury()
+    finally:
+        asyncio.set_event_loop(None)
+        if collecting:
+            gc.enable()
+    for finding in world.findings:
+        verdict.broke("E1", finding)
+    for failure in loop.failures:
+        verdict.broke(
+            "E1",
+            f"{failure.get('message')}: {failure.get('exception')!r} in {failure.get('task') or failure.get('handle')}",
+        )
+    history = run.history
+    counts = (
+        f"{verdict.counts()} sent={len(history.sent)} got={len(history.deliveries)} polls={len(world.log.polls)} "
+        f"wakes={run.wakes} vain={run.vain_wakes} lives={sum(each.lives for each in world.machines())} "
+        f"faults={run.faults.count} steps={loop.steps} seconds={loop.time():.1f}"
+    )
+    story = (swarm.describe(), *(trace.lines() if verdict.violations or whole_trace else ()))
+    return Outcome(seed, digest, tuple(verdict.violations), counts, story, "tests.sim.cluster")
+
+
+class _Run:
+    """The course of one run.
+
+    Args:
+        loop: the loop.
+        trace: what happens goes there.
+        swarm: what was drawn.
+    """
+
+    def __init__(self, loop: SimLoop, trace: Trace, swarm: ClusterSwarm) -> None:
+        self.swarm = swarm
+        self.history = History()
+        self.verdict = Verdict()
+        self.wakes = self.vain_wakes = 0
+        self._counts = SharedCounts(loop, swarm.random("counts"), swarm.counting == "lying")
+        self._troubles = Troubles()
+        self.world = ClusterWorld(
+            loop,
+            trace,
+            lambda purpose: swarm.random(f"cluster {purpose}"),
+            swarm.options,
+            None if swarm.counting == "alone" else self._counts.store,
+            lambda path, message: self.faults.tamper(path, message),
+            swarm.sync_s_max,
+        )
+        self.world.network.delay_s = (0.0, swarm.delay_s_max)
+        self.faults = Faults(self.world, swarm, self._troubles)
+        self._producers = [
+            Producer(name, self._tools(name), swarm.random(name), list(swarm.topics), TAGS, *settings)
+            for number, settings in enumerate(swarm.producers)
+            for name in [f"p{number}"]
+        ]
+        self._consumers: list[Consumer] = []
+        for subscription, all_manners in swarm.manners.items():
+            for manners in all_manners:
+                name = f"c{len(self._consumers)}"
+                consumer = Consumer(name, self._tools(name), swarm.random(name), subscription, manners)
+                self._consumers.append(consumer)
+
+    def _tools(self, name: str) -> Tools:
+        world = self.world
+        return Tools(world.client(name, self.swarm.loyal), self.history, world.trace, world.loop, LogEnd())
+
+    async def live(self) -> None:
+        """Set up, let faults strike, heal, and wait until all work is done."""
+        world, loop = self.world, self.world.loop
+        await self._begin()
+        producing = [loop.create_task(producer.run()) for producer in self._producers]
+        consuming = [loop.create_task(consumer.run()) for consumer in self._consumers]
+        striking = loop.create_task(self.faults.run())
+        await asyncio.sleep(self.swarm.safety_s)
+        striking.cancel()
+        world.trace.add("sim", "heal")
+        self._counts.lies = False
+        await self.faults.heal()
+        world.trace.add("sim", "healed")
+        for producer in self._producers:
+            producer.stopping = True
+        reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
+        await asyncio.wait(producing)
+        await self._finish_work()
+        for consumer in self._consumers:
+            consumer.stopping = True
+        await asyncio.wait((*reforming, *consuming))
+        for task in (*producing, *consuming, *reforming):
+            task.result()
+        self._count_wakes()
+        for machine in world.machines():
+            await machine.stop()
+
+    async def _begin(self) -> None:
+        world, swarm = self.world, self.swarm
+        await world.controller.boot()
+        for topic, queues in swarm.topics.items():
+            await world.make_topic(topic, swarm.types[topic], queues)
+        for group, attempts in swarm.groups.items():
+            await world.make_group(group, attempts)
+        for _ in range(swarm.brokers):
+            await world.add_broker().boot()
+        for _ in range(swarm.proxies):
+            await world.add_proxy().boot()
+        await asyncio.sleep(_BEGIN_S)
+
+    async def _finish_work(self) -> None:
+        """Wait until nothing is left to do, within a budget of virtual time (L2)."""
+        loop = self.world.loop
+        healed = loop.time()
+        quiet = 0
+        while loop.time() < healed + _HEAL_S_MAX:
+            await asyncio.sleep(0.5)
+            quiet = 0 if self._left() else quiet + 1
+            if quiet == _QUIET_LOOKS:
+                self.world.trace.add("sim", "finished", f"after={loop.time() - healed:.1f}")
+                return
+        self.verdict.broke("L2", f"after {_HEAL_S_MAX} s without faults there is still work: {self._left()}")
+
+    def _left(self) -> str:
+        """What is not done yet, in words."""
+        for name, machine in self.world.brokers.items():
+            if machine.program is None:
+                return f"{name} does not run"
+            core = machine.program.app.core
+            if core.state.table.open_messages:
+                return f"{core.state.table.open_messages} messages of {name} are given out"
+        for each in self.swarm.subscriptions:
+            if waiting := self.world.sightings.waiting(each.group, each.topic, wanted_by(each)):
+                return f"{len(waiting)} messages wait for {each.group}: {waiting[:3]}"
+        return ""
+
+    def _count_wakes(self) -> None:
+        for machine in self.world.proxies.values():
+            if machine.program is not None:
+                metrics = machine.program.app.metrics
+                self.wakes += int(metrics.wakes._value.get())
+                self.vain_wakes += int(metrics.empty_wakes._value.get())
+
+    def judge(self) -> Verdict:
+        """Hold everything that was seen against the invariants."""
+        world, swarm = self.world, self.swarm
+        segment_bytes = swarm.options.broker.log.segment_bytes
+        try:
+            found = {
+                name: stored.messages_in_log(machine.disk, DATA, segment_bytes)
+                for name, machine in world.brokers.items()
+            }
+        except CorruptDataError as error:
+            self.verdict.broke("S7", f"in the end a log is damaged, and nobody has said so: {error}")
+            return self.verdict
+        verdict = ClusterChecker(swarm, self.history, found, world.sightings, world.log, self._troubles).judge()
+        verdict.violations[:0] = self.verdict.violations
+        self._check_wakes(verdict)
+        return verdict
+
+    def _check_wakes(self, verdict: Verdict) -> None:
+        """L1: few polls are woken in vain; asked where nothing was wrong and brokers refused no interests."""
+        swarm = self.swarm
+        is_calm = not self.faults.count and "bad notifications" not in swarm.faults
+        if not is_calm or swarm.options.broker.pop.notify_interests_max < ENOUGH_INTERESTS:
+            return
+        told = sum(self.world.sightings.arrivals_for(each.group, each.topic) for each in swarm.subscriptions)
+        # Brokers tell all proxies of what still waits after some 20 ms, be it that the pop is on a long way.
+        often = 1 if swarm.delay_s_max <= _SHORT_WAY_S else 2
+        if self.vain_wakes > often * swarm.proxies * told:
+            verdict.broke("L1", f"{self.vain_wakes} of {self.wakes} wakes were in vain, and only {told} messages came")

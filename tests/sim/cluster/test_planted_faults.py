@@ -1,0 +1,158 @@
+"""A checker that never fails is broken: each fault that is planted here must be caught within a few seeds."""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from services.broker.notification import Interests, Subscriber
+from services.broker.pop.acking import Acking
+from services.broker.pop.merge_buffer import MergeBuffer, QueueProgress
+from services.common import names
+from services.proxy.interests import InterestBook
+from services.proxy.notifications import Notifications, _Link
+from services.proxy.poll_shell import Poll
+from services.rpc.registration import BrokerRegistrar
+from tests.sim.cluster.run import run_seed
+
+SEEDS_MAX = 25
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def notifications_are_ignored_while_a_pop_is_under_way(patch: pytest.MonkeyPatch) -> None:
+    """A notification that comes while a pop is under way is taken for one of what that pop will bring."""
+    notified = InterestBook.notified
+
+    def ignore(self: InterestBook, interest_id: int, broker: str, *more: Any) -> None:
+        interest = self._by_id.get(interest_id)
+        waiting = None if interest is None else interest.waiting.get(broker)
+        if waiting is None or not waiting.pops:
+            notified(self, interest_id, broker, *more)
+
+    patch.setattr(InterestBook, "notified", ignore)
+
+
+def brokers_forget_to_tell(patch: pytest.MonkeyPatch) -> None:
+    """Now and then a broker does not tell a proxy of a message."""
+    tell = Subscriber.tell
+    chance = random.Random(1)
+
+    def forget(self: Subscriber, interest_id: int, messages: int) -> None:
+        if chance.random() < 0.7:
+            tell(self, interest_id, messages)
+
+    patch.setattr(Subscriber, "tell", forget)
+
+
+def interests_are_not_registered_again(patch: pytest.MonkeyPatch) -> None:
+    """After a stream has broken, the next one is opened and nothing is registered on it."""
+    registered_at = InterestBook.registered_at
+    asked: set[tuple[int, str]] = set()
+
+    def first_time_only(self: InterestBook, broker: str) -> Any:
+        is_first = (id(self), broker) not in asked
+        asked.add((id(self), broker))
+        return registered_at(self, broker) if is_first else []
+
+    patch.setattr(InterestBook, "registered_at", first_time_only)
+
+
+def streams_are_not_opened_again(patch: pytest.MonkeyPatch) -> None:
+    """A Notify stream that has broken stays so."""
+
+    async def run_once(self: _Link) -> None:
+        await self._run_one_stream()
+
+    patch.setattr(_Link, "run", run_once)
+
+
+def new_brokers_get_no_stream(patch: pytest.MonkeyPatch) -> None:
+    """A broker that comes later is not asked to notify."""
+    follow = Notifications.follow
+
+    def follow_first(self: Notifications) -> None:
+        if not self._links:
+            follow(self)
+
+    patch.setattr(Notifications, "follow", follow_first)
+
+
+def retries_wake_nobody(patch: pytest.MonkeyPatch) -> None:
+    """Polls are not told of messages that come again."""
+    arrived = Interests.arrived
+
+    def first_only(self: Interests, queue: Any, *more: Any) -> None:
+        if not queue.topic.startswith(names.RETRY_PREFIX):
+            arrived(self, queue, *more)
+
+    patch.setattr(Interests, "arrived", first_only)
+
+
+def polls_forget_their_deadline(patch: pytest.MonkeyPatch) -> None:
+    """A poll waits on when its time is over."""
+    patch.setattr(Poll, "_time_passed", lambda self: None)
+
+
+def good_handles_are_refused(patch: pytest.MonkeyPatch) -> None:
+    """Now and then a broker takes a good handle for a bad one."""
+    ack = Acking.ack
+    chance = random.Random(1)
+
+    def refuse(self: Acking, group: str, topic: str, handles: Sequence[str]) -> Any:
+        if chance.random() < 0.1:
+            handles = [handle[:-1] + ("0" if handle[-1] != "0" else "1") for handle in handles]
+        return ack(self, group, topic, handles)
+
+    patch.setattr(Acking, "ack", refuse)
+
+
+def messages_are_given_out_twice(patch: pytest.MonkeyPatch) -> None:
+    """Now and then a pop gives out again what somebody holds."""
+    popped = MergeBuffer.popped
+    chance = random.Random(1)
+
+    def pop_again(self: MergeBuffer, progress: QueueProgress, check_point: Any) -> None:
+        before = progress.popped
+        popped(self, progress, check_point)
+        if chance.random() < 0.1:
+            progress.popped = before
+
+    patch.setattr(MergeBuffer, "popped", pop_again)
+
+
+def registrations_end_with_the_first_stream(patch: pytest.MonkeyPatch) -> None:
+    """A broker whose registration was cut off does not register again."""
+
+    async def once(self: BrokerRegistrar) -> None:
+        await self._register()
+
+    patch.setattr(BrokerRegistrar, "_run", once)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("plant", "numbers", "only"),
+    [
+        (notifications_are_ignored_while_a_pop_is_under_way, {"L1"}, ()),
+        (brokers_forget_to_tell, {"L1"}, ()),
+        (interests_are_not_registered_again, {"L1"}, ("break connections",)),
+        (streams_are_not_opened_again, {"L1"}, ("break connections",)),
+        (new_brokers_get_no_stream, {"L1"}, ("new broker",)),
+        (retries_wake_nobody, {"L1"}, ()),
+        (polls_forget_their_deadline, {"L1"}, ()),
+        (good_handles_are_refused, {"X1"}, ()),
+        (messages_are_given_out_twice, {"P2"}, ()),
+        (registrations_end_with_the_first_stream, {"L2"}, ("controller away",)),
+    ],
+)
+def test_a_planted_fault_is_caught(
+    plant: Plant, numbers: set[str], only: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    for seed in range(SEEDS_MAX):
+        broken = {violation.split(":")[0] for violation in run_seed(seed, only, {"poll_mode": "notify"}).violations}
+        if broken & numbers:
+            return
+    pytest.fail(f"{SEEDS_MAX} seeds have not noticed that {(plant.__doc__ or '').lower()}")

@@ -1,0 +1,118 @@
+"""A simulated cluster: one controller, brokers and proxies, each a process on a machine of its own."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from services.cli.options import ClusterOptions
+from services.controller.cluster_state import ClusterState
+from services.proxy.shared_count import CountStore
+from tests.sim.cluster.clients import ClientNetwork, Log
+from tests.sim.cluster.machine import Machine
+from tests.sim.cluster.network import Network, Tamper
+from tests.sim.cluster.programs import BrokerProgram, ControllerProgram, Place, ProxyProgram
+from tests.sim.cluster.sightings import Sightings
+from tests.sim.loop import SimLoop
+from tests.sim.trace import Trace
+
+
+class ClusterWorld:
+    """The machines, and the network that joins them.
+
+    Args:
+        loop: the loop.
+        trace: what happens goes there.
+        random_of: makes the random source for a purpose.
+        options: settings of all services.
+        store_of: makes a proxy's hold on the store that counts polls; None: there is none.
+        tamper: what becomes of notifications.
+        sync_s_max: how long a sync of a broker's disk takes at the most.
+    """
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        trace: Trace,
+        random_of: Callable[[str], random.Random],
+        options: ClusterOptions,
+        store_of: Callable[[], CountStore] | None = None,
+        tamper: Tamper | None = None,
+        sync_s_max: float = 0.0,
+    ) -> None:
+        self.loop = loop
+        self.trace = trace
+        self.random_of = random_of
+        self.options = options
+        self.network = Network(loop, random_of("network"))
+        self.findings: list[str] = []
+        """What went wrong in a way that no client sees."""
+        self.sightings = Sightings(loop)
+        self.log = Log()
+        self.clients: list[str] = []
+        self.controller = self._machine("controller", lambda place: ControllerProgram(place, options.controller))
+        self.brokers: dict[str, Machine[BrokerProgram]] = {}
+        self.proxies: dict[str, Machine[ProxyProgram]] = {}
+        self._store_of = store_of
+        self._tamper = tamper
+        self._sync_s_max = sync_s_max
+
+    def machines(self) -> Iterator[Machine[Any]]:
+        """All there are."""
+        yield self.controller
+        yield from self.brokers.values()
+        yield from self.proxies.values()
+
+    def add_broker(self) -> Machine[BrokerProgram]:
+        """A machine for one more broker; it is not started."""
+        name = f"broker-{len(self.brokers)}"
+        watch = self.sightings.watch_broker(name)
+        machine = self._machine(name, lambda place: BrokerProgram(place, self.options.broker, watch, self._tamper))
+        machine.disk.sync_s_max = self._sync_s_max
+        self.brokers[name] = machine
+        return machine
+
+    def add_proxy(self) -> Machine[ProxyProgram]:
+        """A machine for one more proxy; it is not started."""
+        name = f"proxy-{len(self.proxies)}"
+        watch = self.sightings.watch_proxy(name)
+
+        def make(place: Place) -> ProxyProgram:
+            store = None if self._store_of is None else self._store_of()
+            return ProxyProgram(place, self.options.proxy, watch, store)
+
+        self.proxies[name] = machine = self._machine(name, make)
+        return machine
+
+    def client(self, name: str, loyal: float = 0.5, proxy: str = "") -> ClientNetwork:
+        """A client's way to the proxies, or to one of them only."""
+        self.clients.append(name)
+        known = (lambda: [proxy]) if proxy else self.known_proxies
+        return ClientNetwork(name, self.network, self.random_of(f"{name} ways"), known, self.log, loyal)
+
+    def known_proxies(self) -> list[str]:
+        """Proxies that a load balancer would send a client to, or all if it knows of none."""
+        return [name for name, machine in self.proxies.items() if machine.serving] or list(self.proxies)
+
+    async def make_topic(self, name: str, kind: Any, queues: int) -> None:
+        """Have the controller make a topic."""
+
+        def decide(state: ClusterState) -> Any:
+            return state.create_topic(self.options.controller, name, kind, queues)
+
+        await self._change(decide)
+
+    async def make_group(self, name: str, attempts: int) -> None:
+        """Have the controller make a group."""
+
+        def decide(state: ClusterState) -> Any:
+            return state.create_group(self.options.controller, name, attempts)
+
+        await self._change(decide)
+
+    async def _change(self, decide: Callable[[ClusterState], Any]) -> None:
+        program = self.controller.program
+        assert program is not None
+        await program.app._keeper.change(decide)
+
+    def _machine(self, name: str, make: Callable[[Place], Any]) -> Machine[Any]:
+        return Machine(name, self.network, self.trace, self.random_of, make, self.findings.append, self.sightings.ended)

@@ -1,0 +1,32 @@
+"""Polls that name no broker go to all of them, also where they come in step with others."""
+
+import pytest
+
+from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
+from tests.unit.proxy.virtual import LoopClock, run
+from tests.unit.proxy.world import poll_request, world
+
+BROKERS = ("b1", "b2", "b3", "b4")
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 4, 8])
+def test_each_group_asks_every_broker_in_the_end(groups: int) -> None:
+    """Counted round the brokers, each of two groups would get every second one of four, and no other."""
+
+    async def body() -> None:
+        async with world(*BROKERS, clock=LoopClock(), poll_mode="plain") as w:
+            for _ in range(40):
+                for number in range(groups):
+                    request = poll_request(wait_s=5.0, broker="")
+                    request.group.name = f"group{number}"
+                    await w.receive(request)
+            asked = {name: broker.asked("Pop") for name, broker in w.brokers.items()}
+            for number in range(groups):
+                of_group = [
+                    sum(isinstance(each, PopRequest) and each.group == f"group{number}" for each in requests)
+                    for requests in asked.values()
+                ]
+                assert sum(of_group) == 40
+                assert min(of_group) >= 5, of_group
+
+    run(body())
