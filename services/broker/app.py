@@ -300,7 +300,7 @@ class BrokerApp:
             sync_state_set=group.sync_state_set,
             version=group.version,
             leaving=self._leaving,
-            checkpoint_version=self.checkpoints.version,
+            checkpoint_version=0 if leading is not None else self.checkpoints.version,
             following=[] if leading is None else leading.replication.lags(),
             leading=leading is not None and leading.epoch == group.epoch,
         )

@@ -330,7 +330,7 @@ class ReplicaStore:
             return
         await self._write(Checkpoint())
         self._saved = Checkpoint()
-        self.core.timer.distrust()
+        await self.core.timer.cut_off(0)
         self.log.cut(position)
         await self.sync()
         await self._begin_anew()
@@ -365,7 +365,7 @@ class ReplicaStore:
         await self._disk.sync_folder(self._folder)
         self._appended.clear()
         self._appended_bytes = self._confirmed = 0
-        self.core.timer.distrust()
+        await self.core.timer.cut_off(0)
         self.log.reset(position)
         self.epochs = EpochHistory()
         self._epochs_unsaved = True
