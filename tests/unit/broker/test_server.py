@@ -497,7 +497,11 @@ async def test_damage_of_what_was_answered_is_refused_at_the_start() -> None:
 
 
 async def test_retention_deletes_segment_by_segment() -> None:
-    options = BrokerOptions(log=LogOptions(segment_bytes=4096), retention=RetentionOptions(hours=1, interval_ms=10))
+    options = BrokerOptions(
+        log=LogOptions(segment_bytes=4096),
+        retention=RetentionOptions(hours=1, interval_ms=10),
+        checkpoint_interval_ms=10,
+    )
     async with running(options=options) as broker:
         for _ in range(40):
             await broker.put(bytes(200))
