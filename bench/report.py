@@ -19,6 +19,8 @@ SHOWN = (
     "ordinary_kib",
     "whole_kib",
     "master_blocked_max_ms",
+    "promotion_ms",
+    "follow_cpu_us",
     "gap_p50_s",
     "gap_max_s",
     "elected_p50_s",
