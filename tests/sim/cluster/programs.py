@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -12,13 +12,14 @@ from prometheus_client import CollectorRegistry
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions
 from services.common.disk import Disk
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
+from services.common.pb.popwheel.v1.controller_pb2 import WatchRequest
 from services.controller.app import ControllerApp
 from services.controller.options import ControllerOptions
+from services.controller.state_store import StateStore
 from services.proxy.app import ProxyApp
 from services.proxy.options import ProxyOptions
 from services.proxy.shared_count import CountStore
-from services.rpc.registration import BrokerRegistrar
+from services.rpc.controllers import ControllerChannel
 from services.rpc.service import Channel, Service
 from tests.sim.cluster.network import (
     CONTROLLER_KEEPALIVE_S,
@@ -66,6 +67,12 @@ class Place:
         """A channel to another process."""
         return self.network.channel(self.process, address)
 
+    def to_controllers(self, addresses: Sequence[str]) -> Channel:
+        """The way to the controller, or to whichever of several leads."""
+        if len(addresses) == 1:
+            return self.channel(addresses[0])
+        return ControllerChannel([self.channel(address) for address in addresses], self.clock)
+
     def listen(self, service: Service, keepalive_s: float, tamper: Tamper | None = None) -> Listener:
         """Take calls at the address."""
         return self.network.listen(self.process, self.address, service, keepalive_s, tamper)
@@ -112,9 +119,10 @@ class ControllerProgram(_Served):
     Args:
         place: where it runs.
         options: its settings.
+        shared: the store that it has in common with others; None: its own disk.
     """
 
-    def __init__(self, place: Place, options: ControllerOptions) -> None:
+    def __init__(self, place: Place, options: ControllerOptions, shared: StateStore | None = None) -> None:
         super().__init__(place)
         self.app = ControllerApp(
             options,
@@ -124,6 +132,8 @@ class ControllerProgram(_Served):
             place.registry,
             lambda broker: place.channel(broker.address),
             place.disk,
+            shared,
+            place.address,
         )
 
     async def start(self) -> None:
@@ -137,9 +147,10 @@ class BrokerProgram(_Served):
 
     Args:
         place: where it runs.
-        options: its settings; its name is the machine's.
+        options: its settings.
         prepare: told of it before it starts.
         tamper: what becomes of its notifications.
+        controllers: where they are.
     """
 
     def __init__(
@@ -148,14 +159,23 @@ class BrokerProgram(_Served):
         options: BrokerOptions,
         prepare: Callable[[BrokerApp], None],
         tamper: Tamper | None,
+        controllers: Sequence[str] = (CONTROLLER,),
     ) -> None:
         super().__init__(place)
         self._tamper = tamper
-        options = options.model_copy(update={"name": place.process.name})
-        self._controller = controller = place.channel(CONTROLLER)
-        self.app = BrokerApp(options, DATA, place.clock, place.chance, place.registry, controller, place.disk)
+        self._controller = controller = place.to_controllers(controllers)
+        self.app = BrokerApp(
+            options,
+            DATA,
+            place.clock,
+            place.chance,
+            place.registry,
+            controller,
+            place.disk,
+            to_replica=place.channel,
+        )
         prepare(self.app)
-        self.registrar = BrokerRegistrar(controller, BrokerInfo(name=options.name, address=place.address))
+        self.registrar = self.app.registrar(place.address)
 
     async def start(self) -> None:
         self._ends.append(self._controller.close)
@@ -164,6 +184,7 @@ class BrokerProgram(_Served):
         self._listen(self.app.service, KEEPALIVE_S, self._tamper)
         await self.registrar.start()
         self._ends.append(self.registrar.stop)
+        self._ends.append(self.app.leave)
 
     async def failed(self) -> Exception:
         return await self.app.failure
@@ -177,6 +198,7 @@ class ProxyProgram(_Served):
         options: its settings.
         prepare: told of it before it starts.
         store: where proxies add up their polls.
+        controllers: where they are.
     """
 
     def __init__(
@@ -185,9 +207,10 @@ class ProxyProgram(_Served):
         options: ProxyOptions,
         prepare: Callable[[ProxyApp], None],
         store: CountStore | None,
+        controllers: Sequence[str] = (CONTROLLER,),
     ) -> None:
         super().__init__(place)
-        self._controller = controller = place.channel(CONTROLLER)
+        self._controller = controller = place.to_controllers(controllers)
         self.app = ProxyApp(
             options.model_copy(update={"name": place.process.name}),
             place.clock,

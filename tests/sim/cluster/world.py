@@ -66,7 +66,8 @@ class ClusterWorld:
         """A machine for one more broker; it is not started."""
         name = f"broker-{len(self.brokers)}"
         watch = self.sightings.watch_broker(name)
-        machine = self._machine(name, lambda place: BrokerProgram(place, self.options.broker, watch, self._tamper))
+        options = self.options.broker.model_copy(update={"name": name})
+        machine = self._machine(name, lambda place: BrokerProgram(place, options, watch, self._tamper))
         machine.disk.sync_s_max = self._sync_s_max
         self.brokers[name] = machine
         return machine
