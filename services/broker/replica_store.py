@@ -174,7 +174,7 @@ class ReplicaStore:
             StatusError: the disk is full; it may be tried again.
         """
         self.stop_folding()
-        while self.core.folded_position < self.end_position:
+        while not self.core.is_finished and self.core.folded_position < self.end_position:
             self._fold(self.end_position)
             await asyncio.sleep(0)
         if epoch > self.epochs.latest:
@@ -240,6 +240,9 @@ class ReplicaStore:
         async with self._syncing:
             try:
                 await self._save_epochs()
+            except OSError as error:  # the disk is full, perhaps; the records tell it, too
+                _log.error("the epochs could not be written down, trying again", error=str(error))
+            try:
                 await self.log.sync()
             except OSError as error:
                 self._on_failure(error)

@@ -291,3 +291,54 @@ async def test_all_die_and_come_back() -> None:
         while found := await world.pop():
             left |= set(found)
         assert left == {b"%d" % number for number in range(100)} - set(acked)
+
+
+async def test_a_master_that_is_elected_again_goes_on_with_what_was_written() -> None:
+    async with group_of(2) as world:
+        first, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        await world.put(b"1")
+        second.reachable = False
+        world.controller_away = True
+        await second.alive.following.stop()  # type: ignore[union-attr]
+        end = first.end
+        waiting = asyncio.create_task(world.put(b"2"))
+        await until(lambda: first.end > end)
+        world.controller_away = False
+        await world.lead(0)
+        await until(lambda: first.alive.leading is not None and first.alive.leading.epoch == 2)
+        with pytest.raises(StatusError) as doubt:
+            await waiting
+        assert doubt.value.code == Code.SLAVE_PERSISTENCE_TIMEOUT
+        await first.alive.until_leads()
+        assert (await world.put(b"2", again=True)).queue_offset == 1
+        assert (await world.put(b"3")).queue_offset == 2
+        assert sorted(await world.pop()) == [b"1", b"2", b"3"]
+        second.reachable = True
+        await second.stop()
+        await second.start()
+        await world.in_sync(0, 1)
+        assert first.log_bytes() == second.log_bytes()
+
+
+async def test_a_slave_that_was_begun_anew_and_loses_power_begins_again() -> None:
+    retention = {"hours": 0.00001, "interval_ms": 10}
+    async with group_of(2, retention=retention, log={"segment_bytes": 4096}) as world:
+        first, second = world.members
+        await second.stop()
+        await world.lead(0)
+        for number in range(60):
+            await world.put(b"%d" % number + bytes(500))
+        await until(lambda: first.alive.files.start_position > 0)
+        for turns in (0, 1, 2, 3, 5, 8, 13, 21, 34, 55):
+            await second.start()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await second.kill("power")
+        await second.start()
+        await world.in_sync(0, 1)
+        assert second.alive.replication_statistics.checkpoints_taken + second.alive.files.start_position > 0
+        await first.kill()
+        await world.lead(1)
+        assert (await world.put(b"last")).queue_offset == 60
