@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from tests.harness.memory_disk import CrashKind
 from tests.sim.cluster.network import Network
 from tests.sim.cluster.programs import Place, Program
 from tests.sim.device import SimDisk
@@ -45,9 +46,12 @@ class Machine(Generic[Kind]):
         self.clock = MachineClock(network.loop)
         self.lives = 0
         self.process: Process | None = None
+        self.process_disk: ProcessDisk | None = None
         self.program: Kind | None = None
         self.serving = False
         self.is_stopping = False
+        self.is_held = False
+        """Whether somebody has in hand to start it again."""
         self._trace = trace
         self._random_of = random_of
         self._make = make
@@ -65,7 +69,7 @@ class Machine(Generic[Kind]):
         loop = self.network.loop
         self.lives += 1
         process = self.process = Process(loop, self.lives, self.clock, self.name)
-        disk = ProcessDisk(self.disk, process, self.kill)
+        disk = self.process_disk = ProcessDisk(self.disk, process, self.kill)
         chance = self._random_of(f"{self.name} {self.lives}")
         self._trace.add(self.name, "boot", self.lives)
         started: asyncio.Future[None] = loop.create_future()
@@ -120,16 +124,16 @@ class Machine(Generic[Kind]):
         if self.process is process:
             self.kill()
 
-    def kill(self) -> None:
-        """End the process at once, as on SIGKILL; what it has written is there."""
+    def kill(self, kind: CrashKind = "process") -> None:
+        """End the process at once, as on SIGKILL; what it has written is there. With `power`, what it has synced."""
         process = self.process
         if process is None:
             return
-        self._trace.add(self.name, "dies")
-        self.process = self.program = None
+        self._trace.add(self.name, "dies", *(() if kind == "process" else (kind,)))
+        self.process = self.process_disk = self.program = None
         self.serving = self.is_stopping = False
         process.alive = False
-        self.disk.crash("process")
+        self.disk.crash(kind)
         self.network.died(process)
         process.die()
         self._ended(self.name)

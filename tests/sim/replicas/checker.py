@@ -1,0 +1,48 @@
+"""Holds a run of a broker group against the invariants of RELIABILITY 2.2."""
+
+from collections.abc import Mapping
+
+from tests.sim.checker import Checker
+from tests.sim.history import History, Sent
+from tests.sim.replicas.swarm import GroupSwarm
+from tests.sim.stored import StoredMessage
+
+
+class GroupChecker(Checker):
+    """Judges one run.
+
+    Args:
+        swarm: what was drawn.
+        history: what clients saw.
+        stored: all messages that are in the log in the end, in its order.
+        arrivals: unused here: L1 is another simulator's part.
+    """
+
+    def __init__(
+        self,
+        swarm: GroupSwarm,
+        history: History,
+        stored: list[StoredMessage],
+        arrivals: Mapping[tuple[str, int, int], float],
+    ) -> None:
+        super().__init__(swarm, history, stored, arrivals)
+        self._draw = swarm
+        self._sent_twice = True
+
+    def _check_acknowledged(self, message_id: str, sent: Sent, copies: list[StoredMessage]) -> None:
+        if sent.due_ms or any(copy.offset == sent.offset for copy in copies):
+            return
+        verdict = self._verdict
+        is_lossy = not self._draw.is_safe or self._draw.options.broker.flush == "async"
+        if is_lossy and self._history.lost_by(sent.began_s, sent.position) is not None:
+            verdict.excused.append(message_id)
+            return
+        verdict.lost.append(message_id)
+        verdict.broke(
+            "S1",
+            f"{message_id} was acknowledged at offset {sent.offset} at {sent.ended_s:.6f}, "
+            f"it is stored at {[copy.place for copy in copies] or 'no place'}",
+        )
+
+    def _check_polls(self) -> None:
+        """L1 is asked by the simulator of one server and by that of a cluster."""

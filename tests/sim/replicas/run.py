@@ -1,0 +1,369 @@
+"""One seed of a broker group from beginning to end: faults, healing, and the verdict."""
+
+import asyncio
+import gc
+from typing import Any
+
+from services.broker.core import BrokerCore
+from services.common.errors import CorruptDataError
+from services.controller.cluster_state import ClusterState
+from tests.sim import stored, timers
+from tests.sim.checker import Verdict
+from tests.sim.clients import Consumer, Producer
+from tests.sim.cluster.programs import DATA
+from tests.sim.delays import NEAR_MS
+from tests.sim.history import Disaster, History
+from tests.sim.loop import SimLoop, StuckError
+from tests.sim.outcome import Outcome
+from tests.sim.process import ProcessClock
+from tests.sim.replicas.checker import GroupChecker
+from tests.sim.replicas.faults import Faults
+from tests.sim.replicas.swarm import GroupSwarm, draw
+from tests.sim.replicas.world import GroupWorld
+from tests.sim.run import _difference
+from tests.sim.swarm import TAGS
+from tests.sim.timers import Timers, TimerSnapshot
+from tests.sim.tools import Tools
+from tests.sim.trace import Trace
+from tests.sim.world import CapturedLog
+
+_HEAL_S_MAX = 120.0
+_QUIET_LOOKS = 3
+_BEGIN_S_MAX = 30.0
+_LOOK_S = 0.2
+_LATE_S_MAX = 15.0
+"""So long after the last fault timers may be late: a master must be found first."""
+
+
+def run_seed(
+    seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any] | None = None, whole_trace: bool = False
+) -> Outcome:
+    """Run one seed.
+
+    Args:
+        seed: decides everything.
+        only: faults that may be on; None for all.
+        settings: settings of the brokers that are not drawn.
+        whole_trace: give the trace even if all is well.
+    """
+    swarm = draw(seed, only, settings)
+    loop = SimLoop()
+    trace = Trace(loop)
+    trace.add("sim", "seed", swarm.describe())
+    collecting = gc.isenabled()
+    gc.disable()  # destructors of what a killed process leaves must not run in the middle
+    try:
+        asyncio.set_event_loop(loop)
+        run = _Run(loop, trace, swarm)
+        world = run.world
+        with CapturedLog(trace, world.findings.append) as log:
+            try:
+                loop.run_until_complete(run.live())
+                verdict = run.judge()
+            except StuckError as error:
+                verdict = Verdict()
+                verdict.broke("L2", str(error))
+            finally:
+                digest = trace.digest
+                log.muted = True  # what comes now comes from the dead
+                for machine in world.machines():
+                    machine.kill()
+                loop.bury()
+    finally:
+        asyncio.set_event_loop(None)
+        if collecting:
+            gc.enable()
+    verdict.violations[:0] = world.watch.broken
+    for finding in world.findings:
+        verdict.broke("E1", finding)
+    for failure in loop.failures:
+        verdict.broke(
+            "E1",
+            f"{failure.get('message')}: {failure.get('exception')!r} in {failure.get('task') or failure.get('handle')}",
+        )
+    history = run.history
+    counts = (
+        f"{verdict.counts()} sent={len(history.sent)} got={len(history.deliveries)} "
+        f"epochs={len(world.watch.epochs)} lives={sum(each.lives for each in world.machines())} "
+        f"faults={run.faults.count} steps={loop.steps} seconds={loop.time():.1f}"
+    )
+    story = (swarm.describe(), *(trace.lines() if verdict.violations or whole_trace else ()))
+    return Outcome(seed, digest, tuple(verdict.violations), counts, story, "tests.sim.replicas")
+
+
+class _Run:
+    """The course of one run.
+
+    Args:
+        loop: the loop.
+        trace: what happens goes there.
+        swarm: what was drawn.
+    """
+
+    def __init__(self, loop: SimLoop, trace: Trace, swarm: GroupSwarm) -> None:
+        self.swarm = swarm
+        self.history = History()
+        self.verdict = Verdict()
+        self.world = world = GroupWorld(
+            loop,
+            trace,
+            lambda purpose: swarm.random(f"replicas {purpose}"),
+            swarm.options,
+            self.history,
+            swarm.controllers,
+            swarm.replicas,
+            swarm.proxies,
+        )
+        world.network.delay_s = (0.0, swarm.delay_s_max)
+        for machine in world.machines():
+            machine.disk.sync_s_max = swarm.sync_s_max
+        self.faults = Faults(world, swarm)
+        self._end: dict[int, _Held] = {}
+        self._topic_ids: dict[str, int] = {}
+        self._master = -1
+        self._producers = [
+            Producer(
+                name,
+                self._tools(name),
+                swarm.random(name),
+                list(swarm.topics),
+                TAGS,
+                *settings,
+                swarm.types,
+                swarm.delays,
+            )
+            for number, settings in enumerate(swarm.producers)
+            for name in [f"p{number}"]
+        ]
+        self._consumers: list[Consumer] = []
+        for subscription, all_manners in swarm.manners.items():
+            for manners in all_manners:
+                name = f"c{len(self._consumers)}"
+                self._consumers.append(Consumer(name, self._tools(name), swarm.random(name), subscription, manners))
+
+    def _tools(self, name: str) -> Tools:
+        world = self.world
+        return Tools(world.client(name, self.swarm.loyal), self.history, world.trace, world.loop, world.log_end)
+
+    async def live(self) -> None:
+        """Set up, let faults strike, heal, and wait until all work is done."""
+        world, loop = self.world, self.world.loop
+        await self._begin()
+        producing = [loop.create_task(producer.run()) for producer in self._producers]
+        consuming = [loop.create_task(consumer.run()) for consumer in self._consumers]
+        striking = loop.create_task(self.faults.run())
+        tending = [loop.create_task(self.faults.keep_alive()), loop.create_task(self._look_often())]
+        await asyncio.sleep(self.swarm.safety_s)
+        striking.cancel()
+        world.trace.add("sim", "heal")
+        await self.faults.heal()
+        if self.faults.count:
+            self.history.troubles.append((0.0, loop.time() + _LATE_S_MAX))
+        for producer in self._producers:
+            producer.stopping = True
+        reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
+        await asyncio.wait(producing)
+        await self._finish_work()
+        for task in reforming:
+            task.cancel()
+        for consumer in self._consumers:
+            consumer.stopping = True
+        await asyncio.wait((*reforming, *consuming))
+        for task in (*producing, *consuming):
+            task.result()
+        await self._stand_still()
+        world.watch.look()
+        self._note_end_state()
+        for task in tending:
+            task.cancel()
+        await asyncio.wait(tending)
+        for machine in world.machines():
+            await machine.stop()
+
+    async def _begin(self) -> None:
+        world, swarm, loop = self.world, self.swarm, self.world.loop
+        for machine in world.machines():
+            loop.create_task(machine.boot())
+        until_s = loop.time() + _BEGIN_S_MAX
+        while world.leader is None and loop.time() < until_s:
+            await asyncio.sleep(0.05)
+        for name, queues in swarm.topics.items():
+
+            def topic(state: ClusterState, name: str = name, queues: int = queues) -> Any:
+                return state.create_topic(swarm.options.controller, name, swarm.types[name], queues)
+
+            await world.make(topic)
+        for name, attempts in swarm.groups.items():
+
+            def group(state: ClusterState, name: str = name, attempts: int = attempts) -> Any:
+                return state.create_group(swarm.options.controller, name, attempts)
+
+            await world.make(group)
+        while world.master is None and loop.time() < until_s:
+            await asyncio.sleep(0.05)
+        world.trace.add("sim", "begun")
+
+    async def _look_often(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self.world.watch.look()
+
+    async def _finish_work(self) -> None:
+        """Wait until nothing is left to do, within a budget of virtual time (L2)."""
+        loop = self.world.loop
+        healed = loop.time()
+        quiet = 0
+        while loop.time() < healed + _HEAL_S_MAX:
+            await asyncio.sleep(0.5)
+            quiet = 0 if self._left() else quiet + 1
+            if quiet == _QUIET_LOOKS:
+                self.world.trace.add("sim", "finished", f"after={loop.time() - healed:.1f}")
+                return
+        self.verdict.broke("L2", f"after {_HEAL_S_MAX} s without faults there is still work: {self._left()}")
+
+    def _left(self) -> str:
+        """What is not done yet, in words."""
+        world = self.world
+        for machine in world.machines():
+            if not machine.serving:
+                return f"{machine.name} does not serve"
+        master, group = world.master, world.group
+        if master is None or group is None or master.program is None:
+            return f"there is no master: {group}"
+        if set(group["sync_state_set"]) != set(world.replicas):
+            return f"the sync-state set is {group['sync_state_set']}"
+        app = master.program.app
+        core = app.core
+        if core.state.table.open_messages:
+            now_ms = core._clock.steady_ms()
+            some = [f"{each.id // 8} {each.group} due in {each.due_ms - now_ms} ms" for each in core.state.table][:3]
+            return f"{core.state.table.open_messages} messages are given out: {some}"
+        if core.popping.damaged or core.timer.state.damaged:
+            return f"damaged: {core.popping.damaged.values()} {core.timer.state.damaged}"
+        if pending := core.timer.state.pending.within(master.clock.wall_ms(), NEAR_MS):
+            return f"{pending} messages are due soon"
+        for each in self.swarm.subscriptions:
+            if count := core.popping.waiting(each.group, each.topic, None):
+                return f"{count} messages wait for {each.group} in {each.topic}"
+        return ""
+
+    async def _stand_still(self) -> None:
+        """End what appends by itself, and wait until all replicas have the same."""
+        world = self.world
+        master = world.master
+        if master is None or master.program is None or master.process is None:
+            return
+        app = master.program.app
+        leading = app.leading
+        assert leading is not None
+
+        async def stop_timer() -> None:
+            await leading.timer.stop()
+            await leading.reviver.stop()
+            await leading.flusher.sync()
+
+        await master.process.spawn(stop_timer())
+        for _ in range(100):
+            files = [each.program.app.files for each in world.replicas.values() if each.program is not None]
+            end = app.files.end_position
+            if all(each.end_position == each.synced_position == each.confirmed_position == end for each in files):
+                return
+            await asyncio.sleep(0.1)
+        ends = {
+            number: (each.end_position, each.synced_position, each.confirmed_position)
+            for number, machine in world.replicas.items()
+            if machine.program is not None
+            for each in [machine.program.app.files]
+        }
+        self.verdict.broke("L2", f"replicas do not get to one end, one synced and one confirmed position: {ends}")
+
+    def _note_end_state(self) -> None:
+        world = self.world
+        master = world.master
+        if master is None or master.program is None:
+            return
+        self._master = next(number for number, each in world.replicas.items() if each is master)
+        self._topic_ids = dict(master.program.app.core.topic_ids)
+        for number, machine in world.replicas.items():
+            if machine.program is not None:
+                self._end[number] = _Held(machine.program.app.core, machine.clock.wall_ms())
+        if not self.swarm.is_safe:
+            # A new master may lack what its predecessor had answered, if that lay behind the epoch's beginning.
+            for epoch, _, time_s in world.watch.epochs[1:]:
+                starts = [each.position for each in master.program.app.files.epochs if each.epoch >= epoch]
+                if starts:
+                    self.history.disasters.append(Disaster(time_s, "power", min(starts)))
+
+    def judge(self) -> Verdict:
+        """Hold everything that was seen against the invariants."""
+        world, swarm, broker = self.world, self.swarm, self.swarm.options.broker
+        if self._master < 0:
+            return self.verdict  # there was no master in the end, which is said already
+        master = world.replicas[self._master]
+        try:
+            messages = stored.messages_in_log(master.disk, DATA, broker.log.segment_bytes)
+            records = {
+                number: stored.records_in_log(machine.disk, DATA, broker.log.segment_bytes)
+                for number, machine in world.replicas.items()
+            }
+        except CorruptDataError as error:
+            self.verdict.broke("S7", f"in the end a log is damaged, and nobody has said so: {error}")
+            return self.verdict
+        verdict = GroupChecker(swarm, self.history, messages, {}).judge()
+        verdict.violations[:0] = self.verdict.violations
+        for number in records:
+            self._check_same(verdict, number, records)
+        delayed = Timers(swarm, self.history, records[self._master], world.watch.appends, self._topic_ids, verdict)
+        delayed.judge(self._end[self._master].wall_ms)
+        for number, held in self._end.items():
+            self._check_derived(verdict, delayed, number, held)
+        return verdict
+
+    def _check_same(self, verdict: Verdict, number: int, records: dict[int, Any]) -> None:
+        """S4: all replicas hold the same, as far as they go back."""
+        of_master, own = records[self._master], records[number]
+        begin = max(each[0].position for each in (of_master, own)) if of_master and own else 0
+        one = [each for each in of_master if each.position >= begin]
+        other = [each for each in own if each.position >= begin]
+        if one != other:
+            different = [pair for pair in zip(one, other, strict=False) if pair[0] != pair[1]][:1]
+            verdict.broke(
+                "S4", f"replica {number} holds {len(other)} records, the master {len(one)}; different: {different}"
+            )
+
+    def _check_derived(self, verdict: Verdict, delayed: Timers, number: int, held: "_Held") -> None:
+        """S6: what each replica has folded is what follows from its log."""
+        world, broker = self.world, self.swarm.options.broker
+        machine = world.replicas[number]
+        if number == self._master:
+            delayed.compare(f"replica {number}", held.timer, held.wall_ms)
+        clock = ProcessClock(world.loop, machine.clock)
+        for what, without in (
+            ("recovery", ""),
+            ("recovery without queue files", "consumequeue"),
+            ("recovery without timer files", "/timer/"),
+        ):
+            disk = stored.copy_of(machine.disk, without)
+            try:
+                core = stored.recovered(disk, DATA, broker, clock, self.swarm.options.controller.cluster_name)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is what this simulator is there to find
+                verdict.broke("S6", f"{what} of replica {number} fails: {error!r}")
+                continue
+            state = stored.derived_state(core)
+            if state != held.state:
+                verdict.broke("S6", f"{what} of replica {number} gives another state: {_difference(held.state, state)}")
+            delayed.compare(f"{what} of replica {number}", timers.state_of(core), held.wall_ms)
+
+
+class _Held:
+    """What a replica holds in the end.
+
+    Args:
+        core: its core.
+        wall_ms: its wall clock.
+    """
+
+    def __init__(self, core: BrokerCore, wall_ms: int) -> None:
+        self.state = stored.derived_state(core)
+        self.timer: TimerSnapshot = timers.state_of(core)
+        self.wall_ms = wall_ms

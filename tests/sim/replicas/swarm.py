@@ -1,0 +1,106 @@
+"""What a seed draws: how many replicas, controllers and proxies, their settings, and which faults there are."""
+
+import random
+from dataclasses import dataclass, fields
+from typing import Any
+
+from services.cli.options import StandaloneOptions
+from tests.sim import swarm as one
+from tests.sim.delays import Delays
+from tests.sim.swarm import Swarm
+
+FAULTS = {
+    "kill master": 10,
+}
+"""Fault -> how often it comes where it is on, against the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSwarm(Swarm):
+    """One seed's draw.
+
+    Args:
+        replicas, controllers, proxies: how many there are.
+        loyal: how often a client stays with its proxy.
+    """
+
+    replicas: int
+    controllers: int
+    proxies: int
+    loyal: float
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether nothing acknowledged may be lost, whatever happens to less than all copies."""
+        return self.options.broker.replication.ack_mode == "sync_state_set"
+
+    def describe(self) -> str:
+        """In one line."""
+        broker = self.options.broker
+        return (
+            f"replicas={self.replicas} controllers={self.controllers} proxies={self.proxies} "
+            f"ack_mode={broker.replication.ack_mode} min_in_sync={broker.replication.min_in_sync_replicas} "
+            f"safety_s={self.safety_s} delay_s={self.delay_s_max} {Swarm.describe(self)}"
+        )
+
+
+def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any] | None = None) -> GroupSwarm:
+    """Draw a seed's swarm.
+
+    Args:
+        seed: the seed.
+        only: faults that may be on at all; None for all.
+        settings: settings of the brokers that are not drawn.
+    """
+    base = one.draw(seed, (), None)
+    chance = random.Random(f"{seed}/replicas swarm")
+    faults = {name: weight for name, weight in FAULTS.items() if chance.random() < 0.3}
+    if only is not None:
+        faults = {name: weight for name, weight in FAULTS.items() if name in only}
+    replicas = chance.choice((1, 2, 2, 2, 2, 3, 3))
+    values = {each.name: getattr(base, each.name) for each in fields(Swarm)}
+    safety_s = chance.choice((8.0, 12.0, 20.0))
+    values.update(
+        options=_options(chance, base.options, replicas, settings or {}),
+        faults=faults,
+        faults_per_s=chance.choice((0.1, 0.3, 0.6)) if faults else 0.0,
+        safety_s=safety_s,
+        delays=Delays(base.delays.share, base.delays.recall, safety_s + 8.0, base.delays.far_ms),
+        producers=[(min(rate, 5.0), batch, size) for rate, batch, size in base.producers],
+        sync_s_max=chance.choice((0.0, 0.001, 0.01, 0.05)),
+        delay_s_max=chance.choice((0.001, 0.001, 0.02)),
+    )
+    return GroupSwarm(
+        **values,
+        replicas=replicas,
+        controllers=chance.choice((1, 1, 2)),
+        proxies=chance.choice((1, 1, 2)),
+        loyal=chance.choice((0.0, 0.5, 1.0)),
+    )
+
+
+def _options(
+    chance: random.Random, options: StandaloneOptions, replicas: int, settings: dict[str, Any]
+) -> StandaloneOptions:
+    replication: dict[str, Any] = {
+        "ack_mode": chance.choice(("sync_state_set", "sync_state_set", "sync_state_set", "master")),
+        "min_in_sync_replicas": chance.choice((1, 1, min(2, replicas))),
+        "chunk_bytes": chance.choice((4096, 1 << 20)),
+        "coalesce_bytes": chance.choice((1, 1 << 18)),
+        "watermark_ms": chance.choice((1, 20, 200)),
+        "lag_ms_max": chance.choice((300, 3000)),
+        "absence_ms_max": chance.choice((10, 500)),
+        "joining_bytes": chance.choice((4096, 4 << 20)),
+        "checkpoint_entries_max": chance.choice((1, 5000)),
+    }
+    controller = {"replication": {"checkpoint_interval_ms": chance.choice((200, 3000))}}
+    flush = chance.choice(("sync", "sync", "sync", "async"))
+    values = options.model_dump()
+    values["broker"]["replication"].update(replication)
+    values["broker"]["flush"] = flush
+    if values["broker"]["timer"]["slots"] > 1000:
+        values["broker"]["timer"].update(slots=64, roll_window_ms=8000)
+    values["broker"].update(settings)
+    values["controller"]["replication"].update(controller["replication"])
+    values["proxy"]["auto_create_topics"] = False
+    return StandaloneOptions.model_validate(values)

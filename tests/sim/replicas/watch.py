@@ -1,0 +1,134 @@
+"""Looks on from outside: who writes in which epoch, what is confirmed, which steps the group's state takes."""
+
+from collections.abc import Callable, Sequence
+
+from services.broker.app import BrokerApp
+from services.broker.options import BrokerOptions
+from services.controller.documents import Document
+from tests.sim.cluster.programs import Place
+from tests.sim.loop import SimLoop
+from tests.sim.trace import Trace
+
+_READ_BYTES = 1 << 16
+
+
+class Watch:
+    """Holds the group against S4, S5, C1 and C4 while it runs.
+
+    Args:
+        loop: whose time it is.
+        trace: what happens goes there.
+        options: of the brokers.
+    """
+
+    def __init__(self, loop: SimLoop, trace: Trace, options: BrokerOptions) -> None:
+        self.broken: list[str] = []
+        """What does not hold, the invariant's number first."""
+        self.appends: dict[int, tuple[int, float]] = {}
+        """When each record was appended by a master, by its position: its wall clock, and virtual time."""
+        self.epochs: list[tuple[int, int, float]] = []
+        """Each mastership by the store: epoch, number, when."""
+        self.unclean = False
+        """Whether an operator has allowed that acknowledged messages are lost."""
+        self._loop = loop
+        self._trace = trace
+        self._options = options
+        self._strict = options.replication.ack_mode == "sync_state_set" and options.flush == "sync"
+        self._writers: dict[int, tuple[int, int]] = {}
+        self._living: dict[int, tuple[BrokerApp, Place]] = {}
+        self._confirmed = bytearray()
+        self._confirmed_from = 0
+        self._compared: dict[int, int] = {}
+        self._checkpoints: dict[int, tuple[int, int]] = {}
+
+    def replica(self, number: int, place: Place) -> Callable[[BrokerApp], None]:
+        """What looks at a replica before it starts."""
+
+        def watch(app: BrokerApp) -> None:
+            self._living[number] = (app, place)
+            self._compared.pop(number, None)
+            self._watch_appends(number, app, place)
+
+        return watch
+
+    def _watch_appends(self, number: int, app: BrokerApp, place: Place) -> None:
+        log = app.files.log
+        append = log.append
+
+        def appended(lengths: Sequence[int], buffers: Sequence[bytes]) -> None:
+            append(lengths, buffers)
+            epoch = app.files.core.store.epoch
+            me = (number, place.process.number)
+            if self._writers.setdefault(epoch, me) != me:
+                self._broke(
+                    "S5", f"replica {number} in its life {me[1]} writes in epoch {epoch}, as {self._writers[epoch]} did"
+                )
+            position = log.end_position
+            now = place.clock.wall_ms(), self._loop.time()
+            for length in reversed(lengths):
+                position -= length
+                self.appends[position] = now
+
+        log.append = appended  # type: ignore[method-assign]
+
+    def group_changed(self, old: Document | None, new: Document) -> None:
+        """The stored state of the group has taken a step (C1, S5)."""
+        self._trace.add(
+            "store",
+            "group",
+            f"v{new['version']}",
+            f"epoch={new['epoch']}",
+            f"master={new['master']}",
+            new["sync_state_set"],
+        )
+        if old is None:
+            self.epochs.append((new["epoch"], new["master"], self._loop.time()))
+            return
+        members, before = set(new["sync_state_set"]), set(old["sync_state_set"])
+        if new["version"] <= old["version"]:
+            self._broke("C1", f"version {new['version']} follows {old['version']}")
+        if new["epoch"] < old["epoch"]:
+            self._broke("C4", f"epoch {new['epoch']} follows {old['epoch']}")
+        if new["epoch"] == old["epoch"] and new["master"] not in (old["master"], -1):
+            self._broke("S5", f"in epoch {new['epoch']} replica {new['master']} is master after {old['master']}")
+        if new["master"] >= 0 and new["master"] not in members:
+            self._broke("C1", f"the master {new['master']} is not of the set {members}")
+        if new["epoch"] > old["epoch"]:
+            self.epochs.append((new["epoch"], new["master"], self._loop.time()))
+            if new["master"] not in before and not self.unclean:
+                self._broke("S5", f"replica {new['master']} was elected, and the set was {before}")
+        self.look()
+
+    def look(self) -> None:
+        """Hold what living replicas have confirmed against what was confirmed before (S4, S5)."""
+        if not self._strict or self.unclean:
+            return
+        for number, (app, place) in self._living.items():
+            if place.process.alive and not app.failure.done():
+                self._compare(number, app)
+
+    def _compare(self, number: int, app: BrokerApp) -> None:
+        log = app.files.log
+        confirmed = min(app.files.confirmed_position, log.end_position)
+        at = max(self._compared.get(number, 0), log.start_position)
+        if at > self._confirmed_from + len(self._confirmed):
+            return  # what is between was deleted before anybody looked
+        while at < confirmed:
+            data = log.read(at, min(_READ_BYTES, confirmed - at))
+            if not data:
+                break
+            known = bytes(self._confirmed[at : at + len(data)])
+            if data[: len(known)] != known:
+                first = next(index for index, pair in enumerate(zip(data, known, strict=False)) if pair[0] != pair[1])
+                self._broke(
+                    "S4", f"replica {number} has confirmed other bytes at {at + first} than were confirmed before"
+                )
+                self._compared[number] = confirmed
+                return
+            self._confirmed += data[len(known) :]
+            at += len(data)
+        self._compared[number] = at
+
+    def _broke(self, number: str, sentence: str) -> None:
+        self._trace.add("watch", "broken", number, sentence)
+        self.broken.append(f"{number}: {sentence}")

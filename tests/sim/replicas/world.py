@@ -1,0 +1,210 @@
+"""A simulated broker group: replicas, controllers on one store, proxies, each a process on a machine of its own."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from services.cli.options import StandaloneOptions
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
+from services.controller.app import ControllerApp
+from services.controller.cluster_state import ClusterState
+from services.controller.documents import Document, group_document_name
+from tests.harness.memory_disk import CrashKind
+from tests.sim.cluster.clients import ClientNetwork, Log
+from tests.sim.cluster.machine import Machine
+from tests.sim.cluster.network import Network
+from tests.sim.cluster.programs import BrokerProgram, ControllerProgram, Place, ProxyProgram
+from tests.sim.history import Disaster, History
+from tests.sim.loop import SimLoop
+from tests.sim.replicas.store import SharedStore
+from tests.sim.replicas.watch import Watch
+from tests.sim.tools import LogEnd
+from tests.sim.trace import Trace
+
+GROUP = "broker-0"
+
+Replica = Machine[BrokerProgram]
+
+
+class GroupWorld:
+    """The machines, the network that joins them, and who looks on.
+
+    Args:
+        loop: the loop.
+        trace: what happens goes there.
+        random_of: makes the random source for a purpose.
+        options: settings of all services.
+        history: losses of power are noted there.
+        controllers, replicas, proxies: how many there are.
+    """
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        trace: Trace,
+        random_of: Callable[[str], random.Random],
+        options: StandaloneOptions,
+        history: History,
+        controllers: int,
+        replicas: int,
+        proxies: int,
+    ) -> None:
+        self.loop = loop
+        self.trace = trace
+        self.random_of = random_of
+        self.options = options
+        self.history = history
+        self.network = Network(loop, random_of("network"))
+        self.findings: list[str] = []
+        """What went wrong in a way that no client sees."""
+        self.watch = Watch(loop, trace, options.broker)
+        self.log = Log()
+        self.log_end = _LongestLog(self)
+        self.store = SharedStore(loop, random_of("store"), self._written)
+        self._addresses = [f"controller-{number}:0" for number in range(controllers)]
+        self.controllers: dict[str, Machine[ControllerProgram]] = {}
+        self.replicas: dict[int, Replica] = {}
+        self.proxies: dict[str, Machine[ProxyProgram]] = {}
+        self.on_failure: Callable[[int, Exception], bool] = lambda number, error: False
+        """Told when a replica cannot go on; whether there is an excuse."""
+        for number in range(controllers):
+            self._add_controller(f"controller-{number}")
+        for number in range(replicas):
+            self._add_replica(number)
+        for number in range(proxies):
+            self._add_proxy(f"proxy-{number}")
+
+    def machines(self) -> Iterator[Machine[Any]]:
+        """All there are."""
+        yield from self.controllers.values()
+        yield from self.replicas.values()
+        yield from self.proxies.values()
+
+    def _add_controller(self, name: str) -> None:
+        def make(place: Place) -> ControllerProgram:
+            return ControllerProgram(place, self.options.controller, self.store.hold(place.process))
+
+        self.controllers[name] = self._machine(name, make)
+
+    def _add_replica(self, number: int) -> None:
+        options = self.options.broker.model_copy(update={"name": GROUP, "replica": number})
+
+        def make(place: Place) -> BrokerProgram:
+            watch = self.watch.replica(number, place)
+            return BrokerProgram(place, options, watch, None, self._addresses)
+
+        self.replicas[number] = self._machine(f"replica-{number}", make)
+
+    def _add_proxy(self, name: str) -> None:
+        def make(place: Place) -> ProxyProgram:
+            return ProxyProgram(place, self.options.proxy, lambda _: None, None, self._addresses)
+
+        self.proxies[name] = self._machine(name, make)
+
+    def client(self, name: str, loyal: float) -> ClientNetwork:
+        """A client's way to the proxies."""
+        return ClientNetwork(name, self.network, self.random_of(f"{name} ways"), self._known_proxies, self.log, loyal)
+
+    def _known_proxies(self) -> list[str]:
+        return [name for name, machine in self.proxies.items() if machine.serving] or list(self.proxies)
+
+    # Who is what
+
+    @property
+    def leader(self) -> ControllerApp | None:
+        """The controller that leads now."""
+        for machine in self.controllers.values():
+            if machine.program is not None and machine.serving and machine.program.app.leads:
+                return machine.program.app
+        return None
+
+    @property
+    def group(self) -> Document | None:
+        """The state of the group, as it is stored."""
+        return self.store.document(group_document_name(GROUP))
+
+    @property
+    def master(self) -> Replica | None:
+        """The replica that leads in the latest epoch, if it lives and has heard of it."""
+        group = self.group
+        if group is None or group["master"] < 0:
+            return None
+        machine = self.replicas[group["master"]]
+        if machine.program is None or not machine.serving:
+            return None
+        leading = machine.program.app.leading
+        return machine if leading is not None and leading.epoch == group["epoch"] else None
+
+    def slaves(self) -> list[Replica]:
+        """Those that run and are not the recorded master."""
+        group = self.group
+        return [each for number, each in self.replicas.items() if each.serving and group and number != group["master"]]
+
+    def heard(self, number: int) -> BrokerGroup | None:
+        """What a replica has heard of its group."""
+        program = self.replicas[number].program
+        return None if program is None else program.app.group
+
+    # What is done to it
+
+    def crash(self, machine: Machine[Any], kind: CrashKind = "process") -> None:
+        """Kill a machine's process; with `power` it forgets what it has not synced."""
+        if kind == "power" and machine.process is not None:
+            self.note_loss(machine)
+        self.watch.look()
+        machine.kill(kind)
+
+    def note_loss(self, machine: Machine[Any]) -> None:
+        """A machine is about to lose what it has not synced."""
+        for replica in self.replicas.values():
+            if replica is machine and replica.program is not None:
+                position = replica.program.app.files.synced_position
+                self.history.disasters.append(Disaster(self.loop.time(), "power", position))
+
+    async def make(self, decide: Callable[[ClusterState], Any]) -> None:
+        """Have the controller that leads change the cluster."""
+        leader = self.leader
+        assert leader is not None
+        await leader._keeper.change(decide)
+
+    def _written(self, name: str, old: Document | None, new: Document) -> None:
+        if name == group_document_name(GROUP):
+            self.watch.group_changed(old, new)
+
+    def _machine(self, name: str, make: Callable[[Place], Any]) -> Machine[Any]:
+        def report(finding: str) -> None:
+            self._failed(machine, finding)
+
+        machine: Machine[Any] = Machine(name, self.network, self.trace, self.random_of, make, report, lambda name: None)
+        return machine
+
+    def _failed(self, machine: Machine[Any], finding: str) -> None:
+        """A process cannot start, or go on: it ends, and is started again by who looks after it."""
+        self.trace.add(machine.name, "failed", finding)
+        number = next((number for number, each in self.replicas.items() if each is machine), -1)
+        program = machine.program
+        error: Exception | None = None
+        if number >= 0 and program is not None and program.app.failure.done():
+            error = program.app.failure.result()
+        if number < 0 or not self.on_failure(number, error or Exception(finding)):
+            self.findings.append(finding)
+        self.loop.outside(0, self.crash, machine)
+
+
+class _LongestLog(LogEnd):
+    """Where the longest log of a living replica ends: what was answered by now is not behind it."""
+
+    def __init__(self, world: GroupWorld) -> None:
+        self._world = world
+        self._before = 0
+
+    @property
+    def position(self) -> int:  # type: ignore[override]
+        """Of the end; while none lives, where it was before."""
+        ends = [
+            each.program.app.files.end_position
+            for each in self._world.replicas.values()
+            if each.program is not None and each.process is not None and each.process.alive
+        ]
+        self._before = max(ends, default=self._before)
+        return self._before
