@@ -27,7 +27,7 @@ _LOOK_S = 0.05
 _HEALTHY_S_MAX = 40.0
 _FLOW_S_MAX = 30.0
 _DRAIN_S_MAX = 40.0
-_QUIET_S = 1.5
+_QUIET_S = 1.0
 
 
 class ReplicatedCluster:

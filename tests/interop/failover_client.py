@@ -24,7 +24,7 @@ INVISIBLE_S = 15
 """Longer than any answer takes. What was given out by a master that died before its answer left comes after this."""
 REQUEST_TIMEOUT_S = 10
 PAUSE_S = 0.1
-DELAYS_S = (1, 2, 3, 5)
+DELAYS_S = (1, 2, 3)
 
 _writing = threading.Lock()
 
