@@ -25,6 +25,13 @@ class SimDisk(MemoryDisk):
         """How long a sync takes at the most."""
         self.refused_syncs: list[Path] = []
 
+    def wipe(self) -> None:
+        """Another, empty volume is in its place; whoever had files open here must be dead."""
+        self._names.clear()
+        self._synced_names.clear()
+        self._name_changes.clear()
+        self._folders.clear()
+
     async def sync_folder(self, path: Path) -> None:
         life = self.life
         await asyncio.sleep(self._delays.random() * self.sync_s_max)

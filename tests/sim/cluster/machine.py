@@ -26,7 +26,7 @@ class Machine(Generic[Kind]):
         trace: what happens goes there.
         random_of: makes the random source for a purpose.
         make: makes the program, in its process.
-        report: told of what should not happen.
+        report: told of what should not happen, and of the error if there is one.
         ended: told of the name when a process is no more.
     """
 
@@ -37,7 +37,7 @@ class Machine(Generic[Kind]):
         trace: Trace,
         random_of: Callable[[str], random.Random],
         make: Callable[[Place], Kind],
-        report: Callable[[str], None],
+        report: Callable[..., None],
         ended: Callable[[str], None],
     ) -> None:
         self.name = name
@@ -50,8 +50,6 @@ class Machine(Generic[Kind]):
         self.program: Kind | None = None
         self.serving = False
         self.is_stopping = False
-        self.is_held = False
-        """Whether somebody has in hand to start it again."""
         self._trace = trace
         self._random_of = random_of
         self._make = make
@@ -80,11 +78,12 @@ class Machine(Generic[Kind]):
                 self.program = program = self._make(Place(process, disk, chance, self.network))
                 await program.start()
             except Exception as error:  # noqa: BLE001 - nothing is wrong with the disk, so it must start
-                self._report(f"{self.name} failed as it started: {error!r}")
+                self._report(f"{self.name} failed as it started: {error!r}", error)
                 return
             if not started.done():
                 started.set_result(None)
-            self._report(f"{self.name} cannot go on: {await program.failed()!r}")
+            failure = await program.failed()
+            self._report(f"{self.name} cannot go on: {failure!r}", failure)
 
         process.spawn(live(), f"{self.name} lives")
         try:

@@ -116,4 +116,7 @@ class ClusterWorld:
         await program.app._keeper.change(decide)
 
     def _machine(self, name: str, make: Callable[[Place], Any]) -> Machine[Any]:
-        return Machine(name, self.network, self.trace, self.random_of, make, self.findings.append, self.sightings.ended)
+        return Machine(name, self.network, self.trace, self.random_of, make, self._found, self.sightings.ended)
+
+    def _found(self, finding: str, _: Exception | None = None) -> None:
+        self.findings.append(finding)

@@ -171,6 +171,7 @@ class _Run:
         await asyncio.wait((*reforming, *consuming))
         for task in (*producing, *consuming):
             task.result()
+        self.faults.restore()
         await self._stand_still()
         world.watch.look()
         self._note_end_state()

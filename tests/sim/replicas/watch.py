@@ -56,18 +56,19 @@ class Watch:
         append = log.append
 
         def appended(lengths: Sequence[int], buffers: Sequence[bytes]) -> None:
-            append(lengths, buffers)
+            now = place.clock.wall_ms(), self._loop.time()
+            position = log.end_position
+            for length in lengths:  # noted first: the process may die when the bytes are written
+                self.appends[position] = now
+                position += length
             epoch = app.files.core.store.epoch
             me = (number, place.process.number)
             if self._writers.setdefault(epoch, me) != me:
                 self._broke(
-                    "S5", f"replica {number} in its life {me[1]} writes in epoch {epoch}, as {self._writers[epoch]} did"
+                    "S5",
+                    f"replica {number} in its life {me[1]} writes in epoch {epoch}, as {self._writers[epoch]} did",
                 )
-            position = log.end_position
-            now = place.clock.wall_ms(), self._loop.time()
-            for length in reversed(lengths):
-                position -= length
-                self.appends[position] = now
+            append(lengths, buffers)
 
         log.append = appended  # type: ignore[method-assign]
 

@@ -65,7 +65,7 @@ class GroupWorld:
         self.controllers: dict[str, Machine[ControllerProgram]] = {}
         self.replicas: dict[int, Replica] = {}
         self.proxies: dict[str, Machine[ProxyProgram]] = {}
-        self.on_failure: Callable[[int, Exception], bool] = lambda number, error: False
+        self.on_failure: Callable[[int, Exception | None], bool] = lambda number, error: False
         """Told when a replica cannot go on; whether there is an excuse."""
         for number in range(controllers):
             self._add_controller(f"controller-{number}")
@@ -172,21 +172,17 @@ class GroupWorld:
             self.watch.group_changed(old, new)
 
     def _machine(self, name: str, make: Callable[[Place], Any]) -> Machine[Any]:
-        def report(finding: str) -> None:
-            self._failed(machine, finding)
+        def report(finding: str, error: Exception | None = None) -> None:
+            self._failed(machine, finding, error)
 
         machine: Machine[Any] = Machine(name, self.network, self.trace, self.random_of, make, report, lambda name: None)
         return machine
 
-    def _failed(self, machine: Machine[Any], finding: str) -> None:
+    def _failed(self, machine: Machine[Any], finding: str, error: Exception | None) -> None:
         """A process cannot start, or go on: it ends, and is started again by who looks after it."""
         self.trace.add(machine.name, "failed", finding)
         number = next((number for number, each in self.replicas.items() if each is machine), -1)
-        program = machine.program
-        error: Exception | None = None
-        if number >= 0 and program is not None and program.app.failure.done():
-            error = program.app.failure.result()
-        if number < 0 or not self.on_failure(number, error or Exception(finding)):
+        if number < 0 or not self.on_failure(number, error):
             self.findings.append(finding)
         self.loop.outside(0, self.crash, machine)
 
