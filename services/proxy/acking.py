@@ -5,8 +5,8 @@ master now.
 
 When it can't be told whether a call was done it is made again (`reaching`). If it was, the handle is void by then, and
 the broker says so: that is what was asked for, so the client is told OK. It is sure as long as the handle's invisible
-duration lasts: nothing but the client's own calls voids it before. Of a changed invisible duration the broker gives the
-new handle once more.
+duration lasts: nothing but the client's own calls voids it before. After that nobody can tell, and that is said. Of a
+changed invisible duration the broker gives the new handle once more.
 """
 
 import asyncio
@@ -48,6 +48,7 @@ from services.rpc.service import Call
 CLOCKS_DIFFER_MS = 1_000
 """By so much the clock of a broker may be ahead of this process', when it comes to whether a handle has expired."""
 
+_CANNOT_TELL = "an earlier try had no answer, and the invisible duration is over now or soon, so it can't be told whether it was done"
 _DONE = AckMessageResultEntry(status=OK)
 _DONE_BEFORE = EntryResult(code=Code.OK)
 
@@ -129,7 +130,13 @@ class Acking:
                 group=group, topic=topic, receipt_handle=handle, invisible_ms=invisible_ms, again=True
             )
 
-        response, _ = await self._reaching.call(broker, CHANGE_INVISIBLE, asked, call.deadline, again=again)
+        try:
+            response, _ = await self._reaching.call(broker, CHANGE_INVISIBLE, asked, call.deadline, again=again)
+        except RefusedAgainError as refusal:
+            if refusal.code != Code.INVALID_RECEIPT_HANDLE:
+                raise
+            receipt.decode(self._view.receipt_key, group, topic, handle)  # a forged one was never good
+            raise StatusError(Code.PROXY_TIMEOUT, _CANNOT_TELL) from refusal
         self._renewals.drop((handle,))
         return ChangeInvisibleDurationResponse(status=OK, receipt_handle=response.receipt_handle)
 
@@ -148,8 +155,11 @@ class Acking:
         try:
             await self._reaching.call(broker, DEAD_LETTER, asked, call.deadline)
         except RefusedAgainError as refusal:
-            if refusal.code != Code.INVALID_RECEIPT_HANDLE or not self._was_done(group, topic, handle):
+            if refusal.code != Code.INVALID_RECEIPT_HANDLE:
                 raise
+            told = self._done_before(group, topic, handle, EntryResult(code=refusal.code, error=refusal.message))
+            if told.code != Code.OK:
+                raise StatusError(Code.ValueType(told.code), told.error) from refusal
         self._renewals.drop((handle,))
         return ForwardMessageToDeadLetterQueueResponse(status=OK)
 
@@ -197,23 +207,27 @@ class Acking:
         if not maybe_done:
             return answer.results
         return [
-            _DONE_BEFORE
-            if result.code == Code.INVALID_RECEIPT_HANDLE and self._was_done(group, topic, handle)
-            else result
+            self._done_before(group, topic, handle, result) if result.code == Code.INVALID_RECEIPT_HANDLE else result
             for handle, result in zip(handles, answer.results, strict=False)  # no results at all if all is well
         ]
 
-    def _was_done(self, group: str, topic: str, handle: str) -> bool:
-        """Whether a handle that is void when a call is made again is so because of that call."""
+    def _done_before(self, group: str, topic: str, handle: str, refusal: EntryResult) -> EntryResult:
+        """The result of a call that was made again and finds its handle void: perhaps by what it did itself.
+
+        Args:
+            group, topic: for which the handle is shown.
+            handle: the handle.
+            refusal: what the broker says.
+        """
         try:
             decoded = receipt.decode(self._view.receipt_key, group, topic, handle)
         except StatusError:
-            return False
+            return refusal
         expires_ms = decoded.pop_time_ms + decoded.invisible_ms
-        if handle not in self._renewals and self._clock.steady_ms() + CLOCKS_DIFFER_MS >= expires_ms:
-            return False
-        self._metrics.already_done.inc()
-        return True
+        if handle in self._renewals or self._clock.steady_ms() + CLOCKS_DIFFER_MS < expires_ms:
+            self._metrics.already_done.inc()
+            return _DONE_BEFORE
+        return EntryResult(code=Code.PROXY_TIMEOUT, error=_CANNOT_TELL)
 
     def _why_away(self, group: str, topic: str, handle: str) -> EntryResult:
         """Why a handle of a broker that is not there cannot be acknowledged."""
