@@ -48,7 +48,10 @@ from services.rpc.service import Call
 CLOCKS_DIFFER_MS = 1_000
 """By so much the clock of a broker may be ahead of this process', when it comes to whether a handle has expired."""
 
-_CANNOT_TELL = "an earlier try had no answer, and the invisible duration is over now or soon, so it can't be told whether it was done"
+_CANNOT_TELL = (
+    "an earlier try had no answer, and the invisible duration is over by now or soon will be, so it can't be told "
+    "whether it was done"
+)
 _DONE = AckMessageResultEntry(status=OK)
 _DONE_BEFORE = EntryResult(code=Code.OK)
 
