@@ -80,6 +80,8 @@ class Machine(Generic[Kind]):
             except Exception as error:  # noqa: BLE001 - nothing is wrong with the disk, so it must start
                 self._report(f"{self.name} failed as it started: {error!r}", error)
                 return
+            self.serving = True  # here, as who waits for it may have given up
+            self._trace.add(self.name, "serves")
             if not started.done():
                 started.set_result(None)
             failure = await program.failed()
@@ -91,8 +93,6 @@ class Machine(Generic[Kind]):
         except ConnectionResetError:
             return False
         process.tell_no_more(started)
-        self.serving = True
-        self._trace.add(self.name, "serves")
         return True
 
     async def stop(self) -> None:
