@@ -62,6 +62,8 @@ class Faults:
         self.is_healed = False
         self.count = 0
         world.on_failure = self._excused
+        world.watch.rotten = lambda number: any(flip.number == number for flip in self._flips)
+        world.is_troubled = lambda: not self.is_healed
 
     async def run(self) -> None:
         """Strike until cancelled."""
@@ -316,6 +318,7 @@ class Faults:
         group = self._world.group
         if not self._is_whole() or group is None or len(self._world.replicas) < 2:
             return
+        self._world.watch.look()
         chance = self._chance
         number = chance.choice(list(self._world.replicas))
         disk = self._world.replicas[number].disk
@@ -325,7 +328,7 @@ class Faults:
             if not paths:
                 return
             path = chance.choice(paths)
-            length = min(len(disk.files()[path]), certain - int(path.name))
+            length = min(len(disk.files()[path]), certain - int(path.stem))
             if length > 0:
                 bit = chance.randrange(length * 8)
                 self._flips.append(_Flip(number, path, bit, disk.files()[path][bit // 8]))
@@ -379,6 +382,8 @@ class Faults:
 
     def _excused(self, number: int, error: Exception | None) -> bool:
         """Whether a replica may say that it cannot go on."""
+        if number < 0:
+            return False
         if isinstance(error, OSError) and number in self._device_fails:
             self._world.note_loss(self._world.replicas[number])
             return True
@@ -386,7 +391,7 @@ class Faults:
 
     def _synced(self, number: int) -> int:
         program = self._world.replicas[number].program
-        return 0 if program is None else program.app.files.synced_position
+        return 0 if program is None else min(program.app.files.synced_position, program.app.files.confirmed_position)
 
     def _some(self) -> Replica:
         return self._chance.choice(list(self._world.replicas.values()))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions
 from services.controller.documents import Document
+from services.proxy.app import ProxyApp
 from tests.sim.cluster.programs import Place
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
@@ -28,8 +29,12 @@ class Watch:
         """When each record was appended by a master, by its position: its wall clock, and virtual time."""
         self.epochs: list[tuple[int, int, float]] = []
         """Each mastership by the store: epoch, number, when."""
+        self.doubts: list[float] = []
+        """When a proxy took a void handle for one that its own first try had voided, and said OK."""
         self.unclean = False
         """Whether an operator has allowed that acknowledged messages are lost."""
+        self.rotten: Callable[[int], bool] = lambda number: False
+        """Whether a replica's disk holds a flipped bit."""
         self._loop = loop
         self._trace = trace
         self._options = options
@@ -72,6 +77,17 @@ class Watch:
 
         log.append = appended  # type: ignore[method-assign]
 
+    def proxy(self, app: ProxyApp) -> None:
+        """Looks at a proxy before it starts."""
+        already_done = app.metrics.failover.already_done
+        count = already_done.inc
+
+        def noted() -> None:
+            self.doubts.append(self._loop.time())
+            count()
+
+        already_done.inc = noted  # type: ignore[method-assign, assignment]
+
     def group_changed(self, old: Document | None, new: Document) -> None:
         """The stored state of the group has taken a step (C1, S5)."""
         self._trace.add(
@@ -109,6 +125,8 @@ class Watch:
                 self._compare(number, app)
 
     def _compare(self, number: int, app: BrokerApp) -> None:
+        if self.rotten(number):
+            return
         log = app.files.log
         confirmed = min(app.files.confirmed_position, log.end_position)
         at = max(self._compared.get(number, 0), log.start_position)

@@ -67,6 +67,8 @@ class GroupWorld:
         self.proxies: dict[str, Machine[ProxyProgram]] = {}
         self.on_failure: Callable[[int, Exception | None], bool] = lambda number, error: False
         """Told when a replica cannot go on; whether there is an excuse."""
+        self.is_troubled: Callable[[], bool] = lambda: False
+        """Whether the store may be away."""
         for number in range(controllers):
             self._add_controller(f"controller-{number}")
         for number in range(replicas):
@@ -97,7 +99,7 @@ class GroupWorld:
 
     def _add_proxy(self, name: str) -> None:
         def make(place: Place) -> ProxyProgram:
-            return ProxyProgram(place, self.options.proxy, lambda _: None, None, self._addresses)
+            return ProxyProgram(place, self.options.proxy, self.watch.proxy, None, self._addresses)
 
         self.proxies[name] = self._machine(name, make)
 
@@ -182,7 +184,8 @@ class GroupWorld:
         """A process cannot start, or go on: it ends, and is started again by who looks after it."""
         self.trace.add(machine.name, "failed", finding)
         number = next((number for number, each in self.replicas.items() if each is machine), -1)
-        if number < 0 or not self.on_failure(number, error):
+        is_store_away = number < 0 and isinstance(error, OSError) and self.is_troubled()
+        if not is_store_away and not self.on_failure(number, error):
             self.findings.append(finding)
         self.loop.outside(0, self.crash, machine)
 
