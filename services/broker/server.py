@@ -220,7 +220,7 @@ class BrokerServer:
 
     async def ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
         """Messages are done with. In the page cache when answered: a crash of the process does not undo it (P3)."""
-        results = self._core.acking.ack(request.group, request.topic, request.receipt_handles)
+        results = self._core.acking.ack(request.group, request.topic, request.receipt_handles, again=request.again)
         self._flusher_confirms_async()
         end = self._core.store.log.end_position
         if not self._flusher.is_held(end):
@@ -250,7 +250,7 @@ class BrokerServer:
 
     async def dead_letter(self, call: Call, request: pb.DeadLetterRequest) -> pb.DeadLetterResponse:
         """A message goes to the dead letter queue, durably."""
-        self._core.acking.dead_letter(request.group, request.topic, request.receipt_handle)
+        self._core.acking.dead_letter(request.group, request.topic, request.receipt_handle, again=request.again)
         await self._flusher.durable(self._core.store.log.end_position)
         return pb.DeadLetterResponse()
 

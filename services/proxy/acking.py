@@ -3,10 +3,8 @@
 The broker that gave a handle out is read from the handle; only that broker checks it, whichever replica of it is the
 master now.
 
-When it can't be told whether a call was done it is made again (`reaching`). If it was, the handle is void by then, and
-the broker says so: that is what was asked for, so the client is told OK. It is sure as long as the handle's invisible
-duration lasts: nothing but the client's own calls voids it before. After that nobody can tell, and that is said. Of a
-changed invisible duration the broker gives the new handle once more.
+When it can't be told whether a call was done it is made again (`reaching`), and the broker is told so: it knows what
+was acknowledged a moment ago, and which new handle was given. What it does not know then stays in doubt.
 """
 
 import asyncio
@@ -14,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from services.common import receipt
-from services.common.clock import Clock
 from services.common.cluster import ClusterView
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
@@ -33,7 +30,6 @@ from services.common.pb.popwheel.v1.broker_pb2 import (
     DeadLetterRequest,
     EntryResult,
 )
-from services.proxy.failover_metrics import FailoverMetrics
 from services.proxy.limit_error import LimitError
 from services.proxy.no_master_error import NoMasterError
 from services.proxy.options import ProxyOptions
@@ -45,15 +41,10 @@ from services.proxy.validation import check_changed_invisible, check_group_name,
 from services.rpc.methods import ACK, CHANGE_INVISIBLE, DEAD_LETTER
 from services.rpc.service import Call
 
-CLOCKS_DIFFER_MS = 1_000
-"""By so much the clock of a broker may be ahead of this process', when it comes to whether a handle has expired."""
-
 _CANNOT_TELL = (
-    "an earlier try had no answer, and the invisible duration is over by now or soon will be, so it can't be told "
-    "whether it was done"
+    "an earlier try had no answer, and this handle is not good any more, so it can't be told whether it was done"
 )
 _DONE = AckMessageResultEntry(status=OK)
-_DONE_BEFORE = EntryResult(code=Code.OK)
 
 
 class Acking:
@@ -64,8 +55,6 @@ class Acking:
         reaching: the way to the brokers.
         renewals: handles that are kept renewed, and no more once they are done with.
         options: limits.
-        clock: for what has expired.
-        metrics: what is counted.
     """
 
     def __init__(
@@ -74,15 +63,11 @@ class Acking:
         reaching: Reaching,
         renewals: RenewalBook,
         options: ProxyOptions,
-        clock: Clock,
-        metrics: FailoverMetrics,
     ) -> None:
         self._view = view
         self._reaching = reaching
         self._renewals = renewals
         self._options = options
-        self._clock = clock
-        self._metrics = metrics
 
     async def ack(self, call: Call, request: AckMessageRequest) -> AckMessageResponse:
         """Acknowledge messages: a status for each, and theirs on top if they all have the same.
@@ -128,18 +113,15 @@ class Acking:
         broker = self._broker_of(group, topic, handle)
         asked = ChangeInvisibleRequest(group=group, topic=topic, receipt_handle=handle, invisible_ms=invisible_ms)
 
-        def again() -> ChangeInvisibleRequest:
+        def again(in_doubt: bool) -> ChangeInvisibleRequest:
             return ChangeInvisibleRequest(
-                group=group, topic=topic, receipt_handle=handle, invisible_ms=invisible_ms, again=True
+                group=group, topic=topic, receipt_handle=handle, invisible_ms=invisible_ms, again=in_doubt
             )
 
         try:
             response, _ = await self._reaching.call(broker, CHANGE_INVISIBLE, asked, call.deadline, again=again)
         except RefusedAgainError as refusal:
-            if refusal.code != Code.INVALID_RECEIPT_HANDLE:
-                raise
-            receipt.decode(self._view.receipt_key, group, topic, handle)  # a forged one was never good
-            raise StatusError(Code.PROXY_TIMEOUT, _CANNOT_TELL) from refusal
+            raise self._in_doubt(group, topic, handle, refusal) from refusal
         self._renewals.drop((handle,))
         return ChangeInvisibleDurationResponse(status=OK, receipt_handle=response.receipt_handle)
 
@@ -155,14 +137,14 @@ class Acking:
         handle = request.receipt_handle
         broker = self._broker_of(group, topic, handle)
         asked = DeadLetterRequest(group=group, topic=topic, receipt_handle=handle)
+
+        def again(in_doubt: bool) -> DeadLetterRequest:
+            return DeadLetterRequest(group=group, topic=topic, receipt_handle=handle, again=in_doubt)
+
         try:
-            await self._reaching.call(broker, DEAD_LETTER, asked, call.deadline)
+            await self._reaching.call(broker, DEAD_LETTER, asked, call.deadline, again=again)
         except RefusedAgainError as refusal:
-            if refusal.code != Code.INVALID_RECEIPT_HANDLE:
-                raise
-            told = self._done_before(group, topic, handle, EntryResult(code=refusal.code, error=refusal.message))
-            if told.code != Code.OK:
-                raise StatusError(Code.ValueType(told.code), told.error) from refusal
+            raise self._in_doubt(group, topic, handle, refusal) from refusal
         self._renewals.drop((handle,))
         return ForwardMessageToDeadLetterQueueResponse(status=OK)
 
@@ -203,34 +185,34 @@ class Acking:
         if broker not in self._view.brokers:
             return [self._why_away(group, topic, handle) for handle in handles]
         asked = AckRequest(group=group, topic=topic, receipt_handles=handles)
+
+        def again(in_doubt: bool) -> AckRequest:
+            return AckRequest(group=group, topic=topic, receipt_handles=handles, again=in_doubt)
+
         try:
-            answer, maybe_done = await self._reaching.call(broker, ACK, asked, call.deadline)
+            answer, in_doubt = await self._reaching.call(broker, ACK, asked, call.deadline, again=again)
         except StatusError as refusal:
             return [EntryResult(code=refusal.code, error=refusal.message)] * len(handles)
-        if not maybe_done:
-            return answer.results
-        return [
-            self._done_before(group, topic, handle, result) if result.code == Code.INVALID_RECEIPT_HANDLE else result
-            for handle, result in zip(handles, answer.results, strict=False)  # no results at all if all is well
-        ]
+        results = answer.results
+        if in_doubt:
+            for handle, result in zip(handles, results, strict=False):  # no results at all if all is well
+                if result.code == Code.INVALID_RECEIPT_HANDLE and self._is_genuine(group, topic, handle):
+                    result.code, result.error = Code.PROXY_TIMEOUT, _CANNOT_TELL
+        return results
 
-    def _done_before(self, group: str, topic: str, handle: str, refusal: EntryResult) -> EntryResult:
-        """The result of a call that was made again and finds its handle void: perhaps by what it did itself.
-
-        Args:
-            group, topic: for which the handle is shown.
-            handle: the handle.
-            refusal: what the broker says.
-        """
+    def _is_genuine(self, group: str, topic: str, handle: str) -> bool:
+        """Whether a handle was good once."""
         try:
-            decoded = receipt.decode(self._view.receipt_key, group, topic, handle)
+            receipt.decode(self._view.receipt_key, group, topic, handle)
         except StatusError:
-            return refusal
-        expires_ms = decoded.pop_time_ms + decoded.invisible_ms
-        if handle in self._renewals or self._clock.steady_ms() + CLOCKS_DIFFER_MS < expires_ms:
-            self._metrics.already_done.inc()
-            return _DONE_BEFORE
-        return EntryResult(code=Code.PROXY_TIMEOUT, error=_CANNOT_TELL)
+            return False
+        return True
+
+    def _in_doubt(self, group: str, topic: str, handle: str, refusal: RefusedAgainError) -> StatusError:
+        """What is told of a call that was made again and refused."""
+        if refusal.code == Code.INVALID_RECEIPT_HANDLE and self._is_genuine(group, topic, handle):
+            return StatusError(Code.PROXY_TIMEOUT, _CANNOT_TELL)
+        return refusal
 
     def _why_away(self, group: str, topic: str, handle: str) -> EntryResult:
         """Why a handle of a broker that is not there cannot be acknowledged."""

@@ -33,11 +33,6 @@ class FailoverMetrics:
             registry=registry,
         )
         self._served = {served: self._held.labels("yes" if served else "no") for served in (True, False)}
-        self.already_done = Counter(
-            "popwheel_proxy_calls_already_done",
-            "Acknowledgements and the like in doubt that turned out to have been done when they were made again",
-            registry=registry,
-        )
         self._gauges = {
             name: Gauge(f"popwheel_proxy_{name}", text, registry=registry)
             for name, text in {

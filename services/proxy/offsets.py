@@ -78,7 +78,7 @@ class Offsets:
         )
         ends_at = now + wait_ms / 1000
 
-        def again() -> broker.PullRequest:
+        def again(_: bool) -> broker.PullRequest:
             asked_again = broker.PullRequest()
             asked_again.CopyFrom(asked)
             asked_again.wait_ms = max(0, int((ends_at - self._clock.monotonic()) * 1000))

@@ -45,7 +45,7 @@ class Reaching:
         deadline: float | None,
         *,
         wait_s: float = 0.0,
-        again: Callable[[], Request] | None = None,
+        again: Callable[[bool], Request] | None = None,
     ) -> tuple[Response, bool]:
         """Call a group's master; whoever that is, and again if it can't be told what has become of the call.
 
@@ -55,7 +55,8 @@ class Reaching:
             request: what to ask.
             deadline: until when the client waits, in seconds of the monotonic clock; None if for ever.
             wait_s: how long the master may wait before it answers, besides what a call may take.
-            again: what to ask when it is made again; the same if not given.
+            again: what to ask when it is made again, told whether an earlier try may have been done; the same request
+                if not given.
 
         Returns:
             The answer, and whether an earlier try may have been done: then what this one found changed may be its work.
@@ -76,14 +77,14 @@ class Reaching:
         if fault_of(failure) in (None, Fault.BUSY):
             raise _told(failure, broker, in_doubt=False)
         with self._holding.hold() as held:
-            return await self._again(held, broker, method, again or (lambda: request), deadline, wait_s, failure)
+            return await self._again(held, broker, method, again or (lambda _: request), deadline, wait_s, failure)
 
     async def _again(
         self,
         held: Held,
         broker: str,
         method: Method[Request, Response],
-        request: Callable[[], Request],
+        request: Callable[[bool], Request],
         deadline: float | None,
         wait_s: float,
         failure: StatusError | RpcError,
@@ -111,7 +112,7 @@ class Reaching:
                 timeout_s = self._timeout_s + wait_s
                 if deadline is not None:
                     timeout_s = max(_ANSWER_RESERVE_S, min(timeout_s, deadline - holding.clock.monotonic()))
-                answer = await brokers.channel(broker).call(method, request(), timeout_s=timeout_s)
+                answer = await brokers.channel(broker).call(method, request(in_doubt), timeout_s=timeout_s)
             except (StatusError, RpcError) as error:
                 failure = error
             else:

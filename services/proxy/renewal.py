@@ -59,9 +59,6 @@ class RenewalBook:
     def __len__(self) -> int:
         return len(self._held)
 
-    def __contains__(self, handle: str) -> bool:
-        return handle in self._held
-
     def check_room(self, count: int) -> None:
         """Refuse a receive whose handles could not be held.
 

@@ -53,8 +53,14 @@ class Acking:
         self._broker_name = broker_name
         self._on_due_changed = on_due_changed
 
-    def ack(self, group: str, topic: str, handles: Sequence[str]) -> list[pb.EntryResult]:
-        """Mark messages as done with; one result for each handle, in their order, or none at all if all is well."""
+    def ack(self, group: str, topic: str, handles: Sequence[str], *, again: bool = False) -> list[pb.EntryResult]:
+        """Mark messages as done with; one result for each handle, in their order, or none at all if all is well.
+
+        Args:
+            group, topic: for which the handles were given out.
+            handles: the messages'.
+            again: whether an earlier try may have done it: what that has acknowledged is well.
+        """
         bits_of: dict[CheckPoint, int] = {}
         results: list[pb.EntryResult] = []
         refused = False
@@ -66,6 +72,9 @@ class Acking:
                 if bits >> index & 1:
                     raise StatusError(Code.INVALID_RECEIPT_HANDLE, "this receipt handle stands twice in the call")
             except StatusError as error:
+                if again and self._is_done(group, topic, handle):
+                    results.append(_DONE)
+                    continue
                 results.append(pb.EntryResult(code=error.code, error=error.message))
                 refused = True
                 continue
@@ -74,7 +83,7 @@ class Acking:
         if bits_of:
             self._store.put([self._ack_record(check_point, bits) for check_point, bits in bits_of.items()])
             for check_point, bits in bits_of.items():
-                self._state.close(check_point.id, bits)
+                self._state.finish(check_point.id, bits)
         return results if refused else []
 
     def change_invisible(self, group: str, topic: str, handle: str, invisible_ms: int, *, again: bool = False) -> str:
@@ -198,17 +207,28 @@ class Acking:
                 records.append(
                     redelivered(check_point, index, stored, attempted=attempted, attempts_max=known_group.max_attempts)
                 )
-        self._leave(held, records)
+        self._leave(held, records, self._state.close)
 
-    def dead_letter(self, group: str, topic: str, handle: str) -> None:
+    def dead_letter(self, group: str, topic: str, handle: str, *, again: bool = False) -> None:
         """Move a message to the group's dead letter queue.
+
+        Args:
+            group, topic: for which the handle was given out.
+            handle: the message's.
+            again: whether an earlier try may have done it: then that is well.
 
         Raises:
             StatusError: INVALID_RECEIPT_HANDLE, or the disk is full; nothing has changed.
         """
-        check_point, index = self._held(group, topic, handle)
+        try:
+            check_point, index = self._held(group, topic, handle)
+        except StatusError:
+            if again and self._is_done(group, topic, handle):
+                return
+            raise
         stored = self._message(check_point, index)
-        self._leave([(check_point, index)], [] if stored is None else [dead_letter(check_point, index, stored)])
+        records = [] if stored is None else [dead_letter(check_point, index, stored)]
+        self._leave([(check_point, index)], records, self._state.finish)
 
     def rewrite(self, check_points: Sequence[CheckPoint]) -> None:
         """Write open CKs again at the end of their revive queues, so that recovery need not read from far back.
@@ -227,7 +247,7 @@ class Acking:
         for check_point, offset in zip(check_points, appended.queue_offsets, strict=True):
             self._state.table.move(check_point, offset)
 
-    def _leave(self, held: Sequence[Held], records: list[Record]) -> None:
+    def _leave(self, held: Sequence[Held], records: list[Record], close: Callable[[int, int], None]) -> None:
         bits_of: dict[CheckPoint, int] = {}
         for check_point, index in held:
             bits_of[check_point] = bits_of.get(check_point, 0) | 1 << index
@@ -236,7 +256,15 @@ class Acking:
         records += [self._ack_record(check_point, bits) for check_point, bits in bits_of.items()]
         self._store.put(records)
         for check_point, bits in bits_of.items():
-            self._state.close(check_point.id, bits)
+            close(check_point.id, bits)
+
+    def _is_done(self, group: str, topic: str, handle: str) -> bool:
+        """Whether the message of a handle that is void is known to be so because it is done with."""
+        try:
+            shown = receipt.decode(self._view.receipt_key, group, topic, handle)
+        except StatusError:
+            return False
+        return self._state.acked.has(shown.check_point_id, shown.queue_offset)
 
     def _held(self, group: str, topic: str, handle: str) -> Held:
         """The message a receipt handle stands for.

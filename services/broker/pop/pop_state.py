@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from services.broker.pop import check_point as codec
+from services.broker.pop.ack_memory import AckMemory
 from services.broker.pop.check_point import ORIGIN_BYTES, REVIVE_QUEUES, CheckPoint, Origin
 from services.broker.pop.merge_buffer import MergeBuffer
 from services.broker.pop.revive import ReviveTable
@@ -42,6 +43,7 @@ class PopState:
     def __init__(self, stay_ms: int, check_points_max: int) -> None:
         self.merge_buffer = MergeBuffer(stay_ms, check_points_max)
         self.table = ReviveTable()
+        self.acked = AckMemory()
 
     def open(self, check_point: CheckPoint) -> None:
         """A CK record was appended."""
@@ -50,6 +52,14 @@ class PopState:
     def close(self, check_point_id: int, bits: int) -> None:
         """Messages of a CK are done with: an ACK record, or what was made of them, was appended."""
         self._done(self.table.close(check_point_id, bits))
+
+    def finish(self, check_point_id: int, bits: int) -> None:
+        """Messages of a CK are done with for good; those of them that were so before are none of this."""
+        check_point = self.table.get(check_point_id)
+        if check_point is not None:
+            if bits := check_point.open_bits & bits:
+                self.acked.note(check_point, bits)
+            self.close(check_point_id, bits)
 
     def renew(self, check_point_id: int, bits: int, due_ms: int) -> None:
         """A renewal record was appended."""
@@ -80,7 +90,8 @@ class PopState:
         if found.kind == RecordKind.MESSAGE:
             if len(found.origin) == ORIGIN_BYTES:
                 origin = Origin.decode(found.origin)
-                self.close(origin.check_point_id, 1 << origin.index)
+                done = self.finish if found.topic.startswith(names.DEAD_LETTER_PREFIX) else self.close
+                done(origin.check_point_id, 1 << origin.index)
         elif found.kind == RecordKind.FORGET_TOPIC:
             self.forget_topic(found.payload.decode())
         elif found.kind == RecordKind.FORGET_GROUP:
@@ -90,6 +101,9 @@ class PopState:
             progress = self.merge_buffer.ensure(commit.group, ensure_queue((commit.topic, commit.queue_id)))
             progress.committed = commit.offset
             progress.set_at = found.position
+        elif found.kind == RecordKind.ACK:
+            # One that follows what was made of its messages finds them closed: only acknowledgements are left.
+            self.finish(*codec.decode_ack(found.payload))
         else:
             self.replay_revive_record(found)
             if found.kind == RecordKind.CHECK_POINT:

@@ -234,6 +234,35 @@ def test_a_change_of_time_that_is_asked_for_again_gives_the_same_handle() -> Non
         acking.change_invisible("g", "t", first, 1000, again=True)
 
 
+def test_what_is_acknowledged_again_in_doubt_is_well_only_if_it_was_acknowledged() -> None:
+    world = world_of()
+    for number in range(6):
+        world.put("t", b"%d" % number)
+    acked, dead, changed, released, held, expired = handles(world.pop("g", "t"))
+    world.core.acking.ack("g", "t", [acked])
+    world.core.acking.dead_letter("g", "t", dead)
+    world.core.acking.change_invisible("g", "t", changed, 1000)
+    world.core.acking.release("g", "t", [released], False)
+
+    def codes(*shown: str, again: bool = True) -> list[int]:
+        return [result.code for result in world.core.acking.ack("g", "t", shown, again=again)] or [Code.OK] * len(shown)
+
+    void = Code.INVALID_RECEIPT_HANDLE
+    for crashed in (False, True):
+        if crashed:
+            world.crash("process")
+        assert codes(acked, dead, changed, released) == [Code.OK, Code.OK, void, void], crashed
+        assert codes(acked, dead, again=False) == [void, void]
+    world.core.acking.dead_letter("g", "t", dead, again=True)
+    with pytest.raises(StatusError, match="not good any more"):
+        world.core.acking.dead_letter("g", "t", changed, again=True)
+    assert codes(held, acked) == [Code.OK, Code.OK]
+    assert codes(acked[:-1] + ("A" if acked[-1] != "A" else "B")) == [void], "forged"
+    world.clock.advance(10_000_000)
+    world.revive()
+    assert codes(expired) == [void]
+
+
 def test_all_messages_of_many_change_their_time_at_once() -> None:
     """Revive does not stall on them."""
     world = world_of()

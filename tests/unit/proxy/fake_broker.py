@@ -179,7 +179,9 @@ class FakeBroker:
         self.calls.append(("Ack", request))
         response = pb.AckResponse()
         for handle in request.receipt_handles:
-            if self.open.pop(handle, None) is None:
+            if request.again and handle in self.acked:
+                response.results.add(code=Code.OK)
+            elif self.open.pop(handle, None) is None:
                 response.results.add(code=Code.INVALID_RECEIPT_HANDLE, error="no such handle")
             else:
                 self.acked.append(handle)
@@ -219,8 +221,11 @@ class FakeBroker:
 
     async def _dead_letter(self, call: Call, request: pb.DeadLetterRequest) -> pb.DeadLetterResponse:
         self.calls.append(("DeadLetter", request))
+        if request.again and request.receipt_handle in self.acked:
+            return pb.DeadLetterResponse()
         if self.open.pop(request.receipt_handle, None) is None:
             raise StatusError(Code.INVALID_RECEIPT_HANDLE, "no such handle")
+        self.acked.append(request.receipt_handle)
         return pb.DeadLetterResponse()
 
     async def _pull(self, call: Call, request: pb.PullRequest) -> pb.PullResponse:

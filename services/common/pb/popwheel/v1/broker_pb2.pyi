@@ -290,8 +290,11 @@ class AckRequest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     RECEIPT_HANDLES_FIELD_NUMBER: _builtins.int
+    AGAIN_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
+    again: _builtins.bool
+    """What has become of an earlier try is not known: handles that are void because they were acknowledged are well."""
     @_builtins.property
     def receipt_handles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -300,10 +303,11 @@ class AckRequest(_message.Message):
         group: _builtins.str = ...,
         topic: _builtins.str = ...,
         receipt_handles: _abc.Iterable[_builtins.str] | None = ...,
+        again: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "receipt_handles", b"receipt_handles", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "group", b"group", "receipt_handles", b"receipt_handles", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -529,19 +533,23 @@ class DeadLetterRequest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     RECEIPT_HANDLE_FIELD_NUMBER: _builtins.int
+    AGAIN_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     receipt_handle: _builtins.str
+    again: _builtins.bool
+    """As in AckRequest."""
     def __init__(
         self,
         *,
         group: _builtins.str = ...,
         topic: _builtins.str = ...,
         receipt_handle: _builtins.str = ...,
+        again: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "receipt_handle", b"receipt_handle", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "group", b"group", "receipt_handle", b"receipt_handle", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,30 @@
+"""What is remembered of acknowledgements, and how much."""
+
+from services.broker.pop.ack_memory import CHECK_POINTS_MAX, AckMemory
+from services.broker.pop.check_point import CheckPoint
+from services.common.receipt import FROM_TOPIC
+
+
+def check_point(number: int, *offsets: int) -> CheckPoint:
+    return CheckPoint(number, "g", "t", FROM_TOPIC, 0, offsets[0], offsets[-1] + 1, 0, 1000, 1000, 0, offsets)
+
+
+def test_messages_are_known_one_by_one() -> None:
+    memory = AckMemory()
+    given = check_point(8, 3, 5, 9)
+    memory.note(given, 0b001)
+    memory.note(given, 0b100)
+    assert [memory.has(8, offset) for offset in (3, 5, 9, 4)] == [True, False, True, False]
+    assert not memory.has(9, 3)
+
+
+def test_only_the_latest_are_known() -> None:
+    memory = AckMemory()
+    for number in range(CHECK_POINTS_MAX):
+        memory.note(check_point(number, 0, 1), 1)
+    memory.note(check_point(0, 0, 1), 2)
+    for number in range(100):
+        memory.note(check_point(CHECK_POINTS_MAX + number, 0), 1)
+    assert len(memory) == CHECK_POINTS_MAX
+    assert memory.has(0, 0), "what was added to stays for as long as what is new"
+    assert [memory.has(number, 0) for number in (1, 100, 101)] == [False, False, True]
