@@ -144,7 +144,7 @@ class Checker:
             return  # `Timers` looks after those
         if not any(copy.offset == sent.offset for copy in copies):
             disaster = self._history.lost_by(sent.began_s, sent.position)
-            if self._swarm.options.broker.flush == "async" and disaster is not None and not copies:
+            if self._swarm.is_lossy and disaster is not None and not copies:
                 verdict.excused.append(message_id)
                 age_s = disaster.time_s - sent.ended_s
                 if age_s > loss_s_max(self._swarm) and "slow device" not in self._swarm.faults:
@@ -174,7 +174,7 @@ class Checker:
             known = at.setdefault(place, (delivery.message_id, delivery.got_s, delivery.position))
             if known[0] == delivery.message_id:
                 continue
-            if self._swarm.options.broker.flush == "async" and self._history.lost_by(delivery.got_s, delivery.position):
+            if self._swarm.is_lossy and self._history.lost_by(delivery.got_s, delivery.position):
                 continue
             self._verdict.broke("S3", f"{place} was {delivery.message_id} at {delivery.got_s:.6f} and is {known[0]}")
 
@@ -347,7 +347,8 @@ class Checker:
 
 def loss_s_max(swarm: Swarm) -> float:
     """How old an acknowledged send may be that a disaster takes with flush=async."""
-    return swarm.options.broker.flush_interval_ms / 1000 + _SYNCS_AT_ONCE * swarm.sync_s_max + _DOWN_S
+    own_s = swarm.options.broker.flush_interval_ms / 1000 + _SYNCS_AT_ONCE * swarm.sync_s_max + _DOWN_S
+    return own_s + swarm.deposed_s_max
 
 
 def _pairs(settled: list[Settling]) -> Iterable[tuple[Settling, Settling]]:

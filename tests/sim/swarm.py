@@ -71,6 +71,16 @@ class Swarm:
     delay_s_max: float
     auto_created: bool = field(default=False)
 
+    @property
+    def is_lossy(self) -> bool:
+        """Whether a disaster may take what was acknowledged a moment ago."""
+        return self.options.broker.flush == "async"
+
+    @property
+    def deposed_s_max(self) -> float:
+        """How long a master may acknowledge what the next one will not have."""
+        return 0.0
+
     def random(self, purpose: str) -> random.Random:
         """A random source for one purpose, so that one more draw here changes nothing there."""
         return random.Random(f"{self.seed}/{purpose}")

@@ -278,7 +278,7 @@ class Timers:
 
     def _may_be_lost(self, began_s: float, position: int) -> bool:
         """Whether a disaster may have taken what was answered then."""
-        lossy = self._swarm.options.broker.flush == "async"
+        lossy = self._swarm.is_lossy
         return lossy and self._history.lost_by(began_s, position) is not None
 
     def compare(self, what: str, state: TimerSnapshot, now_ms: int) -> None:

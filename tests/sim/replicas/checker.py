@@ -34,8 +34,7 @@ class GroupChecker(Checker):
         if sent.due_ms or any(copy.offset == sent.offset for copy in copies):
             return
         verdict = self._verdict
-        is_lossy = not self._draw.is_safe or self._draw.options.broker.flush == "async"
-        if is_lossy and self._history.lost_by(sent.began_s, sent.position) is not None:
+        if self._draw.is_lossy and self._history.lost_by(sent.began_s, sent.position) is not None:
             verdict.excused.append(message_id)
             return
         verdict.lost.append(message_id)

@@ -5,12 +5,14 @@ only while another replica of the sync-state set holds the same for certain, and
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from services.common.errors import CorruptDataError, StatusError
+from services.rpc.service import Call
 from services.rpc.status import RpcError
 from tests.harness.memory_disk import CrashKind
 from tests.sim.cluster.machine import Machine
@@ -113,6 +115,7 @@ class Faults:
             "controllers away": self._take_controllers,
             "store away": self._take_store,
             "lost answers of the store": self._lose_answers,
+            "old checkpoint": self._repeat_checkpoint,
             "switchover": self._switch,
             "slow device": self._slow_down,
             "disk full": self._fill,
@@ -237,6 +240,19 @@ class Faults:
 
         process.spawn(ask())
 
+    async def _repeat_checkpoint(self) -> None:
+        """What a controller sent that stood still since, or does not lead any more, arrives at a replica."""
+        machine, seen = self._some(), self._world.watch.checkpoints
+        if not seen or machine.program is None or machine.process is None or not machine.serving:
+            return
+        given, checkpoints = self._chance.choice(seen), machine.program.app.checkpoints
+
+        async def store() -> None:
+            with contextlib.suppress(StatusError):
+                await checkpoints.store(Call("", {}, None, ""), given)
+
+        machine.process.spawn(store())
+
     # Ways
 
     async def _cut(self) -> None:
@@ -348,6 +364,7 @@ class Faults:
             self._world.crash(machine)
             machine.disk.wipe()
             self._wiped = number
+            self._world.watch.wiped(number)
             self._world.trace.add("fault", "wiped", number)
 
     def _is_whole(self) -> bool:

@@ -289,11 +289,9 @@ class _Run:
             if machine.program is not None:
                 self._end[number] = _Held(machine.program.app.core, machine.clock.wall_ms())
         if not self.swarm.is_safe:
-            # A new master may lack what its predecessor had answered, if that lay behind the epoch's beginning.
-            for epoch, _, time_s in world.watch.epochs[1:]:
-                starts = [each.position for each in master.program.app.files.epochs if each.epoch >= epoch]
-                if starts:
-                    self.history.disasters.append(Disaster(time_s, "power", min(starts)))
+            # A new master lacks what its predecessor had answered, also later, behind where the epoch begins.
+            starts = [each.position for each in master.program.app.files.epochs][1:]
+            self.history.disasters += [Disaster(world.loop.time(), "power", start) for start in starts]
 
     def judge(self) -> Verdict:
         """Hold everything that was seen against the invariants."""

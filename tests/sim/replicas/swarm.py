@@ -32,6 +32,7 @@ FAULTS = {
     "controllers away": 3,
     "store away": 3,
     "lost answers of the store": 2,
+    "old checkpoint": 5,
     "switchover": 8,
     "slow device": 3,
     "disk full": 3,
@@ -62,6 +63,16 @@ class GroupSwarm(Swarm):
     def is_safe(self) -> bool:
         """Whether nothing acknowledged may be lost, whatever happens to less than all copies."""
         return self.options.broker.replication.ack_mode == "sync_state_set"
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether a disaster may take what was acknowledged a moment ago."""
+        return self.options.broker.flush == "async" or not self.is_safe
+
+    @property
+    def deposed_s_max(self) -> float:
+        """How long a master may acknowledge what the next one will not have: as long as it hears nothing of it."""
+        return 0.0 if self.is_safe else float("inf")
 
     def describe(self) -> str:
         """In one line."""

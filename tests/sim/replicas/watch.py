@@ -1,9 +1,11 @@
 """Looks on from outside: who writes in which epoch, what is confirmed, which steps the group's state takes."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions
+from services.common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint
 from services.controller.documents import Document
 from services.proxy.app import ProxyApp
 from tests.sim.cluster.programs import Place
@@ -29,6 +31,8 @@ class Watch:
         """When each record was appended by a master, by its position: its wall clock, and virtual time."""
         self.epochs: list[tuple[int, int, float]] = []
         """Each mastership by the store: epoch, number, when."""
+        self.checkpoints: list[ReplicaCheckpoint] = []
+        """All that were sent to slaves."""
         self.doubts: list[float] = []
         """When a proxy took a void handle for one that its own first try had voided, and said OK."""
         self.unclean = False
@@ -53,8 +57,46 @@ class Watch:
             self._living[number] = (app, place)
             self._compared.pop(number, None)
             self._watch_appends(number, app, place)
+            self._watch_what_comes(number, app)
+            self._watch_checkpoints(number, app)
 
         return watch
+
+    def _watch_what_comes(self, number: int, app: BrokerApp) -> None:
+        files = app.files
+        append_raw = files.append_raw
+
+        def appended(position: int, data: bytes) -> None:
+            append_raw(position, data)
+            following = app.following
+            if following is not None and files.epochs.latest > following.epoch:
+                self._broke(
+                    "S5",
+                    f"replica {number} took records of epoch {files.epochs.latest}, though it follows epoch "
+                    f"{following.epoch}",
+                )
+
+        files.append_raw = appended  # type: ignore[method-assign]
+
+    def _watch_checkpoints(self, number: int, app: BrokerApp) -> None:
+        file = app.checkpoints.file
+        store = file.store
+
+        async def stored(given: ReplicaCheckpoint) -> bool:
+            self.checkpoints.append(given)
+            is_new = await store(given)
+            latest = (file.held.latest.epoch, file.held.latest.version)
+            before = self._checkpoints.get(number, (0, 0))
+            if latest < before:
+                self._broke("C4", f"replica {number} holds checkpoint {latest} after {before}")
+            self._checkpoints[number] = latest
+            return is_new
+
+        file.store = stored  # type: ignore[method-assign]
+
+    def wiped(self, number: int) -> None:
+        """A replica has another, empty volume."""
+        self._checkpoints.pop(number, None)
 
     def _watch_appends(self, number: int, app: BrokerApp, place: Place) -> None:
         log = app.files.log
@@ -79,14 +121,16 @@ class Watch:
 
     def proxy(self, app: ProxyApp) -> None:
         """Looks at a proxy before it starts."""
-        already_done = app.metrics.failover.already_done
+        already_done: Any = getattr(app.metrics.failover, "already_done", None)
+        if already_done is None:
+            return
         count = already_done.inc
 
         def noted() -> None:
             self.doubts.append(self._loop.time())
             count()
 
-        already_done.inc = noted  # type: ignore[method-assign, assignment]
+        already_done.inc = noted
 
     def group_changed(self, old: Document | None, new: Document) -> None:
         """The stored state of the group has taken a step (C1, S5)."""
