@@ -102,6 +102,7 @@ class MessageStore:
         self.queues: dict[QueueName, ConsumeQueue] = {}
         self.epoch = 1
         self.confirmed_position = 0
+        self._begins_with_gap = False
 
     def put(self, records: Sequence[Record]) -> Appended:
         """Append records in their order, in one write.
@@ -341,6 +342,7 @@ class MessageStore:
         if begin < checkpoint.position:
             for queue in self.queues.values():
                 queue.load(0, 0)
+        self._begins_with_gap = checkpoint.position < self.log.start_position
         self.confirmed_position = max(begin, self.log.start_position)
         return self.confirmed_position
 
@@ -351,7 +353,7 @@ class MessageStore:
             CorruptDataError: it does not go on with its queue.
         """
         queue = self.ensure_queue((found.topic, found.queue_id))
-        if queue.max_offset == 0 and found.queue_offset > 0:
+        if found.queue_offset > queue.max_offset and (queue.max_offset == 0 or self._is_in_gap(queue)):
             queue.begin_at(found.queue_offset)
         if found.queue_offset != queue.max_offset:
             raise CorruptDataError(
@@ -362,6 +364,10 @@ class MessageStore:
         self.confirmed_position = found.position + found.length
         if found.kind == RecordKind.FORGET_TOPIC:
             self.forget_topic(found.payload.decode())
+
+    def _is_in_gap(self, queue: ConsumeQueue) -> bool:
+        """Whether what a queue goes on with may have been deleted by a retention that was ahead of the checkpoint."""
+        return self._begins_with_gap and queue.min_offset == queue.max_offset
 
     def loaded(self, checkpoint: StoreCheckpoint) -> None:
         """All that a checkpoint covers has been taken up."""
