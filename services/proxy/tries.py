@@ -94,12 +94,14 @@ class SendTries:
     Args:
         only: the one place that it may go to, where its order would be lost in any other.
         doubted: the place where it may be stored already.
+        left: the place where it may be stored already, if that group has left since: it may come back with all it had.
         in_doubt: whether it may be stored already, there or at a group that has left since.
         past: groups that it has tried and that certainly did not store it.
     """
 
     only: Place | None = None
     doubted: Place | None = None
+    left: Place | None = None
     in_doubt: bool = False
     past: set[str] = field(default_factory=set)
 
@@ -146,7 +148,12 @@ class SendTries:
         return Step.WAIT
 
     def look(self, names: Collection[str]) -> None:
-        """See whether the group where it may be stored is still there: when it is gone for good, others may take it."""
+        """See whether the group where it may be stored is still there: while it is gone, others may take it.
+
+        When it is back before another may have stored it, it is asked there again.
+        """
         if self.doubted is not None and self.doubted[0] not in names:
             self.past.add(self.doubted[0])
-            self.doubted = None
+            self.doubted, self.left = None, self.doubted
+        elif self.doubted is None and self.left is not None and self.left[0] in names:
+            self.doubted, self.left = self.left, None

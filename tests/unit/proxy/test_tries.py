@@ -52,6 +52,16 @@ def test_a_bound_send_waits_where_it_belongs() -> None:
     assert tries.place == ("a", 3), "also when its group is gone"
 
 
+def test_a_send_in_doubt_goes_back_to_a_group_that_was_gone_for_a_moment() -> None:
+    """All its replicas may die at once and come back with what they had: without `again` it would be stored twice."""
+    tries = SendTries()
+    tries.failed(("a", 3), Fault.IN_DOUBT, ("a",), (), ())
+    tries.look(())
+    assert (tries.doubted, tries.place) == (None, None), "others may take it"
+    tries.look(("a",))
+    assert (tries.doubted, tries.place) == (("a", 3), ("a", 3))
+
+
 faults = st.sampled_from(Fault)
 groups = st.frozensets(st.sampled_from(GROUPS))
 
