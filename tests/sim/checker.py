@@ -296,17 +296,11 @@ class Checker:
                 if ended.outcome == "ok" and later.receipt == ended.receipt and later.outcome == "ok":
                     if ended.kind == "forged" or self._history.lost_by(ended.began_s, ended.position):
                         continue
-                    if self._was_in_doubt(later):
-                        continue
                     self._verdict.broke(
                         "P7",
                         f"{key[1]}: the handle was good for {ended.kind} at {ended.ended_s:.6f} and again for "
                         f"{later.kind} at {later.ended_s:.6f}",
                     )
-
-    def _was_in_doubt(self, settling: Settling) -> bool:
-        """Whether the OK may only say that the handle is void, and that nobody can tell by what."""
-        return False
 
     def _check_polls(self) -> None:
         """L1: no poll outlives its deadline, and none ends empty-handed beside a message that it could have had."""

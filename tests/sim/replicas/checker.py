@@ -1,9 +1,7 @@
 """Holds a run of a broker group against the invariants of RELIABILITY 2.2."""
 
-from collections.abc import Sequence
-
 from tests.sim.checker import Checker
-from tests.sim.history import History, Sent, Settling
+from tests.sim.history import History, Sent
 from tests.sim.replicas.swarm import GroupSwarm
 from tests.sim.stored import StoredMessage
 
@@ -15,7 +13,6 @@ class GroupChecker(Checker):
         swarm: what was drawn.
         history: what clients saw.
         stored: all messages that are in the log in the end, in its order.
-        doubts: when a proxy took a void handle for one that its own first try had voided.
     """
 
     def __init__(
@@ -23,11 +20,9 @@ class GroupChecker(Checker):
         swarm: GroupSwarm,
         history: History,
         stored: list[StoredMessage],
-        doubts: Sequence[float],
     ) -> None:
         super().__init__(swarm, history, stored, {})
         self._draw = swarm
-        self._doubts = doubts
         self._sent_twice = True
 
     def _check_acknowledged(self, message_id: str, sent: Sent, copies: list[StoredMessage]) -> None:
@@ -46,6 +41,3 @@ class GroupChecker(Checker):
 
     def _check_polls(self) -> None:
         """L1 is asked by the simulator of one server and by that of a cluster."""
-
-    def _was_in_doubt(self, settling: Settling) -> bool:
-        return any(settling.began_s <= doubt_s <= settling.ended_s for doubt_s in self._doubts)

@@ -308,7 +308,7 @@ class _Run:
         except CorruptDataError as error:
             self.verdict.broke("S7", f"in the end a log is damaged, and nobody has said so: {error}")
             return self.verdict
-        verdict = GroupChecker(swarm, self.history, messages, world.watch.doubts).judge()
+        verdict = GroupChecker(swarm, self.history, messages).judge()
         verdict.violations[:0] = self.verdict.violations
         for number in records:
             self._check_same(verdict, number, records)

@@ -1,13 +1,11 @@
 """Looks on from outside: who writes in which epoch, what is confirmed, which steps the group's state takes."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions
 from services.common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint
 from services.controller.documents import Document
-from services.proxy.app import ProxyApp
 from tests.sim.cluster.programs import Place
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
@@ -33,8 +31,6 @@ class Watch:
         """Each mastership by the store: epoch, number, when."""
         self.checkpoints: list[ReplicaCheckpoint] = []
         """All that were sent to slaves."""
-        self.doubts: list[float] = []
-        """When a proxy took a void handle for one that its own first try had voided, and said OK."""
         self.unclean = False
         """Whether an operator has allowed that acknowledged messages are lost."""
         self.rotten: Callable[[int], bool] = lambda number: False
@@ -118,19 +114,6 @@ class Watch:
             append(lengths, buffers)
 
         log.append = appended  # type: ignore[method-assign]
-
-    def proxy(self, app: ProxyApp) -> None:
-        """Looks at a proxy before it starts."""
-        already_done: Any = getattr(app.metrics.failover, "already_done", None)
-        if already_done is None:
-            return
-        count = already_done.inc
-
-        def noted() -> None:
-            self.doubts.append(self._loop.time())
-            count()
-
-        already_done.inc = noted
 
     def group_changed(self, old: Document | None, new: Document) -> None:
         """The stored state of the group has taken a step (C1, S5)."""

@@ -99,7 +99,7 @@ class GroupWorld:
 
     def _add_proxy(self, name: str) -> None:
         def make(place: Place) -> ProxyProgram:
-            return ProxyProgram(place, self.options.proxy, self.watch.proxy, None, self._addresses)
+            return ProxyProgram(place, self.options.proxy, lambda _: None, None, self._addresses)
 
         self.proxies[name] = self._machine(name, make)
 

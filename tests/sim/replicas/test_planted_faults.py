@@ -1,0 +1,108 @@
+"""A checker that never fails is broken: each fault that is planted here must be caught within a few seeds."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from services.broker.checkpoint_server import CheckpointServer
+from services.broker.replica.master_checkpoint import MasterCheckpoint
+from services.broker.replica.sync_state_set import SyncStateSet
+from services.broker.replica_store import ReplicaStore
+from services.broker.store.record import StoredRecord
+from services.broker.timer.delay import NONE
+from services.broker.timer.message_timer import MessageTimer
+from services.broker.timer.recovery import done_timer
+from services.controller import broker_group, group_policy
+from services.controller.broker_group import GroupState
+from services.controller.election import most_complete
+from tests.sim.replicas.run import run_seed
+
+SEEDS_MAX = 25
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def sends_are_acknowledged_before_the_slave_has_them(patch: pytest.MonkeyPatch) -> None:
+    """A master does not wait for its sync-state set, and does not say so."""
+    begin = SyncStateSet.__init__
+
+    def alone(self: SyncStateSet, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self._master_alone_acknowledges = True
+
+    patch.setattr(SyncStateSet, "__init__", alone)
+
+
+def a_master_is_elected_from_outside_the_set(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is there may become master."""
+
+    def elect(state: GroupState, reports: Any) -> int | None:
+        return most_complete(
+            {number: report for number, report in reports.items() if number != state.master} or reports
+        )
+
+    patch.setattr(group_policy, "elect", elect)
+    patch.setattr(broker_group, "_require", lambda holds, rule: None)
+
+
+def slaves_that_fall_silent_are_left_out_without_asking(patch: pytest.MonkeyPatch) -> None:
+    """A master that is cut off goes on by itself, though another one may have been chosen."""
+    disconnected = SyncStateSet.disconnected
+
+    def left_out(self: SyncStateSet, replica: int, now_ms: int) -> None:
+        disconnected(self, replica, now_ms)
+        self.members = self.members - {replica}
+        self._recount()
+
+    patch.setattr(SyncStateSet, "disconnected", left_out)
+
+
+def checkpoints_of_older_epochs_are_taken(patch: pytest.MonkeyPatch) -> None:
+    """A slave stores whatever checkpoint comes."""
+    patch.setattr(CheckpointServer, "_check", lambda self, request: None)
+    patch.setattr(MasterCheckpoint, "check", lambda self, given: None)
+
+
+def logs_are_not_cut_where_they_part(patch: pytest.MonkeyPatch) -> None:
+    """A deposed master keeps what no other has."""
+
+    async def keep(self: ReplicaStore, position: int) -> None:
+        """Cut nothing."""
+
+    patch.setattr(ReplicaStore, "cut", keep)
+
+
+def slaves_forget_what_has_fired(patch: pytest.MonkeyPatch) -> None:
+    """A slave does not note which delayed messages have fired."""
+    note = MessageTimer.note
+
+    def forget(self: MessageTimer, found: StoredRecord) -> None:
+        if not found.origin or found.topic.startswith("%") or done_timer(found) == NONE:
+            note(self, found)
+
+    patch.setattr(MessageTimer, "note", forget)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("plant", "numbers", "only"),
+    [
+        (sends_are_acknowledged_before_the_slave_has_them, {"S1", "S4"}, ("kill master", "pause slave")),
+        (a_master_is_elected_from_outside_the_set, {"S5", "S1"}, ("kill master", "pause slave", "wiped volume")),
+        (slaves_that_fall_silent_are_left_out_without_asking, {"S1", "S4"}, ("isolate", "master without slaves")),
+        (checkpoints_of_older_epochs_are_taken, {"C4"}, ("kill master", "old checkpoint")),
+        (logs_are_not_cut_where_they_part, {"S4", "L2", "E1"}, ("isolate", "master without slaves")),
+        (slaves_forget_what_has_fired, {"T2", "S6"}, ("kill master",)),
+    ],
+)
+def test_a_planted_fault_is_caught(
+    plant: Plant, numbers: set[str], only: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    settings = {"flush": "sync"}
+    for seed in range(SEEDS_MAX):
+        broken = {violation.split(":")[0] for violation in run_seed(seed, only, settings).violations}
+        if broken & numbers:
+            return
+    pytest.fail(f"{SEEDS_MAX} seeds have not noticed that {(plant.__doc__ or '').lower()}")
