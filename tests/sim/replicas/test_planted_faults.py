@@ -88,7 +88,11 @@ def slaves_forget_what_has_fired(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "numbers", "only"),
     [
-        (sends_are_acknowledged_before_the_slave_has_them, {"S1", "S4"}, ("kill master", "pause slave")),
+        (
+            sends_are_acknowledged_before_the_slave_has_them,
+            {"S1", "S4"},
+            ("master without slaves", "kill master", "power of master"),
+        ),
         (a_master_is_elected_from_outside_the_set, {"S5", "S1"}, ("kill master", "pause slave", "wiped volume")),
         (slaves_that_fall_silent_are_left_out_without_asking, {"S1", "S4"}, ("isolate", "master without slaves")),
         (checkpoints_of_older_epochs_are_taken, {"C4"}, ("kill master", "old checkpoint")),
