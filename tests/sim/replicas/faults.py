@@ -110,6 +110,7 @@ class Faults:
             "isolate": self._isolate,
             "master without controller": lambda: self._cut_master(world.controllers),
             "master without slaves": lambda: self._cut_master(each.name for each in world.slaves()),
+            "slaves without controller": self._cut_slaves,
             "break connections": self._break_connections,
             "bad ways": self._worsen_ways,
             "controllers away": self._take_controllers,
@@ -271,6 +272,13 @@ class Faults:
             there = [(master.name, other) for other in others]
             back = [(other, way) for way, other in there]
             await self._cut_for(self._chance.choice((there, back, there + back)))
+
+    async def _cut_slaves(self) -> None:
+        """Cut all slaves off from the controllers, but not from their master."""
+        slaves = [each.name for each in self._world.slaves()]
+        there = [(slave, controller) for slave in slaves for controller in self._world.controllers]
+        back = [(controller, slave) for slave, controller in there]
+        await self._cut_for(self._chance.choice((there, back, there + back)))
 
     async def _cut_for(self, ways: Iterable[tuple[str, str]]) -> None:
         network, seconds = self._world.network, self._chance.choice((0.2, 2.0, 5.0, 10.0))

@@ -27,6 +27,7 @@ FAULTS = {
     "isolate": 4,
     "master without controller": 4,
     "master without slaves": 4,
+    "slaves without controller": 4,
     "break connections": 5,
     "bad ways": 4,
     "controllers away": 3,

@@ -6,13 +6,16 @@ from typing import Any
 import pytest
 
 from services.broker.checkpoint_server import CheckpointServer
+from services.broker.replica.log_receiver import LogReceiver
 from services.broker.replica.master_checkpoint import MasterCheckpoint
+from services.broker.replica.replication_master import ReplicationMaster
 from services.broker.replica.sync_state_set import SyncStateSet
 from services.broker.replica_store import ReplicaStore
 from services.broker.store.record import StoredRecord
 from services.broker.timer.delay import NONE
 from services.broker.timer.message_timer import MessageTimer
 from services.broker.timer.recovery import done_timer
+from services.common.pb.popwheel.v1.broker_pb2 import LogChunk, ReplicateProgress
 from services.controller import broker_group, group_policy
 from services.controller.broker_group import GroupState
 from services.controller.election import most_complete
@@ -64,6 +67,25 @@ def checkpoints_of_older_epochs_are_taken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MasterCheckpoint, "check", lambda self, given: None)
 
 
+def nobody_looks_at_epochs(patch: pytest.MonkeyPatch) -> None:
+    """A slave takes what any master sends, and a master sends to any slave."""
+    check, heard = ReplicationMaster._check, LogReceiver._heard
+
+    def check_all_but_epochs(self: ReplicationMaster, first: ReplicateProgress) -> None:
+        same = ReplicateProgress()
+        same.CopyFrom(first)
+        same.epoch = self._epoch
+        check(self, same)
+
+    def hear_all(self: LogReceiver, chunk: LogChunk) -> None:
+        epoch, chunk.epoch = chunk.epoch, self._slave.epoch
+        heard(self, chunk)
+        chunk.epoch = epoch
+
+    patch.setattr(ReplicationMaster, "_check", check_all_but_epochs)
+    patch.setattr(LogReceiver, "_heard", hear_all)
+
+
 def logs_are_not_cut_where_they_part(patch: pytest.MonkeyPatch) -> None:
     """A deposed master keeps what no other has."""
 
@@ -95,6 +117,7 @@ def slaves_forget_what_has_fired(patch: pytest.MonkeyPatch) -> None:
         ),
         (a_master_is_elected_from_outside_the_set, {"S5", "S1"}, ("kill master", "pause slave", "wiped volume")),
         (slaves_that_fall_silent_are_left_out_without_asking, {"S1", "S4"}, ("isolate", "master without slaves")),
+        (nobody_looks_at_epochs, {"S5", "S4"}, ("kill master", "slaves without controller")),
         (checkpoints_of_older_epochs_are_taken, {"C4"}, ("kill master", "old checkpoint")),
         (logs_are_not_cut_where_they_part, {"S4", "L2", "E1"}, ("isolate", "master without slaves")),
         (slaves_forget_what_has_fired, {"T2", "S6"}, ("kill master",)),
