@@ -6,14 +6,23 @@ delivery was first.
 
 from services.common import recall_handle
 from services.common.cluster import ClusterView
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.apache.rocketmq.v2.service_pb2 import RecallMessageRequest, RecallMessageResponse
 from services.common.pb.popwheel.v1.broker_pb2 import RecallRequest
-from services.proxy.reaching import Reaching
+from services.proxy.reaching import Reaching, RefusedAgainError
 from services.proxy.resources import full_name
 from services.proxy.statuses import OK
 from services.proxy.validation import check_sendable, check_topic_name
 from services.rpc.methods import RECALL
 from services.rpc.service import Call
+
+_OVER = (Code.PRECONDITION_FAILED, Code.MESSAGE_NOT_FOUND)
+"""What a master says of a message whose time has come, be it that it was delivered or that it was taken back."""
+_CANNOT_TELL = (
+    "an earlier try had no answer, and the message's delivery time has come, so it can't be told whether it was taken "
+    "back or is being delivered"
+)
 
 
 class Recalling:
@@ -33,7 +42,8 @@ class Recalling:
 
         Raises:
             StatusError: ILLEGAL_TOPIC; BAD_REQUEST: the handle was not given out for this topic; HA_NOT_AVAILABLE: its
-                broker is away; PRECONDITION_FAILED: it is too late; MESSAGE_NOT_FOUND: there is no such message.
+                broker is away; PRECONDITION_FAILED: it is too late; MESSAGE_NOT_FOUND: there is no such message;
+                PROXY_TIMEOUT: it is too late now, but an earlier try that had no answer may have been in time.
         """
         topic = full_name(request.topic)
         check_sendable(topic)
@@ -45,5 +55,10 @@ class Recalling:
             # Whoever shows a good handle may try again when its broker is back; with another there is no point.
             recall_handle.decode(self._view.receipt_key, topic, handle)
         asked = RecallRequest(topic=topic, recall_handle=handle)
-        answer, _ = await self._reaching.call(broker, RECALL, asked, call.deadline)
+        try:
+            answer, _ = await self._reaching.call(broker, RECALL, asked, call.deadline)
+        except RefusedAgainError as refusal:
+            if refusal.code not in _OVER:
+                raise
+            raise StatusError(Code.PROXY_TIMEOUT, _CANNOT_TELL) from refusal
         return RecallMessageResponse(status=OK, message_id=answer.message_id)

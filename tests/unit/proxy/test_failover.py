@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from services.common import recall_handle
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -14,6 +15,8 @@ from services.common.put import MessageRun
 from services.proxy import protocol
 from services.proxy.brokers import PARTING_S
 from services.rpc.methods import PUT
+from tests.unit.proxy.fake_broker import Timer
+from tests.unit.proxy.fake_controller import KEY
 from tests.unit.proxy.replicas import Groups, groups
 from tests.unit.proxy.test_sending_many import codes
 from tests.unit.proxy.virtual import arrive, now, run
@@ -290,6 +293,22 @@ def test_an_ack_in_doubt_that_the_broker_knows_nothing_of_stays_in_doubt() -> No
             assert answer.status.code == Code.PROXY_TIMEOUT
             assert "can't be told" in answer.entries[0].status.message
             assert (await w.ack(handle)).status.code == Code.INVALID_RECEIPT_HANDLE, "nothing is in doubt now"
+
+    run(scenario())
+
+
+def test_a_recall_in_doubt_of_a_message_whose_time_has_come_stays_in_doubt() -> None:
+    async def scenario() -> None:
+        async with groups("a") as w:
+            handle = recall_handle.encode(KEY, "orders", "a", 0, 2_000_000_000_000, "m")
+            w.logs["a"].timers[handle] = Timer("orders", 2_000_000_000_000, d.Message())
+            request = pb.RecallMessageRequest(topic=d.Resource(name="orders"), recall_handle=handle)
+            w.replicas["a"][0].answers_lost = 1
+            answer = await w.channel.call(protocol.RECALL_MESSAGE, request, metadata=CLIENT)
+            assert answer.status.code == Code.PROXY_TIMEOUT, "the first try has taken it back"
+            assert "can't be told" in answer.status.message
+            answer = await w.channel.call(protocol.RECALL_MESSAGE, request, metadata=CLIENT)
+            assert answer.status.code == Code.MESSAGE_NOT_FOUND, "nothing was in doubt"
 
     run(scenario())
 
