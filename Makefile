@@ -34,9 +34,10 @@ run: setup ## Start Popwheel on this machine: data in ./data, gRPC on 8081, HTTP
 test: setup ## Run all default tests, folder by folder, and print how long each took
 	@$(BIN)/python tools/run_tests.py
 
-sim: setup ## Run the simulators of one server and of a cluster over SEEDS seeds each from FIRST_SEED on, JOBS at a time
+sim: setup ## Run the simulators of one server, of a cluster and of a broker group over SEEDS seeds each from FIRST_SEED on, JOBS at a time
 	@$(BIN)/python -m tests.sim --seeds $(FIRST_SEED):$$(($(FIRST_SEED) + $(SEEDS))) --jobs $(JOBS); one=$$?; \
-	$(BIN)/python -m tests.sim.cluster --seeds $(FIRST_SEED):$$(($(FIRST_SEED) + $(SEEDS))) --jobs $(JOBS) && exit $$one
+	$(BIN)/python -m tests.sim.cluster --seeds $(FIRST_SEED):$$(($(FIRST_SEED) + $(SEEDS))) --jobs $(JOBS); many=$$?; \
+	$(BIN)/python -m tests.sim.replicas --seeds $(FIRST_SEED):$$(($(FIRST_SEED) + $(SEEDS))) --jobs $(JOBS) && [ $$one = 0 ] && [ $$many = 0 ]
 
 lint: setup ## Check format, style and types
 	$(BIN)/ruff format --check .

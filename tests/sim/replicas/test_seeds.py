@@ -12,7 +12,7 @@ import pytest
 
 from tests.sim.replicas.run import run_seed
 
-SEEDS = range(1_000_000, 1_000_000 + 15)
+SEEDS = range(1_000_000, 1_000_000 + 12)
 JOBS = 1
 FAILING_SEEDS = Path(__file__).with_name("failing_seeds.txt")
 
