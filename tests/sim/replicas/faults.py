@@ -65,7 +65,6 @@ class Faults:
         self.count = 0
         world.on_failure = self._excused
         world.watch.rotten = lambda number: any(flip.number == number for flip in self._flips)
-        world.is_troubled = lambda: not self.is_healed
 
     async def run(self) -> None:
         """Strike until cancelled."""

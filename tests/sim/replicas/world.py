@@ -67,8 +67,6 @@ class GroupWorld:
         self.proxies: dict[str, Machine[ProxyProgram]] = {}
         self.on_failure: Callable[[int, Exception | None], bool] = lambda number, error: False
         """Told when a replica cannot go on; whether there is an excuse."""
-        self.is_troubled: Callable[[], bool] = lambda: False
-        """Whether the store may be away."""
         for number in range(controllers):
             self._add_controller(f"controller-{number}")
         for number in range(replicas):
@@ -184,7 +182,7 @@ class GroupWorld:
         """A process cannot start, or go on: it ends, and is started again by who looks after it."""
         self.trace.add(machine.name, "failed", finding)
         number = next((number for number, each in self.replicas.items() if each is machine), -1)
-        is_store_away = number < 0 and isinstance(error, OSError) and self.is_troubled()
+        is_store_away = number < 0 and isinstance(error, OSError)  # its answer may have been lost before all was healed
         if not is_store_away and not self.on_failure(number, error):
             self.findings.append(finding)
         self.loop.outside(0, self.crash, machine)
