@@ -161,6 +161,8 @@ class Faults:
             machine.clock.offset_ms = 0
             machine.disk.sync_s_max = self._swarm.sync_s_max
             machine.disk.fill(1 << 40)
+            if machine.process_disk is not None:
+                machine.process_disk.die_at_operation = -1
             machine.resume()
 
     def restore(self) -> None:
