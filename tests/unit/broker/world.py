@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from services.broker import checkpoint as checkpoint_file
 from services.broker.checkpoint import Checkpoint
 from services.broker.core import BrokerCore
-from services.broker.options import BrokerOptions, LogOptions, PopOptions
+from services.broker.options import BrokerOptions, LogOptions, PopOptions, TimerOptions
 from services.broker.pop.check_point import CheckPoint
 from services.broker.store.consume_queue import Entry
 from services.broker.store.message_store import StoreCheckpoint
@@ -28,6 +28,7 @@ KEY = b"key of the tests"
 OPTIONS = BrokerOptions(
     log=LogOptions(segment_bytes=4096, queue_entries_per_file=16, queue_entries_in_memory=4),
     pop=PopOptions(buffer_check_points_max=5, rewrite_after_records=16),
+    timer=TimerOptions(slots=1024, roll_window_ms=500_000),  # a whole wheel takes longer to make than all else here
 )
 INVISIBLE_MS = 30_000
 
