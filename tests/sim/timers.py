@@ -198,9 +198,9 @@ class Timers:
     def _judge_timer(self, timer: _Timer, now_ms: int) -> None:
         verdict, due_ms, what = self._verdict, timer.delay.due_ms, timer.message_id
         for fired in timer.fired:
-            wall_ms, at_s = self._appends[fired.position]
-            if wall_ms < due_ms:
-                verdict.broke("T1", f"{what} was due at {due_ms} and was delivered at {wall_ms}")
+            appended = self._appends.get(fired.position)  # none: the process died in the middle of the write
+            if appended is not None and appended[0] < due_ms:
+                verdict.broke("T1", f"{what} was due at {due_ms} and was delivered at {appended[0]}")
             if (fired.topic, fired.queue_id, fired.payload, fired.system_properties) != (
                 timer.delay.topic,
                 timer.delay.queue_id,
@@ -208,7 +208,8 @@ class Timers:
                 timer.record.system_properties,
             ):
                 verdict.broke("S1", f"{what} was delivered to another place, or with other bytes")
-            self._judge_lateness(timer, at_s)
+            if appended is not None and timer.record.position in self._appends:
+                self._judge_lateness(timer, appended[1])
         if len(timer.fired) > 1:
             verdict.broke("T2", f"{what} was delivered {len(timer.fired)} times: {_places(timer.fired)}")
         if timer.recalled and timer.fired:
