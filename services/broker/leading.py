@@ -133,7 +133,8 @@ class Leading:
             statistics,
             lambda: disk_watch.is_full(core.store.log.end_position),
             self.reviver.due_changed,
-            TimerServer(core.timer, core.store, self.flusher, view, options.name, clock, timer_statistics),
+            TimerServer(core.timer, core.store, self.flusher, view, options.name, clock, timer_statistics, repair),
+            repair,
             self._has_enough_replicas if options.replication.min_in_sync_replicas > 1 else None,
         )
 
@@ -212,7 +213,8 @@ class Leading:
         await self.replication.stop()
         await self.flusher.abandon()
         self.core.store.on_append = None
-        self.flusher.depose(leads_no_more(self._options.name))
+        self.core.store.ended = leads_no_more(self._options.name)
+        self.flusher.depose(self.core.store.ended)
 
     async def _end_tasks(self) -> None:
         await self._pause()

@@ -207,6 +207,90 @@ async def test_a_record_that_is_met_damaged_is_mended_and_given_out() -> None:
         assert first.log_bytes() == second.log_bytes()
 
 
+async def test_a_send_that_is_tried_again_has_what_it_meets_damaged_mended() -> None:
+    async with group_of(2) as world:
+        first, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        for number in range(10):
+            await world.put(b"body-%d" % number)
+        for number in (4, 7):
+            damage(first, b"body-%d" % number)
+        assert (await world.put(b"body-4", again=True)).queue_offset == 4
+        assert (await world.put(b"body-10", again=True)).queue_offset == 10
+        await world.in_sync(0, 1)
+        assert first.log_bytes() == second.log_bytes()
+
+
+async def test_a_send_that_is_tried_again_is_refused_if_damage_hides_what_is_there() -> None:
+    async with group_of(1) as world:
+        await world.lead(0)
+        for number in range(10):
+            await world.put(b"body-%d" % number)
+        damage(world.members[0], b"body-4")
+        end = world.members[0].end
+        refused = await world.put(b"body-7", again=True)
+        assert refused.code == Code.INTERNAL_ERROR
+        assert "can't be told" in refused.error
+        assert world.members[0].end == end
+        assert (await world.put(b"body-10")).code == Code.OK
+
+
+async def test_a_recall_has_a_damaged_record_mended_and_is_decided_then() -> None:
+    async with group_of(2) as world:
+        first, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        due_ms = world.clock.wall_ms() + 60_000
+        handles = [
+            (await world.put(b"body-%d" % number, topic="later", due_ms=due_ms)).recall_handles[0]
+            for number in range(5)
+        ]
+        damage(first, b"body-2")
+        request = pb.RecallRequest(topic="later", recall_handle=handles[2])
+        await world.channel.call(methods.RECALL, request)
+        await world.in_sync(0, 1)
+        assert first.log_bytes() == second.log_bytes()
+        damage(first, b"body-3")
+        await second.stop()
+        await until(lambda: list(world.group.sync_state_set) == [0])
+        with pytest.raises(StatusError, match="checksum") as refused:
+            await world.channel.call(methods.RECALL, pb.RecallRequest(topic="later", recall_handle=handles[3]))
+        assert refused.value.code == Code.INTERNAL_ERROR
+
+
+async def test_a_recall_whose_record_is_mended_as_another_takes_the_lead_writes_nothing() -> None:
+    async with group_of(2) as world:
+        first, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        due_ms = world.clock.wall_ms() + 60_000
+        handle = (await world.put(b"body", topic="later", due_ms=due_ms)).recall_handles[0]
+        await world.in_sync(0, 1)
+        damage(first, b"body")
+        asked, answer = asyncio.Event(), asyncio.Event()
+        repair = first.alive.repairer.repair
+
+        async def slow_repair(position: int) -> bool:
+            asked.set()
+            await answer.wait()
+            return await repair(position)
+
+        first.alive.repairer.repair = slow_repair  # type: ignore[method-assign]
+        recalling = asyncio.create_task(
+            world.channel.call(methods.RECALL, pb.RecallRequest(topic="later", recall_handle=handle))
+        )
+        await asked.wait()
+        await world.lead(1)
+        await until(lambda: first.alive.leading is None)
+        answer.set()
+        with pytest.raises(StatusError) as doubt:
+            await recalling
+        assert doubt.value.code == Code.SLAVE_PERSISTENCE_TIMEOUT
+        await world.in_sync(0, 1)
+        assert first.log_bytes() == second.log_bytes()
+
+
 async def test_a_record_that_a_new_master_finds_damaged_is_mended() -> None:
     async with group_of(3) as world:
         _, second, third = world.members
