@@ -7,6 +7,7 @@ import pytest
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from services.rpc import methods
 from tests.unit.broker.group_world import Member, group_of, until
 
@@ -353,6 +354,25 @@ async def test_what_was_folded_of_a_cut_end_is_made_anew() -> None:
         assert first.log_bytes() == second.log_bytes()
         await world.lead(0)
         assert sorted(await world.pop()) == [b"both", b"new 0", b"new 1", b"new 2"]
+
+
+async def test_what_was_not_confirmed_by_others_is_not_folded_at_the_start() -> None:
+    """Also by one that was alone in the set: it may have grown since, and another may have been elected."""
+    async with group_of(2, checkpoint_interval_ms=600_000) as world:
+        first, second = world.members
+        await second.stop()
+        await world.lead(0)
+        for number in range(10):
+            await world.put(b"%d" % number)
+        await first.kill()
+        heard, world.group = world.group, BrokerGroup()
+        await first.start()
+        files = first.alive.files
+        assert list(first.alive.group.sync_state_set) == [0]
+        assert files.confirmed_position == files.saved_position < files.end_position
+        world.group = heard
+        await world.lead(0)
+        assert len(await world.pop()) == 10
 
 
 async def test_all_die_and_come_back() -> None:
