@@ -318,12 +318,14 @@ class Leading:
 
     async def _mend(self) -> None:
         """Have damaged records that calls have met mended by another replica, and give them out then (S7)."""
-        damaged = self.core.store.log.damaged
-        mended = [position for position in sorted(damaged) if await self._repair(position)]
-        damaged.clear()
+        log = self.core.store.log
+        mended = {position for position in sorted(log.damaged) if await self._repair(position)}
+        left = {each for each in log.damaged - mended if log.start_position <= each < log.end_position}
+        log.damaged.intersection_update(left)  # tried again: who could help may have been away
         if mended:
-            self.core.popping.damaged.clear()  # what is damaged still is met again
+            self.core.damage_mended()
             self._damage_told.clear()
+            self.timer.arrived()
 
     async def _delete_expired_often(self) -> None:
         while True:
