@@ -208,6 +208,30 @@ async def test_a_record_that_is_met_damaged_is_mended_and_given_out() -> None:
         assert first.log_bytes() == second.log_bytes()
 
 
+async def test_what_is_met_damaged_while_nobody_can_help_is_mended_when_somebody_can() -> None:
+    """L2, T3: neither a queue nor a delayed message stands still for ever because the other replica was away."""
+    async with group_of(2, replication={"absence_ms_max": 100, "heartbeat_ms": 50}) as world:
+        first, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        await world.put(b"body-now")
+        await world.put(b"body-later", due_ms=world.clock.wall_ms() + 600)
+        await second.stop()
+        await until(lambda: list(world.group.sync_state_set) == [0])
+        damage(first, b"body-now")
+        damage(first, b"body-later")
+        assert await world.pop() == {}
+        await until(lambda: bool(first.alive.core.timer.state.damaged))
+        await second.start()
+        await world.in_sync(0, 1)
+        given: dict[bytes, str] = {}
+        async with asyncio.timeout(20):
+            while len(given) < 2:
+                given |= await world.pop()
+                await asyncio.sleep(0.01)
+        assert sorted(given) == [b"body-later", b"body-now"]
+
+
 async def test_a_send_that_is_tried_again_has_what_it_meets_damaged_mended() -> None:
     async with group_of(2) as world:
         first, second = world.members
