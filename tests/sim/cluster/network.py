@@ -330,6 +330,8 @@ class SimChannel:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await connection.opened
+            if connection.client.is_lost:  # lost in the moment it was made
+                raise RpcError(GrpcStatus.UNAVAILABLE, "the connection was lost as it was made")
         except (RpcError, TimeoutError) as error:
             self._last_failure = "it did not answer in time" if isinstance(error, TimeoutError) else str(error)
             self._next_attempt_s = self.network.loop.time() + self._back_off_s

@@ -9,6 +9,7 @@ import pytest
 
 from services.rpc.service import RAW, Call, Method, Service, Stream, StreamClosedError
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
+from tests.sim.cluster.connection import Connection
 from tests.sim.cluster.network import KEEPALIVE_S, Network, SimChannel
 from tests.sim.loop import SimLoop
 from tests.sim.process import MachineClock, Process
@@ -92,6 +93,23 @@ def test_calls_and_streams_are_answered() -> None:
         assert await ask(channel) == b"0"
         assert await talk(channel, [b"%d" % number for number in range(20)]) == [b"%d" % number for number in range(20)]
         assert two.ended == ["well"]
+
+    Two().run(work)
+
+
+def test_a_connection_that_is_lost_in_the_moment_it_is_made_is_made_again() -> None:
+    async def work(two: Two, channel: SimChannel) -> None:
+        opened = Connection._open
+
+        def opened_and_lost(connection: Connection) -> None:
+            opened(connection)
+            connection.client.lose(RpcError(GrpcStatus.UNAVAILABLE, "the other end has given the connection up"))
+
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(NotProcessedError, match="as it was made"):
+            patch.setattr(Connection, "_open", opened_and_lost)
+            await ask(channel)
+        await asyncio.sleep(0.1)
+        assert await ask(channel) == b"0"
 
     Two().run(work)
 
