@@ -85,7 +85,7 @@ class TimerFollowing:
         state = self._state
         unit = state.awaited.pop(timer, None)
         if unit is None:
-            slot_ms = max(state.curr_read_time_ms, slot_of(due_until_ms))
+            slot_ms = max(state.curr_read_time_ms, state.late_slot_ms, slot_of(due_until_ms))
             queue_end = state.commit_queue_offset + self._enqueue_lag()
             state.done[timer] = Done(found.position, topic, queue_end, slot_ms)
             return

@@ -200,6 +200,9 @@ class _Units:
                 raise TimerLogDamagedError("the timer log was written for a larger wheel")
             state.wheel.rebuild(units["slot_ms"], positions)
             self.met.update(units["position"][is_done].tolist())
+            late = units["slot_ms"][units["slot_ms"] > units["due_ms"]]
+            if len(late):
+                state.late_slot_ms = max(state.late_slot_ms, int(late.max()))
             self._count(units[~is_done & (units["flags"] & UnitFlag.TIMER != 0)])
             of_recalls = units[~is_done & (units["flags"] & UnitFlag.DELETE != 0)]
             recalls += [self._delay(unit) for unit in of_recalls]

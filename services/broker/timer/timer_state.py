@@ -181,6 +181,8 @@ class TimerState:
         """The second that entries are put in now."""
         self.curr_read_time_ms = 0
         """The slot that is being read; what is due in it, or was before, is put into it as it comes."""
+        self.late_slot_ms = 0
+        """The latest slot into which an earlier life put what was due before it, as it was being read then."""
         self.commit_read_time_ms = 0
         """The oldest slot that is not done."""
         self.handed: deque[TimerRequest] = deque()

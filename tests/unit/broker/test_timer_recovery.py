@@ -37,6 +37,21 @@ def test_what_fired_of_a_slot_that_is_not_done_does_not_fire_again() -> None:
     assert world.fired_bodies() == [b"0", b"1", b"2"]
 
 
+def test_what_was_put_into_a_later_slot_because_that_was_being_read_already_does_not_fire_again() -> None:
+    world = TimerWorld()
+    world.send(b"a", 4_900)
+    world.pass_to(4_600)
+    world.send(b"b", 4_700)  # by now the slot of 5 s is being read
+    world.turn()
+    world.save_timer()
+    world.pass_to(4_950)
+    assert world.fired_bodies() == [b"b", b"a"]
+    world.crash("process")
+    world.pass_to(9_000)
+    assert world.fired_bodies() == [b"b", b"a"]
+    assert world.timer.state.pending.total == len(world.timer.state.done) == 0
+
+
 @pytest.mark.parametrize("saved", [False, True])
 def test_what_rolled_is_counted_and_fired_once(saved: bool) -> None:
     world = TimerWorld()
