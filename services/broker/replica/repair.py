@@ -80,9 +80,10 @@ class Repairer:
                     return self._is_good(position)
             if len(self._vain) >= _VAIN_MAX:
                 self._vain.clear()
+            if position not in self._vain:  # it is tried again every few seconds, and told of once
+                _log.error("a record is damaged, and no other replica has it", position=position)
             self._vain[position] = now_ms
             self._statistics.irreparable += 1
-            _log.error("a record is damaged, and no other replica has it", position=position)
             return False
 
     def _is_good(self, position: int) -> bool:

@@ -19,7 +19,7 @@ class ReplicationStatistics:
         checks_failed: records that were damaged: received so, or found so in this log.
         repaired_records: damaged records that were taken from another replica.
         repaired_bytes: of those.
-        irreparable: damaged records that no other replica had.
+        irreparable: how often a damaged record could be had from no other replica.
         streams_broken: streams from or to another replica that ended other than by its word.
         set_changes: of the sync-state set that this master asked for and got.
         refused_followers: slaves that were not let in, because of a limit.
