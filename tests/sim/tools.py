@@ -74,4 +74,6 @@ def headers(client_id: str) -> dict[str, str]:
 
 def is_definite(status: d.Status) -> bool:
     """Whether a refusal says that nothing was done."""
-    return status.code not in OPEN_CODES or any(sentence in status.message for sentence in _DEFINITE)
+    if status.code == d.Code.INTERNAL_ERROR:
+        return any(sentence in status.message for sentence in _DEFINITE)
+    return status.code not in OPEN_CODES
