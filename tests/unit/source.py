@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,14 +31,18 @@ class Source:
         return self.path.read_text()
 
     @cached_property
-    def tree(self) -> ast.Module:
-        return ast.parse(self.text)
+    def docstring(self) -> str | None:
+        return ast.get_docstring(ast.parse(self.text))
+
+    def nodes(self) -> Iterator[ast.AST]:
+        """All of its syntax tree, parsed anew: a tree takes far more memory than what is found in it, which is kept."""
+        return ast.walk(ast.parse(self.text))
 
     @cached_property
     def aliases(self) -> dict[str, str]:
         """Local name -> what it stands for: `{"time": "time", "Path": "pathlib.Path"}`."""
         names: dict[str, str] = {}
-        for node in ast.walk(self.tree):
+        for node in self.nodes():
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     bound = alias.asname or alias.name.partition(".")[0]
@@ -51,7 +55,7 @@ class Source:
     def imports(self) -> set[str]:
         """All that is imported anywhere in it, whole modules and names within modules alike."""
         found: set[str] = set()
-        for node in ast.walk(self.tree):
+        for node in self.nodes():
             if isinstance(node, ast.Import):
                 found.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -60,10 +64,14 @@ class Source:
                 found.update(f"{node.module}.{alias.name}" for alias in node.names)
         return found
 
-    def uses(self) -> Iterator[tuple[int, str]]:
+    @cached_property
+    def uses(self) -> list[tuple[int, str]]:
         """(line, full name) of each imported thing that is used, and of each function that is called by a bare name."""
+        return list(self._uses())
+
+    def _uses(self) -> Iterator[tuple[int, str]]:
         modules = {name for name, meaning in self.aliases.items() if "." not in meaning}
-        for node in ast.walk(self.tree):
+        for node in self.nodes():
             if isinstance(node, ast.Attribute):
                 name = self._full_name(node)
                 if name:
@@ -73,11 +81,14 @@ class Source:
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in self.aliases:
                 yield node.lineno, node.func.id
 
-    def method_names(self) -> Iterator[tuple[int, str]]:
+    @cached_property
+    def method_names(self) -> list[tuple[int, str]]:
         """(line, name) of each method that is called on whatever it may be."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                yield node.lineno, node.func.attr
+        return [
+            (node.lineno, node.func.attr)
+            for node in self.nodes()
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        ]
 
     def _full_name(self, node: ast.Attribute) -> str | None:
         words = [node.attr]
@@ -90,7 +101,13 @@ class Source:
         return ".".join([self.aliases[inner.id], *reversed(words)])
 
 
+@cache
+def sources_of(folder: str) -> list[Source]:
+    """The Python files of one top folder; what was found in them is found once."""
+    return [Source(path) for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
 def sources(*folders: str) -> list[Source]:
     """The Python files of some top folders, without generated code."""
-    files = [Source(path) for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    files = [file for folder in folders for file in sources_of(folder)]
     return [file for file in files if not file.module.startswith(GENERATED)]

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions
-from services.common.clock import SystemClock
+from services.common.clock import Clock, SystemClock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
@@ -30,7 +30,7 @@ from services.rpc.local import LocalChannel
 from services.rpc.service import Call, Channel, Service, Stream
 from services.rpc.status import GrpcStatus, RpcError
 from tests.harness.memory_disk import CrashKind, MemoryDisk
-from tests.unit.broker.world import KEY, wire_message
+from tests.unit.broker.world import KEY, wire_message, with_small_timer
 
 FOLDER = Path("/broker")
 NAME = "broker-0"
@@ -70,9 +70,9 @@ class Member:
     async def start(self) -> None:
         """Recover, and hear what the group's state is."""
         world = self.world
-        options = BrokerOptions.model_validate(world.options | {"replica": self.number})
+        options = with_small_timer(BrokerOptions.model_validate(world.options | {"replica": self.number}))
         self.registry = CollectorRegistry()
-        self.to_controller = LocalChannel(world.service)
+        self.to_controller = LocalChannel(world.service, clock=world.clock)
         self.app = BrokerApp(
             options,
             FOLDER,
@@ -84,7 +84,7 @@ class Member:
             to_replica=world.connect,
         )
         await self.app.start()
-        self.channel = LocalChannel(self.app.service)
+        self.channel = LocalChannel(self.app.service, clock=world.clock)
         if world.group.version:
             self.app.hear(world.group)
 
@@ -127,12 +127,13 @@ class GroupWorld:
 
     Args:
         count: of replicas.
+        clock: of all of them; None: the machine's.
         options: of all of them, beyond those that tests want.
     """
 
-    def __init__(self, count: int = 2, **options: object) -> None:
+    def __init__(self, count: int = 2, clock: Clock | None = None, **options: object) -> None:
         self.options: dict[str, object] = {**OPTIONS, **options}
-        self.clock = SystemClock()
+        self.clock = clock or SystemClock()
         self.group = BrokerGroup(name=NAME, master=-1)
         self.snapshot = ClusterUpdate(
             version=1,
@@ -159,7 +160,7 @@ class GroupWorld:
     def connect(self, address: str) -> Channel:
         for member in self.members:
             if member.address == address and member.app is not None and member.reachable:
-                return LocalChannel(member.app.service)
+                return LocalChannel(member.app.service, clock=self.clock)
         return LocalChannel(Service())  # nobody answers there
 
     async def _watch(self, call: Call, stream: Stream[WatchRequest, ClusterUpdate]) -> None:
@@ -263,8 +264,8 @@ class GroupWorld:
 
 
 @asynccontextmanager
-async def group_of(count: int = 2, **options: object) -> AsyncIterator[GroupWorld]:
-    world = GroupWorld(count, **options)
+async def group_of(count: int = 2, clock: Clock | None = None, **options: object) -> AsyncIterator[GroupWorld]:
+    world = GroupWorld(count, clock, **options)
     await world.start()
     try:
         yield world

@@ -1,5 +1,7 @@
 """Checkpoint sync at whole replicas: what a master tells, what a slave takes, what a new master makes of it."""
 
+import asyncio
+
 import pytest
 
 from services.broker.replica.master_checkpoint import MasterCheckpoint
@@ -8,6 +10,7 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.rpc import methods
+from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.unit.broker.group_world import NAME, GroupWorld, Member, group_of, until
 
 
@@ -101,23 +104,29 @@ async def test_a_checkpoint_of_an_epoch_that_is_over_is_refused_though_none_of_t
         assert world.members[2].alive.checkpoints.version == 0
 
 
-async def test_a_slaves_timer_lets_go_what_its_master_has_left_out() -> None:
-    async with group_of(timer={"flush_interval_ms": 20}) as world:
-        master, slave = await pair(world)
-        due_ms = world.clock.wall_ms() + 3000
-        handle = (await world.put(b"a", topic="later", due_ms=due_ms)).recall_handles[0]
-        await world.channel.call(methods.RECALL, pb.RecallRequest(topic="later", recall_handle=handle))
-        await until(lambda: bool(slave.alive.core.timer.state.recalled))
-        slaves = slave.alive.core.timer.state
+def test_a_slaves_timer_lets_go_what_its_master_has_left_out() -> None:
+    clock = ManualClock()
 
-        async def is_settled() -> bool:
-            checkpoint = await fetch(master, 1)
-            await store(slave, checkpoint)
-            return checkpoint.timer.last_read_time_ms > due_ms
+    async def story() -> None:
+        async with group_of(clock=clock, timer={"flush_interval_ms": 20}) as world:
+            master, slave = await pair(world)
+            due_ms = world.clock.wall_ms() + 3000
+            handle = (await world.put(b"a", topic="later", due_ms=due_ms)).recall_handles[0]
+            await world.channel.call(methods.RECALL, pb.RecallRequest(topic="later", recall_handle=handle))
+            await until(lambda: bool(slave.alive.core.timer.state.recalled))
+            slaves = slave.alive.core.timer.state
 
-        while not await is_settled():
-            await world.put(b"b", topic="later", due_ms=world.clock.wall_ms() + 20)
-        await until(lambda: not slaves.recalled and slaves.commit_read_time_ms > due_ms)
+            async def is_settled() -> bool:
+                checkpoint = await fetch(master, 1)
+                await store(slave, checkpoint)
+                return checkpoint.timer.last_read_time_ms > due_ms
+
+            while not await is_settled():
+                await world.put(b"b", topic="later", due_ms=world.clock.wall_ms() + 20)
+                await asyncio.sleep(0.02)
+            await until(lambda: not slaves.recalled and slaves.commit_read_time_ms > due_ms)
+
+    run_virtually(clock, story())
 
 
 async def test_a_new_master_goes_on_where_filters_had_let_the_old_one_pass() -> None:

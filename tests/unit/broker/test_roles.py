@@ -9,6 +9,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from services.rpc import methods
+from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.unit.broker.group_world import Member, group_of, until
 
 
@@ -65,29 +66,34 @@ async def test_a_deposed_master_cuts_what_nobody_else_has_and_follows() -> None:
         assert sorted(await world.pop()) == [b"both", b"second"]
 
 
-async def test_timers_go_on_at_the_new_master_each_once() -> None:
-    async with group_of(2) as world:
-        first, second = world.members
-        await world.lead(0)
-        await world.in_sync(0, 1)
-        now_ms = world.clock.wall_ms()
-        for number in range(10):
-            body = b"%d" % number
-            await world.put(body, topic="later", due_ms=now_ms + 300 + 150 * number)
-        await until(lambda: len(second.alive.core.timer.state.pending.by_topic()) == 1)
-        given: list[bytes] = []
-        while len(given) < 3:
-            given += await world.pop(topic="later")
-            await asyncio.sleep(0.01)
-        await first.kill()
-        await world.lead(1)
-        async with asyncio.timeout(10):
-            while len(given) < 10:
+def test_timers_go_on_at_the_new_master_each_once() -> None:
+    clock = ManualClock()
+
+    async def story() -> None:
+        async with group_of(2, clock) as world:
+            first, second = world.members
+            await world.lead(0)
+            await world.in_sync(0, 1)
+            now_ms = world.clock.wall_ms()
+            for number in range(10):
+                body = b"%d" % number
+                await world.put(body, topic="later", due_ms=now_ms + 300 + 150 * number)
+            await until(lambda: len(second.alive.core.timer.state.pending.by_topic()) == 1)
+            given: list[bytes] = []
+            while len(given) < 3:
                 given += await world.pop(topic="later")
                 await asyncio.sleep(0.01)
-        await asyncio.sleep(0.3)
-        given += await world.pop(topic="later")
-        assert sorted(given) == [b"%d" % number for number in range(10)]
+            await first.kill()
+            await world.lead(1)
+            async with asyncio.timeout(10):
+                while len(given) < 10:
+                    given += await world.pop(topic="later")
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)
+            given += await world.pop(topic="later")
+            assert sorted(given) == [b"%d" % number for number in range(10)]
+
+    run_virtually(clock, story())
 
 
 async def test_a_send_that_is_tried_again_is_stored_once() -> None:

@@ -29,7 +29,7 @@ from services.rpc.local import LocalChannel
 from services.rpc.service import Call, Service, Stream
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
-from tests.unit.broker.world import INVISIBLE_MS, KEY, tag_filter, wire_message
+from tests.unit.broker.world import INVISIBLE_MS, KEY, tag_filter, wire_message, with_small_timer
 
 FOLDER = Path("/broker")
 
@@ -64,7 +64,9 @@ class Broker:
         self.registry = CollectorRegistry()
         self.controller = FakeController()
         self.to_controller = LocalChannel(self.controller.service, clock=clock)
-        self.app = BrokerApp(options, FOLDER, clock, random.Random(0), self.registry, self.to_controller, disk)
+        self.app = BrokerApp(
+            with_small_timer(options), FOLDER, clock, random.Random(0), self.registry, self.to_controller, disk
+        )
         self.channel = LocalChannel(self.app.service, clock=clock)
 
     async def start(self) -> None:

@@ -69,7 +69,7 @@ def test_with_the_clock_set_back_nothing_is_stuck() -> None:
 
 
 def test_a_clock_set_back_by_weeks_does_not_make_a_delay_longer_than_a_unit_can_say() -> None:
-    world = TimerWorld()
+    world = TimerWorld(timer_options(delay_ms_max=40 * _DAY_MS))
     world.send(b"a", 40 * _DAY_MS)
     world.clock.set_wall_ms(world.begin_ms - 20 * _DAY_MS)
     assert world.turn().refusal is None

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from services.broker import checkpoint as checkpoint_file
 from services.broker.checkpoint import Checkpoint
 from services.broker.core import BrokerCore
-from services.broker.options import BrokerOptions, LogOptions, PopOptions, TimerOptions
+from services.broker.options import BrokerOptions, LogOptions, PopOptions
 from services.broker.pop.check_point import CheckPoint
 from services.broker.store.consume_queue import Entry
 from services.broker.store.message_store import StoreCheckpoint
@@ -28,11 +28,20 @@ KEY = b"key of the tests"
 OPTIONS = BrokerOptions(
     log=LogOptions(segment_bytes=4096, queue_entries_per_file=16, queue_entries_in_memory=4),
     pop=PopOptions(buffer_check_points_max=5, rewrite_after_records=16),
-    timer=TimerOptions(slots=1024, roll_window_ms=500_000),  # a whole wheel takes longer to make than all else here
 )
+SMALL_TIMER = {"slots": 4096, "roll_window_ms": 2_000_000, "delay_ms_max": 2 * 24 * 3_600_000}
+"""A whole wheel, its file of 39 MB and the counts of forty days take longer to make than all else here."""
 INVISIBLE_MS = 30_000
 
 Result = TypeVar("Result")
+
+
+def with_small_timer(options: BrokerOptions) -> BrokerOptions:
+    """The same options, but for the sizes of the timer that they do not name."""
+    timer = options.timer
+    sizes = SMALL_TIMER | {"roll_window_ms": min(options.roll_window_ms, SMALL_TIMER["roll_window_ms"])}
+    sizes = {key: value for key, value in sizes.items() if key not in timer.model_fields_set}
+    return options.model_copy(update={"timer": timer.model_copy(update=sizes)})
 
 
 def run_now(work: Coroutine[Any, Any, Result]) -> Result:
@@ -70,7 +79,7 @@ class World:
         self.random = random.Random(seed)
         self.disk = MemoryDisk(self.random)
         self.clock = ManualClock()
-        self.options = options
+        self.options = with_small_timer(options)
         self.view = ClusterView()
         self.saved: bytes | None = None
         """The checkpoint file; how it is replaced is tested elsewhere."""

@@ -19,9 +19,12 @@ from services.common.cluster import ClusterView
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.harness.memory_disk import MemoryDisk
 from tests.unit.broker.replica.replicas import GROUP, World
+from tests.unit.broker.world import with_small_timer
 
 FOLDER = Path("/slave")
-OPTIONS = BrokerOptions.model_validate({"log": {"segment_bytes": 16_384, "queue_entries_per_file": 64}})
+OPTIONS = with_small_timer(
+    BrokerOptions.model_validate({"log": {"segment_bytes": 16_384, "queue_entries_per_file": 64}})
+)
 
 
 class StoreSlave:
