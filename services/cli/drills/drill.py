@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from services.cli.drills.account import Account, longest_gap, median
-from services.cli.drills.traffic import Traffic
+from services.cli.drills.traffic import INVISIBLE_S, Traffic
 from services.cli.errors import CommandError
 from services.common.clock import Clock
 
@@ -14,7 +14,12 @@ _LOOK_S = 0.05
 _BEFORE_S = 1.5
 _AFTER_S = 1.5
 _HEALTHY_S_MAX = 30.0
-_DRAIN_S_MAX = 30.0
+_ANSWERS_LOST = 2
+"""How often in turn a message may be given out into an answer that gets lost: at the failure, and at its end."""
+_DETECTION_S = 3.0
+"""After this a controller replaces a master that hangs, unless it was seen to take longer."""
+_DRAIN_S = 10.0
+"""What it takes to receive what is there, on a busy machine."""
 _QUIET_S = 1.0
 _LATE_MS = 1000.0
 
@@ -142,7 +147,7 @@ class Drill:
             await asyncio.sleep(_AFTER_S)
             await self._traffic.stop_sending()
             ended = self._clock.monotonic()
-            await self._drain()
+            await self._drain(new_master_s)
         finally:
             await self._traffic.stop()
         return self._bill(before, view, new_master_s, healthy_s, usual, (struck_at, ended))
@@ -197,9 +202,18 @@ class Drill:
             await asyncio.sleep(_LOOK_S)
         return None, view
 
-    async def _drain(self) -> None:
-        """Until all that was sent has come, and a little longer, for what comes again."""
-        until = self._clock.monotonic() + _DRAIN_S_MAX
+    async def _drain(self, new_master_s: float | None) -> None:
+        """Until all that was sent has come, and a little longer, for what comes again.
+
+        What is owed counts as lost only when it can't be on its way any more: when it is due, when it is not invisible
+        for an answer that got lost, and when even a master that hangs has been replaced.
+
+        Args:
+            new_master_s: how long that took in this drill.
+        """
+        due_s = max(0.0, (self._traffic.last_due_ms - self._clock.wall_ms()) / 1000)
+        detection_s = max(_DETECTION_S, new_master_s or 0.0)
+        until = self._clock.monotonic() + due_s + _ANSWERS_LOST * INVISIBLE_S + detection_s + _DRAIN_S
         while self._clock.monotonic() < until:
             if not self._account.owed:
                 break

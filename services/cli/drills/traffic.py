@@ -20,6 +20,8 @@ CONSUMER_GROUP = "popwheel-drill"
 
 CALL_S_MAX = 10.0
 """How long a caller waits: longer than a failover takes, as those who hold calls do so within it."""
+INVISIBLE_S = 15
+"""What was given out by a master whose answer got lost comes after this."""
 
 _SENDERS = 2
 _POLLERS = 2
@@ -27,8 +29,6 @@ _SEND_EVERY_S = 0.01
 _SEND_DELAYED_EVERY_S = 0.03
 _DELAYS_MS = (200, 4200)
 _POLL_S = 2.0
-_INVISIBLE_S = 15
-"""What was given out by a master whose answer got lost comes after this."""
 _BATCH = 16
 _PAUSE_S = 0.02
 
@@ -153,7 +153,7 @@ class Traffic:
             filter_expression=definition.FilterExpression(type=definition.TAG, expression="*"),
             batch_size=_BATCH,
         )
-        request.invisible_duration.FromSeconds(_INVISIBLE_S)
+        request.invisible_duration.FromSeconds(INVISIBLE_S)
         request.long_polling_timeout.FromMilliseconds(int(_POLL_S * 1000))
         metadata: Mapping[str, str] = {**self._client, "grpc-timeout": f"{int(_POLL_S + CALL_S_MAX)}S"}
         stream = self._proxy.open(protocol.RECEIVE_MESSAGE, metadata=metadata)

@@ -32,17 +32,35 @@ class FakeTraffic:
         self._account = account
         self._world = world
         self._task: asyncio.Task[None] | None = None
+        self._late: asyncio.Task[None] | None = None
+        self.last_due_ms = 0
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._go_on())
 
     async def stop_sending(self) -> None:
-        await self.stop()
+        await self._end(self._task)
+        self._late = asyncio.create_task(self._come_late())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._end(self._task)
+        await self._end(self._late)
+
+    async def _end(self, task: "asyncio.Task[None] | None") -> None:
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _come_late(self) -> None:
+        await asyncio.sleep(self._world.late_s)
+        if self._world.late:
+            self._come(self._world.late)
+
+    def _come(self, body: str) -> None:
+        account, clock = self._account, SystemClock()
+        account.delivered(body, Delivery(clock.monotonic(), clock.wall_ms(), 1))
+        account.ack_asked(body)
+        account.acked(body)
 
     async def _go_on(self) -> None:
         account, clock = self._account, SystemClock()
@@ -52,10 +70,8 @@ class FakeTraffic:
                 body = f"{number}"
                 account.trying(body, "a", number, due_ms)
                 account.sent(body, clock.monotonic())
-                if self._world.loses != body:
-                    account.delivered(body, Delivery(clock.monotonic(), clock.wall_ms(), 1))
-                    account.ack_asked(body)
-                    account.acked(body)
+                if body not in (self._world.loses, self._world.late):
+                    self._come(body)
             await asyncio.sleep(0.001)
 
 
@@ -67,8 +83,11 @@ class World:
         self.view: dict[str, Any] = GROUP
         self.stands_still = False
         self.loses = ""
+        self.late = ""
+        self.late_s = 0.0
         self.heals = True
         self.mended = False
+        self.traffic = FakeTraffic(self.account, self)
 
     def strike(self, view: Any) -> None:
         assert view == GROUP
@@ -81,7 +100,7 @@ class World:
             self.stands_still, self.view = False, AFTER
 
     async def drill(self, strike: Callable[[Any], None], seconds: float = 0.1) -> Bill:
-        traffic: Any = FakeTraffic(self.account, self)
+        traffic: Any = self.traffic
         steps: list[str] = []
         drill = Drill("kill-master", lambda: self.view, traffic, self.account, SystemClock(), steps.append)
         return await drill.run(strike, self.mend, seconds)
@@ -91,8 +110,9 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     for name in ("_BEFORE_S", "_AFTER_S", "_QUIET_S", "_LOOK_S"):
         monkeypatch.setattr(drills, name, 0.02)
-    for name in ("_HEALTHY_S_MAX", "_DRAIN_S_MAX"):
-        monkeypatch.setattr(drills, name, 1.0)
+    monkeypatch.setattr(drills, "_HEALTHY_S_MAX", 1.0)
+    for name in ("INVISIBLE_S", "_DETECTION_S", "_DRAIN_S"):
+        monkeypatch.setattr(drills, name, 0.1)
     return World()
 
 
@@ -124,7 +144,25 @@ async def test_what_is_lost_is_on_the_bill(world: World, capsys: pytest.CaptureF
     assert "1 lost: ['4']" in capsys.readouterr().err
 
 
-async def test_nobody_takes_over(world: World) -> None:
+async def test_what_is_invisible_for_an_answer_that_got_lost_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drills, "INVISIBLE_S", 1.0)
+    monkeypatch.setattr(drills, "_DETECTION_S", 0.3)
+    world.late, world.late_s = "5", 1.3
+    bill = await world.drill(world.strike)
+    assert (bill.lost, bill.timers_late, bill.clean) == (0, 1, True)
+    assert bill.late_max_ms > 1300
+
+
+async def test_what_is_not_due_is_not_lost(world: World) -> None:
+    world.traffic.last_due_ms = SystemClock().wall_ms() + 1500
+    world.late, world.late_s = "5", 1.0
+    assert (await world.drill(world.strike)).clean
+
+
+async def test_nobody_takes_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drills, "_HEALTHY_S_MAX", 0.3)
     world.heals = False
     bill = await world.drill(world.strike)
     assert (bill.new_master_s, bill.master_after, bill.healthy_again_s) == (None, None, None)
