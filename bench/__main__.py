@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import gc
+import shlex
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -30,6 +31,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--case", action="append", choices=list(CASES), help="only this; may be repeated")
     parser.add_argument("--flush", action="append", choices=FLUSHES, help="only this broker.flush; may be repeated")
     parser.add_argument("--way", action="append", choices=many.WAYS, help="only this poll_mode; may be repeated")
+    parser.add_argument("--failovers", type=int, default=Scale.failovers, help="in one run of failover-...")
     parser.add_argument("--runs", type=int, default=3, help="of each case; the table shows their median")
     parser.add_argument("--seconds", type=float, default=Scale.seconds, help="of each measured stretch of sends")
     parser.add_argument("--drain-messages", type=int, default=Scale.drain_messages)
@@ -41,7 +43,29 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--peer", metavar="HOST:PORT", help=f"another server, with topics {', '.join(TOPICS)}")
     parser.add_argument("--peer-warm-up", type=float, default=30.0, help="seconds of load on the peer before all cases")
     parser.add_argument("--peer-pids", default="", metavar="PID,...", help="its processes, for CPU and memory")
+    parser.add_argument(
+        "--peer-kill-master",
+        type=shlex.split,
+        default=[],
+        metavar="COMMAND",
+        help="kills the master of the peer's replicas (kill -9) and has it start again; for failover-kill",
+    )
+    parser.add_argument(
+        "--peer-settled",
+        type=shlex.split,
+        default=[],
+        metavar="COMMAND",
+        help="ends with 0 when all of the peer's replicas are in sync; for failover-kill",
+    )
     return parser.parse_args(words)
+
+
+def peers_of(options: argparse.Namespace) -> list[PeerServer]:
+    """The other server, if there is one."""
+    if not options.peer:
+        return []
+    pids = [int(pid) for pid in options.peer_pids.split(",") if pid]
+    return [PeerServer(options.peer, pids, options.peer_kill_master, options.peer_settled)]
 
 
 async def measure(options: argparse.Namespace, folder: Path, console: Console) -> list[Run]:
@@ -55,14 +79,16 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
             drain_messages=options.drain_messages,
             memory_messages=options.memory_messages,
             timers_s=options.timers_seconds,
+            failovers=options.failovers,
         )
     )
     names = options.case or list(CASES)
     alone = [name for name in names if name not in many.CASES and name not in failover.CASES]
     own = [OwnServer(flush, folder) for flush in options.flush or FLUSHES] if alone else []
-    peers: list[Server] = []
-    if options.peer:
-        peers.append(PeerServer(options.peer, [int(pid) for pid in options.peer_pids.split(",") if pid]))
+    peers = peers_of(options)
+    for name in names:
+        if name in failover.SIDE_BY_SIDE and not all(peer.has_replicas for peer in peers):
+            console.print(f"{name} leaves the peer out: it needs --peer-kill-master and --peer-settled")
     runs: list[Run] = []
     async with contextlib.AsyncExitStack() as stack:
         lines = stack.enter_context(options.json.open("a")) if options.json else sys.stdout
@@ -72,14 +98,21 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
         for peer in peers if options.peer_warm_up > 0 else ():
             console.print(f"warming {peer.name} up", style="dim")
             warm = replace(scale, warm_up_s=options.peer_warm_up)
-            await (warm_up(peer, warm) if alone else many.warm_up(peer, warm))
+            if alone:
+                await warm_up(peer, warm)
+            elif many.SIDE_BY_SIDE.intersection(names):
+                await many.warm_up(peer, warm)
+            elif peer.has_replicas:
+                await failover.warm_up(peer, warm)
         for name in names:
             servers: list[Server] = [*own, *peers]
             if name in many.CASES:
                 clusters = many.servers_of(name, folder, options.flush or FLUSHES, options.way or many.WAYS, scale)
                 servers = [*clusters, *(peers if name in many.SIDE_BY_SIDE else ())]
             elif name in failover.CASES:
-                servers = [*failover.servers_of(name, folder, options.flush or FLUSHES)]
+                clusters = failover.servers_of(name, folder, options.flush or FLUSHES)
+                beside = [peer for peer in peers if peer.has_replicas and name in failover.SIDE_BY_SIDE]
+                servers = [*clusters, *beside]
             for number in range(1, options.runs + 1):
                 for server in servers:
                     if name in OWN_ONLY and server not in own:

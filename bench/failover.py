@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from bench import process, requests
 from bench.client import CallFailedError, Client, close_all, connect_all
@@ -14,7 +13,7 @@ from bench.cluster import ClusterServer, own_cluster
 from bench.connection import ConnectionFailedError
 from bench.load import SendLoop
 from bench.process import Usage
-from bench.server import Server
+from bench.server import PeerServer, Server
 from bench.steps import BODY_BYTES, CONNECTIONS, Case, Figures, Scale, make_topic, percentiles
 from services.cli.drills.account import longest_gap
 
@@ -28,41 +27,48 @@ _PAUSE_S = 0.005
 _CALM_S = 0.5
 _HEALTHY_S_MAX = 60.0
 _LOOK_S = 0.02
+_PEER_HEALTHY_S_MAX = 300.0
+_PEER_LOOK_S = 0.5
 _LAG_LOOK_S = 0.1
 
-Strike = Callable[[ClusterServer], Awaitable[None]]
+Strike = Callable[[Server], Awaitable[None]]
 
 
 async def failover(strike: Strike, server: Server, scale: Scale) -> Figures:
-    """The time without a successful send, each time that the master goes."""
-    cluster = own_cluster(server)
+    """The time without a successful send, each time that the master goes; nobody looks when a peer has elected one."""
+    cluster = server if isinstance(server, ClusterServer) else None
     clients = await connect_all(server.address, CONNECTIONS, TOPICS[0])
     sends = _Sends(clients)
     gaps, elected, healthy = [], [], []
     try:
         await make_topic(clients[0], TOPICS[0])
-        await _healthy(cluster)
+        await _healthy(server)
         sends.start()
         await asyncio.sleep(scale.warm_up_s)
         for _ in range(scale.failovers):
-            before = await _healthy(cluster)
+            await _healthy(server)
+            epoch = (await asyncio.to_thread(cluster.group, GROUP))["epoch"] if cluster else 0
             await asyncio.sleep(_CALM_S)
             began = perf_counter()
-            await strike(cluster)
-            await _until(cluster, _of_later_epoch(before["epoch"]))
-            elected.append(perf_counter() - began)
-            await _healthy(cluster)
+            await strike(server)
+            struck = perf_counter()
+            if cluster:
+                await _until(partial(_has_master_after, cluster, epoch))
+                elected.append(perf_counter() - began)
+            # A peer's replicas count as in sync until it has noticed: not before one of them has taken a send.
+            await _until(partial(sends.one_begun_after, struck), _PEER_HEALTHY_S_MAX)
+            await _healthy(server)
             healthy.append(perf_counter() - began)
             await asyncio.sleep(_CALM_S)
             gaps.append(longest_gap(sends.succeeded, began, perf_counter()))
         await sends.stop()
     finally:
         close_all(clients)
+    figures = {"gap_p50_s": statistics.median(gaps), "gap_max_s": max(gaps)}
+    if elected:
+        figures |= {"elected_p50_s": statistics.median(elected), "elected_max_s": max(elected)}
     return {
-        "gap_p50_s": statistics.median(gaps),
-        "gap_max_s": max(gaps),
-        "elected_p50_s": statistics.median(elected),
-        "elected_max_s": max(elected),
+        **figures,
         "healthy_p50_s": statistics.median(healthy),
         "failovers": float(len(gaps)),
         "calls": float(len(sends.succeeded)),
@@ -70,14 +76,29 @@ async def failover(strike: Strike, server: Server, scale: Scale) -> Figures:
     }
 
 
-async def _kill(cluster: ClusterServer) -> None:
+async def warm_up(server: Server, scale: Scale) -> None:
+    """Sends of the same kind for the time that others are warmed up, measured by nobody."""
+    clients = await connect_all(server.address, CONNECTIONS, TOPICS[0])
+    sends = _Sends(clients)
+    try:
+        sends.start()
+        await asyncio.sleep(scale.warm_up_s)
+        await sends.stop()
+    finally:
+        close_all(clients)
+
+
+async def _kill(server: Server) -> None:
     """Kill the master as kill -9 does."""
-    await asyncio.to_thread(cluster.kill_master, GROUP)
+    if isinstance(server, PeerServer):
+        await server.kill_master()
+    else:
+        await asyncio.to_thread(own_cluster(server).kill_master, GROUP)
 
 
-async def _switch_over(cluster: ClusterServer) -> None:
+async def _switch_over(server: Server) -> None:
     """Have the master hand its role over."""
-    await asyncio.to_thread(cluster.post, f"/brokers/{GROUP}/switchover")
+    await asyncio.to_thread(own_cluster(server).post, f"/brokers/{GROUP}/switchover")
 
 
 async def sends_with_replicas(server: Server, scale: Scale) -> Figures:
@@ -133,23 +154,31 @@ async def _watch_lag(cluster: ClusterServer, lags: list[tuple[float, float]]) ->
         await asyncio.sleep(_LAG_LOOK_S)
 
 
-async def _healthy(cluster: ClusterServer) -> dict[str, Any]:
-    """Wait until all replicas are in sync with a master; the group then."""
-    return await _until(
-        cluster, lambda group: group["master"] is not None and len(group["sync_state_set"]) == cluster.replicas
-    )
+async def _healthy(server: Server) -> None:
+    """Wait until all replicas are in sync with a master."""
+    if isinstance(server, PeerServer):
+        await _until(server.settled, _PEER_HEALTHY_S_MAX, _PEER_LOOK_S)
+    else:
+        await _until(partial(_all_in_sync, own_cluster(server)))
 
 
-def _of_later_epoch(epoch: int) -> Callable[[dict[str, Any]], bool]:
-    """Whether a group has a master of a later epoch."""
-    return lambda group: group["epoch"] > epoch and group["master"] is not None
+async def _all_in_sync(cluster: ClusterServer) -> bool:
+    group = await asyncio.to_thread(cluster.group, GROUP)
+    return group["master"] is not None and len(group["sync_state_set"]) == cluster.replicas
 
 
-async def _until(cluster: ClusterServer, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    async with asyncio.timeout(_HEALTHY_S_MAX):
-        while not wanted(group := await asyncio.to_thread(cluster.group, GROUP)):
-            await asyncio.sleep(_LOOK_S)
-    return group
+async def _has_master_after(cluster: ClusterServer, epoch: int) -> bool:
+    """Whether there is a master of a later epoch."""
+    group = await asyncio.to_thread(cluster.group, GROUP)
+    return group["epoch"] > epoch and group["master"] is not None
+
+
+async def _until(
+    look: Callable[[], Awaitable[bool]], at_most_s: float = _HEALTHY_S_MAX, pause_s: float = _LOOK_S
+) -> None:
+    async with asyncio.timeout(at_most_s):
+        while not await look():
+            await asyncio.sleep(pause_s)
 
 
 class _Sends:
@@ -162,6 +191,7 @@ class _Sends:
     def __init__(self, clients: Sequence[Client]) -> None:
         self.succeeded: list[float] = []
         self.failed = 0
+        self._last_begun = 0.0
         self._clients = clients
         self._template = requests.SendTemplate(TOPICS[0], BODY_BYTES)
         self._tasks: list[asyncio.Task[None]] = []
@@ -177,14 +207,20 @@ class _Sends:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def one_begun_after(self, moment: float) -> bool:
+        """Whether a send that began after a moment has succeeded."""
+        return self._last_begun > moment
+
     async def _send(self, client: Client) -> None:
         while True:
+            begun = perf_counter()
             try:
                 await client.send(self._template.make())
             except (CallFailedError, ConnectionFailedError):
                 self.failed += 1
             else:
                 self.succeeded.append(perf_counter())
+                self._last_begun = max(self._last_begun, begun)
             await asyncio.sleep(_PAUSE_S)
 
 
@@ -194,6 +230,9 @@ CASES: dict[str, Case] = {
     "replicas": sends_with_replicas,
 }
 """By name, in the order in which they run."""
+
+SIDE_BY_SIDE = frozenset({"failover-kill"})
+"""Cases that a peer takes part in, one with replicas whose master can be killed by a command."""
 
 
 def servers_of(case: str, folder: Path, flushes: Sequence[str]) -> list[ClusterServer]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,19 +33,45 @@ class Server(Protocol):
         """Its processes; none if they are not known, then CPU and memory are not measured."""
 
 
+class CommandFailedError(Exception):
+    """A command that had to do something to a peer did not."""
+
+
 class PeerServer:
     """A server that somebody else has started; its topics must exist.
 
     Args:
         address: `host:port`.
         pids: its processes.
+        kill_master: the words of a command that kills the master of its replicas as kill -9 does, and has it start
+            again; without them it has none.
+        settled: the words of a command whose exit code is 0 when all replicas are in sync.
     """
 
-    def __init__(self, address: str, pids: Sequence[int]) -> None:
+    def __init__(
+        self, address: str, pids: Sequence[int], kill_master: Sequence[str] = (), settled: Sequence[str] = ()
+    ) -> None:
         self.name = "peer"
         self.words = ""
         self.address = address
         self.pids = pids
+        self.has_replicas = bool(kill_master and settled)
+        self._kill_master = kill_master
+        self._settled = settled
+
+    async def kill_master(self) -> None:
+        """Kill the master of its replicas.
+
+        Raises:
+            CommandFailedError: the command says that it could not.
+        """
+        code = await _exit_code(self._kill_master)
+        if code != 0:
+            raise CommandFailedError(f"{self._kill_master[0]} ended with {code}: no master was killed")
+
+    async def settled(self) -> bool:
+        """Whether all replicas are in sync."""
+        return await _exit_code(self._settled) == 0
 
 
 class OwnServer:
@@ -103,6 +130,12 @@ class OwnServer:
             self._runs = False
             # The server waits for its clients to go, and they go only if this process's loop runs on.
             await asyncio.to_thread(self._process.stop)
+
+
+async def _exit_code(words: Sequence[str]) -> int:
+    """Run a command without a shell; it says nothing on our standard output, where the figures go."""
+    process = await asyncio.create_subprocess_exec(*words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    return await process.wait()
 
 
 async def first_send(address: str, topic: str = "bench-first") -> None:
