@@ -126,9 +126,11 @@ class GroupKeeper:
                     try:
                         await self._write(new)
                     except ConflictError:
+                        await self._read_and_tell(name)
+                        if self.states.get(name) == new:  # its own write, which something on the way made twice
+                            return new
                         self._conflicted()
                         _logger.warning("another controller has changed this broker group", group=name)
-                        await self._read_and_tell(name)
                         continue
                     self._changed(old, new)
                     return new

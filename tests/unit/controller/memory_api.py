@@ -1,6 +1,7 @@
 """A Kubernetes API server in memory: resource versions, 409s, watches that end, answers and reads that lag."""
 
 import asyncio
+import contextlib
 import copy
 from typing import Any
 
@@ -25,6 +26,8 @@ class MemoryApi:
         self.away = False
         self.lost_answers = 0
         """So many of the next changes are made, and yet fail."""
+        self.repeated_changes = 0
+        """So many of the next changes are made twice on their way here, and only the second one is answered."""
         self.stale_reads = 0
         """So many of the next reads give what was before the last change."""
         self.watches = 0
@@ -54,6 +57,10 @@ class MemoryApi:
 
     async def replace(self, kind: ResourceKind, resource: Resource) -> Resource:
         await self._turn()
+        if self.repeated_changes:
+            self.repeated_changes -= 1
+            with contextlib.suppress(ApiConflictError):
+                await self.replace(kind, resource)
         stored = self.objects.get((kind.plural, resource["metadata"]["name"]))
         if stored is None or stored["metadata"]["resourceVersion"] != resource["metadata"]["resourceVersion"]:
             raise ApiConflictError("Conflict")

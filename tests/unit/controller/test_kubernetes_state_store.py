@@ -214,6 +214,18 @@ async def test_a_stale_read_leads_to_a_conflict_and_no_further(api: MemoryApi, s
     await stores[1].close()
 
 
+async def test_a_change_that_was_made_twice_on_its_way_has_come_about(tmp_path: Path, api: MemoryApi) -> None:
+    """A refusal would be taken for "this set was not stored" by the master that asked for it, and the slave may lead."""
+    async with scene(tmp_path, shared=KubernetesStateStore(api, "popwheel")) as here:
+        master, slave = FakeReplica(0), FakeReplica(1)
+        await here.join(master, slave)
+        await until(lambda: len(master.group.replicas) == 2)
+        api.repeated_changes = 1
+        assert list((await master.ask_for_set(here.channel, 0, 1)).sync_state_set) == [0, 1]
+        api.repeated_changes = 1
+        assert (await here.app._hand_overs.switch(GROUP, 1)).master == 1
+
+
 async def test_a_failover_is_seen_in_the_resources(tmp_path: Path, api: MemoryApi) -> None:
     store = KubernetesStateStore(api, "popwheel")
     async with scene(tmp_path, shared=store) as here:
