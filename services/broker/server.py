@@ -255,7 +255,9 @@ class BrokerServer:
 
     async def ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
         """Messages are done with. In the page cache when answered: a crash of the process does not undo it (P3)."""
-        results = self._core.acking.ack(request.group, request.topic, request.receipt_handles, again=request.again)
+        results = self._core.acking.ack(
+            request.group, request.topic, request.receipt_handles, call=request.call, again=request.again
+        )
         self._flusher_confirms_async()
         end = self._core.store.log.end_position
         if not self._flusher.is_held(end):
@@ -265,7 +267,12 @@ class BrokerServer:
     async def change_invisible(self, call: Call, request: pb.ChangeInvisibleRequest) -> pb.ChangeInvisibleResponse:
         """A message comes at another time."""
         handle = self._core.acking.change_invisible(
-            request.group, request.topic, request.receipt_handle, max(0, request.invisible_ms), again=request.again
+            request.group,
+            request.topic,
+            request.receipt_handle,
+            max(0, request.invisible_ms),
+            call=request.call,
+            again=request.again,
         )
         await self._flusher.held(self._core.store.log.end_position)
         return pb.ChangeInvisibleResponse(receipt_handle=handle)
@@ -285,7 +292,9 @@ class BrokerServer:
 
     async def dead_letter(self, call: Call, request: pb.DeadLetterRequest) -> pb.DeadLetterResponse:
         """A message goes to the dead letter queue, durably."""
-        self._core.acking.dead_letter(request.group, request.topic, request.receipt_handle, again=request.again)
+        self._core.acking.dead_letter(
+            request.group, request.topic, request.receipt_handle, call=request.call, again=request.again
+        )
         await self._flusher.durable(self._core.store.log.end_position)
         return pb.DeadLetterResponse()
 

@@ -4,10 +4,13 @@ The broker that gave a handle out is read from the handle; only that broker chec
 master now.
 
 When it can't be told whether a call was done it is made again (`reaching`), and the broker is told so: it knows what
-was acknowledged a moment ago, and which new handle was given. What it does not know then stays in doubt.
+was acknowledged a moment ago, which new handle was given, and by which call. What it does not know, or another call of
+a client did, then stays in doubt.
 """
 
 import asyncio
+import itertools
+import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -55,6 +58,7 @@ class Acking:
         reaching: the way to the brokers.
         renewals: handles that are kept renewed, and no more once they are done with.
         options: limits.
+        random_source: where the names of calls begin, that are to be like no other proxy's.
     """
 
     def __init__(
@@ -63,11 +67,13 @@ class Acking:
         reaching: Reaching,
         renewals: RenewalBook,
         options: ProxyOptions,
+        random_source: random.Random,
     ) -> None:
         self._view = view
         self._reaching = reaching
         self._renewals = renewals
         self._options = options
+        self._calls = itertools.count(1 + random_source.getrandbits(63))
 
     async def ack(self, call: Call, request: AckMessageRequest) -> AckMessageResponse:
         """Acknowledge messages: a status for each, and theirs on top if they all have the same.
@@ -111,15 +117,15 @@ class Acking:
         handle = request.receipt_handle
         invisible_ms = check_changed_invisible(request.invisible_duration.ToMilliseconds(), self._options.receive)
         broker = self._broker_of(group, topic, handle)
-        asked = ChangeInvisibleRequest(group=group, topic=topic, receipt_handle=handle, invisible_ms=invisible_ms)
+        name = next(self._calls)
 
-        def again(in_doubt: bool) -> ChangeInvisibleRequest:
+        def asked(in_doubt: bool) -> ChangeInvisibleRequest:
             return ChangeInvisibleRequest(
-                group=group, topic=topic, receipt_handle=handle, invisible_ms=invisible_ms, again=in_doubt
+                group=group, topic=topic, receipt_handle=handle, invisible_ms=invisible_ms, call=name, again=in_doubt
             )
 
         try:
-            response, _ = await self._reaching.call(broker, CHANGE_INVISIBLE, asked, call.deadline, again=again)
+            response, _ = await self._reaching.call(broker, CHANGE_INVISIBLE, asked(False), call.deadline, again=asked)
         except RefusedAgainError as refusal:
             raise self._in_doubt(group, topic, handle, refusal) from refusal
         self._renewals.drop((handle,))
@@ -136,13 +142,13 @@ class Acking:
         group, topic = self._names(full_name(request.group), full_name(request.topic))
         handle = request.receipt_handle
         broker = self._broker_of(group, topic, handle)
-        asked = DeadLetterRequest(group=group, topic=topic, receipt_handle=handle)
+        name = next(self._calls)
 
-        def again(in_doubt: bool) -> DeadLetterRequest:
-            return DeadLetterRequest(group=group, topic=topic, receipt_handle=handle, again=in_doubt)
+        def asked(in_doubt: bool) -> DeadLetterRequest:
+            return DeadLetterRequest(group=group, topic=topic, receipt_handle=handle, call=name, again=in_doubt)
 
         try:
-            await self._reaching.call(broker, DEAD_LETTER, asked, call.deadline, again=again)
+            await self._reaching.call(broker, DEAD_LETTER, asked(False), call.deadline, again=asked)
         except RefusedAgainError as refusal:
             raise self._in_doubt(group, topic, handle, refusal) from refusal
         self._renewals.drop((handle,))
@@ -184,13 +190,13 @@ class Acking:
         """Acknowledge at one broker: no results if all is well; a failure is the result of each."""
         if broker not in self._view.brokers:
             return [self._why_away(group, topic, handle) for handle in handles]
-        asked = AckRequest(group=group, topic=topic, receipt_handles=handles)
+        name = next(self._calls)
 
-        def again(in_doubt: bool) -> AckRequest:
-            return AckRequest(group=group, topic=topic, receipt_handles=handles, again=in_doubt)
+        def asked(in_doubt: bool) -> AckRequest:
+            return AckRequest(group=group, topic=topic, receipt_handles=handles, call=name, again=in_doubt)
 
         try:
-            answer, in_doubt = await self._reaching.call(broker, ACK, asked, call.deadline, again=again)
+            answer, in_doubt = await self._reaching.call(broker, ACK, asked(False), call.deadline, again=asked)
         except StatusError as refusal:
             return [EntryResult(code=refusal.code, error=refusal.message)] * len(handles)
         results = answer.results

@@ -137,7 +137,7 @@ class ProxyApp:
             self._sending,
             Recalling(self.view, reaching),
             self._receiving,
-            Acking(self.view, reaching, self._renewals, options),
+            Acking(self.view, reaching, self._renewals, options, random_source),
             Offsets(catalog, self._brokers, reaching, limits, clock),
             self._telemetry,
             self._clients,

@@ -1,6 +1,7 @@
 """What a consumer says of messages it was given: done, later, still at it, never again; or it has gone away."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from services.broker.pop import check_point as codec
 from services.broker.pop.check_point import CheckPoint, Origin
@@ -53,12 +54,15 @@ class Acking:
         self._broker_name = broker_name
         self._on_due_changed = on_due_changed
 
-    def ack(self, group: str, topic: str, handles: Sequence[str], *, again: bool = False) -> list[pb.EntryResult]:
+    def ack(
+        self, group: str, topic: str, handles: Sequence[str], *, call: int = 0, again: bool = False
+    ) -> list[pb.EntryResult]:
         """Mark messages as done with; one result for each handle, in their order, or none at all if all is well.
 
         Args:
             group, topic: for which the handles were given out.
             handles: the messages'.
+            call: names the client's call and all its tries; 0 if that is not known.
             again: whether an earlier try may have done it: what that has acknowledged is well.
         """
         bits_of: dict[CheckPoint, int] = {}
@@ -72,7 +76,7 @@ class Acking:
                 if bits >> index & 1:
                     raise StatusError(Code.INVALID_RECEIPT_HANDLE, "this receipt handle stands twice in the call")
             except StatusError as error:
-                if again and self._is_done(group, topic, handle):
+                if again and self._is_done(group, topic, handle, call):
                     results.append(_DONE)
                     continue
                 results.append(pb.EntryResult(code=error.code, error=error.message))
@@ -81,18 +85,21 @@ class Acking:
             bits_of[check_point] = bits | 1 << index
             results.append(_DONE)
         if bits_of:
-            self._store.put([self._ack_record(check_point, bits) for check_point, bits in bits_of.items()])
+            self._store.put([self._ack_record(check_point, bits, call) for check_point, bits in bits_of.items()])
             for check_point, bits in bits_of.items():
-                self._state.finish(check_point.id, bits)
+                self._state.finish(check_point.id, bits, call)
         return results if refused else []
 
-    def change_invisible(self, group: str, topic: str, handle: str, invisible_ms: int, *, again: bool = False) -> str:
+    def change_invisible(
+        self, group: str, topic: str, handle: str, invisible_ms: int, *, call: int = 0, again: bool = False
+    ) -> str:
         """Hide a message for `invisible_ms` from now; its new receipt handle, the only one that is good now (P7).
 
         Args:
             group, topic: for which the handle was given out.
             handle: the message's.
             invisible_ms: for how long.
+            call: names the client's call and all its tries; 0 if that is not known.
             again: whether an earlier try may have done it: then the handle that it gave is given once more.
 
         Raises:
@@ -102,7 +109,7 @@ class Acking:
         try:
             old, index = self._open(shown.check_point_id, shown.queue_offset)
         except StatusError:
-            done = self._state.table.replacement(shown.check_point_id, shown.queue_offset) if again else None
+            done = self._state.table.replacement(shown.check_point_id, shown.queue_offset, call) if again else None
             if done is None:
                 raise
             return self._handle_of(done)
@@ -122,6 +129,7 @@ class Acking:
             first_position=old.first_position,
             offsets=(offset,),
             replaces=Origin(old.id, index),
+            call=call,
         )
         record = Record(RecordKind.CHECK_POINT, self._revive_topic(), new.revive_queue, new.encode())
         new.revive_offset = self._store.put([record]).queue_offsets[0]
@@ -207,14 +215,15 @@ class Acking:
                 records.append(
                     redelivered(check_point, index, stored, attempted=attempted, attempts_max=known_group.max_attempts)
                 )
-        self._leave(held, records, self._state.close)
+        self._leave(held, records, self._state.close, 0)
 
-    def dead_letter(self, group: str, topic: str, handle: str, *, again: bool = False) -> None:
+    def dead_letter(self, group: str, topic: str, handle: str, *, call: int = 0, again: bool = False) -> None:
         """Move a message to the group's dead letter queue.
 
         Args:
             group, topic: for which the handle was given out.
             handle: the message's.
+            call: names the client's call and all its tries; 0 if that is not known.
             again: whether an earlier try may have done it: then that is well.
 
         Raises:
@@ -223,12 +232,12 @@ class Acking:
         try:
             check_point, index = self._held(group, topic, handle)
         except StatusError:
-            if again and self._is_done(group, topic, handle):
+            if again and self._is_done(group, topic, handle, call):
                 return
             raise
         stored = self._message(check_point, index)
         records = [] if stored is None else [dead_letter(check_point, index, stored)]
-        self._leave([(check_point, index)], records, self._state.finish)
+        self._leave([(check_point, index)], records, partial(self._state.finish, call=call), call)
 
     def rewrite(self, check_points: Sequence[CheckPoint]) -> None:
         """Write open CKs again at the end of their revive queues, so that recovery need not read from far back.
@@ -247,24 +256,24 @@ class Acking:
         for check_point, offset in zip(check_points, appended.queue_offsets, strict=True):
             self._state.table.move(check_point, offset)
 
-    def _leave(self, held: Sequence[Held], records: list[Record], close: Callable[[int, int], None]) -> None:
+    def _leave(self, held: Sequence[Held], records: list[Record], close: Callable[[int, int], None], call: int) -> None:
         bits_of: dict[CheckPoint, int] = {}
         for check_point, index in held:
             bits_of[check_point] = bits_of.get(check_point, 0) | 1 << index
         if not bits_of:
             return
-        records += [self._ack_record(check_point, bits) for check_point, bits in bits_of.items()]
+        records += [self._ack_record(check_point, bits, call) for check_point, bits in bits_of.items()]
         self._store.put(records)
         for check_point, bits in bits_of.items():
             close(check_point.id, bits)
 
-    def _is_done(self, group: str, topic: str, handle: str) -> bool:
-        """Whether the message of a handle that is void is known to be so because it is done with."""
+    def _is_done(self, group: str, topic: str, handle: str, call: int) -> bool:
+        """Whether the message of a handle that is void is known to be so because this call is done with it."""
         try:
             shown = receipt.decode(self._view.receipt_key, group, topic, handle)
         except StatusError:
             return False
-        return self._state.acked.has(shown.check_point_id, shown.queue_offset)
+        return self._state.acked.has(shown.check_point_id, shown.queue_offset, call)
 
     def _held(self, group: str, topic: str, handle: str) -> Held:
         """The message a receipt handle stands for.
@@ -304,12 +313,13 @@ class Acking:
         check_place(queue, offset, stored)
         return stored
 
-    def _ack_record(self, check_point: CheckPoint, bits: int) -> Record:
+    def _ack_record(self, check_point: CheckPoint, bits: int, call: int) -> Record:
         return Record(
             RecordKind.ACK,
             self._revive_topic(),
             check_point.revive_queue,
             codec.encode_ack(check_point.id, bits),
+            origin=codec.encode_call(call),
         )
 
     def _revive_topic(self) -> str:

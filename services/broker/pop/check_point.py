@@ -7,8 +7,8 @@ one. An id names a CK within its broker for good; its remainder by the number of
 | --- | --- |
 | CK | id, start offset, next offset, pop time, due time, invisible, first position (8 each), queue id, count (2 each),|
 |    | origin, flags, lengths of group and topic (1 each), group, topic; then, where flags say so: offsets (4 each, |
-|    | from the start offset), what it replaces (id 8, index 2), open bits, due times (8 each) |
-| ACK | id 8, bits |
+|    | from the start offset), what it replaces (id 8, index 2), open bits, due times (8 each), call (8) |
+| ACK | id 8, bits; as its origin: call (8), or nothing |
 | renewal | id 8, due time 8, bits |
 | origin of a redelivered message | id 8, index 2 |
 | offset | offset 8, queue id 2, length of group 1, group, topic |
@@ -24,6 +24,7 @@ _ORIGIN = struct.Struct(">QH")
 _ACK = struct.Struct(">Q")
 _RENEWAL = struct.Struct(">QQ")
 _OFFSET = struct.Struct(">QHB")
+_CALL = struct.Struct(">Q")
 
 ORIGIN_BYTES = _ORIGIN.size
 
@@ -31,6 +32,7 @@ _SPARSE = 1
 _REPLACES = 2
 _PARTLY_OPEN = 4
 _RENEWED = 8
+_CALLED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class CheckPoint:
         open_bits: bit i is set while message i is not done with.
         renewed: due times of messages that were renewed, by index.
         revive_offset: of its record in its revive queue.
+        call: which call of a client has made it, 0 if that is not known; said of one that replaces another.
     """
 
     id: int
@@ -123,6 +126,7 @@ class CheckPoint:
     open_bits: int = -1
     renewed: dict[int, int] = field(default_factory=dict)
     revive_offset: int = -1
+    call: int = 0
 
     def __post_init__(self) -> None:
         if self.open_bits < 0:
@@ -166,6 +170,9 @@ class CheckPoint:
         if self.renewed:
             flags |= _RENEWED
             extra.append(struct.pack(f">{count}Q", *(self.due_of(index) for index in range(count))))
+        if self.call:
+            flags |= _CALLED
+            extra.append(_CALL.pack(self.call))
         return b"".join(
             (
                 _CHECK_POINT.pack(
@@ -229,6 +236,8 @@ class CheckPoint:
         if flags & _RENEWED:
             dues = struct.unpack_from(f">{count}Q", data, at)
             renewed = {index: due for index, due in enumerate(dues) if due != due_ms}
+            at += 8 * count
+        call = decode_call(data[at:]) if flags & _CALLED else 0
         return cls(
             id=identity,
             group=group,
@@ -246,6 +255,7 @@ class CheckPoint:
             open_bits=open_bits,
             renewed=renewed,
             revive_offset=revive_offset,
+            call=call,
         )
 
 
@@ -258,6 +268,16 @@ def decode_ack(data: bytes) -> tuple[int, int]:
     """CK id and bits of an ACK record."""
     (identity,) = _ACK.unpack_from(data)
     return identity, int.from_bytes(data[_ACK.size :], "big")
+
+
+def encode_call(call: int) -> bytes:
+    """The origin of an ACK record: the call of a client that asked for it; 0 if that is not known."""
+    return _CALL.pack(call) if call else b""
+
+
+def decode_call(data: bytes) -> int:
+    """Read what `encode_call` made; 0 if that is not known."""
+    return int.from_bytes(data, "big")
 
 
 def encode_renewal(check_point_id: int, bits: int, due_ms: int) -> bytes:

@@ -53,13 +53,21 @@ class PopState:
         """Messages of a CK are done with: an ACK record, or what was made of them, was appended."""
         self._done(self.table.close(check_point_id, bits))
 
-    def finish(self, check_point_id: int, bits: int) -> None:
-        """Messages of a CK are done with for good; those of them that were so before are none of this."""
+    def finish(self, check_point_id: int, bits: int, call: int = 0) -> None:
+        """Messages of a CK are done with for good; those of them that were so before are none of this.
+
+        Args:
+            check_point_id: the CK.
+            bits: the messages.
+            call: which call of a client asked for it; 0 if that is not known.
+        """
         check_point = self.table.get(check_point_id)
-        if check_point is not None:
-            if bits := check_point.open_bits & bits:
-                self.acked.note(check_point, bits)
-            self.close(check_point_id, bits)
+        open_bits = 0 if check_point is None else check_point.open_bits & bits
+        if check_point is not None and open_bits:
+            self.acked.note(check_point, open_bits, call)
+            self.close(check_point_id, open_bits)
+        elif call:
+            self.acked.name(check_point_id, bits, call)
 
     def renew(self, check_point_id: int, bits: int, due_ms: int) -> None:
         """A renewal record was appended."""
@@ -103,7 +111,7 @@ class PopState:
             progress.set_at = found.position
         elif found.kind == RecordKind.ACK:
             # One that follows what was made of its messages finds them closed: only acknowledgements are left.
-            self.finish(*codec.decode_ack(found.payload))
+            self.finish(*codec.decode_ack(found.payload), codec.decode_call(found.origin))
         else:
             self.replay_revive_record(found)
             if found.kind == RecordKind.CHECK_POINT:

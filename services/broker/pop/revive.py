@@ -68,13 +68,16 @@ class ReviveTable:
         """An open CK."""
         return self._queues[check_point_id % REVIVE_QUEUES].get(check_point_id)
 
-    def replacement(self, check_point_id: int, queue_offset: int) -> CheckPoint | None:
-        """The open CK that took the place of a message of another one; looked for among the latest of its queue."""
+    def replacement(self, check_point_id: int, queue_offset: int, call: int) -> CheckPoint | None:
+        """The open CK by which a call put something in the place of a message of another one; 0 is any call.
+
+        It is looked for among the latest of its queue.
+        """
         latest = islice(reversed(self._queues[check_point_id % REVIVE_QUEUES].values()), _LATEST_MAX)
         for check_point in latest:
             origin = check_point.replaces
             if origin is not None and origin.check_point_id == check_point_id and queue_offset in check_point.offsets:
-                return check_point
+                return check_point if check_point.call == call or not (check_point.call and call) else None
         return None
 
     def open(self, check_point: CheckPoint) -> CheckPoint | None:

@@ -82,7 +82,7 @@ class Record:
         attempts: how often the message was delivered before.
         origin: names the entry that this record takes the place of (`pop.check_point.Origin`, 10 bytes, or the timer
             of `timer.delay.fired_origin`, 8 bytes), so that the log itself tells that it was dealt with; for a timer,
-            where it goes and when; empty for none.
+            where it goes and when; for an ACK, who asked for it (`pop.check_point.encode_call`); empty for none.
     """
 
     kind: RecordKind

@@ -42,6 +42,7 @@ def check_points(draw: st.DrawFn) -> CheckPoint:
         replaces=draw(st.none() | st.builds(Origin, IDS, st.integers(0, 2**16 - 1))),
         open_bits=draw(st.integers(1, (1 << count) - 1)),
         revive_offset=draw(BIG),
+        call=draw(BIG),
     )
     for index in draw(st.sets(st.integers(0, count - 1), max_size=5)):
         check_point.renewed[index] = draw(BIG)
@@ -89,6 +90,11 @@ def test_a_new_check_point_is_all_open() -> None:
 def test_acks_and_renewals_come_back(identity: int, bits: int, due_ms: int) -> None:
     assert codec.decode_ack(codec.encode_ack(identity, bits)) == (identity, bits)
     assert codec.decode_renewal(codec.encode_renewal(identity, bits, due_ms)) == (identity, bits, due_ms)
+
+
+@given(call=st.integers(0, 2**64 - 1))
+def test_the_call_of_an_ack_comes_back(call: int) -> None:
+    assert codec.decode_call(codec.encode_call(call)) == call
 
 
 @given(origin=st.builds(Origin, IDS, st.integers(0, 2**16 - 1)))

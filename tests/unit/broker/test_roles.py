@@ -386,6 +386,47 @@ async def test_what_was_folded_of_a_cut_end_is_made_anew() -> None:
         assert sorted(await world.pop()) == [b"both", b"new 0", b"new 1", b"new 2"]
 
 
+async def test_what_a_call_has_done_is_well_when_it_is_tried_again_and_for_no_other_call() -> None:
+    """P7: an earlier call of the client itself is not taken for an earlier try of this one."""
+    async with group_of(2) as world:
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        for number in range(3):
+            await world.put(b"%d" % number)
+        handles = [(await world.pop(1)).popitem()[1] for _ in range(3)]
+
+        async def ack(call: int, again: bool) -> list[int]:
+            request = pb.AckRequest(group="g", topic="t", receipt_handles=handles[:1], call=call, again=again)
+            answer = await world.channel.call(methods.ACK, request)
+            return [result.code for result in answer.results] or [Code.OK]
+
+        async def change(call: int, again: bool) -> str:
+            request = pb.ChangeInvisibleRequest(
+                group="g", topic="t", receipt_handle=handles[1], invisible_ms=60_000, call=call, again=again
+            )
+            return (await world.channel.call(methods.CHANGE_INVISIBLE, request)).receipt_handle
+
+        async def dead_letter(call: int, again: bool) -> None:
+            request = pb.DeadLetterRequest(group="g", topic="t", receipt_handle=handles[2], call=call, again=again)
+            await world.channel.call(methods.DEAD_LETTER, request)
+
+        assert await ack(71, again=False) == [Code.OK]
+        changed = await change(72, again=False)
+        await dead_letter(73, again=False)
+        for _ in range(2):
+            assert await ack(71, again=True) == [Code.OK]
+            assert await ack(81, again=True) == await ack(71, again=False) == [Code.INVALID_RECEIPT_HANDLE]
+            assert await change(72, again=True) == changed
+            await dead_letter(73, again=True)
+            for refused in (change(82, again=True), change(72, again=False), dead_letter(83, again=True)):
+                with pytest.raises(StatusError) as error:
+                    await refused
+                assert error.value.code == Code.INVALID_RECEIPT_HANDLE
+            if world.members[0].app is not None:
+                await world.members[0].kill()
+                await world.lead(1)  # it knows by the log
+
+
 async def test_what_was_not_confirmed_by_others_is_not_folded_at_the_start() -> None:
     """Also by one that was alone in the set: it may have grown since, and another may have been elected."""
     async with group_of(2, checkpoint_interval_ms=600_000) as world:

@@ -10,6 +10,7 @@ from services.common import recall_handle
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import AckRequest
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate
 from services.common.put import MessageRun
 from services.proxy import protocol
@@ -279,6 +280,21 @@ def test_an_ack_that_was_done_and_not_answered_is_done() -> None:
             w.replicas["a"][0].answers_lost = 1
             assert (await w.ack(forged)).status.code == Code.INVALID_RECEIPT_HANDLE, "it was never good"
             assert (await w.ack(handles[0])).status.code == Code.INVALID_RECEIPT_HANDLE, "nothing was in doubt"
+
+    run(scenario())
+
+
+def test_all_tries_of_a_call_bear_one_name_and_those_of_another_call_another() -> None:
+    async def scenario() -> None:
+        async with groups("a") as w:
+            handles = await popped(w, 2)
+            for handle in handles:
+                w.replicas["a"][0].answers_lost = 1
+                await w.ack(handle)
+            asked = w.logs["a"].asked("Ack")
+            first, again, second, second_again = (each.call for each in asked if isinstance(each, AckRequest))
+            assert first == again != second == second_again
+            assert first
 
     run(scenario())
 

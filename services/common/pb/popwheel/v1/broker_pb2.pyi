@@ -291,10 +291,15 @@ class AckRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     RECEIPT_HANDLES_FIELD_NUMBER: _builtins.int
     AGAIN_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     again: _builtins.bool
-    """What has become of an earlier try is not known: handles that are void because they were acknowledged are well."""
+    """What has become of an earlier try is not known: handles that are void because that acknowledged them are well."""
+    call: _builtins.int
+    """Names a client's call, and all its tries: what another call has acknowledged is not taken for the work of an
+    earlier try. 0: not said.
+    """
     @_builtins.property
     def receipt_handles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -304,10 +309,11 @@ class AckRequest(_message.Message):
         topic: _builtins.str = ...,
         receipt_handles: _abc.Iterable[_builtins.str] | None = ...,
         again: _builtins.bool = ...,
+        call: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "group", b"group", "receipt_handles", b"receipt_handles", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "call", b"call", "group", b"group", "receipt_handles", b"receipt_handles", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -366,12 +372,15 @@ class ChangeInvisibleRequest(_message.Message):
     RECEIPT_HANDLE_FIELD_NUMBER: _builtins.int
     INVISIBLE_MS_FIELD_NUMBER: _builtins.int
     AGAIN_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     receipt_handle: _builtins.str
     invisible_ms: _builtins.int
     again: _builtins.bool
     """What has become of an earlier try is not known: if that has made the handle void, its answer is given once more."""
+    call: _builtins.int
+    """As in AckRequest."""
     def __init__(
         self,
         *,
@@ -380,10 +389,11 @@ class ChangeInvisibleRequest(_message.Message):
         receipt_handle: _builtins.str = ...,
         invisible_ms: _builtins.int = ...,
         again: _builtins.bool = ...,
+        call: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "group", b"group", "invisible_ms", b"invisible_ms", "receipt_handle", b"receipt_handle", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "call", b"call", "group", b"group", "invisible_ms", b"invisible_ms", "receipt_handle", b"receipt_handle", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -534,11 +544,13 @@ class DeadLetterRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     RECEIPT_HANDLE_FIELD_NUMBER: _builtins.int
     AGAIN_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     receipt_handle: _builtins.str
     again: _builtins.bool
     """As in AckRequest."""
+    call: _builtins.int
     def __init__(
         self,
         *,
@@ -546,10 +558,11 @@ class DeadLetterRequest(_message.Message):
         topic: _builtins.str = ...,
         receipt_handle: _builtins.str = ...,
         again: _builtins.bool = ...,
+        call: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "group", b"group", "receipt_handle", b"receipt_handle", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "call", b"call", "group", b"group", "receipt_handle", b"receipt_handle", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
