@@ -28,7 +28,9 @@ _POLLERS = 2
 _SEND_EVERY_S = 0.01
 _SEND_DELAYED_EVERY_S = 0.03
 _DELAYS_MS = (200, 4200)
-_POLL_S = 2.0
+_POLL_S = 6.0
+"""More than `proxy.grpc_client_consumer_min_long_polling_timeout_ms`: polls that ask for less do not wait at all, and
+would keep the proxy busy with nothing."""
 _BATCH = 16
 _PAUSE_S = 0.02
 
