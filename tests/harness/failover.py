@@ -22,6 +22,8 @@ from tests.harness.standalone import ROOT
 GROUP = "broker-0"
 TOPICS = (("FailoverOrdered", "NORMAL", 1), ("FailoverSpread", "NORMAL", 8), ("FailoverLater", "DELAY", 8))
 CONTROLLER = "controller"
+POLL_MS_MIN = 1000
+"""So that the polls of the load, which are short in order that it ends soon, wait for messages."""
 
 _LOOK_S = 0.05
 _HEALTHY_S_MAX = 40.0
@@ -45,6 +47,7 @@ class ReplicatedCluster:
             folder,
             *("--groups", "1", "--replicas", str(replicas), "--controllers", str(controllers), "--proxies", "1"),
             "--relays",
+            *("--set", f"proxy.grpc_client_consumer_min_long_polling_timeout_ms={POLL_MS_MIN}"),
             *words,
         )
         self.links = LinksClient(self.command.data_dir)
