@@ -20,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from services.common.errors import CorruptDataError
+from services.common.errors import CorruptDataError, UnknownFormatError
 from services.controller.documents import CLUSTER, LEASE, Document, group_document_name, group_of_document
 from services.controller.kubernetes_api import (
     BROKER_GROUPS,
@@ -40,6 +40,7 @@ _ADDRESS = "popwheel.io/address"
 _ADMIN = "popwheel.io/admin-address"
 _TURN = "popwheel.io/turn"
 _LEGAL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LEGAL_LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _WATCH_S = 3.0  # its thread cannot be interrupted, and the process ends when it does
 _PAUSE_S = 1.0
 
@@ -51,12 +52,14 @@ class KubernetesStateStore:
 
     Args:
         api: the API server.
-        cluster: name of the cluster; its resources bear it, so that several clusters may share a namespace.
+        cluster: name of the cluster; it is part of its resources' names and a label of theirs, so that several clusters
+            may share a namespace.
     """
 
     def __init__(self, api: KubernetesApi, cluster: str) -> None:
         self._api = api
         self._cluster = cluster
+        self._label = _legal(cluster, _LEGAL_LABEL)
         self._versions: dict[ResourceKind, dict[str, str]] = {}
         self._watches: dict[ResourceKind, asyncio.Task[None]] = {}
 
@@ -65,6 +68,7 @@ class KubernetesStateStore:
         found = await self._api.get(kind, self._resource_name(name))
         if found is None:
             return None
+        self._check_ours(kind, found)
         try:
             document = await self._document(name, found)
         except (KeyError, TypeError, ValueError, AttributeError, EOFError, OSError, binascii.Error) as error:
@@ -108,7 +112,7 @@ class KubernetesStateStore:
 
     async def _list(self, kind: ResourceKind) -> str:
         """Take in all resources of a kind; since when a watch goes on from there."""
-        found, since = await self._api.list_all(kind, f"{_OF_CLUSTER}={self._cluster}")
+        found, since = await self._api.list_all(kind, f"{_OF_CLUSTER}={self._label}")
         self._versions[kind] = {}
         for resource in found:
             self._saw(kind, resource)
@@ -118,7 +122,7 @@ class KubernetesStateStore:
         """Keep the versions of a kind as new as the API server tells; begins anew whenever it says that it must."""
         while True:
             try:
-                resources, since = await self._api.watch(kind, f"{_OF_CLUSTER}={self._cluster}", since, _WATCH_S)
+                resources, since = await self._api.watch(kind, f"{_OF_CLUSTER}={self._label}", since, _WATCH_S)
                 for resource in resources:
                     self._saw(kind, resource)
             except ApiGoneError:
@@ -151,6 +155,7 @@ class KubernetesStateStore:
         key = await self._api.get(SECRETS, self._key_name())
         if key is None:
             raise KeyError(f"secrets/{self._key_name()}")
+        self._check_ours(SECRETS, key)
         return {**contents, "name": spec["name"], "version": spec["version"], "receipt_key": key["data"]["key"]}
 
     async def _contents(self, name: str, document: Document) -> dict[str, Any]:
@@ -183,13 +188,28 @@ class KubernetesStateStore:
                 await self._api.create(SECRETS, secret)
             except ApiConflictError as error:
                 raise ConflictError(CLUSTER) from error
-        elif found["data"].get("key") != key:
+            return
+        self._check_ours(SECRETS, found)
+        if found["data"].get("key") != key:
             raise ConflictError(CLUSTER)
+
+    def _check_ours(self, kind: ResourceKind, found: Resource) -> None:
+        """See that a resource is this cluster's.
+
+        Raises:
+            UnknownFormatError: somebody else made it.
+        """
+        owner = (found["metadata"].get("labels") or {}).get(_OF_CLUSTER)
+        if owner != self._label:
+            raise UnknownFormatError(
+                f"{kind.plural}/{found['metadata']['name']} is not of this cluster: its label {_OF_CLUSTER} is "
+                f"{owner or 'missing'}, not {self._label}; it is left as it is"
+            )
 
     def _resource(self, kind: ResourceKind, name: str, contents: dict[str, Any]) -> dict[str, Any]:
         metadata: dict[str, Any] = {
             "name": name if kind is SECRETS else self._resource_name(name),
-            "labels": {_OF_CLUSTER: self._cluster},
+            "labels": {_OF_CLUSTER: self._label},
         }
         if "annotations" in contents:
             metadata["annotations"] = contents["annotations"]
@@ -200,7 +220,7 @@ class KubernetesStateStore:
         group = group_of_document(name)
         if group is None:
             return f"{_legal(self._cluster)}-controller" if name == LEASE else _legal(self._cluster)
-        return _legal(group)
+        return f"{_legal(self._cluster)}.{_legal(group)}"  # neither part has a dot, so no two have one name
 
     def _key_name(self) -> str:
         return f"{_legal(self._cluster)}-receipt-key"
@@ -210,9 +230,9 @@ def _kind(name: str) -> ResourceKind:
     return {CLUSTER: CLUSTERS, LEASE: LEASES}.get(name, BROKER_GROUPS)
 
 
-def _legal(name: str) -> str:
-    """A name that a resource may bear; one that may not is named by its hash."""
-    return name if _LEGAL.fullmatch(name) else f"x-{hashlib.sha256(name.encode()).hexdigest()[:20]}"
+def _legal(name: str, pattern: re.Pattern[str] = _LEGAL) -> str:
+    """A name as a resource, or a label of one, may bear it; one that may not be is told by its hash."""
+    return name if pattern.fullmatch(name) else f"x-{hashlib.sha256(name.encode()).hexdigest()[:20]}"
 
 
 def _version(resource: Resource) -> str:

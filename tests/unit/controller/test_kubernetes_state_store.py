@@ -5,14 +5,16 @@ import base64
 import contextlib
 import json
 import random
+import re
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.common.disk import SystemDisk
-from services.common.errors import CorruptDataError, StatusError
+from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.controller.broker_group import GroupState, ReplicaRecord
 from services.controller.cluster_state import ClusterState
@@ -104,7 +106,7 @@ async def test_every_store_keeps_the_same_promises(make: Callable[[Path], StateS
 
 async def test_an_operator_sees_the_group_in_its_resource(api: MemoryApi, store: KubernetesStateStore) -> None:
     await store.write(group_document_name("broker-0"), group_document(group(1, 3, "broker-0")), None)
-    resource = api.objects["brokergroups", "broker-0"]
+    resource = api.objects["brokergroups", "popwheel.broker-0"]
     assert (resource["apiVersion"], resource["kind"]) == ("popwheel.io/v1", "BrokerGroup")
     assert resource["metadata"]["labels"] == {"popwheel.io/cluster": "popwheel"}
     assert resource["spec"] == {
@@ -115,6 +117,40 @@ async def test_an_operator_sees_the_group_in_its_resource(api: MemoryApi, store:
         "syncStateSet": [0],
         "replicas": [{"number": 0, "address": "host:1", "identity": "6964"}],
     }
+
+
+async def test_clusters_of_one_namespace_do_not_touch_one_another(api: MemoryApi) -> None:
+    """Nor do those whose names and groups' names are one when put together, or no names for Kubernetes."""
+    clusters = ["a", "a-b", "A", "_a", "a_", "a" * 64]
+    stores = [KubernetesStateStore(api, name) for name in clusters]
+    written = []
+    for number, store in enumerate(stores):
+        for name in ("c", "b-c"):
+            document = group_document(group(1, number + 1, name))
+            written.append((store, name, number + 1, await store.write(group_document_name(name), document, None)))
+        await store.write(CLUSTER, cluster_document(replace(cluster(0), name=clusters[number])), None)
+        await store.write(LEASE, Lease(clusters[number], "", "", 1).document(), None)
+    for store, name, epoch, version in written:
+        stored = await store.read(group_document_name(name))
+        assert stored is not None
+        assert (stored.document["epoch"], stored.version) == (epoch, version)
+        assert len(await store.versions()) == 4
+    for resource in api.objects.values():
+        assert re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", *resource["metadata"]["labels"].values())
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", resource["metadata"]["name"])
+    for store in stores:
+        await store.close()
+
+
+async def test_what_somebody_else_made_is_left_alone(api: MemoryApi, store: KubernetesStateStore) -> None:
+    await store.write(CLUSTER, cluster_document(cluster(1)), None)
+    name = group_document_name("b")
+    await store.write(name, group_document(group(1)), None)
+    for key in (("brokergroups", "popwheel.b"), ("secrets", "popwheel-receipt-key")):
+        api.objects[key]["metadata"]["labels"] = {"popwheel.io/cluster": "another"}
+    for attempt in (store.read(name), store.read(CLUSTER), store.write(CLUSTER, cluster_document(cluster(2)), "1")):
+        with pytest.raises(UnknownFormatError, match="another, not popwheel"):
+            await attempt
 
 
 async def test_the_key_is_in_a_secret_alone(api: MemoryApi, store: KubernetesStateStore) -> None:
@@ -149,7 +185,7 @@ async def test_what_is_damaged_is_said(api: MemoryApi, store: KubernetesStateSto
     await store.write(group_document_name("b"), group_document(group(1)), None)
     await store.write(LEASE, Lease("me", "me:1", "", 1).document(), None)
     api.objects["popwheelclusters", "popwheel"]["spec"]["contents"] = "AAAA"
-    del api.objects["brokergroups", "b"]["spec"]["syncStateSet"]
+    del api.objects["brokergroups", "popwheel.b"]["spec"]["syncStateSet"]
     del api.objects["leases", "popwheel-controller"]["metadata"]["annotations"]
     for name in (CLUSTER, group_document_name("b"), LEASE):
         with pytest.raises(CorruptDataError, match="is damaged"):
@@ -239,7 +275,7 @@ async def test_a_failover_is_seen_in_the_resources(tmp_path: Path, api: MemoryAp
         if kind == "brokergroups"
     ]
     assert seen == [(1, 0, [0]), (1, 0, [0]), (1, 0, [0, 1]), (2, 1, [1])]
-    assert api.objects["brokergroups", GROUP]["spec"]["version"] == 4
+    assert api.objects["brokergroups", f"popwheel.{GROUP}"]["spec"]["version"] == 4
 
 
 async def test_the_api_server_away_when_a_master_dies(tmp_path: Path, api: MemoryApi) -> None:
