@@ -11,7 +11,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import HandOverRequest
 from services.controller.broker_group import GroupState
 from services.controller.election import Reports, alone, elect, latest_set, most_complete, record_of
-from services.controller.group_policy import Standing, strangers
+from services.controller.group_policy import Sight, Standing, strangers
 from services.controller.metrics import GroupMetrics
 from services.controller.overseer import Overseer
 from services.controller.roles import Roles
@@ -78,8 +78,9 @@ class HandOvers:
             word: says that the operator knows what may be lost.
 
         Raises:
-            StatusError: NOT_FOUND for a group that is not known; PRECONDITION_FAILED if it has a master, or needs no
-                such thing, or nobody is there; BAD_REQUEST for another word, with what may be lost and the right one.
+            StatusError: NOT_FOUND for a group that is not known; PRECONDITION_FAILED if it has a master, or may have
+                one, or needs no such thing, or nobody is there; BAD_REQUEST for another word, with what may be lost and
+                the right one.
         """
         state = self._overseer.groups.states.get(group)
         sight = self._overseer.sight(group)
@@ -87,7 +88,7 @@ class HandOvers:
         if state is None and not reports:
             raise _unknown(group)
         if state is not None:
-            _check_need(state, reports)
+            _check_need(state, reports, sight)
         chosen = most_complete(reports) if replica is None else replica
         if chosen is None or chosen not in reports:
             there = _list(reports) or "none"
@@ -222,16 +223,24 @@ class HandOvers:
         return f"no other replica of {state.name} has everything, so its master must stay"
 
 
-def _check_need(state: GroupState, reports: Reports) -> None:
+def _check_need(state: GroupState, reports: Reports, sight: Sight) -> None:
     """See that a group cannot help itself.
 
     Raises:
-        StatusError: PRECONDITION_FAILED, with what it has or will have.
+        StatusError: PRECONDITION_FAILED, with what it has, or will have, or may have.
     """
-    ours = {number: report for number, report in reports.items() if number not in strangers(state, reports)}
+    strange = strangers(state, reports)
+    ours = {number: report for number, report in reports.items() if number not in strange}
     if state.master in ours and not state.is_wiped(state.master, ours[state.master].identity):
         raise StatusError(
             Code.PRECONDITION_FAILED, f"{state.name} has a master, replica {state.master}; there is nothing to choose"
+        )
+    unsure = [n for n in sorted(state.sync_state_set) if n in sight and sight[n].standing is Standing.UNSURE]
+    if unsure:
+        raise StatusError(
+            Code.PRECONDITION_FAILED,
+            f"replica {_list(unsure)} of {state.name} may live and come back in a moment: it has been away for too "
+            "short a time to be given up; ask again in some seconds",
         )
     clean = elect(state, ours)
     if clean is not None:

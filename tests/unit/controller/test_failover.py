@@ -170,6 +170,30 @@ async def test_if_the_only_member_is_wiped_an_operator_must_decide(here: Scene) 
     await until(lambda: outside.leads == 2 and bool(wiped.heard) and wiped.group.master == 1)
 
 
+async def test_nobody_is_given_up_by_an_operators_word_while_the_master_may_live(here: Scene) -> None:
+    """Neither one that this controller has not heard of yet, nor one whose stream just broke."""
+    master, slave = FakeReplica(0), FakeReplica(1)
+    await here.led_with(master, slave)
+    await master.ask_for_set(here.channel, 0)
+    elect_unclean = here.app._hand_overs.elect_unclean
+    for away in ("the controller", "the stream"):
+        if away == "the controller":
+            await here.restart()
+            elect_unclean = here.app._hand_overs.elect_unclean
+            await slave.join(here.channel)
+        else:
+            await master.join(here.channel)
+            await asyncio.sleep(0.1)
+            master.cut()
+            await asyncio.sleep(0.1)
+        with pytest.raises(StatusError, match="replica 0 of broker-0 may live") as caught:
+            await elect_unclean(GROUP, 1, f"lose-messages-of-{GROUP}")
+        assert caught.value.code == Code.PRECONDITION_FAILED
+    master.kill()
+    await until(lambda: here.route() is None)
+    assert (await elect_unclean(GROUP, 1, f"lose-messages-of-{GROUP}")).master == 1
+
+
 async def test_a_controller_that_was_away_changes_nothing_that_went_well(here: Scene) -> None:
     master, slave = FakeReplica(0), FakeReplica(1)
     await here.led_with(master, slave)

@@ -251,7 +251,7 @@ async def test_a_stale_read_leads_to_a_conflict_and_no_further(api: MemoryApi, s
 
 
 async def test_a_change_that_was_made_twice_on_its_way_has_come_about(tmp_path: Path, api: MemoryApi) -> None:
-    """A refusal would be taken for "this set was not stored" by the master that asked for it, and the slave may lead."""
+    """A refusal would tell the master that asked that the set was not stored, and yet the slave may lead."""
     async with scene(tmp_path, shared=KubernetesStateStore(api, "popwheel")) as here:
         master, slave = FakeReplica(0), FakeReplica(1)
         await here.join(master, slave)
