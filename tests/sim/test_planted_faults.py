@@ -104,9 +104,11 @@ def old_handles_stay_good(patch: pytest.MonkeyPatch) -> None:
     """A changed invisible duration leaves the old handle good."""
     change = Acking.change_invisible
 
-    def keep_old(self: Acking, group: str, topic: str, handle: str, invisible_ms: int) -> str:
+    def keep_old(
+        self: Acking, group: str, topic: str, handle: str, invisible_ms: int, *, call: int = 0, again: bool = False
+    ) -> str:
         old, index = self._held(group, topic, handle)
-        new = change(self, group, topic, handle, invisible_ms)
+        new = change(self, group, topic, handle, invisible_ms, call=call, again=again)
         if self._state.table.get(old.id) is None:
             old.open_bits = 0
             old.open_bits |= 1 << index
