@@ -2,7 +2,7 @@
 
 One of them leads, the others refuse with HA_NOT_AVAILABLE. A unary call goes round until one takes it; when a stream
 ends, the next one goes to another controller (`follow`, `registration`). What is asked of controllers may be asked
-twice.
+twice, and several may have done it: what a call raises is told of all that were asked (`failure_of`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.rpc.service import Channel, ClientStream, Method, StreamClosedError
-from services.rpc.status import GrpcStatus, RpcError
+from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -55,28 +55,31 @@ class ControllerChannel:
         timeout_s: float | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Response:
-        """Call a unary method of the one that leads (see `services.rpc.service.Channel`)."""
+        """Call a unary method of the one that leads (see `services.rpc.service.Channel`).
+
+        Raises:
+            NotProcessedError: none of them was reached: certainly nobody has looked at it.
+            RpcError: one at least may have done it, whatever the others said.
+            StatusError: the word of the one that leads; or that none does.
+        """
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
         first = self._leader
         count = len(self._channels)
-        refusal: StatusError | RpcError | None = None
+        failures: list[StatusError | RpcError] = []
         for turn in range(count):
             number = (first + turn) % count
             share_s = None if deadline is None else (deadline - self._clock.monotonic()) / (count - turn)
             try:
                 answer = await self._channels[number].call(method, request, timeout_s=share_s, metadata=metadata)
             except (StatusError, RpcError) as error:
+                failures.append(error)
                 if not _leads_not(error):
-                    raise
-                # What one says that does not lead is worth more than that another is not there.
-                if refusal is None or isinstance(error, StatusError):
-                    refusal = error
+                    break
                 self._pass_by(number)
             else:
                 self._leader = number
                 return answer
-        assert refusal is not None
-        raise refusal
+        raise failure_of(failures)
 
     def open(
         self, method: Method[Request, Response], *, metadata: Mapping[str, str] | None = None
@@ -129,6 +132,22 @@ class _Stream(Generic[Response, Request]):
     def cancel(self) -> None:
         """Give the call up."""
         self._stream.cancel()
+
+
+def failure_of(failures: Sequence[StatusError | RpcError]) -> StatusError | RpcError:
+    """What is told of a call that went well nowhere (pure).
+
+    If one of the controllers may have done it, though its answer was lost, nothing that another says can undo that: the
+    whole call is in doubt. Else a word is worth more than that another is not there, and the last word most: it is the
+    leader's, if any.
+
+    Args:
+        failures: of those that were asked, at least one, in their order.
+    """
+    for failure in failures:
+        if isinstance(failure, RpcError) and not isinstance(failure, NotProcessedError):
+            return failure
+    return next((failure for failure in reversed(failures) if isinstance(failure, StatusError)), failures[0])
 
 
 def _leads_not(error: StatusError | RpcError) -> bool:

@@ -17,7 +17,7 @@ from services.common.pb.popwheel.v1.broker_pb2 import LogChunk, ReplicateProgres
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, ReplicaLag, SyncStateSetRequest
 from services.rpc.methods import CHANGE_SYNC_STATE_SET
 from services.rpc.service import Call, Channel, Stream, StreamClosedError
-from services.rpc.status import NotProcessedError, RpcError
+from services.rpc.status import RpcError
 
 _log = structlog.get_logger()
 
@@ -247,9 +247,6 @@ class ReplicationMaster:
     async def _ask(self, change: SetChange) -> None:
         members = self.members
         before, wanted = sorted(members.members), sorted(change.members)
-        answer: BrokerGroup | None = None
-        why = "no answer"
-        is_refused = False
         try:
             answer = await self._controller.call(
                 CHANGE_SYNC_STATE_SET,
@@ -262,24 +259,13 @@ class ReplicationMaster:
                 ),
                 timeout_s=_ASK_TIMEOUT_S,
             )
-        except StatusError as error:
-            # What went wrong within the controller may have come about all the same.
-            why, is_refused = str(error), error.code < Code.INTERNAL_ERROR
-        except NotProcessedError as error:
-            why, is_refused = str(error), True
-        except RpcError as error:
-            why = str(error)
-        now_ms = self._clock.steady_ms()
-        if answer is not None:
-            members.decided(answer.version, answer.sync_state_set, now_ms)
-            self.statistics.set_changes += 1
+        except (StatusError, RpcError) as error:
+            members.failed(change, error, self._clock.steady_ms())
             _log.warning(
-                "sync-state set changed", group=self._group, before=before, after=sorted(answer.sync_state_set)
+                "the sync-state set was not changed", group=self._group, is_=before, wanted=wanted, why=str(error)
             )
-            self._on_group(answer)
             return
-        if is_refused:
-            members.refused(change, now_ms)
-        else:
-            members.unanswered(change, now_ms)
-        _log.warning("the sync-state set was not changed", group=self._group, is_=before, wanted=wanted, why=why)
+        members.decided(answer.version, answer.sync_state_set, self._clock.steady_ms())
+        self.statistics.set_changes += 1
+        _log.warning("sync-state set changed", group=self._group, before=before, after=sorted(answer.sync_state_set))
+        self._on_group(answer)

@@ -7,14 +7,19 @@ A replica, as the master has it:
    FOLLOWS ────────────────▶ JOINS (counts) ────────────────────▶ ASKED IN ───────────────▶ MEMBER
       ▲                         │                                 (counts)                  (counts)
       │   joining_ms_max over,  │                                    │                         │
-      ├─────────────────────────┘            definitely refused      │    absent, or behind    │ asked out: counts
+      ├─────────────────────────┘            certainly not stored    │    absent, or behind    │ asked out: counts
       ├──────────────────────────────────────────────────────────────┘    for too long         │ until it is answered
       └────────────────────────────────────────────────────────────────────────────────────────┘
 ```
 
-Why it is safe (S5): the controller's set at any moment is either `members`, or what was asked for last and not yet
-answered. Who is in either of them but is not known to be out counts, so every replica that may be elected has all that
-is confirmed. A replica is asked in only when it has all that was confirmed before; from then on nothing is without it.
+Why it is safe (S5): what counts is never smaller than the set that is stored, from which the next master is elected.
+Let `version` be the latest state of this epoch that was heard of. Within an epoch the stored set grows only by this
+master's wishes, each for one version and stored in place of that version or never; whatever else changes there makes it
+smaller. So the stored set is within `members` and all that was asked in since `version`. These count until a newer
+state is heard of, which settles every wish for an older version, or until it is certain of each wish that no controller
+has stored it or ever will (`is_certain`). A call may have gone to several controllers, or to one several times, so that
+the last of them refuses proves nothing: it may refuse because the first has stored it. A replica is asked in only when
+it has all that was confirmed before; from then on nothing is without it.
 Under load a replica is always a little behind a master that waits for nobody, so it counts a moment before (JOINS):
 the watermarks stand still until it has reached them.
 """
@@ -25,6 +30,9 @@ from typing import NamedTuple
 
 from services.broker.replica.lag import PositionTimes
 from services.broker.replica.options import ReplicationOptions
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.rpc.status import NotProcessedError, RpcError
 
 _ASK_AGAIN_MS = 500
 _JOIN_PAUSES = (4, 8, 16, 20)
@@ -45,6 +53,17 @@ class SetChange:
 
     version: int
     members: frozenset[int]
+
+
+def is_certain(failure: StatusError | RpcError) -> bool:
+    """Whether a failure of asking for a change proves that no controller has stored it or ever will.
+
+    Two do: nobody was reached, and BAD_REQUEST, as a set that cannot follow its version cannot at any controller. Not
+    PRECONDITION_FAILED: it says that a newer state is stored, which may be the very one that was asked for.
+    """
+    if isinstance(failure, StatusError):
+        return failure.code == Code.BAD_REQUEST
+    return isinstance(failure, NotProcessedError)
 
 
 class Lag(NamedTuple):
@@ -203,33 +222,27 @@ class SyncStateSet:
         self._forget_absent()
         self._recount()
 
-    def refused(self, change: SetChange, now_ms: int) -> None:
-        """The controller has definitely refused a change that `due` gave."""
+    def failed(self, change: SetChange, failure: StatusError | RpcError, now_ms: int) -> None:
+        """A change that `due` gave did not come about, or whether it did can't be told: then it is asked for again."""
         if change is not self._asked:
             return
         self._answer_awaited = False
-        if not self._in_doubt:
-            # It was asked for once, so it can't have come about; else only a newer state can tell.
-            self._asked = None
-            for number in self._asked_in:
-                self._followers[number].joins_not_before_ms = now_ms + _ASK_AGAIN_MS
-            self._asked_in = frozenset()
-            self._forget_absent()
-            self._recount()
         self._ask_not_before_ms = now_ms + _ASK_AGAIN_MS
-
-    def unanswered(self, change: SetChange, now_ms: int) -> None:
-        """A change was asked for, and whether it came about can't be told: it is asked for again."""
-        if change is self._asked:
-            self._answer_awaited = False
-            self._in_doubt = True
-            self._ask_not_before_ms = now_ms + _ASK_AGAIN_MS
+        self._in_doubt = self._in_doubt or not is_certain(failure)
+        if self._in_doubt:
+            return  # a later try's failure says nothing of the earlier one; only a newer state can tell
+        self._asked = None
+        for number in self._asked_in:
+            self._followers[number].joins_not_before_ms = now_ms + _ASK_AGAIN_MS
+        self._asked_in = frozenset()
+        self._forget_absent()
+        self._recount()
 
     # What is to be done
 
     def due(self, now_ms: int) -> SetChange | None:
         """What is to be asked of the controller now. From then on those count who are asked in; it is to be followed by
-        `decided`, `refused` or `unanswered`, and until then nothing else is due.
+        `decided` or `failed`, and until then nothing else is due.
         """
         for follower in list(self._followers.values()):
             since_ms = follower.joining_since_ms

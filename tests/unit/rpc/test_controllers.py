@@ -127,6 +127,26 @@ async def test_where_none_leads_that_is_told_after_one_round() -> None:
         await w.who()
 
 
+async def test_once_a_controller_may_have_done_it_the_call_is_in_doubt() -> None:
+    w = Controllers()
+    lost = RpcError(GrpcStatus.UNAVAILABLE, "lost")
+    w.all[0].away, w.all[1].away = NotProcessedError("refused"), lost
+    for last in (NotProcessedError("refused"), None):
+        w.all[2].away = last  # it is not there, or does not lead
+        with pytest.raises(RpcError) as raised:
+            await w.who()
+        assert raised.value is lost
+    w.elect(2)
+    w.all[2].refusal = StatusError(Code.PRECONDITION_FAILED, "not what it was any more")
+    w.all[2].asked = 0
+    with pytest.raises(RpcError) as raised:
+        while not w.all[2].asked:
+            await w.who()
+    assert raised.value is lost
+    with pytest.raises(StatusError, match="any more"):
+        await w.who()
+
+
 async def test_a_follower_finds_the_leader_and_the_next_one() -> None:
     w = Controllers()
     w.elect(2)

@@ -3,12 +3,17 @@
 import itertools
 from dataclasses import dataclass, field
 
-from hypothesis import settings
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from services.broker.replica.options import ReplicationOptions
 from services.broker.replica.sync_state_set import SetChange, SyncStateSet
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.rpc.controllers import failure_of
+from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 ME = 0
 
@@ -208,29 +213,47 @@ def test_a_member_that_lost_what_was_confirmed_is_asked_out_at_once() -> None:
     assert leading.watermarks() == (100, 100)
 
 
-def test_a_refusal_ends_the_counting_unless_an_earlier_try_may_have_come_about() -> None:
+NOBODY_REACHED = NotProcessedError("no connection")
+LOST = RpcError(GrpcStatus.UNAVAILABLE, "the connection was lost")
+LEADS_NOT = StatusError(Code.HA_NOT_AVAILABLE, "another controller leads")
+NEWER = StatusError(Code.PRECONDITION_FAILED, "the state is at another version")
+CANNOT_BE = StatusError(Code.BAD_REQUEST, "no such replica")
+
+
+@pytest.mark.parametrize("failure", [NOBODY_REACHED, CANNOT_BE])
+def test_what_was_certainly_not_stored_ends_the_counting(failure: StatusError | RpcError) -> None:
     leading = Leading(position=100)
     leading.set.connected(1, 100, 100, leading.now_ms)
     change = leading.set.due(leading.now_ms)
     assert change is not None
-    leading.set.refused(change, leading.now_ms)
+    leading.set.failed(change, failure, leading.now_ms)
     leading.append(200)
     assert leading.watermarks() == (200, 200)
-
     leading.now_ms += 500
     leading.set.progress(1, 200, 200, leading.now_ms)
+    assert leading.set.due(leading.now_ms) is not None
+
+
+@pytest.mark.parametrize("first", [LOST, LEADS_NOT, NEWER, StatusError(Code.INTERNAL_SERVER_ERROR, "not stored")])
+@pytest.mark.parametrize("second", [NOBODY_REACHED, CANNOT_BE, NEWER])
+def test_who_may_have_been_made_a_member_counts_until_a_newer_state_tells(
+    first: StatusError | RpcError, second: StatusError | RpcError
+) -> None:
+    leading = Leading(position=100)
+    leading.set.connected(1, 100, 100, leading.now_ms)
     change = leading.set.due(leading.now_ms)
     assert change is not None
-    leading.set.unanswered(change, leading.now_ms)
-    leading.append(300)
+    leading.set.failed(change, first, leading.now_ms)
+    leading.append(200)
+    assert leading.watermarks() == (100, 100)
     assert leading.set.due(leading.now_ms + 499) is None
     leading.set.disconnected(1, leading.now_ms)
     leading.now_ms += 500
     assert leading.set.due(leading.now_ms) is change, "asked for again, also when it has gone: only so it is settled"
-    leading.set.refused(change, leading.now_ms)
-    assert leading.watermarks() == (200, 200), "the first try may have made it a member"
+    leading.set.failed(change, second, leading.now_ms)
+    assert leading.watermarks() == (100, 100), "the first try may have made it a member"
     leading.set.decided(2, {0}, leading.now_ms)
-    assert leading.watermarks() == (300, 300)
+    assert leading.watermarks() == (200, 200)
 
 
 def test_answers_to_what_was_asked_before_change_nothing() -> None:
@@ -242,8 +265,8 @@ def test_answers_to_what_was_asked_before_change_nothing() -> None:
     leading.set.progress(1, 100, 100, leading.now_ms)
     new = leading.set.due(leading.now_ms)
     assert new == SetChange(2, frozenset({0, 1}))
-    leading.set.refused(old, leading.now_ms)
-    leading.set.unanswered(old, leading.now_ms)
+    leading.set.failed(old, NOBODY_REACHED, leading.now_ms)
+    leading.set.failed(old, LOST, leading.now_ms)
     leading.set.decided(1, {0, 7}, leading.now_ms)
     leading.append(200)
     assert leading.watermarks() == (100, 100)
@@ -273,6 +296,81 @@ def test_members_that_were_never_heard_of_hold_back_all() -> None:
 
 
 @dataclass
+class Controllers:
+    """Those that share a store, and what they have not looked at yet."""
+
+    version: int = 1
+    members: frozenset[int] = frozenset({ME})
+    on_the_way: list[SetChange] = field(default_factory=list)
+
+    def store(self, change: SetChange) -> bool:
+        if change.version != self.version:
+            return False
+        self.version += 1
+        self.members = change.members
+        return True
+
+    def ask(self, change: SetChange, controllers: list[str]) -> StatusError | RpcError | None:
+        """Ask one after the other until one answers; how that failed."""
+        failures: list[StatusError | RpcError] = []
+        for controller in controllers:
+            if controller in ("leads", "writes twice"):  # the second time is refused by its own first
+                if self.store(change) and controller == "leads":
+                    return None
+                failures.append(NEWER)
+                break
+            failures.append({"dead": NOBODY_REACHED, "leads not": LEADS_NOT}.get(controller, LOST))
+            if controller == "late":
+                self.on_the_way.append(change)
+            elif controller == "loses the answer":
+                self.store(change)
+        return failure_of(failures)
+
+
+CONTROLLERS = st.lists(
+    st.sampled_from(["dead", "leads not", "late", "loses the answer", "writes twice", "leads"]), min_size=1, max_size=4
+)
+
+
+@given(
+    calls=st.lists(CONTROLLERS, min_size=1, max_size=4),
+    late=st.lists(st.booleans(), min_size=4, max_size=4),
+    follows=st.lists(st.booleans(), min_size=4, max_size=4),
+)
+def test_whom_the_controllers_may_elect_has_all_that_is_confirmed(
+    calls: list[list[str]], late: list[bool], follows: list[bool]
+) -> None:
+    leading = Leading(position=100)
+    leading.set.connected(1, 100, 100, leading.now_ms)
+    controllers = Controllers()
+    has = end = 100
+
+    def look() -> None:
+        if 1 in controllers.members:
+            assert leading.watermarks() <= (has, has)
+
+    for call, comes_late, follows_on in zip(calls, late, follows, strict=False):
+        if follows_on:
+            has = end
+            leading.set.progress(1, has, has, leading.now_ms)
+        change = leading.set.due(leading.now_ms)
+        if change is not None:
+            failure = controllers.ask(change, call)
+            if failure is None:
+                leading.set.decided(controllers.version, controllers.members, leading.now_ms)
+            else:
+                leading.set.failed(change, failure, leading.now_ms)
+        look()
+        end += 100
+        leading.append(end)
+        look()
+        while comes_late and controllers.on_the_way:
+            controllers.store(controllers.on_the_way.pop())
+            look()
+        leading.now_ms += 60_000
+
+
+@dataclass
 class Follower:
     """What a replica really has; the master hears of it later."""
 
@@ -282,7 +380,7 @@ class Follower:
 
 
 class SetMachine(RuleBasedStateMachine):
-    """A master, two replicas and a controller; each word between them comes late, twice or never.
+    """A master, two replicas and controllers that share a store; each word between them comes late, twice or never.
 
     What must hold at every moment: whoever the controller may elect has all that the master counts as confirmed (S5),
     and all that it counts as held; no watermark ever falls (C4).
@@ -293,9 +391,7 @@ class SetMachine(RuleBasedStateMachine):
         self.now_ms = 1_000_000
         self.end = self.synced = 0
         self.followers = {1: Follower(), 2: Follower()}
-        self.version = 1
-        self.decided: frozenset[int] = frozenset({ME})
-        self.on_the_way: list[SetChange] = []
+        self.controllers = Controllers()
         self.awaited: SetChange | None = None
         self.before = (0, 0)
 
@@ -348,41 +444,49 @@ class SetMachine(RuleBasedStateMachine):
         if change is not None:
             assert self.awaited is None or change.version > self.awaited.version
             self.awaited = change
-            self.on_the_way.append(change)
+            self.controllers.on_the_way.append(change)
 
-    @precondition(lambda self: self.on_the_way)
+    @precondition(lambda self: self.controllers.on_the_way)
     @rule(data=st.data(), again=st.booleans(), answered=st.booleans())
     def decide(self, data: st.DataObject, again: bool, answered: bool) -> None:
-        change = data.draw(st.sampled_from(self.on_the_way))
+        change = data.draw(st.sampled_from(self.controllers.on_the_way))
         if not again:
-            self.on_the_way.remove(change)
-        fits = change.version == self.version
-        if fits:
-            self.version += 1
-            self.decided = change.members
+            self.controllers.on_the_way.remove(change)
+        fits = self.controllers.store(change)
         if answered and change is self.awaited:
             self.awaited = None
             if fits:
-                self.set.decided(self.version, self.decided, self.now_ms)
+                self.publish()
             else:
-                self.set.refused(change, self.now_ms)
+                self.set.failed(change, NEWER, self.now_ms)
+
+    @rule(controllers=CONTROLLERS)
+    def ask_one_after_the_other(self, controllers: list[str]) -> None:
+        change = None if self.awaited else self.set.due(self.now_ms)
+        if change is None:
+            return
+        failure = self.controllers.ask(change, controllers)
+        if failure is None:
+            self.publish()
+        else:
+            self.set.failed(change, failure, self.now_ms)
 
     @precondition(lambda self: self.awaited is not None)
     @rule()
     def give_up_waiting(self) -> None:
         assert self.awaited is not None
         change, self.awaited = self.awaited, None
-        self.set.unanswered(change, self.now_ms)
+        self.set.failed(change, LOST, self.now_ms)
 
     @rule()
     def publish(self) -> None:
-        self.set.decided(self.version, self.decided, self.now_ms)
+        self.set.decided(self.controllers.version, self.controllers.members, self.now_ms)
 
     @invariant()
     def whoever_may_be_elected_has_it(self) -> None:
         if not hasattr(self, "set"):
             return
-        for number in self.decided - {ME}:
+        for number in self.controllers.members - {ME}:
             assert self.followers[number].synced >= self.set.confirmed_position
             assert self.followers[number].end >= self.set.held_position
         assert self.synced >= self.set.confirmed_position
@@ -413,12 +517,10 @@ class SetMachine(RuleBasedStateMachine):
             self.ask()
             if self.awaited is not None:
                 change, self.awaited = self.awaited, None
-                if change.version == self.version:
-                    self.version += 1
-                    self.decided = change.members
-                    self.set.decided(self.version, self.decided, self.now_ms)
+                if self.controllers.store(change):
+                    self.publish()
                 else:
-                    self.set.refused(change, self.now_ms)
+                    self.set.failed(change, NEWER, self.now_ms)
             self.whoever_may_be_elected_has_it()
         assert self.set.members == {0, 1, 2}
         assert self.set.held_position == self.set.confirmed_position == self.end
