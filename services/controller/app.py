@@ -105,7 +105,7 @@ class ControllerApp:
             clock,
             self._begin,
             self._end,
-            self._look,
+            self._check_store,
         )
         check = self._leadership.check
         self.roles = Roles(broker_channels)
@@ -169,7 +169,7 @@ class ControllerApp:
 
     def health(self) -> str | None:
         """None if all is well, else a sentence for `/readyz`. One that waits for another to fail is well, too."""
-        return None if self._started else "the controller has not read its state yet"
+        return self._leadership.trouble if self._started else "the controller has not read its state yet"
 
     async def start(self) -> None:
         """Read the state, or make a new cluster's, and begin to take changes, if no other controller leads.
@@ -206,11 +206,7 @@ class ControllerApp:
             )
         self._keeper.state = state
         self._keeper.start()
-        try:
-            self._keeper.state = replace(state, brokers=await self.overseer.begin())
-        except BaseException:
-            await self._keeper.stop()
-            raise
+        self._keeper.state = replace(state, brokers=await self.overseer.begin())
         self._watchers.open()
 
     async def _end(self, refusal: StatusError) -> None:
@@ -219,7 +215,7 @@ class ControllerApp:
         await self.overseer.end(refusal)
         await self._keeper.stop()
 
-    async def _look(self) -> None:
+    async def _check_store(self) -> None:
         """See what others have changed in a store that is not ours alone."""
         await self.overseer.groups.look_for_changes()
 

@@ -17,6 +17,7 @@ Decision = Callable[[GroupState | None], GroupState | None]
 """What a group should become, given what is stored of it; None if it is to stay so; or raises StatusError."""
 
 _TRIES_MAX = 8
+_READS_AT_ONCE = 4
 
 _logger = structlog.get_logger()
 
@@ -55,10 +56,19 @@ class GroupKeeper:
             OSError, CorruptDataError, UnknownFormatError: as `StateStore.read`.
         """
         self.forget()
-        for document_name in await self._store.versions():
-            group = group_of_document(document_name)
-            if group is not None:
+        groups = [group_of_document(name) for name in await self._store.versions()]
+        unread = iter([group for group in groups if group is not None])
+
+        async def read_on() -> None:
+            for group in unread:
                 await self._read(group)
+
+        readers = [asyncio.create_task(read_on()) for _ in range(_READS_AT_ONCE)]
+        try:
+            await asyncio.gather(*readers)
+        finally:
+            for reader in readers:
+                reader.cancel()
 
     def forget(self) -> None:
         """Hold nothing any more: another controller leads."""

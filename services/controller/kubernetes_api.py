@@ -17,7 +17,7 @@ Resource = Mapping[str, Any]
 Result = TypeVar("Result")
 
 _TIMEOUT_S = 5.0
-_THREADS = 6  # three watches wait in one each
+_THREADS = 12  # three watches wait in one each, and a call that was given up holds its own until its time is up
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -127,7 +127,12 @@ class ClientKubernetesApi:
                 "controller.store.kind", f"must be file, because no Kubernetes cluster is found here: {error}"
             ) from error
         self._namespace = namespace or _own_namespace()
-        self._client = client.ApiClient()
+        configuration = client.Configuration.get_default_copy()
+        # Who asks decides what is tried again: a repeated PUT meets its own first one and seems refused, four tries in a
+        # row outlast a lease, and after a 429 the thread would sleep for as long as the answer says.
+        configuration.retries = False
+        configuration.connection_pool_maxsize = _THREADS
+        self._client = client.ApiClient(configuration)
         self._custom = client.CustomObjectsApi(self._client)
         self._core = client.CoreV1Api(self._client)
         self._error = client.ApiException

@@ -1,7 +1,13 @@
-"""Keeps the lease, or waits for it: of several controllers on one store, one leads."""
+"""Keeps the lease, or waits for it: of several controllers on one store, one leads.
+
+Two things run beside one another: one keeps the lease, the other begins and ends the lead as the lease goes. So taking
+over may last as long as it likes, and a store that does not answer holds up neither the renewals nor the end of a lead.
+"""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import structlog
 
@@ -14,6 +20,11 @@ from services.controller.state_store import ConflictError, StateStore
 
 _LOOKS_PER_LEASE = 8
 _RENEWALS_EVERY_LOOKS = 2
+_TURN_SHARE = 0.5
+_REST_LEASES = 1.5
+_TRIES_MAX = 2
+
+_STORE_ERRORS = (OSError, CorruptDataError, UnknownFormatError)
 
 _logger = structlog.get_logger()
 
@@ -27,8 +38,8 @@ class Leadership:
         lease_s: how long a lease lasts, in seconds.
         clock: the time.
         begin: called when it leads from now on; what it raises ends the lead at once.
-        end: called when it does not lead any more, with what to tell those who ask.
-        look: called now and then while it leads.
+        end: called when it does not lead any more, or `begin` was not done, with what to tell those who ask.
+        check_store: called now and then while it leads.
     """
 
     def __init__(
@@ -39,18 +50,26 @@ class Leadership:
         clock: Clock,
         begin: Callable[[], Awaitable[None]],
         end: Callable[[StatusError], Awaitable[None]],
-        look: Callable[[], Awaitable[None]],
+        check_store: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
         self._holder = holder
+        self._lease_s = lease_s
         self._look_s = lease_s / _LOOKS_PER_LEASE
         self._clock = clock
         self._begin = begin
         self._end = end
-        self._look = look
+        self._check_store = check_store
         self._active = False
+        self._begun = False
         self._version: str | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._turning = asyncio.Lock()
+        self._turned = asyncio.Event()
+        self._rest_until = -math.inf
+        self._renewing: asyncio.Task[None] | None = None
+        self._leading: asyncio.Task[None] | None = None
+        self.trouble: str | None = None
+        """Why it could not lead when it was its turn, in a sentence; None if it could, or never had to."""
 
     @property
     def leads(self) -> bool:
@@ -72,75 +91,139 @@ class Leadership:
         Raises:
             OSError, CorruptDataError, UnknownFormatError, ConfigurationError: the state cannot be used.
         """
-        if self._store is None:
-            await self._begin()
-            self._active = True
-            return
-        if await self._turn():
-            await self._lead()
-        self._task = asyncio.create_task(self._run(self._store), name="controller-lease")
+        try:
+            if self._store is None:
+                await self._lead()
+                return
+            await self._turn(self._store)
+            self._renewing = asyncio.create_task(self._keep_lease(self._store), name="controller-lease")
+            if self._holder.leads(self._clock.monotonic()):
+                await self._lead()
+        except BaseException:
+            await self.stop()
+            raise
+        self._leading = asyncio.create_task(self._follow_lease(), name="controller-leadership")
 
     async def stop(self) -> None:
         """Lead no more, and let another one do so at once."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        if self._active:
+        tasks = [task for task in (self._renewing, self._leading) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._begun:
             await self._follow(StatusError(Code.HA_NOT_AVAILABLE, "this controller is stopping; ask another one"))
-        released = self._holder.released()
-        if self._store is not None and released is not None:
-            try:
-                await self._store.write(LEASE, released.document(), self._version)
-            except (OSError, ConflictError) as error:
-                _logger.warning("the lease could not be given back", reason=str(error))
+        await self._give_back()
 
-    async def _run(self, store: StateStore) -> None:
+    # The lease.
+
+    async def _keep_lease(self, store: StateStore) -> None:
+        """Renew it, or see whether it is to be had, again and again."""
         while True:
-            await asyncio.sleep(self._look_s * (_RENEWALS_EVERY_LOOKS if self._active else 1))
+            mine = self._holder.leads(self._clock.monotonic())
+            await asyncio.sleep(self._look_s * (_RENEWALS_EVERY_LOOKS if mine else 1))
             try:
-                mine = await self._turn()
-            except (OSError, CorruptDataError, UnknownFormatError) as error:
-                _logger.warning("the lease cannot be read or written", reason=str(error))
-                mine = self._holder.leads(self._clock.monotonic())
-            try:
-                if mine and not self._active:
-                    await self._lead()
-                elif self._active and not mine:
-                    await self._follow(self._refusal())
-                elif self._active:
-                    await self._look()
-            except (OSError, CorruptDataError, UnknownFormatError, ConfigurationError) as error:
-                _logger.error("the state cannot be read", reason=str(error))
+                async with asyncio.timeout(self._lease_s * _TURN_SHARE):
+                    await self._turn(store)
+            except _STORE_ERRORS as error:
+                _logger.warning("the lease cannot be read or written", reason=_words(error))
+            except Exception as error:  # without renewals the lease runs out, which is safe
+                _logger.error("the lease cannot be kept", exc_info=error)
+            self._turned.set()
 
-    async def _turn(self) -> bool:
-        """Look at the lease, and write it if it is ours to be had; whether this controller leads."""
-        store = self._store
-        assert store is not None
-        stored = await store.read(LEASE)
-        lease = None if stored is None else lease_of(stored.document, store.where(LEASE))
-        version = None if stored is None else stored.version
-        now = self._clock.monotonic()
-        mine = self._holder.look(lease, version, now)
-        if mine is None:
-            return False
-        try:
-            self._version = await store.write(LEASE, mine.document(), version)
-        except ConflictError:
+    async def _turn(self, store: StateStore) -> None:
+        """Look at the lease, and write it if it is ours to be had."""
+        async with self._turning:
+            for _ in range(_TRIES_MAX):  # what is in the way may be a write of its own that was given up too early
+                stored = await store.read(LEASE)
+                lease = None if stored is None else lease_of(stored.document, store.where(LEASE))
+                version = None if stored is None else stored.version
+                now = self._clock.monotonic()
+                mine = self._holder.look(lease, version, now)
+                if mine is None or now < self._rest_until:
+                    return
+                with suppress(ConflictError):
+                    self._version = await store.write(LEASE, mine.document(), version)
+                    self._holder.written(mine, now)
+                    return
             self._holder.beaten()
-            return False
-        self._holder.written(mine, now)
-        return self._holder.leads(self._clock.monotonic())
+
+    async def _give_back(self) -> None:
+        """Let others have the lease at once."""
+        async with self._turning:
+            released = self._holder.released()
+            if self._store is None or released is None:
+                return
+            try:
+                async with asyncio.timeout(self._lease_s * _TURN_SHARE):
+                    self._version = await self._store.write(LEASE, released.document(), self._version)
+            except (*_STORE_ERRORS, ConflictError) as error:
+                _logger.warning("the lease could not be given back", reason=_words(error))
+
+    # The lead.
+
+    async def _follow_lease(self) -> None:
+        """Lead while the lease is ours."""
+        while True:
+            self._turned.clear()
+            turned = True
+            try:
+                async with asyncio.timeout(self._look_s):
+                    await self._turned.wait()
+            except TimeoutError:
+                turned = False
+            try:
+                await self._begin_or_end(turned)
+            except Exception as error:  # noqa: BLE001 - one that cannot lead must not keep the lease, whatever it is
+                await self._give_up(error)
+
+    async def _begin_or_end(self, turned: bool) -> None:
+        """Do what the lease asks for.
+
+        Args:
+            turned: whether it was looked at just now, so that it is time to look at the rest of the store, too.
+        """
+        now = self._clock.monotonic()
+        mine = self._holder.leads(now)
+        if mine and not self._active:
+            await self._lead()
+        elif self._active and not mine:
+            await self._follow(self._refusal())
+        elif self._active and turned:
+            try:
+                async with asyncio.timeout(self._holder.leads_for_s(now)):
+                    await self._check_store()
+            except _STORE_ERRORS as error:
+                _logger.error("the state cannot be read", reason=_words(error))
 
     async def _lead(self) -> None:
+        self._begun = True
         await self._begin()
         self._active = True
-        _logger.warning("this controller leads", turn=self._holder.lease.turn if self._holder.lease else 0)
+        self.trouble = None
+        if self._holder.lease is not None:
+            _logger.warning("this controller leads", turn=self._holder.lease.turn)
 
     async def _follow(self, refusal: StatusError) -> None:
-        self._active = False
-        if self._store is not None:
+        if self._active and self._store is not None:
             _logger.warning("this controller does not lead any more")
+        self._active = False
         await self._end(refusal)
+        self._begun = False
+
+    async def _give_up(self, error: Exception) -> None:
+        """Something went wrong that must not: let another one lead, and leave it the time to."""
+        self.trouble = f"this controller cannot lead: {_words(error)}"
+        foreseen = isinstance(error, (*_STORE_ERRORS, ConfigurationError))
+        _logger.error("this controller cannot lead", reason=_words(error), exc_info=None if foreseen else error)
+        # A setting that is wrong stays wrong until the process is started anew.
+        rest_s = math.inf if isinstance(error, ConfigurationError) else self._lease_s * _REST_LEASES
+        self._rest_until = self._clock.monotonic() + rest_s
+        try:
+            if self._begun:
+                await self._follow(self._refusal())
+        except Exception as worse:  # the lease goes back all the same
+            _logger.error("the lead could not be ended well", exc_info=worse)
+        await self._give_back()
 
     def _refusal(self) -> StatusError:
         leader = self._holder.leader
@@ -150,3 +233,7 @@ class Leadership:
             Code.HA_NOT_AVAILABLE,
             f"this controller does not lead; the one at {leader.address} does (admin API: {leader.admin})",
         )
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -70,10 +70,14 @@ class LeaseHolder:
         """Whether it may believe that it leads."""
         return self._leads_until is not None and now < self._leads_until
 
+    def leads_for_s(self, now: float) -> float:
+        """For how long it may go on to believe so if nothing is written."""
+        return 0.0 if self._leads_until is None else max(0.0, self._leads_until - now)
+
     @property
     def leader(self) -> Lease | None:
-        """Who leads, as far as the store tells; None if nobody does."""
-        return self.lease if self.lease is not None and self.lease.holder else None
+        """Which other one leads, as far as the store tells; None if none does."""
+        return self.lease if self.lease is not None and self.lease.holder not in ("", self._me) else None
 
     def look(self, lease: Lease | None, version: str | None, now: float) -> Lease | None:
         """Take in what the store holds; what to write in its place now, None for nothing.
@@ -108,4 +112,5 @@ class LeaseHolder:
         if self._leads_until is None or self.lease is None:
             return None
         self._leads_until = None
-        return Lease("", "", "", self.lease.turn + 1)
+        self.lease = Lease("", "", "", self.lease.turn + 1)
+        return self.lease

@@ -18,6 +18,8 @@ class MemoryStore:
     def __init__(self) -> None:
         self.history: dict[str, list[Any]] = {}
         self.away = False
+        self.hangs = False
+        """No call comes back until this is over."""
         self.lost_answers = 0
         """So many of the next writes are stored, and yet fail."""
 
@@ -49,5 +51,7 @@ class MemoryStore:
 
     async def _turn(self) -> None:
         await asyncio.sleep(0)
+        while self.hangs:
+            await asyncio.sleep(0.01)
         if self.away:
             raise OSError("the store is away")

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.errors import StatusError
+from services.common.errors import ConfigurationError, StatusError
 from services.common.http import make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import EnsureTopicRequest, TopicType, WatchRequest
@@ -118,15 +119,16 @@ async def test_when_the_leader_hangs_the_other_takes_over_and_the_first_steps_do
         await watch.send([WatchRequest(process="p")])
         assert await watch.receive() is not None
         leadership = both.apps[0]._leadership
-        assert leadership._task is not None
-        leadership._task.cancel()  # it does not renew its lease any more
+        assert leadership._renewing is not None
+        leadership._renewing.cancel()  # it does not renew its lease any more
         began = time.perf_counter()
         await until(lambda: both.leading() == [1])
         assert LEASE_S * 0.5 < time.perf_counter() - began < 3 * LEASE_S
-        leadership._task = asyncio.create_task(leadership._run(both.store))  # type: ignore[arg-type]
         with contextlib.suppress(StatusError):
             while await watch.receive() is not None:  # its watchers are sent away
                 pass
+        leadership._renewing = asyncio.create_task(leadership._keep_lease(both.store))  # type: ignore[arg-type]
+        await until(lambda: leadership._holder.leader is not None)
         with pytest.raises(StatusError, match="two:1"):
             await make_topic(both.channels[0], "a")
 
@@ -178,6 +180,55 @@ async def test_two_that_both_lead_overwrite_nothing_of_one_another(tmp_path: Pat
         await app.stop()
 
 
+async def test_a_leader_cut_off_from_its_store_sends_everybody_away_when_its_lease_ends(tmp_path: Path) -> None:
+    """Not when the store has answered: until then they would not look for another controller."""
+    store = MemoryStore()
+    async with pair(tmp_path, store) as both:
+        replica = FakeReplica(0)
+        await replica.join(both.channels[0])
+        watch = both.channels[0].open(WATCH)
+        await watch.send([WatchRequest(process="p")])
+        assert await watch.receive() is not None
+        store.hangs = True
+        began = time.perf_counter()
+        while await watch.receive() is not None:
+            pass
+        await until(lambda: replica.refusal is not None)
+        assert time.perf_counter() - began < 2 * LEASE_S
+        assert isinstance(replica.refusal, StatusError)
+        assert replica.refusal.code == Code.HA_NOT_AVAILABLE
+        store.hangs = False
+        await until(lambda: len(both.leading()) == 1)
+        replica.cut()
+
+
+async def test_a_controller_of_another_cluster_leaves_the_lease_to_others_and_says_so(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with pair(tmp_path, store) as both:
+        odd = make_controller(tmp_path / "odd", both.machines, store, "odd:1", cluster_name="odd")
+        await odd.start()
+        assert odd.health() is None
+        both.apps[1]._leadership._rest_until = time.monotonic() + 3 * LEASE_S  # so that it is the odd one's turn
+        await both.apps[0].stop()
+        await until(lambda: odd.health() is not None)
+        assert "popwheel, whose name cannot be changed to odd" in (odd.health() or "")
+        await until(lambda: both.leading() == [1])
+        await asyncio.sleep(3 * LEASE_S)
+        assert (odd.leads, both.leading()) == (False, [1])
+        await odd.stop()
+
+
+async def test_one_that_cannot_start_to_lead_gives_the_lease_back(tmp_path: Path) -> None:
+    store, machines = MemoryStore(), Machines()
+    first = make_controller(tmp_path / "one", machines, store, "one:1")
+    await first.start()
+    await first.stop()
+    odd = make_controller(tmp_path / "odd", machines, store, "odd:1", cluster_name="odd")
+    with pytest.raises(ConfigurationError):
+        await odd.start()
+    assert _parsed(store.history["lease"][-1])["holder"] == ""
+
+
 async def test_a_damaged_lease_is_said_and_nobody_leads(tmp_path: Path) -> None:
     store = MemoryStore()
     async with pair(tmp_path, store) as both:
@@ -190,6 +241,6 @@ def test_a_lease_is_read_back() -> None:
     assert Lease.of(lease.document()) == lease
 
 
-def _parsed(contents: str) -> dict[str, list[dict[str, str]]]:
-    parsed: dict[str, list[dict[str, str]]] = json.loads(contents)
+def _parsed(contents: str) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(contents)
     return parsed
