@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-import os
 import secrets
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -13,6 +13,7 @@ from urllib.parse import quote
 import click
 
 from services.cli.admin_api import AdminApi, Format, RefusedError, output_option
+from services.cli.broker_process import BrokerProcess, StrangeProcessError
 from services.cli.errors import CommandError
 from services.cli.table import print_table
 
@@ -59,7 +60,8 @@ def kill_master(api: AdminApi, group: str, proxy: str | None, output: Format) ->
     """Kill the master of a group as kill -9 does; on a one-machine cluster, which starts it again."""
 
     def strike(view: View) -> None:
-        os.kill(_pid(api, view), signal.SIGKILL)
+        with closing(process_of_master(api, view)) as process:
+            process.signal(signal.SIGKILL)
 
     return _drill("kill-master", api, group, proxy, output, strike)
 
@@ -69,15 +71,16 @@ def kill_master(api: AdminApi, group: str, proxy: str | None, output: Format) ->
 @_seconds(10.0)
 def pause_master(api: AdminApi, group: str, proxy: str | None, output: Format, seconds: float) -> int:
     """Stop the master's process (SIGSTOP), and let it go on later, when another leads."""
-    paused: list[int] = []
+    paused: list[BrokerProcess] = []
 
     def strike(view: View) -> None:
-        paused.append(_pid(api, view))
-        os.kill(paused[0], signal.SIGSTOP)
+        paused.append(process_of_master(api, view))
+        paused[0].signal(signal.SIGSTOP)
 
     def mend() -> None:
-        for pid in paused:
-            os.kill(pid, signal.SIGCONT)
+        for process in paused:
+            with closing(process), suppress(ProcessLookupError):
+                process.signal(signal.SIGCONT)
 
     return _drill("pause-master", api, group, proxy, output, strike, mend, seconds)
 
@@ -222,16 +225,26 @@ def _in_seconds(seconds: float | None) -> str:
     return "not in time" if seconds is None else f"{seconds:.2f} s"
 
 
-def _pid(api: AdminApi, view: View) -> int:
-    """The process of a group's master, which must run on this machine."""
+def process_of_master(api: AdminApi, view: View) -> BrokerProcess:
+    """The process of a group's master, which must run on this machine.
+
+    Args:
+        api: of the controllers; what they call the process's number holds on their machine, which may be another one.
+        view: the group, as the controller shows it.
+
+    Raises:
+        CommandError: it does not run here.
+    """
+    why = "the controller does not know its number"
     for one in api.request("GET", "/cluster/status")["processes"]:
-        if (one["kind"], one["name"], one.get("replica")) == ("broker", view["name"], view["master"]):
-            if one["pid"] is None:
-                break
-            return int(one["pid"])
+        if (one["kind"], one["name"], one.get("replica")) == ("broker", view["name"], view["master"]) and one["pid"]:
+            try:
+                return BrokerProcess(int(one["pid"]), view["name"], view["master"])
+            except StrangeProcessError as error:
+                why = str(error)
     raise CommandError(
-        f"nothing was done: the process of replica {view['master']} of {view['name']} is not on the controller's "
-        "machine, so it cannot be signalled from here"
+        f"nothing was done: the process of replica {view['master']} of {view['name']} can't be signalled from here, "
+        f"only on the machine of its `popwheel cluster`; {why}"
     )
 
 
