@@ -73,8 +73,8 @@ class BrokerCore:
         self._group_ids: dict[str, int] = {}
         self._queues_popped: dict[str, int] = {}
         self._unsettled = True
-        self._deleted_topics: set[str] = set()
-        self._deleted_groups: set[str] = set()
+        self._deleted_topics: dict[str, int] = {}
+        self._deleted_groups: dict[str, int] = {}
         self._begun_with = Checkpoint()
         self._is_loaded = False
         self._timer_is_finished = False
@@ -84,7 +84,7 @@ class BrokerCore:
         self.store = MessageStore(disk, folder, options.log, clock, self._arrived, log)
         self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max)
         self.popping = Popping(self.store, self.state, view, options.pop, clock, random_source, options.name)
-        self.acking = Acking(self.store, self.state, view, clock, options.name, on_due_changed)
+        self.acking = Acking(self.store, self.state, view, clock, options.name, on_due_changed, self.knows_group)
         self.timer = MessageTimer(
             self.store, disk, folder / "timer", options, clock, lambda topic: self._topic_ids.get(topic), on_fired
         )
@@ -246,19 +246,34 @@ class BrokerCore:
         """Take the place of a core that was given up: what it had heard of the cluster and not dealt with is to be
         dealt with here.
         """
-        self.cluster_changed(before._deleted_topics, before._deleted_groups)
+        self._deleted_topics.update(before._deleted_topics)
+        self._deleted_groups.update(before._deleted_groups)
 
-    def cluster_changed(self, deleted_topics: Iterable[str], deleted_groups: Iterable[str]) -> None:
-        """The controller's state has changed, and these are not in it any more; `settle` does the rest."""
+    def cluster_changed(self, version: int, deleted_topics: Iterable[str], deleted_groups: Iterable[str]) -> None:
+        """The controller's state has changed, and these are not in it any more; `settle` does the rest.
+
+        Args:
+            version: of the state.
+            deleted_topics, deleted_groups: what is not in it any more.
+        """
         self._unsettled = True
-        self._deleted_topics.update(deleted_topics)
-        self._deleted_groups.update(deleted_groups)
+        # A slave settles nothing: what its log has dropped, or the view has again, need not be kept in mind for ever.
+        for deleted, known, held in (
+            (self._deleted_topics, self._topic_ids, self._view.topics),
+            (self._deleted_groups, self._group_ids, self._view.groups),
+        ):
+            for name in [name for name in deleted if name in held or name not in known]:
+                del deleted[name]
+        self._deleted_topics.update(dict.fromkeys(deleted_topics, version))
+        self._deleted_groups.update(dict.fromkeys(deleted_groups, version))
 
     def settle(self) -> None:
         """Drop what belongs to topics and groups that were deleted, also if they were made again since.
 
         To be called before anything is read from or put into a topic: nobody gets a message of one that was deleted.
         What the controller does not know at all is kept: a controller that lost its state must not cost messages.
+        So is what is younger than what the view says of it: ids are versions of the controller's state and only grow,
+        so the view of a new master that is behind the old one's tells of a topic or group that was there before.
 
         Raises:
             StatusError: the disk is full; it is to be tried again.
@@ -267,14 +282,14 @@ class BrokerCore:
             return
         topics, groups = self._view.topics, self._view.groups
         for name, known_id in list(self._topic_ids.items()):
-            if topics[name].id != known_id if name in topics else name in self._deleted_topics:
+            if (topics[name].id if name in topics else self._deleted_topics.get(name, 0)) > known_id:
                 self.forget_topic(name)
         for name, known_id in list(self._group_ids.items()):
-            if groups[name].id != known_id if name in groups else name in self._deleted_groups:
+            if (groups[name].id if name in groups else self._deleted_groups.get(name, 0)) > known_id:
                 self.forget_group(name)
-        new_groups = {group.name: group.id for group in groups.values() if self._group_ids.get(group.name) != group.id}
+        new_groups = {name: group.id for name, group in groups.items() if self._group_ids.get(name, -1) < group.id}
         self._note_names(
-            {topic.name: topic.id for topic in topics.values() if self._topic_ids.get(topic.name) != topic.id},
+            {name: topic.id for name, topic in topics.items() if self._topic_ids.get(name, -1) < topic.id},
             new_groups,
         )
         self._deleted_topics.clear()
@@ -328,6 +343,11 @@ class BrokerCore:
     def group_ids(self) -> Mapping[str, int]:
         """Likewise of consumer groups."""
         return self._group_ids
+
+    @property
+    def known_version(self) -> int:
+        """Of the controller's state: whoever wrote the log had heard of this one, if not of later ones."""
+        return max(itertools.chain(self._topic_ids.values(), self._group_ids.values()), default=0)
 
     @property
     def begun_position(self) -> int:

@@ -35,6 +35,8 @@ _log = structlog.get_logger()
 
 _LET_GO_INTERVAL_S = 1.0
 _SAVE_LOOK_INTERVAL_S = 1.0
+_VIEW_S = 1.0
+"""How long nothing is revived or fired while the view is known to be behind what the log tells of the cluster."""
 _END_S = 2.0
 """How long what is saved at the end may wait for the other replicas; without it a restart reads more of the log."""
 
@@ -342,6 +344,7 @@ class Leading:
 
     async def _when_cluster_changes(self) -> None:
         await self._follower.wait_ready()
+        await self._catch_up_with_log()
         self.reviver.start()
         while True:
             self._cluster_changed.clear()
@@ -354,6 +357,24 @@ class Leading:
                 await asyncio.sleep(1)
                 continue
             await self._cluster_changed.wait()
+
+    async def _catch_up_with_log(self) -> None:
+        """Hear of the cluster what the master before had heard: it may have put messages into topics that are new."""
+        known, view = self.core.known_version, self._follower.view
+        if view.version >= known:
+            return
+        self._follower.renew()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_VIEW_S):
+                while view.version < known:
+                    self._cluster_changed.clear()
+                    await self._cluster_changed.wait()
+        if view.version < known:
+            _log.warning(
+                "the controller tells of an older state of the cluster than the broker's log, what is younger is kept",
+                version=view.version,
+                log=known,
+            )
 
 
 def leads_no_more(name: str) -> StatusError:

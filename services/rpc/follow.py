@@ -8,10 +8,10 @@ import structlog
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
 from services.common.errors import StatusError
-from services.common.pb.popwheel.v1.controller_pb2 import WatchRequest
+from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, WatchRequest
 from services.rpc.backoff import Backoff
 from services.rpc.methods import WATCH
-from services.rpc.service import Channel, StreamClosedError
+from services.rpc.service import Channel, ClientStream, StreamClosedError
 from services.rpc.status import RpcError
 
 _logger = structlog.get_logger()
@@ -38,6 +38,8 @@ class ControllerFollower:
         self._clock = clock
         self._ready = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._stream: ClientStream[ClusterUpdate, WatchRequest] | None = None
+        self._renewing = False
 
     @property
     def away_s(self) -> float:
@@ -60,10 +62,19 @@ class ControllerFollower:
         """Return when the view has taken in its first snapshot."""
         await self._ready.wait()
 
+    def renew(self) -> None:
+        """Ask for the whole state at once, over another stream: what comes by this one is known to be late."""
+        if self._stream is not None:
+            self._renewing = True
+            self._stream.cancel()
+
     async def _run(self) -> None:
         backoff = Backoff()
         while True:
             reason = await self._follow()
+            if self._renewing:
+                self._renewing = False
+                continue
             if self.away_since is None:
                 self.away_since = self._clock.monotonic()
                 backoff.reset()
@@ -80,6 +91,7 @@ class ControllerFollower:
             stream = self._channel.open(WATCH)
         except RpcError as error:
             return str(error)
+        self._stream = stream
         try:
             await stream.send([self._request])
             await stream.end()
@@ -96,5 +108,6 @@ class ControllerFollower:
             _logger.exception("a change of the cluster could not be taken in, asking for the whole state")
             return repr(error)
         finally:
+            self._stream = None
             stream.cancel()
         return "the controller ended the stream"

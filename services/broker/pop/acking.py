@@ -1,5 +1,6 @@
 """What a consumer says of messages it was given: done, later, still at it, never again; or it has gone away."""
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -18,6 +19,7 @@ from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.receipt import HandleMaker, HandleReader
 
 _DONE = pb.EntryResult(code=Code.OK)
+_ANY_NUMBER = sys.maxsize
 
 Held = tuple[CheckPoint, int]
 """A message that is given out: its CK and its index there."""
@@ -36,6 +38,7 @@ class Acking:
         clock: for due times.
         broker_name: goes into new receipt handles.
         on_due_changed: called when something may come due earlier than before.
+        knows_group: whether a group is there as far as the log tells, which may be ahead of `view`.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Acking:
         clock: Clock,
         broker_name: str,
         on_due_changed: Callable[[], None],
+        knows_group: Callable[[str], bool],
     ) -> None:
         self._store = store
         self._state = state
@@ -53,6 +57,7 @@ class Acking:
         self._clock = clock
         self._broker_name = broker_name
         self._on_due_changed = on_due_changed
+        self._knows_group = knows_group
 
     def ack(
         self, group: str, topic: str, handles: Sequence[str], *, call: int = 0, again: bool = False
@@ -202,6 +207,8 @@ class Acking:
         """Move messages from their CKs to the retry topic or, past the group's limit, to its dead letter queue.
 
         A message that is gone (retention, a deleted topic or group) just leaves its CK; no other takes its place (P4).
+        A group that the log knows and the view does not is there all the same: the view is behind, or the controller
+        has lost its state. Then its limit can't be told, and is looked at the next time.
 
         Raises:
             StatusError: the disk is full; nothing has changed.
@@ -210,11 +217,10 @@ class Acking:
         records: list[Record] = []
         for check_point, index in held:
             stored = self._message(check_point, index)
-            known_group = self._view.groups.get(check_point.group)
-            if stored is not None and known_group is not None:
-                records.append(
-                    redelivered(check_point, index, stored, attempted=attempted, attempts_max=known_group.max_attempts)
-                )
+            group = self._view.groups.get(check_point.group)
+            if stored is not None and (group is not None or self._knows_group(check_point.group)):
+                attempts_max = _ANY_NUMBER if group is None else group.max_attempts
+                records.append(redelivered(check_point, index, stored, attempted=attempted, attempts_max=attempts_max))
         self._leave(held, records, self._state.close, 0)
 
     def dead_letter(self, group: str, topic: str, handle: str, *, call: int = 0, again: bool = False) -> None:

@@ -139,7 +139,7 @@ class GroupWorld:
             version=1,
             snapshot=True,
             cluster=Cluster(name="test", receipt_key=KEY),
-            topics=[Topic(name="t", queues=2, id=1), Topic(name="later", queues=1, id=2)],
+            topics=[Topic(name="t", queues=2, id=1), Topic(name="later", queues=1, id=1)],
             groups=[Group(name="g", max_attempts=3, id=1)],
         )
         self.controller_away = False

@@ -163,7 +163,7 @@ class TimerPair:
         """The controller says that there is a topic."""
         self._version += 1
         self.view.apply(ClusterUpdate(version=self._version, topics=[Topic(name=name, queues=1, id=self._version)]))
-        self.master.core.cluster_changed((), ())
+        self.master.core.cluster_changed(self._version, (), ())
         self.master.core.settle()
         self.replicate()
 
@@ -171,7 +171,7 @@ class TimerPair:
         """The controller says that a topic is no more."""
         self._version += 1
         self.view.apply(ClusterUpdate(version=self._version, deleted_topics=[name]))
-        self.master.core.cluster_changed((name,), ())
+        self.master.core.cluster_changed(self._version, (name,), ())
         self.master.core.settle()
         self.replicate()
 

@@ -141,7 +141,8 @@ class World:
     def _apply(self, **changes: Any) -> None:
         self._next_id += 1
         self.view.apply(ClusterUpdate(version=self._next_id, **changes))
-        self.core.cluster_changed(changes.get("deleted_topics", ()), changes.get("deleted_groups", ()))
+        deleted_topics, deleted_groups = changes.get("deleted_topics", ()), changes.get("deleted_groups", ())
+        self.core.cluster_changed(self._next_id, deleted_topics, deleted_groups)
         self.core.settle()
 
     def flush(self) -> None:
