@@ -28,7 +28,8 @@ POLL_MS_MIN = 1000
 _LOOK_S = 0.05
 _HEALTHY_S_MAX = 40.0
 _FLOW_S_MAX = 30.0
-_DRAIN_S_MAX = 40.0
+_DRAIN_S_MAX = 45.0
+"""Twice the invisible duration of the load, the detection time, and some more, as in `services.cli.drills.drill`."""
 _QUIET_S = 1.0
 
 
