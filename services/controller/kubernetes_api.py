@@ -128,8 +128,8 @@ class ClientKubernetesApi:
             ) from error
         self._namespace = namespace or _own_namespace()
         configuration = client.Configuration.get_default_copy()
-        # Who asks decides what is tried again: a repeated PUT meets its own first one and seems refused, four tries in a
-        # row outlast a lease, and after a 429 the thread would sleep for as long as the answer says.
+        # Who asks decides what is tried again: a repeated PUT meets its own first one and seems refused, four tries in
+        # a row outlast a lease, and after a 429 the thread would sleep for as long as the answer says.
         configuration.retries = False
         configuration.connection_pool_maxsize = _THREADS
         self._client = client.ApiClient(configuration)

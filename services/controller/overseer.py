@@ -201,10 +201,13 @@ class Overseer:
         """See whom nobody has heard of for too long, and try again what could not be stored."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            await self._roles.forget_channels()
-            for group in self.names():
-                if group in self._unsettled or self._seen.get(group) != _outline(self.sight(group)):
-                    self.look_at(group)
+            try:
+                await self._roles.forget_channels()
+                for group in self.names():
+                    if group in self._unsettled or self._seen.get(group) != _outline(self.sight(group)):
+                        self.look_at(group)
+            except Exception as error:  # without these looks no silent master would ever be replaced
+                _logger.error("broker groups could not be looked at", exc_info=error)
 
     async def _settle(self, group: str) -> None:
         """Make of a group what it should become, until nothing is new."""
@@ -269,7 +272,7 @@ class Overseer:
             return
         self.replicas.expect(new, self._clock.monotonic())
         _log_change(old, new)
-        if old is None or new.epoch > old.epoch:
+        if _has_new_master(old, new):
             self._metrics.elections.inc()
         self._show(new.name)
 
@@ -310,9 +313,13 @@ def _outline(sight: Sight) -> object:
     return {number: seen.standing for number, seen in sight.items()}
 
 
+def _has_new_master(old: GroupState | None, new: GroupState) -> bool:
+    return new.master != NO_MASTER and (old is None or new.epoch > old.epoch)
+
+
 def _log_change(old: GroupState | None, new: GroupState) -> None:
     sync_state_set = sorted(new.sync_state_set)
-    if old is None or new.epoch > old.epoch:
+    if _has_new_master(old, new):
         _logger.warning(
             "broker group has a new master",
             group=new.name,
@@ -321,9 +328,10 @@ def _log_change(old: GroupState | None, new: GroupState) -> None:
             before=None if old is None else old.master,
             address=new.replicas[new.master].address,
         )
-    elif new.master == NO_MASTER and old.master != NO_MASTER:
-        _logger.warning("broker group has no master now", group=new.name, epoch=new.epoch, before=old.master)
-    elif new.sync_state_set != old.sync_state_set:
+    elif new.master == NO_MASTER and (old is None or old.master != NO_MASTER or new.epoch > old.epoch):
+        before = None if old is None else old.master
+        _logger.warning("broker group has no master now", group=new.name, epoch=new.epoch, before=before)
+    elif old is not None and new.sync_state_set != old.sync_state_set:
         _logger.info(
             "sync-state set changed",
             group=new.name,

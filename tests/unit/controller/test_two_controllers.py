@@ -19,12 +19,12 @@ from services.common.errors import ConfigurationError, StatusError
 from services.common.http import make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import EnsureTopicRequest, TopicType, WatchRequest
-from services.controller.broker_group import NO_MASTER
-from services.controller.documents import group_document_name, group_of
+from services.controller.broker_group import NO_MASTER, GroupState, ReplicaRecord
+from services.controller.documents import group_document, group_document_name, group_of
 from services.controller.lease import Lease
 from services.rpc.local import LocalChannel
 from services.rpc.methods import ENSURE_TOPIC, WATCH
-from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Machines, make_controller, until
+from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Machines, make_controller, scene, until
 from tests.unit.controller.memory_store import MemoryStore
 
 LEASE_S = 0.4
@@ -216,6 +216,40 @@ async def test_a_controller_of_another_cluster_leaves_the_lease_to_others_and_sa
         await asyncio.sleep(3 * LEASE_S)
         assert (odd.leads, both.leading()) == (False, [1])
         await odd.stop()
+
+
+async def test_a_group_without_a_master_that_another_has_stored_is_taken_in(tmp_path: Path) -> None:
+    """A list of what is stored may lag behind, so that the one who leads finds it later."""
+    store = MemoryStore()
+    async with pair(tmp_path, store) as both:
+        state = GroupState(GROUP, 2, 1, NO_MASTER, frozenset((0,)), {0: ReplicaRecord(0, "replica-0:1", b"volume-0")})
+        await store.write(group_document_name(GROUP), group_document(state), None)
+        await until(lambda: GROUP in both.apps[0].overseer.groups.states)
+        await asyncio.sleep(LEASE_S)
+        assert (both.leading(), both.apps[0].health()) == ([0], None)
+        replica = FakeReplica(0)
+        await replica.join(both.channels[0])
+        await until(lambda: replica.leads == 2)
+        replica.cut()
+
+
+async def test_what_goes_wrong_in_a_look_at_the_groups_does_not_end_the_looks(tmp_path: Path) -> None:
+    async with scene(tmp_path) as here:
+        master, slave = FakeReplica(0), FakeReplica(1)
+        await here.led_with(master, slave)
+        forget_channels, failed = here.app.roles.forget_channels, 0
+
+        async def fail_once() -> None:
+            nonlocal failed
+            failed += 1
+            if failed == 1:
+                raise ZeroDivisionError
+            await forget_channels()
+
+        here.app.roles.forget_channels = fail_once  # type: ignore[method-assign]
+        await until(lambda: failed == 1)
+        master.beats = False
+        await until(lambda: slave.leads == 2)
 
 
 async def test_one_that_cannot_start_to_lead_gives_the_lease_back(tmp_path: Path) -> None:
