@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from services.common.errors import StatusError
+from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from services.controller.cluster_state import ClusterState
@@ -19,6 +19,7 @@ Decision = Callable[[ClusterState], ClusterUpdate | None]
 """What to change, given the state; None for nothing; or raises StatusError."""
 
 _TRIES_MAX = 8
+_STORE_ERRORS = (OSError, CorruptDataError, UnknownFormatError)
 
 _logger = structlog.get_logger()
 
@@ -38,9 +39,9 @@ class StateKeeper:
 
     Args:
         state: the state to begin with.
-        save: makes a state durable in place of the one before, or raises OSError, or ConflictError if another
-            controller has changed that.
-        load: gives the state that is stored, or raises OSError.
+        save: makes a state durable in place of the one before, or raises ConflictError if another controller has
+            changed that, or OSError if it is not known whether it was saved.
+        load: gives the state that is stored, or raises OSError, CorruptDataError or UnknownFormatError.
         publish: told of each change right after it has become the current state.
         waiting_max: how many changes may wait.
     """
@@ -61,6 +62,7 @@ class StateKeeper:
         self._waiting: list[_Waiting] = []
         self._arrived = asyncio.Event()
         self._stopping = False
+        self._doubtful = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -70,7 +72,7 @@ class StateKeeper:
 
     def start(self) -> None:
         """Begin to carry out changes."""
-        self._stopping = False
+        self._stopping = self._doubtful = False
         self._task = asyncio.create_task(self._run(), name="controller-state")
 
     async def stop(self) -> None:
@@ -86,7 +88,8 @@ class StateKeeper:
 
         Raises:
             StatusError: what the decision raised; TOO_MANY_REQUESTS if too many changes wait; INTERNAL_SERVER_ERROR
-                if it could not be saved, and then it has not happened.
+                if it could not be saved; the sentence says whether it may have happened all the same. What is stored is
+                read before the next change is decided, and is what counts.
         """
         return await self._enqueue(decision, durable=True)
 
@@ -123,22 +126,29 @@ class StateKeeper:
             await self._arrived.wait()
             self._arrived.clear()
             batch, self._waiting = self._waiting, []
-            await self._carry_out(batch)
+            try:
+                await self._carry_out(batch)
+            except Exception as error:  # those that come later must not wait for ever
+                self._doubtful = True
+                _logger.error("changes of the cluster's state failed", changes=len(batch), exc_info=error)
+                for waiting in batch:
+                    _fail(waiting.outcome, StatusError(Code.INTERNAL_SERVER_ERROR, f"the change failed: {error!r}"))
 
     async def _carry_out(self, batch: Sequence[_Waiting]) -> None:
+        if self._doubtful and any(waiting.durable for waiting in batch):
+            batch = await self._cleared_up(batch)
         state, done = self._decide(batch)
         if any(waiting.durable and update is not None for waiting, update in done):
             try:
                 state, done = await self._saved(state, done)
-            except (OSError, ConflictError) as error:
+            except (*_STORE_ERRORS, ConflictError) as error:
                 _logger.error("cluster state cannot be saved", error=str(error), version=self.state.version)
-                refused = StatusError(
-                    Code.INTERNAL_SERVER_ERROR, f"the change could not be saved and has not happened: {error}"
+                sentence = (
+                    "it is not known whether the change was saved; look, and ask again"
+                    if self._doubtful
+                    else "the change could not be saved and has not happened"
                 )
-                for waiting, _ in done:
-                    if waiting.durable:
-                        _fail(waiting.outcome, refused)
-                state, done = self._decide([waiting for waiting, _ in done if not waiting.durable])
+                state, done = self._decide(_refuse([waiting for waiting, _ in done], f"{sentence}: {error}"))
         self.state = state
         for waiting, update in done:
             if update is not None:
@@ -149,19 +159,41 @@ class StateKeeper:
     async def _saved(self, state: ClusterState, done: _Done) -> tuple[ClusterState, _Done]:
         """Save what was decided; if another controller was first, decide anew on what it has made of the cluster."""
         for _ in range(_TRIES_MAX):
+            self._doubtful = True
             try:
                 await self._save(state)
+                self._doubtful = False
                 return state, done
             except ConflictError:
-                _logger.warning("another controller has changed the cluster's state", version=self.state.version)
                 stored = await self._load()
-                version = max(stored.version, self.state.version)
-                self.state = replace(stored, version=version, brokers=self.state.brokers)
-                self._publish(self.state.snapshot())
+                self._doubtful = False
+                if stored == replace(state, brokers={}):  # its own save, which something on the way made twice
+                    return state, done
+                _logger.warning("another controller has changed the cluster's state", version=self.state.version)
+                self._take_in(stored)
                 state, done = self._decide([waiting for waiting, _ in done])
                 if not any(waiting.durable and update is not None for waiting, update in done):
                     return state, done
         raise ConflictError("the cluster's state")
+
+    async def _cleared_up(self, batch: Sequence[_Waiting]) -> Sequence[_Waiting]:
+        """Read what is stored after a save whose outcome is not known; those who can go on now."""
+        try:
+            stored = await self._load()
+        except _STORE_ERRORS as error:
+            _logger.error("cluster state cannot be read", error=str(error), version=self.state.version)
+            return _refuse(batch, f"the change has not happened, because the state cannot be read: {error}")
+        self._doubtful = False
+        self._take_in(stored)
+        return batch
+
+    def _take_in(self, stored: ClusterState) -> None:
+        """Go on from what is stored; those who watch hear of it if it is something else."""
+        ours = self.state
+        same = (stored.topics, stored.groups, stored.receipt_key) == (ours.topics, ours.groups, ours.receipt_key)
+        if not same or stored.version > ours.version:
+            self.state = replace(stored, version=max(stored.version, ours.version), brokers=ours.brokers)
+            self._publish(self.state.snapshot())
 
     def _decide(self, batch: Sequence[_Waiting]) -> tuple[ClusterState, _Done]:
         state = self.state
@@ -176,6 +208,14 @@ class StateKeeper:
                 state = state.after(update)
             done.append((waiting, update))
         return state, done
+
+
+def _refuse(batch: Sequence[_Waiting], sentence: str) -> list[_Waiting]:
+    """Refuse what would have to be saved; the others."""
+    for waiting in batch:
+        if waiting.durable:
+            _fail(waiting.outcome, StatusError(Code.INTERNAL_SERVER_ERROR, sentence))
+    return [waiting for waiting in batch if not waiting.durable]
 
 
 def _fail(outcome: "asyncio.Future[ClusterUpdate | None]", error: Exception) -> None:

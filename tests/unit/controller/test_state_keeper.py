@@ -1,14 +1,16 @@
 """A change is saved before anyone hears of it; what cannot be saved has not happened."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.common.cluster import ClusterView
-from services.common.errors import StatusError
+from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, TopicType
 from services.controller.cluster_state import ClusterState
@@ -28,10 +30,15 @@ class Bench:
         self.error: OSError | None = None
         self.keeper = StateKeeper(fresh_state(), self._save, self._load, self.published.append, waiting_max)
         self.stored_by_another: ClusterState | None = None
+        self.answers_lost = False
+        self.load_error: Exception | None = None
         self.keeper.start()
 
     async def _save(self, state: ClusterState) -> None:
         await self.gate.wait()
+        if self.answers_lost:
+            self.saved.append(state)
+            raise OSError("the answer was lost")
         if self.error is not None:
             raise self.error
         if self.stored_by_another is not None:
@@ -39,9 +46,10 @@ class Bench:
         self.saved.append(state)
 
     async def _load(self) -> ClusterState:
-        assert self.stored_by_another is not None
+        if self.load_error is not None:
+            raise self.load_error
         stored, self.stored_by_another = self.stored_by_another, None
-        return stored
+        return stored or replace(self.saved[-1] if self.saved else fresh_state(), brokers={})
 
 
 @pytest.fixture
@@ -101,6 +109,52 @@ async def test_a_refused_change_does_not_hold_up_the_others(bench: Bench) -> Non
         None,
     ]
     assert sorted(bench.keeper.state.topics) == ["a", "b"]
+
+
+async def test_whose_answer_was_lost_is_read_before_the_next_change(bench: Bench) -> None:
+    """It is said that the outcome is not known, and what was stored is what counts, for the watchers, too."""
+    view = ClusterView()
+    view.apply(bench.keeper.state.snapshot())
+    await bench.keeper.change(topic("a"))
+    bench.answers_lost = True
+    with pytest.raises(StatusError, match="not known whether the change was saved"):
+        await bench.keeper.change(lambda state: state.delete_topic("a"))
+    bench.answers_lost = False
+    await bench.keeper.change_brokers(broker("b-0"))
+    await bench.keeper.change(topic("b"))
+    assert (list(bench.keeper.state.topics), list(bench.keeper.state.brokers)) == (["b"], ["b-0"])
+    assert list(bench.saved[-1].topics) == ["b"]
+    for update in bench.published:
+        view.apply(update)
+    assert (view.version, contents(view)) == (bench.keeper.state.version, contents(bench.keeper.state))
+
+
+async def test_a_save_that_was_made_twice_on_its_way_has_come_about(bench: Bench) -> None:
+    view = ClusterView()
+    view.apply(bench.keeper.state.snapshot())
+    first = fresh_state()
+    bench.stored_by_another = replace(first.after(first.create_topic(OPTIONS, "a", TopicType.NORMAL)), version=2)
+    results = await asyncio.gather(bench.keeper.change(topic("a")), bench.keeper.change_brokers(broker("b-0")))
+    assert all(update is not None for update in results)
+    for update in bench.published:
+        view.apply(update)
+    assert contents(view) == contents(bench.keeper.state)
+    assert (list(view.topics), list(view.brokers)) == (["a"], ["b-0"])
+
+
+@pytest.mark.parametrize("error", [CorruptDataError("bad bytes"), UnknownFormatError("no magic"), KeyError("what?")])
+async def test_a_stored_state_that_cannot_be_read_refuses_changes_and_no_more(bench: Bench, error: Exception) -> None:
+    bench.stored_by_another = fresh_state()
+    bench.load_error = error
+    for _ in range(2):
+        with pytest.raises(StatusError, match=re.escape(str(error))):
+            await bench.keeper.change(topic("a"))
+        await bench.keeper.change_brokers(lambda state: None)
+    await bench.keeper.change_brokers(broker("b-0"))
+    assert list(bench.keeper.state.brokers) == ["b-0"]
+    bench.load_error = None
+    await bench.keeper.change(topic("b"))
+    assert list(bench.keeper.state.topics) == ["b"]
 
 
 async def test_what_cannot_be_saved_has_not_happened(bench: Bench) -> None:
