@@ -10,7 +10,9 @@ is answered opens the gate for all. While the group has no master nobody tries.
                     no master   v │ another master: one may try at once
                                nobody tries ──the group leaves──> no gate, all find that it is gone
 
-Messages that may go to any group wait at the gate `ANYWHERE`.
+Messages that may go to any group wait at the gate `ANYWHERE`. Those that may go to one only have a gate of their own
+(`for_sends`): a master with too few replicas in sync refuses sends for as long as that lasts, but does everything else,
+and an ack must not wait behind them.
 """
 
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from services.proxy.limit_error import LimitError
 
 ANYWHERE: Final = ""
 """Where those wait who would go to any group."""
+_FOR_SENDS = ":sends"  # in no name of a group is there a colon
 HELD_CALLS_MAX: Final = 20_000
 """Calls held at one time. Fixed: as many as may wait for one broker by default (`send.waiting_messages_max`), and
 who wants less held makes `failover.hold_ms` shorter."""
@@ -36,6 +39,16 @@ _IDLE_S = 1.0
 
 Waiter = Callable[[], None]
 """A call that waits: called when it may try."""
+
+
+def for_sends(group: str) -> str:
+    """The gate of sends that may go to this group only; everything else that is asked of it waits at its name."""
+    return group + _FOR_SENDS
+
+
+def group_of(key: str) -> str:
+    """The group that is waited for at a gate."""
+    return key.removesuffix(_FOR_SENDS)
 
 
 @dataclass(slots=True, eq=False)
@@ -110,7 +123,7 @@ class Gates:
         """A call waits for a group; `stop_waiting` follows, unless it was told that it may try.
 
         Args:
-            key: the group's name, or `ANYWHERE`.
+            key: the group's name, `for_sends` of it, or `ANYWHERE`.
             waiter: the call.
             now: seconds of the monotonic clock.
             led: whether the group has a master, as far as is known.

@@ -6,7 +6,7 @@ from math import inf
 from services.common.clock import Clock
 from services.proxy.brokers import Brokers
 from services.proxy.failover_metrics import FailoverMetrics
-from services.proxy.gates import ANYWHERE, HELD_BYTES_MAX, HELD_CALLS_MAX, Gates
+from services.proxy.gates import ANYWHERE, HELD_BYTES_MAX, HELD_CALLS_MAX, Gates, for_sends, group_of
 from services.proxy.options import FailoverOptions
 from services.proxy.tries import Fault
 
@@ -42,7 +42,7 @@ class Held:
         """Wait until the call may be tried again.
 
         Args:
-            key: the group that it waits for, or `ANYWHERE`.
+            key: the gate: the group that it waits for, `for_sends` of it, or `ANYWHERE`.
             fault: why.
             give_up: until when it may wait, in seconds of the monotonic clock.
 
@@ -82,15 +82,15 @@ class Holding:
         return Held(self, size)
 
     def is_shut(self, key: str) -> bool:
-        """Whether calls wait for a group, so that others are to wait with them."""
+        """Whether calls other than sends wait for a group, so that others are to wait with them."""
         return key in self.gates
 
     def answered(self, key: str) -> None:
         """A group has answered, in whatever way."""
         gates = self.gates
         if gates:
-            gates.answered(key)
-            gates.answered(ANYWHERE)
+            for gate in (key, for_sends(key), ANYWHERE):
+                gates.answered(gate)
 
     async def turn(self, key: str, fault: Fault, give_up: float) -> bool:
         """Wait until a call may be tried again (`Held.turn`)."""
@@ -110,7 +110,7 @@ class Holding:
                 done.set_result(False)
 
         led = self._brokers.led
-        self.gates.wait(key, may_try, now, led=bool(led) if key == ANYWHERE else key in led)
+        self.gates.wait(key, may_try, now, led=bool(led) if key == ANYWHERE else group_of(key) in led)
         self._plan()
         timer = loop.call_later(give_up - now, time_is_over)
         try:
@@ -135,8 +135,10 @@ class Holding:
         gone = former - self._names
         for name in gone:
             gates.left(name)
+            gates.left(for_sends(name))
         for name in brokers.changed:
-            gates.master_changed(name, now, led=name in brokers.led)
+            for gate in (name, for_sends(name)):
+                gates.master_changed(gate, now, led=name in brokers.led)
         if gone or brokers.changed:
             gates.master_changed(ANYWHERE, now, led=bool(brokers.led))
         self._plan()

@@ -16,7 +16,7 @@ from enum import Enum
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.proxy.gates import ANYWHERE
+from services.proxy.gates import ANYWHERE, for_sends
 from services.proxy.no_master_error import NoMasterError
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 
@@ -114,7 +114,7 @@ class SendTries:
     def gate(self) -> str:
         """Where it waits."""
         place = self.place
-        return ANYWHERE if place is None else place[0]
+        return ANYWHERE if place is None else for_sends(place[0])
 
     def failed(
         self, place: Place | None, fault: Fault, names: Collection[str], led: Collection[str], sound: Collection[str]

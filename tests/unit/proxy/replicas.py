@@ -12,6 +12,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpd
 from services.common.put import MessageRun, PutResult
 from services.proxy.options import ProxyOptions
 from services.rpc.local import LocalChannel
+from services.rpc.methods import PUT
 from services.rpc.service import Call, Channel, ClientStream, Method, Service
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.unit.proxy.fake_broker import FakeBroker
@@ -103,6 +104,7 @@ class Replica:
         self.asked = 0
         self.takes_s = 0.001
         self.answers_lost = 0
+        self.takes_sends = True
         self.before_answer: Callable[[str], None] | None = None
         self.hangs = asyncio.Event()
         self.hangs.set()
@@ -128,6 +130,8 @@ class Replica:
             self._check_alive()
             if not self.leads:
                 raise StatusError(Code.HA_NOT_AVAILABLE, f"{self.address} does not lead")
+            if path == PUT.path and not self.takes_sends:
+                raise StatusError(Code.HA_NOT_AVAILABLE, "too few replicas are in sync")
             answer = await handler(call, request)
             if self.before_answer is not None:
                 self.before_answer(path)

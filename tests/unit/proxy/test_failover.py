@@ -379,6 +379,35 @@ def test_an_ack_for_two_groups_is_held_up_for_one_of_them_only() -> None:
     run(scenario())
 
 
+def test_acks_do_not_wait_behind_sends_that_cannot_be_taken() -> None:
+    """A master with too few replicas in sync refuses sends for as long as that lasts, and does everything else."""
+
+    async def scenario() -> None:
+        async with groups("a") as w:
+            handles = await popped(w, 20)
+            master = w.replicas["a"][0]
+
+            def loses_a_slave(path: str) -> None:
+                master.takes_sends = False
+
+            master.before_answer, master.answers_lost = loses_a_slave, 1
+            sends = [asyncio.create_task(send(w, one)) for one in names(50)]
+            await asyncio.sleep(1.0)
+            assert w.logs["a"].ids, "what was written stays in doubt, so it may go to no other group"
+            master.before_answer = None
+            for handle in handles:
+                began = now()
+                assert (await w.ack(handle)).status.code == Code.OK
+                assert now() - began < 0.01
+            assert not any(one.done() for one in sends)
+            master.takes_sends = True
+            began = now()
+            assert codes(await asyncio.gather(*sends)) == {Code.OK: 50}
+            assert now() - began < 0.2
+
+    run(scenario())
+
+
 def test_reading_by_offset_goes_on_at_the_next_master() -> None:
     async def scenario() -> None:
         async with groups("a") as w:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.proxy.gates import ANYWHERE
+from services.proxy.gates import ANYWHERE, for_sends
 from services.proxy.no_master_error import NoMasterError
 from services.proxy.tries import NOBODY_S, Fault, SendTries, Step, fault_of, give_up_at
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
@@ -47,7 +47,7 @@ def test_a_bound_send_waits_where_it_belongs() -> None:
     tries = SendTries(only=("a", 3))
     for fault in (Fault.NO_MASTER, Fault.NOT_REACHED, Fault.NOT_LEADING, Fault.IN_DOUBT):
         assert tries.failed(("a", 3), fault, GROUPS, GROUPS, GROUPS) is Step.WAIT
-        assert (tries.place, tries.gate) == (("a", 3), "a")
+        assert (tries.place, tries.gate) == (("a", 3), for_sends("a"))
     tries.look(("b",))
     assert tries.place == ("a", 3), "also when its group is gone"
 
@@ -95,7 +95,7 @@ def test_whatever_goes_wrong(
             assert tries.place is not None
             assert tries.place[0] == doubted
         if bound:
-            assert tries.gate == "a"
+            assert tries.gate == for_sends("a")
         if tries.place is not None:
             assert step is (Step.TELL if fault is Fault.BUSY else Step.WAIT)
             continue
