@@ -60,6 +60,7 @@ class FileStateStore:
         path = self._path(name)
         content = self._content(path)
         if content is None:
+            self._versions.pop(name, None)
             return None
         version = self._versions[name] = _version(content)
         return Stored(decode(content, str(path)), version)

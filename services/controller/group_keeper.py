@@ -77,23 +77,31 @@ class GroupKeeper:
         self._doubtful.clear()
 
     async def refresh(self, name: str) -> None:
-        """Read a group anew; whoever is told of changes hears of it if it has changed.
+        """Read a group anew; whoever is told of changes hears of it if it has changed. One that somebody has deleted is
+        stored as it was: its replicas go on by what they know of it.
 
         Raises:
             OSError, CorruptDataError, UnknownFormatError: as `StateStore.read`.
         """
         async with self._lock(name):
             await self._read_and_tell(name)
+            known = self.states.get(name)
+            if known is not None and name not in self._versions:
+                try:
+                    await self._write(known)
+                except ConflictError:
+                    await self._read_and_tell(name)
 
     async def look_for_changes(self) -> None:
-        """Read anew what others seem to have changed.
+        """Read anew what others seem to have changed, or deleted.
 
         Raises:
             OSError, CorruptDataError, UnknownFormatError: as `StateStore.read`.
         """
-        for document_name, version in (await self._store.versions()).items():
-            group = group_of_document(document_name)
-            if group is not None and self._versions.get(group) != version:
+        versions = await self._store.versions()
+        stored = {group_of_document(name): version for name, version in versions.items()}
+        for group in dict.fromkeys((*stored, *self.states)):
+            if group is not None and self._versions.get(group) != stored.get(group):
                 await self.refresh(group)
 
     async def change(self, name: str, decision: Decision, *, forced: bool = False) -> GroupState | None:
@@ -164,7 +172,10 @@ class GroupKeeper:
     async def _read(self, name: str) -> None:
         stored = await self._store.read(group_document_name(name))
         self._doubtful.discard(name)
-        if stored is not None:
+        if stored is None:
+            if self._versions.pop(name, None) is not None:
+                _logger.error("somebody has deleted the state of a broker group", group=name)
+        else:
             self._versions[name] = stored.version
             self.states[name] = group_of(stored.document, self._store.where(group_document_name(name)))
 

@@ -89,6 +89,14 @@ class MemoryApi:
     async def close(self) -> None:
         pass
 
+    def delete(self, kind: ResourceKind, name: str) -> None:
+        """Somebody deletes a resource."""
+        self.revision += 1
+        gone = copy.deepcopy(self.objects.pop((kind.plural, name)))
+        gone["metadata"]["resourceVersion"] = str(self.revision)
+        self.events.append((self.revision, kind.plural, gone))
+        self._arrived.set()
+
     def end_watches(self, *, forget: bool = False) -> None:
         """Let all watches end; if told so, they cannot go on from where they were."""
         if forget:

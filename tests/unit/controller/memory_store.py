@@ -26,7 +26,7 @@ class MemoryStore:
     async def read(self, name: str) -> Stored | None:
         await self._turn()
         found = self.history.get(name)
-        return None if found is None else Stored(json.loads(found[-1]), str(len(found)))
+        return None if not found else Stored(json.loads(found[-1]), str(len(found)))
 
     async def write(self, name: str, document: Document, expected: str | None) -> str:
         await self._turn()

@@ -186,6 +186,17 @@ def shared_stores(disk: Disk, *writers: str) -> list[FileStateStore]:
     return [FileStateStore(FOLDER, disk, nullcontext, writer) for writer in writers]
 
 
+async def test_a_file_that_somebody_deleted_can_be_made_anew() -> None:
+    disk = FaultDisk()
+    store, name = FileStateStore(FOLDER, disk), group_document_name("b")
+    document = group_document(GroupState("b", 1, 1, 0, frozenset((0,)), {0: ReplicaRecord(0, "host:1", b"id")}))
+    await store.write(name, document, None)
+    del disk.names[FOLDER / "broker-groups" / "b.json"]
+    assert await store.read(name) is None
+    await store.write(name, document, None)
+    assert await store.read(name) is not None
+
+
 async def test_of_two_who_change_the_same_version_one_is_refused() -> None:
     disk = FaultDisk()
     one, two = shared_stores(disk, "one", "two")

@@ -29,6 +29,7 @@ from services.controller.documents import (
 from services.controller.file_state_store import FileStateStore
 from services.controller.folder_lock import folder_lock
 from services.controller.group_keeper import GroupKeeper
+from services.controller.kubernetes_api import BROKER_GROUPS
 from services.controller.kubernetes_state_store import KubernetesStateStore
 from services.controller.lease import Lease
 from services.controller.options import ControllerOptions
@@ -276,6 +277,24 @@ async def test_a_failover_is_seen_in_the_resources(tmp_path: Path, api: MemoryAp
     ]
     assert seen == [(1, 0, [0]), (1, 0, [0]), (1, 0, [0, 1]), (2, 1, [1])]
     assert api.objects["brokergroups", f"popwheel.{GROUP}"]["spec"]["version"] == 4
+
+
+@pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "at the next change"])
+async def test_a_group_that_somebody_deleted_is_stored_as_it_was(tmp_path: Path, api: MemoryApi, noticed: bool) -> None:
+    """Its replicas go on, and a failover finds it: before, every change of it met a conflict for ever."""
+    times = {} if noticed else {"replication": {"lease_ms": 60_000}}
+    async with scene(tmp_path, shared=KubernetesStateStore(api, "popwheel"), **times) as here:
+        master, slave = FakeReplica(0), FakeReplica(1)
+        await here.led_with(master, slave)
+        name = f"popwheel.{GROUP}"
+        before = api.objects["brokergroups", name]["spec"]
+        api.delete(BROKER_GROUPS, name)
+        if noticed:
+            await until(lambda: ("brokergroups", name) in api.objects)
+            assert api.objects["brokergroups", name]["spec"] == before
+        master.kill()
+        await until(lambda: slave.leads == 2)
+        assert api.objects["brokergroups", name]["spec"]["epoch"] == 2
 
 
 async def test_the_api_server_away_when_a_master_dies(tmp_path: Path, api: MemoryApi) -> None:
