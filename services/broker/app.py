@@ -391,6 +391,9 @@ class BrokerApp:
         await self._keep(group)
         if leading is not None:
             await self._lead_no_more()
+        if not self.files.is_followers:  # also if this replica was about to lead, or this has failed before
+            await self.files.unfinish()
+            _log.info("the broker leads no more", name=self._options.name, replica=self._options.replica)
         master = next((each for each in group.replicas if each.number == group.master), None)
         if self._following is not None and (master is None or not self._following.is_of(group.epoch, master.address)):
             await self._following.stop()
@@ -460,8 +463,6 @@ class BrokerApp:
         self._redelivered_before += leading.reviver.redelivered
         self._leading = None
         self._leads_no_more.set()
-        await self.files.unfinish()
-        _log.info("the broker leads no more", name=self._options.name, replica=self._options.replica)
 
     def _follow(self, group: BrokerGroup, master: Replica) -> None:
         if self._to_replica is None:

@@ -76,6 +76,9 @@ class ReplicaStore:
         self.on_new_core: Callable[[], None] | None = None
         """Told when the core was made anew."""
         self.epochs = EpochHistory()
+        self.is_followers = True
+        """Whether the core is one that a follower may go on with; if not, `unfinish` makes it so."""
+        self._is_whole = True
         self.core = make_core(None)
         self.log = self.core.store.log
 
@@ -174,9 +177,17 @@ class ReplicaStore:
             StatusError: the disk is full; it may be tried again.
         """
         self.stop_folding()
-        while not self.core.is_finished and self.core.folded_position < self.end_position:
-            self._fold(self.end_position)
-            await asyncio.sleep(0)
+        if not self._is_whole:
+            async with self._saving:
+                await self._begin_anew()
+        self.is_followers = False
+        try:
+            while not self.core.is_finished and self.core.folded_position < self.end_position:
+                self._fold(self.end_position)
+                await asyncio.sleep(0)
+        except CorruptDataError:
+            self._is_whole = False  # it may have met the damage with a record half folded
+            raise
         if epoch > self.epochs.latest:
             self.epochs.begin(epoch, self.end_position)
             self._epochs_unsaved = True
@@ -184,10 +195,17 @@ class ReplicaStore:
         self.core.store.epoch = epoch
         self.core.store.ended = None
         if not self.core.is_finished:
-            self.core.finish()
+            try:
+                self.core.finish()
+            except CorruptDataError:
+                self._is_whole = False
+                raise
 
     async def unfinish(self) -> None:
-        """The epoch is over: drop the core that was written to, and begin again with what was saved before."""
+        """The epoch is over: drop the core that was written to, and begin again with what was saved before.
+
+        Raises as `finish` does.
+        """
         await self.sync()
         async with self._saving:
             await self._begin_anew()
@@ -451,10 +469,12 @@ class ReplicaStore:
 
     async def _begin_anew(self) -> None:
         self.stop_folding()
+        self.is_followers = self._is_whole = False
         if self.before_new_core is not None:
             await self.before_new_core()
         self._remake_core()
         self.core.begin(self._saved)
+        self.is_followers = self._is_whole = True
         if self.on_new_core is not None:
             self.on_new_core()
 
