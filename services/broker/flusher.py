@@ -112,7 +112,8 @@ class Flusher:
 
         Raises:
             WriterStoppedError: the device refused; whether they will be there after a restart can't be told.
-            StatusError: this broker leads no more; whether they are at the next master can't be told.
+            StatusError: this broker leads no more, or its device refused and there are other replicas; whether they
+                are at the next master can't be told.
         """
         self._check()
         if self._mode == "async":
@@ -199,7 +200,7 @@ class Flusher:
 
     def _check(self) -> None:
         if self._failed is not None:
-            raise WriterStoppedError(str(self._failed))
+            raise self._device_failed(self._failed)
         if self._ended is not None:
             raise self._ended
 
@@ -226,9 +227,21 @@ class Flusher:
     def _fail(self, error: OSError) -> None:
         self._failed = error
         for queue in (self._waiting, self._waiting_held, self._waiting_settled):
-            _fail_all(queue, WriterStoppedError(str(error)))
+            _fail_all(queue, self._device_failed(error))
         _log.error("commit log can't be synced, the broker stops", error=str(error))
         self._on_failure(error)
+
+    def _device_failed(self, error: OSError) -> StatusError:
+        """The answer to those who wait. Other replicas may have what they wait for and lead in a moment: so it is one
+        that has a proxy ask the next master.
+        """
+        if self._marks is None:
+            return WriterStoppedError(str(error))
+        return StatusError(
+            Code.SLAVE_PERSISTENCE_TIMEOUT,
+            f"the device of this broker fails ({error}); whether its other replicas have what was asked for can't be "
+            "told here, ask again",
+        )
 
 
 async def _wait(queue: _Waiting, position: int) -> None:

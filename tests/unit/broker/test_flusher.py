@@ -6,8 +6,12 @@ from typing import Literal
 import pytest
 
 from services.broker.flusher import Flusher
+from services.broker.replica.options import ReplicationOptions
+from services.broker.replica.sync_state_set import SyncStateSet
 from services.broker.store.commit_log import WriterStoppedError
 from services.broker.store.record import Record, RecordKind
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.manual_clock import run_virtually
 from tests.unit.broker.world import World
 
@@ -110,6 +114,26 @@ async def test_after_a_failure_all_fail_and_nothing_is_confirmed() -> None:
         await each.flusher.sync()
     await each.flusher.stop()
     assert (each.readable(), len(each.failures)) == (0, 1)
+
+
+async def test_where_slaves_may_have_it_a_failure_leaves_in_doubt_what_was_asked_for() -> None:
+    """They may lead in a moment: a proxy that is told so asks there again, and does not tell the client of an error."""
+    each = Flushing()
+    members = SyncStateSet(0, 1, {0, 1}, 0, 0, ReplicationOptions(), lambda: None)
+    each.flusher.start()
+    each.flusher.attend(members)
+    each.disk.hold_syncs()
+    waiting = each.waiter()
+    held = asyncio.create_task(each.flusher.held(each.store.log.end_position + 1))
+    await turns()
+    each.disk.fail_syncs(1)
+    each.disk.release_syncs()
+    for refused in (waiting, held, each.flusher.durable(0)):
+        with pytest.raises(StatusError) as raised:
+            await refused
+        assert raised.value.code == Code.SLAVE_PERSISTENCE_TIMEOUT
+    assert len(each.failures) == 1
+    await each.flusher.stop()
 
 
 async def test_a_writer_that_stopped_by_itself_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
