@@ -224,11 +224,11 @@ class ControllerApp:
             return await self._load()
         state = ClusterState(self._options.cluster_name, self._random_source.randbytes(_RECEIPT_KEY_BYTES))
         try:
-            self._cluster_version = await self._store.write(CLUSTER, cluster_document(state), None)
-        except ConflictError:  # another controller was first
-            return await self._load()
-        _logger.info("new cluster", cluster=state.name, place=self._store.where(CLUSTER))
-        return state
+            await self._store.write(CLUSTER, cluster_document(state), None)
+            _logger.info("new cluster", cluster=state.name, place=self._store.where(CLUSTER))
+        except ConflictError as conflict:
+            _logger.info("another controller was first to make the cluster", cluster=state.name, reason=str(conflict))
+        return await self._load()
 
     async def _load(self) -> ClusterState:
         stored = await self._store.read(CLUSTER)

@@ -15,7 +15,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -48,7 +47,8 @@ _logger = structlog.get_logger()
 
 
 class KubernetesStateStore:
-    """A `StateStore` of resources in one namespace.
+    """A `StateStore` of resources in one namespace. A new cluster may be stored with another key than was given: that
+    of its secret, if this is there.
 
     Args:
         api: the API server.
@@ -79,7 +79,9 @@ class KubernetesStateStore:
 
     async def write(self, name: str, document: Document, expected: str | None) -> str:
         kind = _kind(name)
-        resource = self._resource(kind, name, await self._contents(name, document))
+        if name == CLUSTER:
+            await self._keep_key(document["receipt_key"], is_new=expected is None)
+        resource = self._resource(kind, name, self._contents(name, document))
         try:
             if expected is None:
                 written = await self._api.create(kind, resource)
@@ -120,14 +122,17 @@ class KubernetesStateStore:
 
     async def _watch(self, kind: ResourceKind, since: str) -> None:
         """Keep the versions of a kind as new as the API server tells; begins anew whenever it says that it must."""
+        forgotten = False
         while True:
             try:
+                if forgotten:
+                    since = await self._list(kind)
+                    forgotten = False
                 resources, since = await self._api.watch(kind, f"{_OF_CLUSTER}={self._label}", since, _WATCH_S)
                 for resource in resources:
                     self._saw(kind, resource)
             except ApiGoneError:
-                with suppress(OSError):
-                    since = await self._list(kind)
+                forgotten = True
             except OSError as error:
                 _logger.warning("watch of resources broke", kind=kind.plural, reason=str(error))
                 await asyncio.sleep(_PAUSE_S)
@@ -158,7 +163,7 @@ class KubernetesStateStore:
         self._check_ours(SECRETS, key)
         return {**contents, "name": spec["name"], "version": spec["version"], "receipt_key": key["data"]["key"]}
 
-    async def _contents(self, name: str, document: Document) -> dict[str, Any]:
+    def _contents(self, name: str, document: Document) -> dict[str, Any]:
         """What of a resource tells this."""
         if name == LEASE:
             noted = {_ADDRESS: document["address"], _ADMIN: document["admin"], _TURN: str(document["turn"])}
@@ -166,7 +171,6 @@ class KubernetesStateStore:
         if name != CLUSTER:
             spec = {key: document[key] for key in document if key != "sync_state_set"}
             return {"spec": {**spec, "syncStateSet": document["sync_state_set"]}}
-        await self._keep_key(document["receipt_key"])
         contents = {key: document[key] for key in document if key not in ("name", "version", "receipt_key")}
         packed = gzip.compress(json.dumps(contents, separators=(",", ":")).encode(), compresslevel=6, mtime=0)
         return {
@@ -179,8 +183,10 @@ class KubernetesStateStore:
             }
         }
 
-    async def _keep_key(self, key: str) -> None:
-        """Have the key of the receipt handles in its secret: it is made once and never changed."""
+    async def _keep_key(self, key: str, *, is_new: bool) -> None:
+        """Have the key of the receipt handles in its secret: it is made once and never changed. A new cluster takes
+        over a secret that is there already, from a process that ended before it could make the cluster.
+        """
         found = await self._api.get(SECRETS, self._key_name())
         if found is None:
             secret = self._resource(SECRETS, self._key_name(), {"data": {"key": key}, "type": "Opaque"})
@@ -190,7 +196,7 @@ class KubernetesStateStore:
                 raise ConflictError(CLUSTER) from error
             return
         self._check_ours(SECRETS, found)
-        if found["data"].get("key") != key:
+        if not is_new and found["data"].get("key") != key:
             raise ConflictError(CLUSTER)
 
     def _check_ours(self, kind: ResourceKind, found: Resource) -> None:

@@ -24,6 +24,7 @@ class MemoryApi:
         self.forgotten = 0
         """Watches from before this revision are gone (410)."""
         self.away = False
+        self.lists_fail = False
         self.lost_answers = 0
         """So many of the next changes are made, and yet fail."""
         self.repeated_changes = 0
@@ -31,6 +32,7 @@ class MemoryApi:
         self.stale_reads = 0
         """So many of the next reads give what was before the last change."""
         self.watches = 0
+        self.lists = 0
         self._ends = 0
         self._before: dict[tuple[str, str], dict[str, Any] | None] = {}
         self._arrived = asyncio.Event()
@@ -44,7 +46,10 @@ class MemoryApi:
         return copy.deepcopy(self.objects.get(key))
 
     async def list_all(self, kind: ResourceKind, labels: str) -> tuple[list[Resource], str]:
+        self.lists += 1
         await self._turn()
+        if self.lists_fail:
+            raise ApiAwayError("too many requests")
         found = [each for (plural, _), each in self.objects.items() if plural == kind.plural and _bears(each, labels)]
         return copy.deepcopy(found), str(self.revision)
 

@@ -29,12 +29,12 @@ from services.controller.documents import (
 from services.controller.file_state_store import FileStateStore
 from services.controller.folder_lock import folder_lock
 from services.controller.group_keeper import GroupKeeper
-from services.controller.kubernetes_api import BROKER_GROUPS
+from services.controller.kubernetes_api import BROKER_GROUPS, CLUSTERS, ApiAwayError, Resource, ResourceKind
 from services.controller.kubernetes_state_store import KubernetesStateStore
 from services.controller.lease import Lease
 from services.controller.options import ControllerOptions
 from services.controller.state_store import ConflictError, StateStore
-from tests.unit.controller.fake_replicas import GROUP, FakeReplica, scene, until
+from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Machines, make_controller, scene, until
 from tests.unit.controller.memory_api import MemoryApi
 from tests.unit.controller.memory_store import MemoryStore
 
@@ -222,6 +222,46 @@ async def test_watches_end_lag_and_are_forgotten(api: MemoryApi, store: Kubernet
     version = await other.write(name, group_document(group(9)), version)
     await noticed(version)
     assert api.watches > began
+
+
+async def test_a_watch_that_cannot_begin_anew_does_not_run_in_circles(
+    api: MemoryApi, store: KubernetesStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.controller.kubernetes_state_store._PAUSE_S", 0.05)
+    await store.versions()
+    began = api.lists
+    api.lists_fail = True
+    api.end_watches(forget=True)
+    await asyncio.sleep(0.2)
+    assert 3 <= api.lists - began <= 15  # three kinds, a few times each
+    api.lists_fail = False
+    other = KubernetesStateStore(api, "popwheel")
+    version = await other.write(group_document_name("b"), group_document(group(1)), None)
+    async with asyncio.timeout(10):
+        while (await store.versions()).get(group_document_name("b")) != version:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_cluster_of_which_only_the_secret_was_made_is_made_with_its_key(tmp_path: Path, api: MemoryApi) -> None:
+    """A process that was killed between the two left a cluster that could never start."""
+    create = api.create
+
+    async def create_no_cluster(kind: ResourceKind, resource: Resource) -> Resource:
+        if kind is CLUSTERS:
+            raise ApiAwayError("killed here")
+        return await create(kind, resource)
+
+    api.create = create_no_cluster  # type: ignore[method-assign]
+    with pytest.raises(ApiAwayError):
+        await make_controller(tmp_path, Machines(), KubernetesStateStore(api, "popwheel"), "one:1").start()
+    api.create = create  # type: ignore[method-assign]
+    key = api.objects["secrets", "popwheel-receipt-key"]["data"]["key"]
+    for name in ("two", "three"):
+        app = make_controller(tmp_path, Machines(), KubernetesStateStore(api, "popwheel"), name)
+        await app.start()
+        await until(lambda app=app: app.leads)  # type: ignore[misc]
+        assert base64.b64encode(app.state.receipt_key).decode() == key
+        await app.stop()
 
 
 async def test_a_stale_read_leads_to_a_conflict_and_no_further(api: MemoryApi, store: KubernetesStateStore) -> None:
