@@ -107,6 +107,7 @@ class CheckpointServer:
                 return self._source
             self._looks += 1
             source, core = self._source, leading.core
+            looked_position = core.store.log.end_position
             source.look_at_names(core.topic_ids, core.group_ids)
             buffer = core.state.merge_buffer
             progress = iter(list(buffer.progress.items()))
@@ -114,6 +115,7 @@ class CheckpointServer:
                 source.look(some)
                 await asyncio.sleep(0)
             source.forget_gone(buffer)
+            source.looked_position = looked_position
             return source
 
     # At a slave

@@ -27,6 +27,8 @@ class CheckpointSource:
         self.epoch = epoch
         self._entries_max = entries_max
         self.version = 0
+        self.looked_position = 0
+        """Of the log: the offsets are at least of the time when it ended here."""
         self._rests: deque[int] = deque(maxlen=_RESTS_MAX)
         self._offsets: Changes[ProgressKey, tuple[int, int]] = Changes(_GONE_MAX)
         self._topics: Changes[str, int] = Changes(_GONE_MAX)
@@ -110,6 +112,7 @@ class CheckpointSource:
             timer=timer,
             revive_offsets=revive_offsets,
             rest_from=rest_from or 0,
+            looked_position=self.looked_position,
         )
         _add_offsets(answer, offsets)
         for table, present, gone in (

@@ -117,6 +117,7 @@ class MasterCheckpoint:
             confirmed_position=given.confirmed_position,
             revive_offsets=given.revive_offsets,
             rest_from=given.rest_from,
+            looked_position=given.looked_position,
         )
         latest.timer.CopyFrom(given.timer)
         self.latest = latest

@@ -3,7 +3,7 @@
 Its own log tells all but one thing: a pop that finds nothing its filter wants leaves no record. So consumer groups may
 be further than the log says; then the later of both holds, and what was passed over is not read again. It is never used
 where it might take a message away: if it speaks of more of the log than there is here, of another topic or group of the
-same name, or of a time before somebody set the offset by hand.
+same name, or of a time before somebody set the offset by hand, which is when the offsets were looked at.
 """
 
 from services.broker.core import BrokerCore
@@ -18,7 +18,7 @@ def take_over_offsets(core: BrokerCore, held: MasterCheckpoint) -> int:
         core: all of the log is folded into it, and that holds all that the checkpoint speaks of.
         held: the old master's progress.
     """
-    position = held.latest.confirmed_position
+    position = held.latest.looked_position
     if not held.is_complete or core.begun_position > position:
         return 0
     moved = 0

@@ -73,6 +73,30 @@ async def test_what_does_not_go_into_one_message_comes_in_parts() -> None:
         assert slave.alive.checkpoints.file.held.is_complete
 
 
+async def test_an_offset_that_is_set_by_hand_after_a_look_is_not_undone_by_the_rest_of_it() -> None:
+    async with group_of(replication={"checkpoint_entries_max": 1, "heartbeat_ms": 50, "silence_ms_max": 1000}) as world:
+        master, slave = await pair(world)
+        await world.put(*[b"%d" % number for number in range(6)])
+        await world.put(b"z", topic="later")
+
+        async def set_offset(topic: str, offset: int) -> None:
+            request = pb.UpdateOffsetRequest(group="g", topic=topic, queue_id=0, offset=offset)
+            await world.channel.call(methods.UPDATE_OFFSET, request)
+
+        await set_offset("later", 1)
+        await set_offset("t", 6)
+        part = await fetch(master, 1)
+        await store(slave, part)
+        await set_offset("t", 0)
+        rest = await fetch(master, 1, part.rest_from)
+        assert [(each.topic, list(each.committed)) for each in rest.offsets] == [("t", [6])]
+        assert not rest.rest_from and rest.looked_position == part.looked_position < rest.confirmed_position
+        await store(slave, rest)
+        await world.in_sync(0, 1)
+        await world.lead(1)
+        assert len(await world.pop()) == 6
+
+
 async def test_only_the_master_of_an_epoch_tells_and_only_slaves_store() -> None:
     async with group_of() as world:
         master, slave = await pair(world)
@@ -174,7 +198,7 @@ async def test_where_it_might_take_a_message_away_the_checkpoint_is_not_used(why
         await store(slave, checkpoint)
         if why == "of an older core":
             held = MasterCheckpoint()
-            checkpoint.confirmed_position = slave.alive.core.begun_position - 1
+            checkpoint.looked_position = slave.alive.core.begun_position - 1
             held.take(checkpoint)
             assert take_over_offsets(slave.alive.core, held) == 0
             return
