@@ -70,7 +70,7 @@ class Timers:
         broker = state.brokers.get(name)
         if broker is None:
             recall_handle.decode(state.receipt_key, topic, handle)
-            raise StatusError(Code.HA_NOT_AVAILABLE, f"the broker {name} is not there now; try again")
+            raise _away(name)
         answer = await self._ask(broker, RECALL, pb.RecallRequest(topic=topic, recall_handle=handle))
         return answer.message_id
 
@@ -91,6 +91,8 @@ class Timers:
         return Answers(given, missing)
 
     async def _ask(self, broker: BrokerInfo, method: Method[Request, Response], request: Request) -> Response:
+        if not broker.address:
+            raise _away(broker.name)
         channel = self._broker_channels(broker)
         try:
             return await channel.call(method, request, timeout_s=_TIMEOUT_S)
@@ -98,6 +100,11 @@ class Timers:
             raise _explained(error, broker.name) from error
         finally:
             await channel.close()
+
+
+def _away(broker: str) -> StatusError:
+    """There is no such broker now, or it is a group without a master."""
+    return StatusError(Code.HA_NOT_AVAILABLE, f"the broker {broker} is not there now; try again")
 
 
 def _explained(error: RpcError, broker: str) -> StatusError:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import httpx
 import pytest
@@ -15,9 +16,12 @@ from services.common.clock import SystemClock
 from services.common.errors import StatusError
 from services.common.http import make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
 from services.controller.app import ControllerApp
+from services.controller.cluster_state import ClusterState
 from services.controller.options import ControllerOptions
+from services.controller.state_keeper import StateKeeper
+from services.controller.timers import Timers
 from services.rpc.local import LocalChannel
 from services.rpc.registration import BrokerRegistrar
 from services.rpc.status import GrpcStatus, RpcError
@@ -168,6 +172,24 @@ async def test_a_message_is_taken_back(tmp_path: Path) -> None:
         away = await http.post("/timers/recall", json=order)
         assert (away.status_code, away.json()["code"]) == (500, "HA_NOT_AVAILABLE")
         assert "the broker b2 cannot be reached now" in away.json()["message"]
+
+
+async def test_a_group_without_a_master_is_away() -> None:
+    """During a failover it is in the routes, with no address: to such a place there is no channel."""
+
+    async def unused(*_: object) -> NoReturn:
+        raise AssertionError
+
+    def connect(info: BrokerInfo) -> NoReturn:
+        raise ValueError(f"no address: {info.address!r}")
+
+    state = ClusterState("popwheel", bytes(32), brokers={"b1": BrokerInfo(name="b1", epoch=3)})
+    timers = Timers(StateKeeper(state, unused, unused, lambda _: None, 10), connect)
+    answers = await timers.stats()
+    assert (answers.given, answers.missing) == ({}, {"b1": "the broker b1 is not there now; try again"})
+    with pytest.raises(StatusError) as caught:
+        await timers.recall("later", recall_handle.encode(bytes(32), "later", "b1", 1, 1, "id"))
+    assert caught.value.code == Code.HA_NOT_AVAILABLE
 
 
 async def test_handles_of_brokers_that_are_not_there(tmp_path: Path) -> None:
