@@ -7,13 +7,17 @@ back (80 us). Syncing waits for the device, so it runs in a thread and is awaite
 import asyncio
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from types import coroutine
+from typing import Any, Protocol, TypeVar
 
 _BUFFERS_PER_WRITE = 512
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +88,61 @@ class Disk(Protocol):
         """How full the file system is that holds `path`."""
 
 
+@coroutine
+def to_its_end(work: Coroutine[Any, Any, Result]) -> Generator[Any, None, Result]:
+    """Wait for work on the device that is done to its end, whoever waits.
+
+    What a thread has begun can't be called back, and the system tells of an error once. So a cancellation waits until
+    the work is through, and is raised then; no thread is left with a file that is closed, or with an outcome that
+    nobody takes. It needs no task, which would cost more than all else of a sync.
+
+    Args:
+        work: takes down itself what comes of it: a cancellation goes before its error. It is a part of the task that
+            waits, so there must be no time-out in it.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    try:
+        while True:
+            future = work.send(None)
+            try:
+                if future is None:
+                    yield
+                    continue
+                future._asyncio_future_blocking = False  # it is waited for, as a task that is given it says
+                while not future.done():
+                    ended = future.get_loop().create_future()
+                    future.add_done_callback(partial(_tell, ended))
+                    try:
+                        yield from ended
+                    except asyncio.CancelledError as error:
+                        cancelled = error
+            except asyncio.CancelledError as error:
+                cancelled = error
+    except StopIteration as end:
+        if cancelled is not None:
+            raise cancelled from None
+        return end.value  # type: ignore[no-any-return]
+    except Exception as error:
+        if cancelled is not None:
+            raise cancelled from error
+        raise
+    finally:
+        work.close()
+
+
+def _tell(ended: asyncio.Future[None], of: asyncio.Future[Any]) -> None:
+    if not ended.done():
+        ended.set_result(None)
+
+
 async def replace_file(disk: Disk, path: Path, data: bytes) -> None:
-    """Give a small file new contents so that a crash at any moment leaves the old or the new ones, whole."""
+    """Give a small file new contents so that a crash at any moment leaves the old or the new ones, whole. It is done
+    to its end, whoever waits; after an error it may be either of both.
+    """
+    await to_its_end(_replace_file(disk, path, data))
+
+
+async def _replace_file(disk: Disk, path: Path, data: bytes) -> None:
     new = path.with_name(path.name + ".new")
     file = disk.open(new)
     try:

@@ -14,7 +14,8 @@ What each fault does:
 - `fill`: writes past the limit end with ENOSPC, part of them written; `usage` shows it.
 - `fail_writes`: EIO, after any part of the bytes was written.
 - `fail_syncs`: EIO. Each unsynced change has reached the device or never will, whatever later syncs say, and the file
-  may show what is on the device or what was written.
+  may show what is on the device or what was written. A sync that has begun goes on when its waiter is cancelled, as one
+  in a thread does, and its error is told to nobody then. It ends with its process: what a crash overtakes is unsynced.
 - `flip_bit`: one bit is another, on the device and in what is read.
 
 The simulator and the unit tests share it, so it knows nothing of brokers. One random source makes one history.
@@ -27,6 +28,7 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -207,8 +209,7 @@ class MemoryDisk:
         self._failing_writes = 0
         self._failing_syncs = 0
         self._sync_fails_for: Callable[[Path], bool] = _any_path
-        self._syncs_go_on = asyncio.Event()
-        self._syncs_go_on.set()
+        self._held_syncs: list[Callable[[], None]] | None = None
         self.syncs_begun = 0
         """How often a file was synced or was to be; folders do not count."""
         self.syncs_done = 0
@@ -244,17 +245,17 @@ class MemoryDisk:
         self._change_names(_NameChange(target, source, inode))
 
     async def sync_folder(self, path: Path) -> None:
-        life, count = self._life, len(self._name_changes)
-        await self._syncs_go_on.wait()
-        self.check_life(life)
-        left = []
         folder = str(path)
-        for change in self._name_changes[:count]:
-            if folder in change.folders:
+        begun = [change for change in self._name_changes if folder in change.folders]
+        await self._through(partial(self._sync_names, begun, self._life))
+
+    def _sync_names(self, begun: Sequence[_NameChange], life: int) -> None:
+        self.check_life(life)
+        ids = {id(change) for change in begun}
+        for change in self._name_changes:
+            if id(change) in ids:
                 change.carry_out(self._synced_names)
-            else:
-                left.append(change)
-        self._name_changes[:count] = left
+        self._name_changes = [change for change in self._name_changes if id(change) not in ids]
 
     def usage(self, path: Path) -> DiskUsage:
         return DiskUsage(self._capacity_bytes, max(0, self._capacity_bytes - self.used_bytes))
@@ -282,8 +283,7 @@ class MemoryDisk:
         """End the process that has files open; with `power` the machine too."""
         self._life += 1
         self._failing_writes = self._failing_syncs = 0
-        self._syncs_go_on = asyncio.Event()
-        self._syncs_go_on.set()
+        self.release_syncs()
         if kind == "process":
             return
         fates = _survivors(self._name_changes, self._random)
@@ -318,11 +318,18 @@ class MemoryDisk:
 
     def hold_syncs(self) -> None:
         """Let every sync that begins from now on wait for `release_syncs`."""
-        self._syncs_go_on = asyncio.Event()
+        self._held_syncs = []
 
     def release_syncs(self) -> None:
         """Let the syncs that wait go on."""
-        self._syncs_go_on.set()
+        held, self._held_syncs = self._held_syncs or [], None
+        for end in held:
+            end()
+
+    async def until_held(self) -> None:
+        """Return when a sync waits for `release_syncs`."""
+        while not self._held_syncs:
+            await asyncio.sleep(0)
 
     def check_life(self, life: int) -> None:
         """Raises DeadFileError if there was a crash since `life`."""
@@ -363,8 +370,19 @@ class MemoryDisk:
     async def sync_inode(self, path: Path, inode: _Inode, life: int) -> None:
         """What `MemoryFile.sync` does."""
         self.syncs_begun += 1
-        changes = inode.changes
-        await self._syncs_go_on.wait()
+        await self._through(partial(self.end_sync, path, inode, inode.changes, life))
+
+    async def _through(self, sync: Callable[[], None]) -> None:
+        """Do a sync when it is its turn, whoever waits then."""
+        if self._held_syncs is None:
+            sync()
+        else:
+            synced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._held_syncs.append(partial(end_for, synced, sync))
+            await synced
+
+    def end_sync(self, path: Path, inode: _Inode, changes: int, life: int) -> None:
+        """The first `changes` changes of a file reach the device, or the device refuses."""
         self.check_life(life)
         if self._failing_syncs > 0 and self._sync_fails_for(path):
             self._failing_syncs -= 1
@@ -424,6 +442,18 @@ class MemoryFile:
         self._disk.check_life(self._life)
         if self._closed:
             raise ValueError(f"{self._path} is closed")
+
+
+def end_for(waiter: asyncio.Future[None], sync: Callable[[], None]) -> None:
+    """Do a sync for somebody who may have been cancelled meanwhile."""
+    try:
+        sync()
+    except (OSError, DeadFileError) as error:
+        if not waiter.done():
+            waiter.set_exception(error)
+    else:
+        if not waiter.done():
+            waiter.set_result(None)
 
 
 def _any_path(path: Path) -> bool:

@@ -2,10 +2,11 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.memory_disk import MemoryDisk, end_for
 from tests.sim.trace import Trace
 
 
@@ -32,19 +33,15 @@ class SimDisk(MemoryDisk):
         self._name_changes.clear()
         self._folders.clear()
 
-    async def sync_folder(self, path: Path) -> None:
-        life = self.life
-        await asyncio.sleep(self._delays.random() * self.sync_s_max)
-        self.check_life(life)
-        await super().sync_folder(path)
+    async def _through(self, sync: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        synced: asyncio.Future[None] = loop.create_future()
+        # A callback of the process that has called: dead or paused, it does not come to it.
+        loop.call_later(self._delays.random() * self.sync_s_max, end_for, synced, sync)
+        await synced
 
-    async def sync_inode(self, path: Path, inode: Any, life: int) -> None:
-        """Bring to the device what was written before the call, not what is written while it lasts."""
-        changes = inode.changes
-        await asyncio.sleep(self._delays.random() * self.sync_s_max)
-        self.check_life(life)
-        if self._failing_syncs > 0 and self._sync_fails_for(path):
+    def end_sync(self, path: Path, inode: Any, changes: int, life: int) -> None:
+        if self._failing_syncs > 0 and self._sync_fails_for(path) and life == self.life:
             self.refused_syncs.append(path)
             self._trace.add("disk", "sync refused", path.name)
-            await super().sync_inode(path, inode, life)
-        inode.sync(changes)
+        super().end_sync(path, inode, changes, life)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from services.broker.store import record
 from services.broker.store.record import StoredRecord
-from services.common.disk import Disk, File
+from services.common.disk import Disk, File, to_its_end
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
@@ -47,6 +47,8 @@ class CommitLog:
         self._dirty: list[File] = []
         self._syncing = asyncio.Lock()
         """One at a time: what another has begun to sync is not on the device yet."""
+        self._on_the_way: Sequence[File] = ()
+        """What is synced at this moment, so that it must not be closed."""
         self._names_changed = False
         self._removal_unsynced = False
         self._in_doubt = disk.exists(folder / _DOUBT)
@@ -141,16 +143,30 @@ class CommitLog:
 
         Raises:
             ValueError: the position is not held.
-            OSError: the device refused.
+            OSError: the device refused. If it was the sync, what `sync` says of it holds: with the mended bytes it
+                may have lost others of the segment, and no later sync would tell.
         """
         index = bisect_right(self._starts, position) - 1
         if index < 0 or position + len(data) > self._segment_end(position):
             raise ValueError(f"{len(data)} bytes at {position} do not lie within one segment of the commit log")
-        self._files[index].write(position - self._starts[index], [data])
-        await self._files[index].sync()
+        file = self._files[index]
+        file.write(position - self._starts[index], [data])
+        await to_its_end(self._sync_mended(file))
+
+    async def _sync_mended(self, file: File) -> None:
+        async with self._syncing:
+            if file in self._files:  # else it was deleted or cut off since
+                await self._sync_files([file], names=False)
+
+    @property
+    def at_rest(self) -> asyncio.Lock:
+        """To be held while the log is cut or reset by others: nothing is synced meanwhile, which would close a file
+        under the device, and call what comes in place of the old records synced.
+        """
+        return self._syncing
 
     def reset(self, position: int) -> None:
-        """Drop all, and go on at `position`; durable after the next `sync`."""
+        """Drop all, and go on at `position`, while the log is `at_rest`; durable after the next `sync`."""
         for start, file in zip(reversed(self._starts), reversed(self._files), strict=True):
             file.close()
             self._disk.remove(self._folder / f"{start:020d}{_SUFFIX}")
@@ -184,7 +200,7 @@ class CommitLog:
             raise WriterStoppedError(f"a failed write could not be taken back: {error}") from error
 
     def cut(self, position: int) -> None:
-        """Drop everything from `position` on."""
+        """Drop everything from `position` on, while the log is `at_rest`."""
         while len(self._starts) > 1 and self._starts[-1] >= position:
             start, file = self._starts.pop(), self._files.pop()
             if file in self._dirty:
@@ -202,38 +218,49 @@ class CommitLog:
     async def sync(self) -> None:
         """Bring everything written so far to the device; `synced_position` then tells how far it goes.
 
+        Once begun it is done to its end, whoever waits: the system tells an error once, and a later sync would not.
+
         Raises:
-            OSError: the device refused. What was written since the last sync may be lost whatever a later sync says,
-                so nothing more may be written to this log (`stop_writing`).
+            OSError: the device refused, now or before. What was written since the last sync may be lost whatever a
+                later sync says, so nothing more may be written to this log (`stop_writing`), and none is tried.
         """
-        async with self._syncing:
-            await self._sync()
+        await to_its_end(self._sync())
 
     async def _sync(self) -> None:
-        target = self.end_position
-        dirty, self._dirty = self._dirty, []
-        names_changed, self._names_changed = self._names_changed, False
-        done = False
+        async with self._syncing:
+            target = self.end_position
+            dirty, self._dirty = self._dirty, []
+            names_changed, self._names_changed = self._names_changed, False
+            done = False
+            try:
+                await self._sync_files(dirty, names_changed)
+                done = True
+            finally:
+                if not done:
+                    self._dirty += [file for file in dirty if file not in self._dirty]
+                    self._names_changed |= names_changed
+            self._removal_unsynced &= self._names_changed
+            self.synced_position = max(self.synced_position, target)
+            if self._in_doubt:
+                self._in_doubt = False
+                self._disk.remove(self._folder / _DOUBT)
+
+    async def _sync_files(self, files: Sequence[File], names: bool) -> None:
+        """Sync some files, and the names of all if need be. The one place that does: an error ends the writing."""
+        if self.stopped is not None:
+            raise OSError(self.stopped)
+        self._on_the_way = files
         try:
-            for file in dirty:
+            for file in files:
                 await file.sync()
-            if names_changed:
+            if names:
                 await self._disk.sync_folder(self._folder)
-            done = True
         except OSError as error:
             self.stop_writing(f"the commit log could not be synced: {error}")
             self._disk.open(self._folder / _DOUBT).close()
             raise
         finally:
-            if not done:
-                # Also when this was cancelled: the next sync must not take it for done.
-                self._dirty += [file for file in dirty if file not in self._dirty]
-                self._names_changed |= names_changed
-        self._removal_unsynced &= self._names_changed
-        self.synced_position = max(self.synced_position, target)
-        if self._in_doubt:
-            self._in_doubt = False
-            self._disk.remove(self._folder / _DOUBT)
+            self._on_the_way = ()
 
     def read(self, position: int, length: int) -> bytes:
         """Bytes from `position` on, up to `length` and up to the segment's end.
@@ -358,12 +385,15 @@ class CommitLog:
         return min(self._starts[index + 1], self._starts[index] + self._files[index].size())
 
     def remove_before(self, position: int) -> int:
-        """Remove the oldest segment if it ends at or before `position` and is not the last one; how many went.
+        """Remove the oldest segment if it ends at or before `position` and is not the last one; how many went. It
+        stays for now if it is being synced.
 
         One at a time, and the next one only after a sync: a power loss may bring removed files back, and of two just
         the older one, which would leave a hole between it and the rest.
         """
         if len(self._starts) < 2 or self._starts[1] > position or self._removal_unsynced:
+            return 0
+        if self._files[0] in self._on_the_way:
             return 0
         start, file = self._starts.pop(0), self._files.pop(0)
         if file in self._dirty:

@@ -2,8 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google_crc32c import value
@@ -266,7 +267,7 @@ async def test_a_sync_covers_what_was_there_when_it_began() -> None:
     covered = world.log.end_position
     world.disk.hold_syncs()
     syncing = asyncio.create_task(world.log.sync())
-    await asyncio.sleep(0)
+    await world.disk.until_held()
     world.append(b"second")
     world.disk.release_syncs()
     await syncing
@@ -275,19 +276,74 @@ async def test_a_sync_covers_what_was_there_when_it_began() -> None:
     assert world.log.synced_position == world.log.end_position
 
 
-async def test_a_sync_that_was_given_up_has_synced_nothing() -> None:
-    """A cancelled sync must not let the next one believe that all is on the device."""
+async def given_up(world: World, work: Coroutine[Any, Any, None]) -> None:
+    """Begin something, and cancel it while it waits for the device."""
+    world.disk.hold_syncs()
+    task = asyncio.create_task(work)
+    await world.disk.until_held()
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+    assert not task.done()
+    world.disk.release_syncs()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+
+
+async def test_a_sync_that_was_given_up_is_done_to_its_end() -> None:
     world = World()
     world.append(b"first")
-    world.disk.hold_syncs()
-    syncing = asyncio.create_task(world.log.sync())
-    await asyncio.sleep(0)
-    syncing.cancel()
-    await asyncio.gather(syncing, return_exceptions=True)
-    world.disk.release_syncs()
-    assert world.log.synced_position == 0
-    await world.log.sync()
+    await given_up(world, world.log.sync())
+    assert world.log.synced_position == world.log.end_position
     assert world.disk.unsynced_bytes == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_an_error_of_a_sync_that_was_given_up_is_taken_in(seed: int) -> None:
+    """The device says it once: the next sync would take for good what never reached it (S1)."""
+    world = World(seed)
+    world.append(b"first")
+    world.disk.fail_syncs(1)
+    await given_up(world, world.log.sync())
+    with pytest.raises(OSError, match="Input/output"):
+        await world.log.sync()
+    with pytest.raises(WriterStoppedError):
+        world.append(b"second")
+    assert (world.log.synced_position, world.disk.syncs_begun) == (0, 1)
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+async def test_a_mend_that_the_device_refuses_stops_the_writer(gives_up: bool) -> None:
+    """What the sync has lost may be others' bytes: who waits for these must not hear that they are there (S1)."""
+    world = World()
+    world.append(b"first")
+    await world.log.sync()
+    world.append(b"second")
+    good = world.log.read(0, SIZE + 4)
+    world.disk.fail_syncs(1)
+    if gives_up:
+        await given_up(world, world.log.mend(0, good))
+    else:
+        with pytest.raises(OSError, match="Input/output"):
+            await world.log.mend(0, good)
+    with pytest.raises(OSError, match="Input/output"):
+        await world.log.sync()
+    assert world.log.stopped is not None and world.log.synced_position < world.log.end_position
+    assert world.disk.exists(FOLDER / "sync-failed")
+
+
+async def test_a_segment_stays_while_it_is_being_synced() -> None:
+    world = await with_three_segments()
+    world.disk.hold_syncs()
+    mending = asyncio.create_task(world.log.mend(0, world.log.read(0, SIZE)))
+    await world.disk.until_held()
+    assert world.log.remove_before(world.log.end_position) == 0
+    world.disk.release_syncs()
+    await mending
+    assert world.log.remove_before(world.log.end_position) == 1
+    mending = asyncio.create_task(world.log.mend(world.log.start_position, b""))
+    assert world.log.remove_before(world.log.end_position) == 0  # until the next sync
+    await mending
 
 
 def after_power_loss(seed: int, act: Callable[[World], Awaitable[None]]) -> tuple[World, list[bytes]]:

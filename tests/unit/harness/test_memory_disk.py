@@ -280,11 +280,27 @@ async def test_a_sync_that_a_crash_overtakes_never_ends_well() -> None:
     disk.hold_syncs()
     syncing = asyncio.create_task(file.sync())
     await asyncio.sleep(0)
-    held = disk._syncs_go_on
     disk.crash("process")
-    held.set()
     with pytest.raises(DeadFileError):
         await syncing
+    assert disk.unsynced_bytes == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_sync_goes_on_when_its_waiter_is_cancelled(fails: bool) -> None:
+    disk = disk_of(0)
+    file = disk.open(PATH)
+    file.write(0, [b"1"])
+    disk.hold_syncs()
+    syncing = asyncio.create_task(file.sync())
+    await asyncio.sleep(0)
+    syncing.cancel()
+    await asyncio.gather(syncing, return_exceptions=True)
+    disk.fail_syncs(fails)
+    disk.release_syncs()
+    assert disk.unsynced_bytes == 0
+    await file.sync()  # an error is told once, and the waiter of the first sync had gone
+    assert disk.syncs_done == 2 - fails
 
 
 def test_one_seed_is_one_history() -> None:
