@@ -13,6 +13,8 @@ from services.cli.table import print_table
 
 _TIMEOUT_S = 10.0
 _NOT_LEADING = "HA_NOT_AVAILABLE"
+NOT_LEADING_WORDS = ("this controller does not lead", "no controller leads", "this controller is stopping")
+"""How a refusal begins of a controller that did nothing, as it does not lead; the leader may use that code, too."""
 _LEADER = re.compile(r"\(admin API: ([^)\s]+)\)")
 
 Format = Literal["table", "json"]
@@ -36,6 +38,9 @@ class AdminApi:
     def request(self, method: str, path: str, body: object = None, timeout_s: float = _TIMEOUT_S) -> Any:
         """Ask, and give what was answered; None where the answer is empty. One that does not lead is passed by.
 
+        So is one that does not answer, unless something is to be changed and it may have heard of it: a switchover that
+        was done might be done once more, back again.
+
         Args:
             method: of HTTP.
             path: below `/api/v1`, its parts already quoted.
@@ -51,11 +56,13 @@ class AdminApi:
                 return _request(server, method, path, body, timeout_s)
             except RefusedError as error:
                 last: CommandError = error
-                if error.code != _NOT_LEADING:
+                if error.code != _NOT_LEADING or not error.sentence.startswith(NOT_LEADING_WORDS):
                     raise
                 if (leader := _LEADER.search(error.sentence)) and f"http://{leader[1]}" not in ask:
                     ask.append(f"http://{leader[1]}")
             except _SilentError as error:
+                if error.may_have_heard and method != "GET":
+                    raise
                 last = error
         raise last
 
@@ -75,7 +82,16 @@ class RefusedError(CommandError):
 
 
 class _SilentError(CommandError):
-    """Nobody answers there."""
+    """Nobody answers there.
+
+    Args:
+        sentence: what is known of it.
+        may_have_heard: whether somebody may have been there and done what was asked.
+    """
+
+    def __init__(self, sentence: str, *, may_have_heard: bool) -> None:
+        super().__init__(sentence)
+        self.may_have_heard = may_have_heard
 
 
 def _request(server: str, method: str, path: str, body: object, timeout_s: float) -> Any:
@@ -85,11 +101,15 @@ def _request(server: str, method: str, path: str, body: object, timeout_s: float
         answer = httpx.request(method, f"{server}/api/v1{path}", json=body, timeout=timeout_s, trust_env=False)
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise WrongUseError(f"--server must be like http://127.0.0.1:8080, not {server}") from error
-    except httpx.TimeoutException as error:
-        raise _SilentError(f"the controller at {server} did not answer within {timeout_s:.0f} s") from error
     except httpx.HTTPError as error:
+        if isinstance(error, httpx.ConnectError):
+            sentence = f"no controller answers at {server} ({error}); start one, or name another with --server"
+            raise _SilentError(sentence, may_have_heard=False) from error
+        connected = not isinstance(error, httpx.ConnectTimeout)
+        how = f"within {timeout_s:.0f} s" if isinstance(error, httpx.TimeoutException) else f"({error})"
+        doubt = "; look whether it was done before you ask again" if connected and method != "GET" else ""
         raise _SilentError(
-            f"no controller answers at {server} ({error}); start one, or name another with --server"
+            f"the controller at {server} did not answer {how}{doubt}", may_have_heard=connected
         ) from error
     if answer.is_success:
         return answer.json() if answer.content else None

@@ -64,9 +64,10 @@ class FakeAdminApi:
 
     Args:
         answers: by `METHOD /path`: HTTP status and what is answered as JSON.
+        silent: whether it takes what is asked and ends the connection without a word.
     """
 
-    def __init__(self, answers: dict[str, tuple[int, Any]]) -> None:
+    def __init__(self, answers: dict[str, tuple[int, Any]], *, silent: bool = False) -> None:
         self.asked: list[tuple[str, Any]] = []
         api = self
 
@@ -75,6 +76,9 @@ class FakeAdminApi:
                 words = f"{self.command} {self.path.removeprefix('/api/v1')}"
                 size = int(self.headers.get("content-length", 0))
                 api.asked.append((words, json.loads(self.rfile.read(size)) if size else None))
+                if silent:
+                    self.close_connection = True
+                    return
                 status, body = answers.get(words, (404, {"code": "NOT_FOUND", "message": f"no {words}"}))
                 data = json.dumps(body).encode()
                 self.send_response(status)

@@ -1,17 +1,20 @@
 """What `popwheel admin cluster` and `admin broker` say: a contract with those who script against it."""
 
+import inspect
 import json
 from typing import Any
 
 import pytest
 from click.testing import Result
 
+from services.cli.admin_api import NOT_LEADING_WORDS
+from services.controller import leadership
 from tests.unit.cli.fake_admin_api import GROUP, REPLICAS, STATUS, FakeAdminApi
 from tests.unit.cli.test_main import call, sentence_of
 
 WORD = "lose-broker-0"
 LOSS = {"code": "BAD_REQUEST", "message": f"up to 96 bytes may be lost; say the word {WORD}"}
-NOT_LEADING = {"code": "HA_NOT_AVAILABLE", "message": "127.0.0.1:8083 leads"}
+NOT_LEADING = {"code": "HA_NOT_AVAILABLE", "message": "no controller leads at this moment; ask again"}
 
 
 def lines_of(result: Result) -> list[list[str]]:
@@ -97,7 +100,43 @@ def test_of_several_controllers_the_one_that_leads_answers() -> None:
         result = call("admin", "--server", f"{other.url},{one.url}", "broker", "list")
         assert sentence_of(result).startswith("NOT_FOUND"), "a refusal is an answer"
         result = call("admin", "--server", f"http://127.0.0.1:1,{one.url}", "cluster", "status")
-        assert sentence_of(result) == "HA_NOT_AVAILABLE: 127.0.0.1:8083 leads"
+        assert sentence_of(result) == f"HA_NOT_AVAILABLE: {NOT_LEADING['message']}"
+
+
+SWITCHOVER = "POST /brokers/broker-0/switchover"
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ((500, {"code": "HA_NOT_AVAILABLE", "message": "replica 1 did not catch up"}), "replica 1 did not catch up"),
+        (None, "look whether it was done before you ask again"),
+    ],
+)
+def test_a_switchover_that_the_leader_may_have_made_is_asked_of_no_other(
+    answer: tuple[int, Any] | None, sentence: str
+) -> None:
+    with (
+        FakeAdminApi({SWITCHOVER: answer} if answer else {}, silent=answer is None) as leader,
+        FakeAdminApi({SWITCHOVER: (200, GROUP)}) as other,
+    ):
+        servers = f"http://127.0.0.1:1,{leader.url},{other.url}"
+        result = call("admin", "--server", servers, "broker", "switchover", "broker-0")
+        assert result.exit_code == 1
+        assert sentence in sentence_of(result)
+        assert (len(leader.asked), other.asked) == (1, [])
+
+
+def test_where_nothing_is_changed_a_controller_that_ends_is_passed_by() -> None:
+    with FakeAdminApi({}, silent=True) as one, FakeAdminApi({"GET /cluster/status": (200, STATUS)}) as other:
+        result = call("admin", "--server", f"{one.url},{other.url}", "cluster", "status", "-o", "json")
+    assert json.loads(result.stdout) == STATUS
+
+
+def test_what_a_controller_that_does_not_lead_says_begins_as_commands_know_it() -> None:
+    source = inspect.getsource(leadership)
+    assert all(f'"{words}' in source for words in NOT_LEADING_WORDS)
+    assert source.count("Code.HA_NOT_AVAILABLE,") == len(NOT_LEADING_WORDS)
 
 
 def test_a_controller_that_does_not_lead_says_who_does() -> None:
