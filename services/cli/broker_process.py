@@ -4,6 +4,8 @@ import os
 import signal
 from pathlib import Path
 
+from services.cli.settings import assigned
+
 
 class StrangeProcessError(Exception):
     """There is no process of that number here, or it is another one."""
@@ -28,7 +30,8 @@ class BrokerProcess:
         except OSError as error:
             raise StrangeProcessError(f"there is no process {pid} here that could be looked at ({error})") from error
         is_popwheel = any(word == "services.cli.main" or Path(word).name == "popwheel" for word in words)
-        if not (is_popwheel and {"broker", f"broker.name={group}", f"broker.replica={replica}"} <= set(words)):
+        settings = assigned({"broker.name": group, "broker.replica": replica})
+        if not (is_popwheel and {"broker", *settings} <= set(words)):
             os.close(self._descriptor)
             raise StrangeProcessError(f"process {pid} here is another one: {' '.join(words)[:80]}")
 

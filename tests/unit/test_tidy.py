@@ -98,6 +98,7 @@ TOUCHING = {
     "services.cli.admin_api": "calls the admin API",
     "services.cli.admin_cluster": "waits between two looks",
     "services.cli.admin_drill": "signals processes, and draws the name of a run",
+    "services.cli.broker_process": "looks at a process, and signals it",
     "services.cli.children": "starts processes, signals them, reads the ends of their logs",
     "services.cli.cluster": "makes the folder of the logs",
     "services.cli.data_lock": "holds the data folder for this process",

@@ -12,9 +12,10 @@ from services.cli.admin_api import AdminApi
 from services.cli.admin_drill import process_of_master
 from services.cli.broker_process import BrokerProcess, StrangeProcessError
 from services.cli.errors import CommandError
+from services.cli.settings import assigned
 from tests.unit.cli.fake_admin_api import GROUP, STATUS, FakeAdminApi
 
-BROKER = ("services.cli.main", "broker", "--set", "broker.name=broker-0", "--set", "broker.replica=0")
+BROKER = ("services.cli.main", "broker", *assigned({"broker.name": "broker-0", "broker.replica": 0}))
 
 
 @contextmanager
