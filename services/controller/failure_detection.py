@@ -80,6 +80,10 @@ class FailureDetector(Generic[Key]):
             self._watched[key].connected = False
             self._watched[key].dead = True
 
+    def forget(self, key: Key) -> None:
+        """Watch this one no more."""
+        self._watched.pop(key, None)
+
     def forget_all(self) -> None:
         """Watch nobody any more."""
         self._watched.clear()

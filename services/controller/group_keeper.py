@@ -4,6 +4,7 @@ other, and nobody hears of a change before it is stored.
 
 import asyncio
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -46,7 +47,8 @@ class GroupKeeper:
         self._conflicted = conflicted
         self._versions: dict[str, str] = {}
         self._doubtful: set[str] = set()
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Each is there while somebody holds it or waits for it: anybody may make up names."""
         self._under_way: set[asyncio.Task[GroupState | None]] = set()
 
     async def load(self) -> None:
@@ -194,4 +196,4 @@ class GroupKeeper:
             )
 
     def _lock(self, name: str) -> asyncio.Lock:
-        return self._locks.setdefault(name, asyncio.Lock())
+        return self._locks.setdefault(name, asyncio.Lock())  # who enters it keeps it

@@ -18,6 +18,7 @@ Result = TypeVar("Result")
 
 _TIMEOUT_S = 5.0
 _THREADS = 12  # three watches wait in one each, and a call that was given up holds its own until its time is up
+_BODY_SHOWN = 300  # it says which field of what was sent is wrong
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -230,7 +231,8 @@ class ClientKubernetesApi:
                     raise ApiConflictError(str(error.reason)) from error
                 if error.status == 410:
                     raise ApiGoneError(str(error.reason)) from error
-                raise ApiAwayError(f"the API server answers {error.status} {error.reason}") from error
+                said = f"{error.status} {error.reason}: {str(error.body)[:_BODY_SHOWN]}"
+                raise ApiAwayError(f"the API server answers {said}") from error
             except Exception as error:  # urllib3 has many ways to say that nobody answered
                 raise ApiAwayError(f"the API server cannot be reached: {error}") from error
 
@@ -242,7 +244,8 @@ class ClientKubernetesApi:
             return await self._run(call)
         except _ApiNotFoundError as error:
             raise ApiAwayError(
-                f"the API server knows no such kind or namespace ({error}); install the chart"
+                f"the API server knows no such kind or namespace ({error}): install the definitions of the "
+                "resources, and make the namespace"
             ) from error
 
 

@@ -203,11 +203,20 @@ class Overseer:
             await asyncio.sleep(_LOOK_S)
             try:
                 await self._roles.forget_channels()
-                for group in self.names():
+                names = self.names()
+                self._forget_others(frozenset(names))
+                for group in names:
                     if group in self._unsettled or self._seen.get(group) != _outline(self.sight(group)):
                         self.look_at(group)
             except Exception as error:  # without these looks no silent master would ever be replaced
                 _logger.error("broker groups could not be looked at", exc_info=error)
+
+    def _forget_others(self, known: frozenset[str]) -> None:
+        """Forget what was noted of groups that are not stored and of which no replica is registered any more."""
+        self.replicas.forget_others(known)
+        for noted in (self._seen, self._unsettled, self._shown):
+            for group in noted.keys() - known:
+                del noted[group]
 
     async def _settle(self, group: str) -> None:
         """Make of a group what it should become, until nothing is new."""

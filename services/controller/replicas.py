@@ -1,7 +1,7 @@
 """The replicas that are registered now, and what each said last (pure: it is told the time)."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
 from services.common.errors import StatusError
@@ -143,6 +143,12 @@ class Replicas:
     def silent_for_s(self, key: Key, now: float) -> float | None:
         """How long ago it gave its last sign of life, in seconds; None if it never came."""
         return self._detector.silent_for_s(key, now) if key in self._last else None
+
+    def forget_others(self, known: Container[str]) -> None:
+        """Forget the replicas of all other groups, unless one of them is registered: anybody may make up names."""
+        for key in [key for key in self._last if key[0] not in known and key[0] not in self._sessions]:
+            del self._last[key]
+            self._detector.forget(key)
 
     def forget_all(self) -> None:
         """Forget everything: this controller does not lead any more."""

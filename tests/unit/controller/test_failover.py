@@ -399,6 +399,28 @@ async def test_impossible_reports_are_refused(here: Scene) -> None:
     assert here.app.state.brokers == {}
 
 
+async def test_nothing_is_kept_of_groups_that_are_not_stored(tmp_path: Path) -> None:
+    """Whoever registers under ever new names would fill the memory: only the stored groups are counted."""
+    async with scene(tmp_path, broker_groups_max=1) as here:
+        first = FakeReplica(0)
+        await here.join(first)
+        overseer = here.app.overseer
+        for number in range(5):
+            other = FakeReplica(0)
+            other.report.group = f"made-up-{number}"
+            await other.join(here.channel)
+            await until(lambda number=number: f"made-up-{number}" in overseer.names())  # type: ignore[misc]
+            await asyncio.sleep(0.05)
+            other.kill()
+        await until(lambda: overseer.names() == [GROUP])
+        await until(lambda: {group for group, _ in overseer.replicas._last} == {GROUP})
+        assert {group for group, _ in overseer.replicas._detector._watched} == {GROUP}
+        assert set(overseer._seen) == {GROUP}
+        assert set(overseer._unsettled) | set(overseer._dirty) == set()
+        assert set(overseer.groups._locks) <= {GROUP}
+        assert first.leads == 1
+
+
 async def test_as_many_groups_as_may_be(tmp_path: Path) -> None:
     async with scene(tmp_path, broker_groups_max=1) as here:
         first, second = FakeReplica(0), FakeReplica(0)
