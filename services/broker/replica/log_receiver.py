@@ -202,13 +202,15 @@ class LogReceiver:
                 f"the master goes on at {position} and cuts at {first.cut_position}, but this log is from "
                 f"{log.start_position} to {log.end_position}"
             )
-        elif position < log.end_position:
-            statistics.cut_bytes += log.end_position - position
-            _log.warning(
-                "this log parts from its master's and is cut off there",
-                at=position,
-                dropped=log.end_position - position,
-            )
+        else:
+            if position < log.end_position:
+                statistics.cut_bytes += log.end_position - position
+                _log.warning(
+                    "this log parts from its master's and is cut off there",
+                    at=position,
+                    dropped=log.end_position - position,
+                )
+            # Also where no record goes: an epoch of its own that wrote none would have the master's refused as older.
             await _to_its_end(log.cut(position))
         if log.end_position != position:
             raise LinkError(f"the log ends at {log.end_position}, not at {position}")

@@ -423,6 +423,33 @@ def test_after_a_failover_the_old_master_drops_what_it_alone_had() -> None:
     in_world(story)
 
 
+def test_a_replica_that_led_without_writing_anything_follows_who_goes_on_with_the_epoch_before() -> None:
+    async def story(world: World) -> None:
+        first = await world.begin()
+        second = world.replicas[1]
+        first.write(5)
+        await world.until_equal()
+        same = first.log.end_position
+        world.link(1, 0).hold()
+        first.write(7)
+        await second.stop()
+        await first.stop()
+        second.lead(world.controller.elect(1))
+        await second.stop()
+        world.link(1, 0).release()
+        state = world.controller.elect(0)  # an operator's wish
+        first.lead(state)
+        first.write(3)
+        second.follow(0, state.epoch)
+        await world.until_equal()
+        assert second.log.cuts[-1] == same
+        assert second.statistics.cut_bytes == 0
+        assert second.log.outline() == first.log.outline()
+        assert not second.failures
+
+    in_world(story)
+
+
 def test_a_slave_that_is_too_old_begins_anew() -> None:
     async def story(world: World) -> None:
         master = world.replicas[0]
