@@ -319,7 +319,8 @@ class Controllers:
                     return None
                 failures.append(NEWER)
                 break
-            failures.append({"dead": NOBODY_REACHED, "leads not": LEADS_NOT}.get(controller, LOST))
+            failed: dict[str, StatusError | RpcError] = {"dead": NOBODY_REACHED, "leads not": LEADS_NOT}
+            failures.append(failed.get(controller, LOST))
             if controller == "late":
                 self.on_the_way.append(change)
             elif controller == "loses the answer":
