@@ -202,7 +202,8 @@ class LogReceiver:
                 f"the master goes on at {position} and cuts at {first.cut_position}, but this log is from "
                 f"{log.start_position} to {log.end_position}"
             )
-        else:
+        elif position < log.end_position or log.epochs != log.epochs.up_to(position):
+            # An epoch of its own that wrote nothing goes, too: the master's next record would be refused as older.
             if position < log.end_position:
                 statistics.cut_bytes += log.end_position - position
                 _log.warning(
@@ -210,7 +211,6 @@ class LogReceiver:
                     at=position,
                     dropped=log.end_position - position,
                 )
-            # Also where no record goes: an epoch of its own that wrote none would have the master's refused as older.
             await _to_its_end(log.cut(position))
         if log.end_position != position:
             raise LinkError(f"the log ends at {log.end_position}, not at {position}")
