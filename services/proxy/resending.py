@@ -127,8 +127,11 @@ class Resending:
         """Have a send wait, and try when it may."""
         with self._holding.hold(send.size) as held:
             while step is not Step.TELL:
-                if step is Step.WAIT and not await held.turn(send.tries.gate, send.fault, self._give_up(send, began)):
-                    raise send.told()
+                if step is Step.WAIT:
+                    give_up = self._give_up(send, began)
+                    until = min(give_up, send.tries.wait_until)
+                    if not await held.turn(send.tries.gate, send.fault, until) and until == give_up:
+                        raise send.told()
                 stored = await self._try(send)
                 if stored is not None:
                     held.served = True
@@ -149,21 +152,22 @@ class Resending:
             if fault is None:
                 return Step.TELL
             send.fault = fault
-        step = send.tries.failed(place, send.fault, brokers.names, brokers.led, self._lanes.health.sound)
+        now = self._holding.clock.monotonic()
+        step = send.tries.failed(place, send.fault, brokers.names, brokers.led, self._lanes.health.sound, now)
         if step is not Step.TELL:
             self._metrics.retries.inc()
         return step
 
     def _give_up(self, send: Send, began: float) -> float:
         """Until when it is tried, in seconds of the monotonic clock."""
-        place, names = send.tries.place, self._brokers.names
-        there = bool(names) if place is None else place[0] in names
+        only, names = send.tries.only, self._brokers.names
+        there = bool(names) if only is None else only[0] in names
         return give_up_at(began, send.deadline, _ANSWER_RESERVE_S, self._holding.hold_s, there=there)
 
     async def _try(self, send: Send) -> Stored | None:
         """Try once; None if it did not go well."""
         tries = send.tries
-        tries.look(self._brokers.names)
+        tries.look(self._brokers.names, self._holding.clock.monotonic())
         send.failure = None
         place = send.place = tries.place or send.pick(tries.past)
         if place is None or place[0] not in self._brokers.led:

@@ -13,6 +13,7 @@ Three things can have become of a call that a group's master did not answer:
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -22,6 +23,9 @@ from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 NOBODY_S = 3.0
 """How long a call is held for a group that was there and is gone."""
+LEFT_S = 2.0
+"""How long a send that may be stored at a group that has left waits for that, before it goes to another. Less than the
+3 s that RocketMQ's clients wait for an answer."""
 
 
 class Fault(Enum):
@@ -94,7 +98,9 @@ class SendTries:
     Args:
         only: the one place that it may go to, where its order would be lost in any other.
         doubted: the place where it may be stored already.
-        left: the place where it may be stored already, if that group has left since: it may come back with all it had.
+        left: the place where it may be stored already, if that group has been gone for too long: it may come back with
+            all it had.
+        wait_until: until when it waits for that group while it is gone, in seconds of the monotonic clock.
         in_doubt: whether it may be stored already, there or at a group that has left since.
         past: groups that it has tried and that certainly did not store it.
     """
@@ -102,6 +108,7 @@ class SendTries:
     only: Place | None = None
     doubted: Place | None = None
     left: Place | None = None
+    wait_until: float = inf
     in_doubt: bool = False
     past: set[str] = field(default_factory=set)
 
@@ -117,7 +124,13 @@ class SendTries:
         return ANYWHERE if place is None else for_sends(place[0])
 
     def failed(
-        self, place: Place | None, fault: Fault, names: Collection[str], led: Collection[str], sound: Collection[str]
+        self,
+        place: Place | None,
+        fault: Fault,
+        names: Collection[str],
+        led: Collection[str],
+        sound: Collection[str],
+        now: float,
     ) -> Step:
         """A try did not go well.
 
@@ -127,11 +140,12 @@ class SendTries:
             names: groups that are there.
             led: those of them that have a master.
             sound: those that sends do not avoid.
+            now: seconds of the monotonic clock.
         """
         if fault is Fault.IN_DOUBT and place is not None:
             self.in_doubt = True
             self.doubted = place
-        self.look(names)
+        self.look(names, now)
         if self.place is not None:
             return Step.TELL if fault is Fault.BUSY else Step.WAIT
         if place is None:
@@ -147,13 +161,22 @@ class SendTries:
         self.past.clear()
         return Step.WAIT
 
-    def look(self, names: Collection[str]) -> None:
-        """See whether the group where it may be stored is still there: while it is gone, others may take it.
+    def look(self, names: Collection[str], now: float) -> None:
+        """See whether the group where it may be stored is still there: when it has been gone for a while, others may
+        take it. When it is back before another may have stored it, it is asked there again.
 
-        When it is back before another may have stored it, it is asked there again.
+        Args:
+            names: groups that are there.
+            now: seconds of the monotonic clock.
         """
-        if self.doubted is not None and self.doubted[0] not in names:
-            self.past.add(self.doubted[0])
-            self.doubted, self.left = None, self.doubted
-        elif self.doubted is None and self.left is not None and self.left[0] in names:
+        if self.doubted is None and self.left is not None and self.left[0] in names:
             self.doubted, self.left = self.left, None
+        if self.doubted is None:
+            return
+        if self.doubted[0] in names:
+            self.wait_until = inf
+        elif self.wait_until == inf:
+            self.wait_until = now + LEFT_S
+        elif now >= self.wait_until:
+            self.past.add(self.doubted[0])
+            self.doubted, self.left, self.wait_until = None, self.doubted, inf

@@ -15,6 +15,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpd
 from services.common.put import MessageRun
 from services.proxy import protocol
 from services.proxy.brokers import PARTING_S
+from services.proxy.tries import LEFT_S
 from services.rpc.methods import PUT
 from tests.unit.proxy.fake_broker import Timer
 from tests.unit.proxy.fake_controller import KEY
@@ -137,9 +138,29 @@ def test_what_may_be_stored_goes_elsewhere_when_its_group_is_gone_for_good() -> 
             await asyncio.sleep(1.0)
             assert sum(one.done() for one in sends) == 1, "it may be stored at the group, so it waits for it"
             w.controller.remove_broker("a")
+            await asyncio.sleep(LEFT_S - 0.1)
+            assert sum(one.done() for one in sends) == 1, "it may be started again, and be back in a moment"
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 2}
             assert sorted(w.logs["b"].ids) == names(2)
             assert w.app._holding.gates.calls == 0
+
+    run(scenario())
+
+
+def test_what_may_be_stored_at_a_group_without_slaves_is_stored_once_when_that_was_started_again() -> None:
+    async def scenario() -> None:
+        async with groups("a", "b") as w:
+            w.replicas["a"][0].answers_lost = 100
+            w.replicas["a"][0].before_answer = lambda path: w.controller.remove_broker("a")
+            sends = [asyncio.create_task(send(w, one)) for one in names(4)]
+            await asyncio.sleep(1.5)
+            w.replicas["a"][0].before_answer, w.replicas["a"][0].answers_lost = None, 0
+            stored = w.logs["a"].ids
+            assert stored
+            assert [one.done() for one in sends].count(False) == len(stored)
+            w.elect("a", 1)
+            assert codes(await asyncio.gather(*sends)) == {Code.OK: 4}
+            assert sorted(w.logs["a"].ids + w.logs["b"].ids) == names(4), "each once"
 
     run(scenario())
 

@@ -1,5 +1,7 @@
 """What follows a try that did not go well: no I/O, no time but what it is told."""
 
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +10,7 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.proxy.gates import ANYWHERE, for_sends
 from services.proxy.no_master_error import NoMasterError
-from services.proxy.tries import NOBODY_S, Fault, SendTries, Step, fault_of, give_up_at
+from services.proxy.tries import LEFT_S, NOBODY_S, Fault, SendTries, Step, fault_of, give_up_at
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 GROUPS = ("a", "b", "c")
@@ -46,19 +48,34 @@ def test_until_when() -> None:
 def test_a_bound_send_waits_where_it_belongs() -> None:
     tries = SendTries(only=("a", 3))
     for fault in (Fault.NO_MASTER, Fault.NOT_REACHED, Fault.NOT_LEADING, Fault.IN_DOUBT):
-        assert tries.failed(("a", 3), fault, GROUPS, GROUPS, GROUPS) is Step.WAIT
+        assert tries.failed(("a", 3), fault, GROUPS, GROUPS, GROUPS, 0.0) is Step.WAIT
         assert (tries.place, tries.gate) == (("a", 3), for_sends("a"))
-    tries.look(("b",))
-    assert tries.place == ("a", 3), "also when its group is gone"
+    for now in (0.0, LEFT_S):
+        tries.look(("b",), now)
+        assert tries.place == ("a", 3), "also when its group is gone"
 
 
-def test_a_send_in_doubt_goes_back_to_a_group_that_was_gone_for_a_moment() -> None:
+def test_a_send_in_doubt_waits_for_a_group_that_has_left_and_then_others_may_take_it() -> None:
+    """One without slaves leaves when it is killed, and is back when it was started again with what it had."""
+    tries = SendTries()
+    assert tries.failed(("a", 3), Fault.IN_DOUBT, ("b",), ("b",), ("b",), 10.0) is Step.WAIT
+    assert (tries.gate, tries.wait_until) == (for_sends("a"), 10.0 + LEFT_S)
+    tries.look(("a", "b"), 11.0)
+    assert (tries.place, tries.wait_until) == (("a", 3), inf)
+    tries.look(("b",), 20.0)
+    assert tries.place == ("a", 3), "its time begins anew"
+    assert tries.failed(("a", 3), Fault.NO_MASTER, ("b",), ("b",), ("b",), 20.0 + LEFT_S) is Step.ELSEWHERE
+    assert (tries.place, tries.past) == (None, {"a"})
+
+
+def test_a_send_in_doubt_goes_back_to_a_group_that_was_gone_for_long() -> None:
     """All its replicas may die at once and come back with what they had: without `again` it would be stored twice."""
     tries = SendTries()
-    tries.failed(("a", 3), Fault.IN_DOUBT, ("a",), (), ())
-    tries.look(())
+    tries.failed(("a", 3), Fault.IN_DOUBT, ("a",), (), (), 0.0)
+    tries.look((), 0.0)
+    tries.look((), LEFT_S)
     assert (tries.doubted, tries.place) == (None, None), "others may take it"
-    tries.look(("a",))
+    tries.look(("a",), LEFT_S + 1)
     assert (tries.doubted, tries.place) == (("a", 3), ("a", 3))
 
 
@@ -73,12 +90,14 @@ def test_whatever_goes_wrong(
     """Nothing is sent elsewhere that may be stored at a group that is there; every group is tried before it waits."""
     tries = SendTries(only=("a", 0) if bound else None)
     doubted: str | None = None
+    gone_since: float | None = None
     ever = False
-    for fault, names, led, sound, chance in story:
+    for now, (fault, names, led, sound, chance) in enumerate(story):
         led &= names
         sound &= led
-        tries.look(names)
-        if doubted is not None and doubted not in names:
+        tries.look(names, now)
+        gone_since = None if doubted in names else now if gone_since is None else gone_since
+        if gone_since is not None and now >= gone_since + LEFT_S:
             doubted = None
         place = tries.place
         if place is None:
@@ -86,10 +105,11 @@ def test_whatever_goes_wrong(
             place = (open_[chance % len(open_)], chance % 4) if open_ else None
         if place is None:
             fault = Fault.NO_MASTER
-        step = tries.failed(place, fault, names, led, sound)
+        step = tries.failed(place, fault, names, led, sound, now)
         if fault is Fault.IN_DOUBT and place is not None:
             ever = True
-            doubted = place[0] if place[0] in names else None
+            doubted = place[0]
+            gone_since = None if doubted in names else now if gone_since is None else gone_since
         assert tries.in_doubt is ever
         if doubted is not None:
             assert tries.place is not None
