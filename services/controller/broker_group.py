@@ -152,6 +152,11 @@ class GroupState:
         return "it has none now" if self.master == NO_MASTER else f"that is replica {self.master} in epoch {self.epoch}"
 
 
+def unknown_group(name: str) -> StatusError:
+    """What to tell an operator who asks for a group that is not known."""
+    return StatusError(Code.NOT_FOUND, f"there is no broker group {name}")
+
+
 def is_wiped(known: ReplicaRecord, identity: bytes) -> bool:
     """Whether another identity says that the volume is not the one that was recorded."""
     return bool(known.identity) and known.identity != identity

@@ -7,13 +7,24 @@ for dead and is not finds itself in an older epoch (docs/failover.md).
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Generic, TypeVar
-
-from services.controller.group_policy import Standing
 
 _STALL_S = 0.75
 
 Key = TypeVar("Key", bound=Hashable)
+
+
+class Standing(Enum):
+    """How much is known of a replica's life."""
+
+    LIVING = "living"
+    """It reported just now."""
+    SILENT = "silent"
+    """Its stream is there, but it has not reported for a while."""
+    UNSURE = "unsure"
+    """Its stream broke, or it has not come since this controller began to lead; it is not given up yet."""
+    DEAD = "dead"
 
 
 @dataclass(slots=True, eq=False)

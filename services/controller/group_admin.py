@@ -6,13 +6,12 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from services.common.clock import Clock
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import ReplicaLag
 from services.controller.admin import Refusal
-from services.controller.broker_group import NO_MASTER, GroupState
+from services.controller.broker_group import NO_MASTER, GroupState, unknown_group
 from services.controller.checkpoint_sync import CheckpointSync
-from services.controller.group_policy import Standing, trouble
+from services.controller.failure_detection import Standing
+from services.controller.group_policy import trouble
 from services.controller.hand_over import HandOvers
 from services.controller.overseer import Overseer
 from services.controller.processes import Registration
@@ -109,7 +108,7 @@ class GroupViews:
         """
         state, sight = self._overseer.groups.states.get(name), self._overseer.sight(name)
         if state is None and not sight:
-            raise StatusError(Code.NOT_FOUND, f"there is no broker group {name}")
+            raise unknown_group(name)
         lags = self._lags(state)
         return BrokerGroupView(
             name=name,

@@ -6,23 +6,11 @@ happened, so nothing is lost if two things happen at once or the change that it 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
 from services.controller.broker_group import NO_MASTER, GroupState
 from services.controller.election import Reports, elect, found, missing_members, record_of
-
-
-class Standing(Enum):
-    """How much is known of a replica's life."""
-
-    LIVING = "living"
-    """It reported just now."""
-    SILENT = "silent"
-    """Its stream is there, but it has not reported for a while."""
-    UNSURE = "unsure"
-    """Its stream broke, or it has not come since this controller began to lead; it is not given up yet."""
-    DEAD = "dead"
+from services.controller.failure_detection import Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +20,13 @@ class Seen:
     Args:
         standing: whether it lives.
         report: what it said last; None if it has said nothing yet.
-        began_anew: the latest epoch that its process may have begun without leading (`begins_anew`); None if it led.
+        earlier_epoch: the latest epoch that an earlier process of it may have led (`find_earlier_epoch`); None if this
+            one led when it came.
     """
 
     standing: Standing
     report: ReplicaReport | None = None
-    began_anew: int | None = None
+    earlier_epoch: int | None = None
 
 
 _NOT_SEEN = Seen(Standing.DEAD)
@@ -95,7 +84,7 @@ def route(name: str, state: GroupState | None, sight: Sight) -> BrokerInfo | Non
     return None
 
 
-def begins_anew(state: GroupState | None, report: ReplicaReport) -> int | None:
+def find_earlier_epoch(state: GroupState | None, report: ReplicaReport) -> int | None:
     """The latest epoch that an earlier process of a replica may have led, given a first report; None if this leads.
 
     What that had received but not synced may be gone, so the epoch must not go on: in place of what it lost there would
@@ -106,7 +95,7 @@ def begins_anew(state: GroupState | None, report: ReplicaReport) -> int | None:
     return max(0 if state is None else state.epoch, report.epoch, report.last_epoch)
 
 
-def may_hear(state: GroupState | None, number: int, report: ReplicaReport, began_anew: int | None) -> bool:
+def may_hear(state: GroupState | None, number: int, report: ReplicaReport, earlier_epoch: int | None) -> bool:
     """Whether a replica is told how its group is now.
 
     One that has to stay out hears nothing, and a recorded master that began anew hears nothing before the next epoch:
@@ -114,7 +103,7 @@ def may_hear(state: GroupState | None, number: int, report: ReplicaReport, began
     """
     if state is None or strangers(state, {number: report}) or state.is_wiped(number, report.identity):
         return False
-    return state.master != number or not _began_anew(began_anew, state)
+    return state.master != number or not _epoch_is_over(earlier_epoch, state)
 
 
 def trouble(state: GroupState | None, sight: Sight) -> str:
@@ -167,10 +156,10 @@ def _master_is_gone(state: GroupState, sight: Sight) -> bool:
     if state.master == NO_MASTER:
         return True
     seen = sight.get(state.master, _NOT_SEEN)
-    return seen.standing is Standing.DEAD or _began_anew(seen.began_anew, state)
+    return seen.standing is Standing.DEAD or _epoch_is_over(seen.earlier_epoch, state)
 
 
-def _began_anew(epoch: int | None, state: GroupState) -> bool:
+def _epoch_is_over(epoch: int | None, state: GroupState) -> bool:
     return epoch is not None and epoch >= state.epoch
 
 

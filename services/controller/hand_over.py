@@ -9,9 +9,10 @@ from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import HandOverRequest
-from services.controller.broker_group import GroupState
+from services.controller.broker_group import GroupState, unknown_group
 from services.controller.election import Reports, alone, elect, latest_set, most_complete, record_of
-from services.controller.group_policy import Sight, Standing, strangers
+from services.controller.failure_detection import Standing
+from services.controller.group_policy import Sight, strangers
 from services.controller.metrics import GroupMetrics
 from services.controller.overseer import Overseer
 from services.controller.roles import Roles
@@ -86,7 +87,7 @@ class HandOvers:
         sight = self._overseer.sight(group)
         reports = {n: s.report for n, s in sight.items() if s.standing is not Standing.DEAD and s.report is not None}
         if state is None and not reports:
-            raise _unknown(group)
+            raise unknown_group(group)
         if state is not None:
             _check_need(state, reports, sight)
         chosen = most_complete(reports) if replica is None else replica
@@ -209,7 +210,7 @@ class HandOvers:
     def _known(self, group: str) -> GroupState:
         state = self._overseer.groups.states.get(group)
         if state is None:
-            raise _unknown(group)
+            raise unknown_group(group)
         return state
 
     def _why_nobody(self, state: GroupState, to: int | None) -> str:
@@ -248,10 +249,6 @@ def _check_need(state: GroupState, reports: Reports, sight: Sight) -> None:
             Code.PRECONDITION_FAILED,
             f"replica {clean} of {state.name} has every acknowledged message and will lead in a moment",
         )
-
-
-def _unknown(group: str) -> StatusError:
-    return StatusError(Code.NOT_FOUND, f"there is no broker group {group}")
 
 
 def _may_follow(number: int, leaving: int, standing: Standing) -> bool:

@@ -138,7 +138,7 @@ class Leadership:
                 lease = None if stored is None else lease_of(stored.document, store.where(LEASE))
                 version = None if stored is None else stored.version
                 now = self._clock.monotonic()
-                mine = self._holder.look(lease, version, now)
+                mine = self._holder.found(lease, version, now)
                 if mine is None or now < self._rest_until:
                     return
                 with suppress(ConflictError):

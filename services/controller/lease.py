@@ -79,7 +79,7 @@ class LeaseHolder:
         """Which other one leads, as far as the store tells; None if none does."""
         return self.lease if self.lease is not None and self.lease.holder not in ("", self._me) else None
 
-    def look(self, lease: Lease | None, version: str | None, now: float) -> Lease | None:
+    def found(self, lease: Lease | None, version: str | None, now: float) -> Lease | None:
         """Take in what the store holds; what to write in its place now, None for nothing.
 
         Args:
@@ -99,7 +99,7 @@ class LeaseHolder:
         return mine if now - self._seen[1] >= self._lease_s else None
 
     def written(self, lease: Lease, began: float) -> None:
-        """What `look` said was stored; the write began at `began`."""
+        """What `found` said was stored; the write began at `began`."""
         self.lease = lease
         self._leads_until = began + self._lease_s * _BELIEF_SHARE
 

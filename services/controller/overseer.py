@@ -12,8 +12,9 @@ from services.common.pb.popwheel.v1.broker_pb2 import ReplicaStatusRequest
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, BrokerInfo, ClusterUpdate, ReplicaReport
 from services.controller.broker_group import NO_MASTER, GroupState, IllegalStepError
 from services.controller.cluster_state import ClusterState
+from services.controller.failure_detection import Standing
 from services.controller.group_keeper import Decision, GroupKeeper
-from services.controller.group_policy import Sight, Standing, begins_anew, may_hear, route, settle
+from services.controller.group_policy import Sight, find_earlier_epoch, may_hear, route, settle
 from services.controller.metrics import GroupMetrics
 from services.controller.options import ReplicationOptions
 from services.controller.replicas import Key, Replicas, Session, check_report
@@ -70,7 +71,7 @@ class Overseer:
         self._shown: dict[str, BrokerInfo | None] = {}
         self._settling: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._looking: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     async def begin(self) -> Mapping[str, BrokerInfo]:
         """Read the groups and begin to watch over them: this controller leads now. The routes as they are.
@@ -87,7 +88,7 @@ class Overseer:
         self._shown.update(routes)
         for name in routes:
             self._show(name)
-        self._looking = asyncio.create_task(self._look(), name="broker-groups")
+        self._watching = asyncio.create_task(self._watch(), name="broker-groups")
         return {name: info for name, info in routes.items() if info is not None}
 
     async def end(self, refusal: StatusError) -> None:
@@ -95,12 +96,12 @@ class Overseer:
         self._leads = False
         for session in self.replicas.all_sessions():
             session.end(refusal)
-        tasks = [*self._tasks, *self._settling.values(), *([] if self._looking is None else [self._looking])]
+        tasks = [*self._tasks, *self._settling.values(), *([] if self._watching is None else [self._watching])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.groups.finish()
-        self._looking = None
+        self._watching = None
         for each in (self._dirty, self._unsettled, self._seen, self._shown):
             each.clear()
         self.replicas.forget_all()
@@ -117,8 +118,8 @@ class Overseer:
             StatusError: BAD_REQUEST for a report that cannot be.
         """
         check_report(report)
-        anew = begins_anew(self.groups.states.get(report.group), report)
-        session = Session(report, self._clock.wall_ms(), anew, wake)
+        earlier_epoch = find_earlier_epoch(self.groups.states.get(report.group), report)
+        session = Session(report, self._clock.wall_ms(), earlier_epoch, wake)
         older = self.replicas.came(session, self._clock.monotonic())
         if older is not None:
             older.end(
@@ -159,7 +160,7 @@ class Overseer:
         """What a replica is to know of its group now; None if nothing (`may_hear`)."""
         group, number = session.key
         state = self.groups.states.get(group)
-        if state is None or not may_hear(state, number, session.report, session.began_anew):
+        if state is None or not may_hear(state, number, session.report, session.earlier_epoch):
             return None
         now = self._clock.monotonic()
         living = [n for n in state.replicas if self._standing(group, n, now) in (Standing.LIVING, Standing.SILENT)]
@@ -197,7 +198,7 @@ class Overseer:
 
     # What it does.
 
-    async def _look(self) -> None:
+    async def _watch(self) -> None:
         """See whom nobody has heard of for too long, and try again what could not be stored."""
         while True:
             await asyncio.sleep(_LOOK_S)

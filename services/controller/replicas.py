@@ -9,8 +9,8 @@ from services.common.names import is_legal
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from services.controller.broker_group import GroupState
-from services.controller.failure_detection import FailureDetector
-from services.controller.group_policy import Seen, Sight, Standing
+from services.controller.failure_detection import FailureDetector, Standing
+from services.controller.group_policy import Seen, Sight
 
 NUMBER_MAX = 63
 _NAME_LENGTH_MAX = 120
@@ -29,14 +29,14 @@ class Session:
     Args:
         report: what it said last.
         since_ms: since when, wall clock.
-        began_anew: as `begins_anew` said when it came.
+        earlier_epoch: as `find_earlier_epoch` said when it came.
         wake: called when there is something new for it, or it has to end.
         refusal: why the stream has to end; None while it may go on.
     """
 
     report: ReplicaReport
     since_ms: int
-    began_anew: int | None
+    earlier_epoch: int | None
     wake: Callable[[], None]
     refusal: StatusError | None = None
 
@@ -161,7 +161,7 @@ class Replicas:
         standing = self._detector.standing(key, now)
         if session is None:
             return Seen(standing)
-        return Seen(standing, session.report, session.began_anew)
+        return Seen(standing, session.report, session.earlier_epoch)
 
 
 def check_report(report: ReplicaReport) -> None:

@@ -20,7 +20,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import (
     SyncStateSetRequest,
 )
 from services.controller.app import ControllerApp
-from services.controller.options import ControllerOptions
+from services.controller.options import ControllerOptions, ReplicationOptions
 from services.controller.state_store import StateStore
 from services.rpc.local import LocalChannel
 from services.rpc.methods import CHANGE_SYNC_STATE_SET, HAND_OVER, REGISTER_BROKER, REPLICA_STATUS
@@ -172,7 +172,7 @@ def make_controller(
     """A controller with short times."""
     times = {"detection_ms": DETECTION_MS, "lease_ms": 400, **options.pop("replication", {})}
     return ControllerApp(
-        ControllerOptions(replication=times, **options),
+        ControllerOptions(replication=ReplicationOptions(**times), **options),
         folder / "controller",
         SystemClock(),
         random.Random(address),

@@ -50,8 +50,8 @@ class MemoryApi:
         await self._turn()
         if self.lists_fail:
             raise ApiAwayError("too many requests")
-        found = [each for (plural, _), each in self.objects.items() if plural == kind.plural and _bears(each, labels)]
-        return copy.deepcopy(found), str(self.revision)
+        all_of_kind = [each for (plural, _), each in self.objects.items() if plural == kind.plural]
+        return [copy.deepcopy(each) for each in all_of_kind if _bears(each, labels)], str(self.revision)
 
     async def create(self, kind: ResourceKind, resource: Resource) -> Resource:
         await self._turn()

@@ -16,7 +16,8 @@ from services.controller.broker_group import (
 )
 from services.controller.documents import group_document, group_of
 from services.controller.election import elect, found, missing_members, most_complete
-from services.controller.group_policy import Seen, Standing, route, settle, trouble
+from services.controller.failure_detection import Standing
+from services.controller.group_policy import Seen, route, settle, trouble
 
 
 def report(number: int, epoch: int = 0, end: int = 0, **more: Any) -> ReplicaReport:
@@ -60,7 +61,7 @@ def test_only_members_that_are_what_they_were_and_stay_are_elected() -> None:
 def test_a_new_group_is_led_by_the_first() -> None:
     made = found("b", reports(report(2), report(1)))
     assert made is not None
-    assert (made.epoch, made.master, made.sync_state_set, sorted(made.replicas)) == (1, 1, {1}, [1, 2])
+    assert (made.epoch, made.master, made.sync_state_set, sorted(made.replicas)) == (1, 1, frozenset({1}), [1, 2])
     assert follow_up(None, made).version == 1
     assert found("b", {}) is None
     assert found("b", reports(report(1, leaving=True))) is None
@@ -111,7 +112,7 @@ def test_a_new_address_and_a_new_replica_are_taken_in() -> None:
     after = settle("b", state(0, 1), living(report(0, leading=True), moved, report(7)))
     assert after is not None
     assert (after.replicas[1].address, after.replicas[7].address) == ("elsewhere:1", "r7:1")
-    assert (after.master, after.sync_state_set, after.epoch) == (0, {0, 1}, 3)
+    assert (after.master, after.sync_state_set, after.epoch) == (0, frozenset({0, 1}), 3)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_steps_that_must_never_be(change: dict[str, Any], rule: str) -> None:
 def test_an_operator_may_force_a_master_but_not_an_old_epoch() -> None:
     forced = state(0, 1).elected_unclean(ReplicaRecord(2, "r2:1", b"2"), 9, 20)
     stored = follow_up(state(0, 1), forced, forced=True)
-    assert (stored.version, stored.epoch, stored.master, stored.sync_state_set) == (21, 10, 2, {2})
+    assert (stored.version, stored.epoch, stored.master, stored.sync_state_set) == (21, 10, 2, frozenset({2}))
     assert group_of(group_document(stored), "the file") == stored
 
 

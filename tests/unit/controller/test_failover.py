@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -218,7 +219,7 @@ async def test_a_restarted_controller_waits_for_the_master_before_it_elects_anot
 
 async def test_a_store_that_lost_a_group_waits_for_the_whole_latest_set(here: Scene) -> None:
     """Who is most complete leads, but only when everybody is there who may know of a smaller set."""
-    log = {"epoch": 4, "last_epoch": 4, "end_position": 100}
+    log: dict[str, Any] = {"epoch": 4, "last_epoch": 4, "end_position": 100}
     one = FakeReplica(1, version=7, sync_state_set=[0, 1], **log)
     outside = FakeReplica(2, version=6, sync_state_set=[0, 1, 2], **{**log, "end_position": 400})
     here.machines.add(one, outside)

@@ -1,7 +1,6 @@
 """Who is taken for living, and when no more."""
 
-from services.controller.failure_detection import FailureDetector
-from services.controller.group_policy import Standing
+from services.controller.failure_detection import FailureDetector, Standing
 
 DETECTION_S = 3.0
 

@@ -20,8 +20,9 @@ from services.common.errors import StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from services.controller.broker_group import NO_MASTER, GroupState
 from services.controller.documents import group_document_name, group_of
+from services.controller.failure_detection import Standing
 from services.controller.group_keeper import Decision, GroupKeeper
-from services.controller.group_policy import Seen, Standing, begins_anew, may_hear, settle
+from services.controller.group_policy import Seen, find_earlier_epoch, may_hear, settle
 from tests.unit.controller.memory_store import MemoryStore
 
 GROUP = "b"
@@ -66,7 +67,7 @@ class Registered:
 
     process: Process
     report: ReplicaReport
-    began_anew: int | None
+    earlier_epoch: int | None
 
 
 @dataclass(eq=False)
@@ -115,7 +116,7 @@ class GroupMachine(RuleBasedStateMachine):
         chosen, process = self.controllers[controller], self.processes[number]
         report = process.report()
         state = chosen.keeper.states.get(GROUP)
-        chosen.streams[number] = Registered(process, report, begins_anew(state, report))
+        chosen.streams[number] = Registered(process, report, find_earlier_epoch(state, report))
         if report.version > (0 if state is None else state.version):
             self.try_to(chosen.keeper.refresh(GROUP))
 
@@ -130,7 +131,7 @@ class GroupMachine(RuleBasedStateMachine):
         """A controller looks at the group; what it takes for living may be dead, and the other way round."""
         chosen = self.controllers[controller]
         sight = {
-            number: Seen(standing, stream.report, stream.began_anew)
+            number: Seen(standing, stream.report, stream.earlier_epoch)
             for number, standing in zip(NUMBERS, standings, strict=True)
             if (stream := chosen.streams.get(number)) is not None
         }
@@ -160,7 +161,7 @@ class GroupMachine(RuleBasedStateMachine):
         stream, state = chosen.streams.get(number), chosen.keeper.states.get(GROUP)
         if stream is None or stream.process is not process or state is None:
             return
-        if may_hear(state, number, stream.report, stream.began_anew):
+        if may_hear(state, number, stream.report, stream.earlier_epoch):
             self.hear(process, state)
 
     @rule()

@@ -15,26 +15,26 @@ def holder(name: str) -> LeaseHolder:
 def test_a_free_lease_is_taken_and_renewed() -> None:
     one = holder("one")
     assert not one.leads(0.0)
-    first = one.look(None, None, 0.0)
+    first = one.found(None, None, 0.0)
     assert first == Lease("one", "one:1", "one:2", 1)
     one.written(first, 0.0)
     assert (one.leads(1.79), one.leads(1.8)) == (True, False)
-    again = one.look(first, "v1", 1.0)
+    again = one.found(first, "v1", 1.0)
     assert again is not None and again.turn == 2
     one.written(again, 1.0)
     assert one.leads(2.7)
     assert one.released() == Lease("", "", "", 3)
     assert (one.leads(1.0), one.released()) == (False, None)
-    assert holder("two").look(Lease("", "", "", 3), "v3", 5.0) is not None
+    assert holder("two").found(Lease("", "", "", 3), "v3", 5.0) is not None
 
 
 def test_who_waits_counts_from_when_it_saw_the_last_renewal() -> None:
     two, held = holder("two"), Lease("one", "one:1", "", 5)
-    assert two.look(held, "v5", 10.0) is None
-    assert two.look(held, "v5", 11.9) is None
-    assert two.look(held, "v6", 11.95) is None
-    assert two.look(held, "v6", 13.9) is None
-    taken = two.look(held, "v6", 13.95)
+    assert two.found(held, "v5", 10.0) is None
+    assert two.found(held, "v5", 11.9) is None
+    assert two.found(held, "v6", 11.95) is None
+    assert two.found(held, "v6", 13.9) is None
+    taken = two.found(held, "v6", 13.95)
     assert taken is not None and (taken.holder, taken.turn) == ("two", 6)
     two.beaten()
     assert not two.leads(13.95)
@@ -43,10 +43,10 @@ def test_who_waits_counts_from_when_it_saw_the_last_renewal() -> None:
 
 def test_who_finds_anothers_lease_leads_no_more() -> None:
     one = holder("one")
-    mine = one.look(None, None, 0.0)
+    mine = one.found(None, None, 0.0)
     assert mine is not None
     one.written(mine, 0.0)
-    assert one.look(Lease("two", "two:1", "", 9), "v9", 0.1) is None
+    assert one.found(Lease("two", "two:1", "", 9), "v9", 0.1) is None
     assert not one.leads(0.1)
 
 
@@ -64,7 +64,8 @@ def test_never_do_two_lead_at_once(steps: list[tuple[str, float, float, bool]]) 
         now += pause_s
         one = holders[who]
         began = now
-        mine = one.look(*(stored or (None, None)), began)
+        lease, version = stored or (None, None)
+        mine = one.found(lease, version, began)
         if mine is not None:
             now += write_s
             stored = (mine, str(mine.turn))

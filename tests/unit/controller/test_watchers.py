@@ -49,8 +49,12 @@ def test_one_that_lags_too_far_gets_the_whole_state() -> None:
 
 def test_everyone_is_woken_and_everyone_is_ended() -> None:
     woken: list[str] = []
+
+    def woken_by(name: str) -> Callable[[], None]:
+        return lambda: woken.append(name)
+
     watchers = Watchers()
-    first, second, late = (Watcher(1, snapshots(), lambda name=name: woken.append(name)) for name in "abc")
+    first, second, late = (Watcher(1, snapshots(), woken_by(name)) for name in "abc")
     watchers.add(first)
     watchers.add(second)
     watchers.publish(ClusterUpdate(version=1))
