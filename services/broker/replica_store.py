@@ -7,7 +7,7 @@ from what was saved before or from the whole log.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from services.broker.store.commit_log import CommitLog
 from services.broker.store.message_store import StoreCheckpoint, disk_refusal
 from services.broker.store.record import HEADER_BYTES, StoredRecord, length_at
 from services.common.clock import Clock
-from services.common.disk import Disk, replace_file
+from services.common.disk import Disk, File, replace_file, to_its_end
 from services.common.errors import CorruptDataError
 
 _log = structlog.get_logger()
@@ -69,12 +69,14 @@ class ReplicaStore:
         self._confirmed = 0
         self._folding: asyncio.TimerHandle | asyncio.Handle | None = None
         self._saved = Checkpoint()
+        self._is_saved = True
+        """Whether the device has `_saved`; if not, what was to be saved after it may be there in its place."""
         self.on_folded: Callable[[], None] | None = None
         """Told when records were folded into the core."""
         self.before_new_core: Callable[[], Awaitable[None]] | None = None
-        """Called before the core is made anew; what works with it is to end."""
+        """Called before the log is cut or the core made anew; what works with them is to end."""
         self.on_new_core: Callable[[], None] | None = None
-        """Told when the core was made anew."""
+        """Told when that is over: it may go on, with what `core` is now."""
         self.epochs = EpochHistory()
         self.is_followers = True
         """Whether the core is one that a follower may go on with; if not, `unfinish` makes it so."""
@@ -139,8 +141,9 @@ class ReplicaStore:
         while True:
             try:
                 begin = self.core.begin(saved)
-                if epochs is None:
-                    self.epochs = epochs = self._epochs_of_log()
+                if epochs is None or self._begins_unknown(begin):
+                    self._learn_epochs(saved.store.synced_position)
+                    epochs = self.epochs
                 self._scan(begin, saved, alone=alone)
                 break
             except CorruptDataError:
@@ -162,9 +165,7 @@ class ReplicaStore:
     def _scan(self, begin: int, saved: Checkpoint, *, alone: bool) -> None:
         """Check the log from a position on, and fold what is known to stay."""
         for found in self.log.scan(begin, saved.store.synced_position):
-            if found.epoch > self.epochs.latest:
-                self.epochs.begin(found.epoch, found.position)
-                self._epochs_unsaved = True
+            self._note_epoch(found)
             if alone or found.position < saved.store.position:
                 self.core.fold(found)
 
@@ -258,14 +259,17 @@ class ReplicaStore:
         """Bring all that was appended up to now to the device (see `ReplicaLog`)."""
         async with self._syncing:
             try:
-                await self._save_epochs()
-            except OSError as error:  # the disk is full, perhaps; the records tell it, too
+                await self._write_epochs()
+            except OSError as error:  # the disk is full, perhaps; the records tell it, too, and `save` waits for it
                 _log.error("the epochs could not be written down, trying again", error=str(error))
             try:
                 await self.log.sync()
-            except OSError as error:
-                self._on_failure(error)
-                raise
+            finally:  # also when the waiter was cancelled
+                self._look_at_log()
+
+    def _look_at_log(self) -> None:
+        if self.log.stopped is not None:
+            self._on_failure(OSError(self.log.stopped))
 
     def confirm(self, position: int) -> None:
         """Fold what is before `position`, as far as it is here: some at once, the rest soon (see `ReplicaLog`)."""
@@ -320,6 +324,7 @@ class ReplicaStore:
         self.stop_folding()
         async with self._saving:
             if position < self.end_position:
+                await self._rest()
                 await self._cut(position)
             if self.epochs.cut(position):
                 self._epochs_unsaved = True
@@ -334,16 +339,18 @@ class ReplicaStore:
         if saved.store.position > position:
             await self._cut_below_what_was_saved(position)
             return
-        if saved.store.synced_position > position:
+        if saved.store.synced_position > position or not self._is_saved:
             # Said first, or a crash now would leave a log that is shorter than it was known to be.
-            saved = replace(saved, store=replace(saved.store, synced_position=position))
-            await self._write(saved)
-            self._saved = saved
+            known = min(saved.store.synced_position, position)
+            await self._write(replace(saved, store=replace(saved.store, synced_position=known)))
         knows_more = await self.core.timer.cut_off(position)
-        self.log.cut(position)
+        async with self.log.at_rest:
+            self.log.cut(position)
         await self.sync()
         if knows_more or self.core.folded_position > position or self.core.is_finished:
             await self._begin_anew()
+        elif self.on_new_core is not None:
+            self.on_new_core()
 
     async def _cut_below_what_was_saved(self, position: int) -> None:
         """All that was made of the log is void. Without its beginning it can't be made again, then all is dropped."""
@@ -351,9 +358,9 @@ class ReplicaStore:
             await self._wipe()
             return
         await self._write(Checkpoint())
-        self._saved = Checkpoint()
         await self.core.timer.cut_off(0)
-        self.log.cut(position)
+        async with self.log.at_rest:
+            self.log.cut(position)
         await self.sync()
         await self._begin_anew()
 
@@ -364,7 +371,6 @@ class ReplicaStore:
         async with self._saving:
             await self._drop(position)
             await self._write(decoded)
-            self._saved = decoded
             self.epochs = EpochHistory(epochs)
             self._epochs_unsaved = True
             await self._save_epochs()
@@ -376,19 +382,19 @@ class ReplicaStore:
         """Begin with nothing."""
         await self._drop(0)
         await self._write(Checkpoint())
-        self._saved = Checkpoint()
         await self._begin_anew()
         self._disk.remove(self._folder / _INSTALLING_NAME)
         await self._disk.sync_folder(self._folder)
 
     async def _drop(self, position: int) -> None:
-        self.stop_folding()
+        await self._rest()
         self._disk.open(self._folder / _INSTALLING_NAME).close()
         await self._disk.sync_folder(self._folder)
         self._appended.clear()
         self._appended_bytes = self._confirmed = 0
         await self.core.timer.cut_off(0)
-        self.log.reset(position)
+        async with self.log.at_rest:
+            self.log.reset(position)
         self.epochs = EpochHistory()
         self._epochs_unsaved = True
         await self.sync()
@@ -407,7 +413,10 @@ class ReplicaStore:
         records = checked_records(position, data)
         for found in records:
             begin = found.position - position
-            await self.log.mend(found.position, data[begin : begin + found.length])
+            try:
+                await self.log.mend(found.position, data[begin : begin + found.length])
+            finally:
+                self._look_at_log()
 
     # What is saved
 
@@ -430,31 +439,43 @@ class ReplicaStore:
             settle: returns when what the core is made of is on the device, and will not be cut off any more.
 
         Raises:
-            OSError: the device refused.
+            OSError: the device refused, now, or the last time the epochs were to be written down.
         """
         async with self._saving:
             core = self.core
             if not core.can_be_saved:
                 return
             checkpoint, files = core.checkpoint()
+            await to_its_end(self._sync_queues(files))  # the next checkpoint counts on it
             try:
-                for file in files:
-                    await file.sync()
                 await settle()
             except OSError as error:
-                # What the queues' files hold can't be told any more, whatever a later sync says: no checkpoint may
-                # count on them, and the next process makes them again from the log.
                 self._on_failure(error)
                 raise
-            finally:
-                for file in files:
-                    file.close()
-            checkpoint = core.synced(checkpoint)
-            await self._write(checkpoint)
-            self._saved = checkpoint
+            await self._save_epochs()  # a restart reads on behind where they began
+            await self._write(core.synced(checkpoint))
+
+    async def _sync_queues(self, files: Sequence[File]) -> None:
+        try:
+            for file in files:
+                await file.sync()
+        except OSError as error:
+            # What the queues' files hold can't be told any more, whatever a later sync says: no checkpoint may count
+            # on them, and the next process makes them again from the log.
+            self._on_failure(error)
+            raise
+        finally:
+            for file in files:
+                file.close()
 
     async def _write(self, checkpoint: Checkpoint) -> None:
+        await to_its_end(self._replace(checkpoint))
+
+    async def _replace(self, checkpoint: Checkpoint) -> None:
+        self._is_saved = False
         await replace_file(self._disk, self._folder / _CHECKPOINT_NAME, checkpoint_file.encode(checkpoint))
+        self._saved = checkpoint
+        self._is_saved = True
 
     def _load(self) -> Checkpoint:
         path = self._folder / _CHECKPOINT_NAME
@@ -468,15 +489,22 @@ class ReplicaStore:
             file.close()
 
     async def _begin_anew(self) -> None:
-        self.stop_folding()
         self.is_followers = self._is_whole = False
-        if self.before_new_core is not None:
-            await self.before_new_core()
+        await self._rest()
         self._remake_core()
         self.core.begin(self._saved)
         self.is_followers = self._is_whole = True
         if self.on_new_core is not None:
             self.on_new_core()
+
+    async def _rest(self) -> None:
+        """Have nothing fold or save beside what is done to the log and the core; the caller sees to it that it goes on.
+
+        What would save meanwhile would count on what is cut off.
+        """
+        self.stop_folding()
+        if self.before_new_core is not None:
+            await self.before_new_core()
 
     def _remake_core(self) -> None:
         before = self.core
@@ -487,6 +515,10 @@ class ReplicaStore:
     # Epochs
 
     async def _save_epochs(self) -> None:
+        async with self._syncing:
+            await self._write_epochs()
+
+    async def _write_epochs(self) -> None:
         if self._epochs_unsaved:
             self._epochs_unsaved = False
             saved = False
@@ -503,21 +535,35 @@ class ReplicaStore:
             _log.error("the file of epochs is damaged, it is made again from the log", why=str(error))
             return None
 
-    def _epochs_of_log(self) -> EpochHistory:
-        """The epochs, as far as the log's records tell; a segment that begins and ends in one epoch is not read."""
-        epochs = EpochHistory()
+    def _begins_unknown(self, position: int) -> bool:
+        """Whether the record at a position is of an epoch that the history does not know, so began there or before."""
+        try:
+            return next(self.log.records(position, position + 1)).epoch > self.epochs.latest
+        except (CorruptDataError, StopIteration):
+            self.log.damaged.discard(position)
+            return False  # there is none, or it is torn or damaged, with which the scan deals
+
+    def _learn_epochs(self, synced_position: int) -> None:
+        """Add the epochs that only the log's records tell of; a segment that begins and ends in one is not read.
+
+        Raises:
+            CorruptDataError: a record before `synced_position` is damaged. What was learned up to there is noted.
+        """
         log = self.log
         segments = [(start, end) for start, end in log.segments() if end > start]
         try:
-            firsts = [next(log.records(start, start + 1)).epoch for start, _ in segments]
             for index, (start, end) in enumerate(segments):
-                if firsts[index] > epochs.latest:
-                    epochs.begin(firsts[index], start)
-                if index + 1 == len(segments) or firsts[index + 1] != firsts[index]:
+                last = index + 1 == len(segments)
+                self._note_epoch(next(log.records(start, start + 1)))
+                if last or next(log.records(end, end + 1)).epoch > self.epochs.latest:
                     for found in log.records(start, end):
-                        if found.epoch > epochs.latest:
-                            epochs.begin(found.epoch, found.position)
-        except (CorruptDataError, StopIteration):
-            pass  # the scan that follows deals with a torn tail, and with damage
-        self._epochs_unsaved = len(epochs) > 0
-        return epochs
+                        self._note_epoch(found)
+        except CorruptDataError:
+            if min(log.damaged, default=0) < synced_position:
+                raise
+            log.damaged.clear()  # a torn tail, with which the scan deals
+
+    def _note_epoch(self, found: StoredRecord) -> None:
+        if found.epoch > self.epochs.latest:
+            self.epochs.begin(found.epoch, found.position)
+            self._epochs_unsaved = True

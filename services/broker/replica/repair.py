@@ -61,9 +61,11 @@ class Repairer:
         Raises:
             OSError: this replica's device refused.
         """
-        if not self._log.start_position <= position < self._log.end_position:
+        if not self._is_held(position):
             return False  # deleted since, or a damaged entry of a queue led there
         async with self._mending:
+            if not self._is_held(position):
+                return False
             if self._is_good(position):
                 return True
             now_ms = self._clock.steady_ms()
@@ -71,13 +73,15 @@ class Repairer:
                 return False
             for number, channel in self._peers():
                 data = await self._ask(number, channel, position)
+                if not self._is_held(position):
+                    return False  # deleted while others were asked
                 if data is not None:
                     await self._log.mend(position, data)
                     self._statistics.repaired_records += 1
                     self._statistics.repaired_bytes += len(data)
                     self._vain.pop(position, None)
                     _log.warning("a damaged record was repaired", position=position, bytes=len(data), replica=number)
-                    return self._is_good(position)
+                    return self._is_held(position) and self._is_good(position)
             if len(self._vain) >= _VAIN_MAX:
                 self._vain.clear()
             if position not in self._vain:  # it is tried again every few seconds, and told of once
@@ -85,6 +89,9 @@ class Repairer:
             self._vain[position] = now_ms
             self._statistics.irreparable += 1
             return False
+
+    def _is_held(self, position: int) -> bool:
+        return self._log.start_position <= position < self._log.end_position
 
     def _is_good(self, position: int) -> bool:
         try:

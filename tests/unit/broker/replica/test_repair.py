@@ -1,5 +1,7 @@
 """Damaged records are had from another replica, and only the right ones."""
 
+import asyncio
+
 import pytest
 
 from services.broker.replica.options import ReplicationOptions
@@ -151,3 +153,36 @@ async def test_what_is_not_held_is_not_asked_for() -> None:
     mine.log.start_position = mine.log.positions()[3]
     assert not await mine.repairer.repair(0)
     assert (mine.statistics.irreparable, mine.log.mended) == (0, [])
+
+
+def delete_before(log: MemoryLog, position: int) -> None:
+    del log.data[: position - log.start_position]
+    log.start_position = position
+
+
+async def test_what_is_deleted_while_it_waits_for_its_turn_is_let_be() -> None:
+    world, _ = three()
+    mine = world.replicas[0]
+    position, later = mine.log.positions()[3], mine.log.positions()[5]
+    mine.log.damage(position)
+    async with mine.repairer._mending:
+        repairing = asyncio.create_task(mine.repairer.repair(position))
+        await asyncio.sleep(0)
+        delete_before(mine.log, later)
+    assert not await repairing
+    assert mine.log.mended == []
+
+
+async def test_what_is_deleted_while_others_are_asked_is_let_be() -> None:
+    world, _ = three()
+    mine = world.replicas[0]
+    position, later = mine.log.positions()[3], mine.log.positions()[5]
+    mine.log.damage(position)
+    world.link(0, 1).hold()
+    repairing = asyncio.create_task(mine.repairer.repair(position))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    delete_before(mine.log, later)
+    world.link(0, 1).release()
+    assert not await repairing
+    assert mine.log.mended == []

@@ -1,0 +1,290 @@
+"""The files of a replica: what is done on the device goes to its end, and nothing counts on what did not reach it."""
+
+import asyncio
+import errno
+import random
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.broker.core import BrokerCore
+from services.broker.options import BrokerOptions
+from services.broker.replica.epochs import EpochFile, EpochHistory, EpochStart
+from services.broker.replica.raw_records import checked_records
+from services.broker.replica_store import ReplicaStore
+from services.broker.store.record import Record, RecordKind
+from services.common.cluster import ClusterView
+from services.common.errors import CorruptDataError
+from tests.harness.manual_clock import ManualClock
+from tests.harness.memory_disk import MemoryDisk
+from tests.unit.broker.world import with_small_timer
+
+FOLDER = Path("/replica")
+OPTIONS = with_small_timer(BrokerOptions.model_validate({"log": {"segment_bytes": 4096, "queue_entries_per_file": 64}}))
+COUNT = 40
+
+
+class Store:
+    """A replica's files on a disk, and the log of a master of three epochs.
+
+    Args:
+        seed: of the disk's faults.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.disk = MemoryDisk(random.Random(seed))
+        self.clock = ManualClock()
+        self.failures: list[Exception] = []
+        self.make()
+
+    def make(self) -> None:
+        self.disk.make_folder(FOLDER)
+        self.files = ReplicaStore(self.disk, FOLDER, self.clock, self._make_core, self.failures.append)
+
+    def _make_core(self, log: Any) -> BrokerCore:
+        return BrokerCore(
+            OPTIONS,
+            self.disk,
+            FOLDER,
+            self.clock,
+            random.Random(1),
+            ClusterView(),
+            lambda queue: None,
+            lambda: None,
+            lambda topic, late_ms: None,
+            log,
+        )
+
+    async def start(self, *, alone: bool = False) -> None:
+        await self.files.start(alone=alone, repair=no_repair)
+
+    async def again(self) -> None:
+        """A new process."""
+        self.make()
+        await self.start()
+
+    async def take(self, data: bytes, confirmed: int = 0) -> None:
+        """Append and sync, and fold what is confirmed."""
+        self.files.append_raw(self.files.end_position, data)
+        await self.files.sync()
+        self.files.confirm(confirmed)
+        while self.files.confirmed_position < confirmed:
+            await asyncio.sleep(0)
+
+    async def give_up(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin something, and cancel it while it waits for the device."""
+        self.disk.hold_syncs()
+        task = asyncio.create_task(work)
+        await self.disk.until_held()
+        task.cancel()
+        self.disk.release_syncs()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+
+
+async def no_repair(position: int) -> bool:
+    return False
+
+
+async def log_of_a_master() -> tuple[bytes, list[int], list[EpochStart]]:
+    """Its records, where each stands (the end included), and its epochs."""
+    master = Store()
+    await master.start(alone=True)
+    for epoch in (1, 2, 3):
+        await master.files.finish(epoch)
+        for number in range(COUNT):
+            master.files.core.store.put([Record(RecordKind.MESSAGE, "t", number % 2, b"x" * 100, b"")])
+        await master.files.sync()
+    log = master.files.log
+    data = b"".join(log.read(start, end - start) for start, end in log.segments())
+    positions = [found.position for found in checked_records(0, data)]
+    return data, [*positions, len(data)], list(master.files.epochs)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_what_a_save_that_was_given_up_has_written_is_on_the_device(seed: int) -> None:
+    """The next checkpoint counts on it."""
+    data, positions, _ = await log_of_a_master()
+    store = Store(seed)
+    await store.start()
+    await store.take(data, positions[-1])
+    await store.give_up(store.files.save(store.files.sync))
+    await store.files.save(store.files.sync)
+    saved = store.files.saved_position
+    queue = store.files.core.store.queue("t", 0)
+    assert queue is not None and saved == positions[-1]
+    entries = queue.read(0, 1000)
+    store.disk.crash("power")
+    await store.again()
+    again = store.files.core.store.queue("t", 0)
+    assert again is not None and again.read(0, 1000) == entries
+    assert store.files.confirmed_position == saved  # nothing had to be made again
+    assert not store.failures
+
+
+async def test_a_failed_sync_is_told_though_its_waiter_has_gone() -> None:
+    data, positions, _ = await log_of_a_master()
+    for work in ("sync", "save", "mend"):
+        store = Store()
+        await store.start()
+        await store.take(data[: positions[10]], positions[10])
+        store.files.append_raw(positions[10], data[positions[10] : positions[20]])
+        store.disk.fail_syncs(1)
+        files = store.files
+        begin: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "sync": files.sync,
+            "save": lambda files=files: files.save(files.sync),  # type: ignore[misc]
+            "mend": lambda files=files: files.mend(0, data[: positions[1]]),  # type: ignore[misc]
+        }
+        await store.give_up(begin[work]())
+        assert store.failures, work
+
+
+async def test_a_cut_waits_for_a_sync_that_is_under_way() -> None:
+    data, positions, _ = await log_of_a_master()
+    store = Store()
+    files = store.files
+    await store.start()
+    await store.take(data[: positions[5]])
+    files.append_raw(positions[5], data[positions[5] : positions[20]])
+    store.disk.hold_syncs()
+    syncing = asyncio.create_task(files.sync())
+    await store.disk.until_held()
+    cutting = asyncio.create_task(files.cut(positions[10]))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert files.end_position == positions[20]
+    store.disk.release_syncs()
+    await asyncio.gather(syncing, cutting)
+    assert files.end_position == files.synced_position == positions[10]
+    files.append_raw(positions[10], data[positions[10] : positions[15]])
+    assert files.synced_position < files.end_position
+    await files.sync()
+    assert files.synced_position == positions[15]
+    store.disk.crash("power")
+    await store.again()
+    assert store.files.end_position == positions[15]
+
+
+async def test_nothing_saves_beside_a_cut() -> None:
+    """It would count on what is cut off."""
+    data, positions, _ = await log_of_a_master()
+    store = Store()
+    files = store.files
+    await store.start()
+    await store.take(data, positions[20])
+    seen: list[tuple[str, int]] = []
+
+    async def ends() -> None:
+        seen.append(("ends", files.end_position))
+
+    files.before_new_core = ends
+    files.on_new_core = lambda: seen.append(("goes on", files.end_position))
+    await files.cut(positions[30])
+    assert seen == [("ends", positions[-1]), ("goes on", positions[30])]
+    seen.clear()
+    await files.cut(positions[10])  # below what is folded
+    assert seen[0] == ("ends", positions[30]) and seen[-1] == ("goes on", positions[10])
+    seen.clear()
+    await files.install(files.checkpoint_file(), positions[5], EpochHistory())
+    assert seen[0] == ("ends", positions[10]) and seen[-1] == ("goes on", positions[5])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_cut_after_a_checkpoint_that_was_half_written(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device may have the new one, which knows the log to be longer."""
+    data, positions, _ = await log_of_a_master()
+    store = Store()
+    files = store.files
+    await store.start()
+    await store.take(data[: positions[20]], positions[10])
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+    sync_folder = store.disk.sync_folder
+
+    async def slow(path: Path) -> None:
+        if path == FOLDER:
+            begun.set()
+            await goes_on.wait()
+            if fails:
+                raise OSError(errno.EIO, "no")
+        await sync_folder(path)
+
+    monkeypatch.setattr(store.disk, "sync_folder", slow)
+    saving = asyncio.create_task(files.save(files.sync))
+    await begun.wait()
+    if not fails:
+        saving.cancel()
+    goes_on.set()
+    await asyncio.gather(saving, return_exceptions=True)
+    monkeypatch.undo()
+    await files.cut(positions[15])
+    store.disk.crash("process")
+    await store.again()
+    assert store.files.end_position == positions[15]
+
+
+async def test_no_checkpoint_goes_beyond_an_epoch_that_is_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, positions, epochs = await log_of_a_master()
+    store = Store()
+    await store.start()
+
+    async def full(file: EpochFile, history: EpochHistory) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(EpochFile, "save", full)
+    await store.take(data, positions[-1])
+    with pytest.raises(OSError, match="full"):
+        await store.files.save(store.files.sync)
+    assert store.files.saved_position == 0 and not store.failures
+    monkeypatch.undo()
+    store.disk.crash("power")
+    await store.again()
+    assert list(store.files.epochs) == epochs
+
+
+@pytest.mark.parametrize("known", [0, 1, 2])
+async def test_an_epoch_that_began_before_the_checkpoint_is_looked_for_in_the_log(known: int) -> None:
+    data, positions, epochs = await log_of_a_master()
+    store = Store()
+    await store.start()
+    await store.take(data, positions[-10])
+    await store.files.save(store.files.sync)
+    await EpochFile(store.disk, FOLDER / "epochs").save(EpochHistory(epochs[:known]))
+    store.disk.crash("process")
+    await store.again()
+    assert list(store.files.epochs) == epochs
+    await store.again()
+    assert list(store.files.epochs) == epochs
+
+
+async def test_damage_where_epochs_are_looked_for_is_not_passed_over() -> None:
+    data, positions, epochs = await log_of_a_master()
+    store = Store()
+    await store.start()
+    await store.take(data, positions[-10])
+    await store.files.save(store.files.sync)
+    store.disk.remove(FOLDER / "epochs")
+    at = next(each for each in positions if each >= epochs[1].position)
+    segment = max(start for start, _ in store.files.log.segments() if start <= at)
+    path = FOLDER / "commitlog" / f"{segment:020d}.log"
+    store.disk.crash("process")
+    store.disk.flip_bit(path, 8 * (at - segment + 60))
+    store.make()
+    asked: list[int] = []
+
+    async def repair(position: int) -> bool:
+        asked.append(position)
+        if len(asked) == 1:
+            store.disk.flip_bit(path, 8 * (at - segment + 60))
+            return True
+        return False
+
+    await store.files.start(alone=False, repair=repair)
+    assert asked == [at] and list(store.files.epochs) == epochs
+    store.disk.remove(FOLDER / "epochs")
+    store.disk.flip_bit(path, 8 * (at - segment + 60))
+    store.make()
+    with pytest.raises(CorruptDataError):
+        await store.start()
