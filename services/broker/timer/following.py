@@ -39,7 +39,6 @@ class TimerFollowing:
         self._dequeue_get = dequeue_get
         self._get_message = get_message
         self._enqueue_lag = enqueue_lag
-        self._log_time_ms = 0
         self._settled_ms = 0
         """The master has done the slots before it, as the log tells up to `_settled_position`."""
         self._settled_position = 0
@@ -50,15 +49,15 @@ class TimerFollowing:
     @property
     def now_ms(self) -> int:
         """The time that what is put in counts from: the log's own, so that slots are those of the master."""
-        return max(self._log_time_ms, self._state.curr_read_time_ms)
+        return max(self._state.log_time_ms, self._state.curr_read_time_ms)
 
     def note(self, found: StoredRecord) -> None:
         """Take one record; those that the recovery has read already are passed over."""
         state = self._state
         if found.position < state.noted_position:
             return
-        if found.store_time_ms > self._log_time_ms:
-            self._log_time_ms = found.store_time_ms
+        if found.store_time_ms > state.log_time_ms:
+            state.log_time_ms = found.store_time_ms
         if found.topic == TIMER_TOPIC:
             self._arrived(found, decode_delay(found.origin))
         elif found.origin:
@@ -107,9 +106,9 @@ class TimerFollowing:
         state = self._state
         is_settled = self._settled_ms > self._applied_ms and state.noted_position >= self._settled_position
         if is_settled:
-            self._log_time_ms = max(self._log_time_ms, self._settled_ms)
+            state.log_time_ms = max(state.log_time_ms, self._settled_ms)
             state.fired_until_ms = max(state.fired_until_ms, self._settled_ms - 1)
-        done = self._dequeue_get.read(self._log_time_ms, count)
+        done = self._dequeue_get.read(state.log_time_ms, count)
         if is_settled and not (state.loading or self._lingering) and self._enqueue_lag() <= 0:
             self._applied_ms = self._settled_ms
             self._lingering.extend(unit for unit in state.awaited.values() if slot_of(unit.due_ms) < self._applied_ms)

@@ -201,13 +201,13 @@ class MessageTimer:
             return Step(busy=False, appended=False)
         self.state.forget_unmet()
         leads = self.state.should_running_dequeue
-        now_ms = self._clock.wall_ms() if leads else self._following.now_ms
         refusals: list[str] = []
         done = 0
         try:
             done = self._enqueue_get.step(_ENQUEUED_AT_ONCE)
         except (CorruptDataError, ValueError, OSError) as error:
             refusals.append(f"the timer queue cannot be read: {error}")  # what was read before fires all the same
+        now_ms = self._clock.wall_ms() if leads else self._following.now_ms
         # Before what is put in, so that it meets the slot of now.
         if leads:
             done += self._dequeue_get.step(now_ms, fired_at_once)

@@ -69,6 +69,7 @@ class TimerEnqueueGet:
         entries = queue.read(first, count)
         for offset, stored in enumerate(self._store.read_many(entries), first):
             check_place(queue, offset, stored)
+            state.log_time_ms = max(state.log_time_ms, stored.store_time_ms)
             state.enqueue_put_queue.append(
                 TimerRequest(
                     offset,

@@ -173,6 +173,8 @@ class TimerState:
         """Whether what is due is fired: by the master, and not before its recovery is finished."""
         self.noted_position = 0
         """Until then: up to where the commit log's records are known."""
+        self.log_time_ms = 0
+        """Until then: when the latest record was stored that was noted, or read from the timer queue."""
         self.curr_queue_offset = 0
         """Of the timer queue: what is read next."""
         self.commit_queue_offset = 0

@@ -203,3 +203,27 @@ def test_a_slave_with_a_wheel_of_another_size_goes_on_as_well() -> None:
     pair.pass_to(30_000)
     assert [body for body, _ in pair.fired()] == [b"%d" % number for number in range(9)]
     assert pair.master.timer.state.pending.total == 0
+
+
+def test_what_is_put_in_after_a_restart_goes_by_the_time_of_the_log_that_was_known_before() -> None:
+    """Else a recall would stand in an earlier slot than its message, and be forgotten before that."""
+    pair = TimerPair()
+    taken = pair.send(b"a", 2_300)
+    pair.turn()
+    pair.recall(taken, b"a", 2_300)  # leaves no record: its slot stays open on the slave
+    pair.follow()
+    pair.pass_to(7_000)
+    taken = pair.send(b"b", 8_400)
+    pair.turn()
+    pair.follow()
+    pair.slave.save_timer()
+    pair.recall(taken, b"b", 8_400)
+    pair.turn()
+    pair.follow()
+    pair.slave.save()
+    pair.slave.crash("process")
+    state = pair.slave.timer.state
+    assert state.commit_read_time_ms < pair.begin_ms + 4_000
+    pair.follow()
+    slot = pair.slave.timer.state.wheel.slot(pair.begin_ms + 8_000)
+    assert slot is not None and slot.count == 2, "the message and what recalls it"
