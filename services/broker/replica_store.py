@@ -140,10 +140,12 @@ class ReplicaStore:
         tried: set[int] = set()
         while True:
             try:
-                begin = self.core.begin(saved)
-                if epochs is None or self._begins_unknown(begin):
+                if epochs is None:  # first: a record of an unknown epoch can't be repaired
                     self._learn_epochs(saved.store.synced_position)
                     epochs = self.epochs
+                begin = self.core.begin(saved)
+                if self._begins_unknown(begin):
+                    self._learn_epochs(saved.store.synced_position)
                 self._scan(begin, saved, alone=alone)
                 break
             except CorruptDataError:

@@ -112,6 +112,7 @@ async def test_what_a_save_that_was_given_up_has_written_is_on_the_device(seed: 
     await store.take(data, positions[-1])
     await store.give_up(store.files.save(store.files.sync))
     await store.files.save(store.files.sync)
+    assert store.disk.unsynced_bytes == 0
     saved = store.files.saved_position
     queue = store.files.core.store.queue("t", 0)
     assert queue is not None and saved == positions[-1]
@@ -266,23 +267,24 @@ async def test_damage_where_epochs_are_looked_for_is_not_passed_over() -> None:
     await store.take(data, positions[-10])
     await store.files.save(store.files.sync)
     store.disk.remove(FOLDER / "epochs")
-    at = next(each for each in positions if each >= epochs[1].position)
+    at = positions[positions.index(epochs[1].position) + 1]
     segment = max(start for start, _ in store.files.log.segments() if start <= at)
     path = FOLDER / "commitlog" / f"{segment:020d}.log"
     store.disk.crash("process")
     store.disk.flip_bit(path, 8 * (at - segment + 60))
     store.make()
-    asked: list[int] = []
+    asked: list[tuple[int, int]] = []
 
     async def repair(position: int) -> bool:
-        asked.append(position)
+        asked.append((position, store.files.epochs.epoch_at(position)))
         if len(asked) == 1:
             store.disk.flip_bit(path, 8 * (at - segment + 60))
             return True
         return False
 
     await store.files.start(alone=False, repair=repair)
-    assert asked == [at] and list(store.files.epochs) == epochs
+    assert asked == [(at, 2)]  # another replica's is taken if it is of that epoch
+    assert list(store.files.epochs) == epochs
     store.disk.remove(FOLDER / "epochs")
     store.disk.flip_bit(path, 8 * (at - segment + 60))
     store.make()
