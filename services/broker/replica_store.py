@@ -180,6 +180,7 @@ class ReplicaStore:
             StatusError: the disk is full; it may be tried again.
         """
         self.stop_folding()
+        await self.sync()  # what is folded counts as confirmed
         if not self._is_whole:
             async with self._saving:
                 await self._begin_anew()

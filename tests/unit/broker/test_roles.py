@@ -446,6 +446,34 @@ async def test_what_was_not_confirmed_by_others_is_not_folded_at_the_start() -> 
         assert len(await world.pop()) == 10
 
 
+async def test_a_new_master_folds_nothing_that_is_not_on_its_device() -> None:
+    replication = {"ack_mode": "master", "heartbeat_ms": 50, "silence_ms_max": 1000}
+    async with group_of(2, replication=replication) as world:
+        _, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        files = second.alive.files
+        sync, fold = files.sync, files._fold
+        not_synced: list[int] = []
+
+        async def no_sync() -> None:
+            pass
+
+        def folded(end: int) -> bool:
+            if end > files.synced_position:
+                not_synced.append(end)
+            return fold(end)
+
+        files.sync = no_sync  # type: ignore[method-assign]
+        for number in range(3):
+            await world.put(b"%d" % number)
+        await until(lambda: second.end == world.members[0].end)
+        files.sync, files._fold = sync, folded  # type: ignore[method-assign]
+        await world.lead(1)
+        assert not_synced == []
+        assert len(await world.pop()) == 3
+
+
 async def test_all_die_and_come_back() -> None:
     async with group_of(2) as world:
         first, second = world.members
