@@ -5,7 +5,7 @@ stopped before the timer finishes following, and started again when the topics a
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -14,7 +14,7 @@ from services.broker.timer import timer_checkpoint
 from services.broker.timer.message_timer import MessageTimer
 from services.broker.timer.timer_state import TimerLogDamagedError
 from services.common.clock import Clock
-from services.common.disk import Disk, replace_file
+from services.common.disk import Disk, File, replace_file, to_its_end
 from services.common.errors import StatusError
 
 _log = structlog.get_logger()
@@ -169,15 +169,7 @@ class TimerService:
         snapshot = timer.snapshot()
         if snapshot == timer.saved:
             return
-        files = state.log.write()
-        try:
-            for file in files:
-                await file.sync()
-        except OSError as error:
-            # What is on the device can't be told any more, whatever a later sync says: no checkpoint may count on it.
-            # The next process makes it again from where the last checkpoint says that it was good.
-            self._on_failure(error)
-            raise
+        await to_its_end(self._sync_log(state.log.write()))
         if state.log.names_changed:
             state.log.names_changed = synced = False
             try:
@@ -190,11 +182,21 @@ class TimerService:
         wheel = self._disk.open(timer.folder / _WHEEL_NAME)
         try:
             state.wheel.write(wheel)
-            await wheel.sync()
+            await to_its_end(wheel.sync())
         finally:
             wheel.close()
         await replace_file(self._disk, timer.path_of_checkpoint(), timer_checkpoint.encode(snapshot))
         timer.saved = snapshot
+
+    async def _sync_log(self, files: Sequence[File]) -> None:
+        try:
+            for file in files:
+                await file.sync()
+        except OSError as error:
+            # What is on the device can't be told any more, whatever a later sync says: no checkpoint may count on it.
+            # The next process makes it again from where the last checkpoint says that it was good.
+            self._on_failure(error)
+            raise
 
     async def _clean_often(self) -> None:
         while True:

@@ -1,5 +1,7 @@
 """The five stages: when each message fires, what a recall does, and what happens while something is in the way."""
 
+import asyncio
+
 import pytest
 
 from services.broker.timer.timer_state import DueUnit, TimerLogDamagedError
@@ -252,6 +254,26 @@ def test_a_timer_log_that_is_damaged_under_the_running_broker_is_made_again_by_t
     assert world.timer.state.pending.total == 5
     world.pass_to(2_000)
     assert world.fired_bodies() == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_failed_sync_is_told_though_its_waiter_has_gone() -> None:
+    """The device tells it once: the next save would count on what never reached it."""
+    world = TimerWorld()
+    world.send(b"a", 60_123)
+    world.turn()
+    world.disk.fail_syncs(1, lambda path: path.suffix == ".timerlog")
+
+    async def give_up() -> None:
+        world.disk.hold_syncs()
+        saving = asyncio.create_task(world.service.save())
+        await world.disk.until_held()
+        saving.cancel()
+        world.disk.release_syncs()
+        await asyncio.gather(saving, return_exceptions=True)
+        assert saving.cancelled()
+
+    asyncio.run(give_up())
+    assert world.failures
 
 
 def test_a_sync_of_the_timer_log_that_fails_ends_the_broker_and_no_checkpoint_counts_on_it() -> None:
