@@ -139,7 +139,10 @@ class Leadership:
                 version = None if stored is None else stored.version
                 now = self._clock.monotonic()
                 mine = self._holder.found(lease, version, now)
-                if mine is None or now < self._rest_until:
+                if now < self._rest_until:
+                    return
+                if mine is None:
+                    self.trouble = None  # it is not its turn, and when it is, it tries again
                     return
                 with suppress(ConflictError):
                     self._version = await store.write(LEASE, mine.document(), version)

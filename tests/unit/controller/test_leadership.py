@@ -101,6 +101,7 @@ async def test_who_cannot_begin_leaves_the_lease_to_another() -> None:
     await until(lambda: good.leadership.leads, LEASE_S)
     await asyncio.sleep(3 * LEASE_S)
     assert (good.leadership.leads, bad.done) == (True, ["begin", "end"])
+    assert bad.leadership.trouble is None  # one that waits for another to fail is well
     with pytest.raises(StatusError, match="good:1"):
         bad.leadership.check()
     await good.leadership.stop()
