@@ -123,7 +123,8 @@ class BrokerApp:
         self._registrar: BrokerRegistrar | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._redelivered_before = 0
-        ReplicaServer(self, options, self.front).bind(self.front.service)
+        self._replica_server = ReplicaServer(self, options, self.front)
+        self._replica_server.bind(self.front.service)
         self.checkpoints = CheckpointServer(self, options, self._disk, data_dir, clock)
         self.checkpoints.bind(self.front.service)
         self.service.unary(methods.READ_RECORDS, RecordReader(options.name, self.files).read_records)
@@ -173,6 +174,11 @@ class BrokerApp:
                 if replica.address not in self._peers:
                     self._peers[replica.address] = self._to_replica(replica.address)
                 yield replica.number, self._peers[replica.address]
+
+    async def _forget_peers(self, group: BrokerGroup) -> None:
+        """Close the ways to where no replica is any more: one that starts again may be at another address each time."""
+        for address in sorted(self._peers.keys() - {replica.address for replica in group.replicas}):
+            await self._peers.pop(address).close()
 
     async def _repair(self, position: int) -> bool:
         """Have a damaged record mended by another replica, if there are others; whether it is good then."""
@@ -324,6 +330,7 @@ class BrokerApp:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._replica_server.stop_waiting()
         if self._following is not None:
             await self._following.stop()
             if not self.failure.done():
@@ -379,6 +386,7 @@ class BrokerApp:
                 self._group_changed.set()
 
     async def _take_role(self, group: BrokerGroup) -> None:
+        await self._forget_peers(group)
         leading = self._leading
         if group.master == self._options.replica and group.epoch > 0:
             if leading is not None and leading.epoch == group.epoch:
@@ -412,9 +420,7 @@ class BrokerApp:
             await self._following.stop()
             self._following = None
         if self._leading is not None:
-            await self._leading.depose()
-            self._redelivered_before += self._leading.reviver.redelivered
-            self._leading = None
+            await self._end_leading(self._leading)
         await self.files.finish(group.epoch)
         self.checkpoints.take_over()
         leading = Leading(
@@ -455,14 +461,16 @@ class BrokerApp:
         )
 
     async def _lead_no_more(self) -> None:
-        leading = self._leading
-        assert leading is not None
         self._leads.clear()
         self.front.refuse("is led by another replica now")
+        await self._end_leading(self._mastership())
+        self._leads_no_more.set()
+
+    async def _end_leading(self, leading: Leading) -> None:
+        self._replica_server.stop_waiting()
         await leading.depose()
         self._redelivered_before += leading.reviver.redelivered
         self._leading = None
-        self._leads_no_more.set()
 
     def _follow(self, group: BrokerGroup, master: Replica) -> None:
         if self._to_replica is None:

@@ -81,6 +81,8 @@ class Leading:
         on_failure: Callable[[Exception], None],
     ) -> None:
         self.epoch = group.epoch
+        self.has_ended = False
+        """It ends, or has: it never goes on again."""
         self._files = files
         self.core = core = files.core
         self._options = options
@@ -152,8 +154,11 @@ class Leading:
         self.flusher.start()
         await self.flusher.sync()  # nothing may follow what recovery cut off before that is on the device
         if self.flusher.is_alone:
-            await self.timer.save()
-            await self.save()
+            try:
+                await self.timer.save()
+                await self.save()
+            except (OSError, StatusError) as error:  # the disk is full, perhaps: acks go on all the same
+                _log.error("the broker's progress could not be saved as it began to lead", error=str(error))
         self._begin_tasks()
 
     def _begin_tasks(self) -> None:
@@ -219,6 +224,7 @@ class Leading:
         self.flusher.depose(self.core.store.ended)
 
     async def _end_tasks(self) -> None:
+        self.has_ended = True
         await self._pause()
         self.server.end()
 
@@ -254,7 +260,7 @@ class Leading:
 
     def go_on(self) -> None:
         """The role was not passed on: write again."""
-        if not self._tasks:
+        if not self._tasks and not self.has_ended:
             self._begin_tasks()
 
     # What comes in

@@ -66,7 +66,12 @@ class ReplicaServer:
                 did not catch up in time; this one goes on.
         """
         leading = self._app.leading
-        if leading is None or leading.epoch != request.epoch or request.group != self._options.name:
+        if (
+            leading is None
+            or leading.has_ended
+            or leading.epoch != request.epoch
+            or request.group != self._options.name
+        ):
             raise StatusError(
                 Code.PRECONDITION_FAILED,
                 f"replica {self._options.replica} of {self._options.name} does not lead epoch {request.epoch}",
@@ -74,7 +79,7 @@ class ReplicaServer:
         if request.to == self._options.replica:
             raise StatusError(Code.BAD_REQUEST, f"replica {request.to} of {request.group} leads already")
         _log.info("the broker passes its role on", name=request.group, to=request.to, epoch=request.epoch)
-        self._stop_waiting()
+        self.stop_waiting()
         self._front.hold("passes its role on to another replica, ask again in a moment")
         try:
             end = await leading.hand_over(request.to, _CATCH_UP_S)
@@ -84,14 +89,15 @@ class ReplicaServer:
         self._going_on = asyncio.get_running_loop().call_later(_NEW_EPOCH_S, self._go_on, leading)
         return pb.HandOverResponse(end_position=end)
 
-    def _stop_waiting(self) -> None:
+    def stop_waiting(self) -> None:
+        """The mastership that was to be passed on ends: it is not gone on with."""
         if self._going_on is not None:
             self._going_on.cancel()
             self._going_on = None
 
     def _go_on(self, leading: Leading) -> None:
-        self._stop_waiting()
-        if self._app.leading is leading:
+        self.stop_waiting()
+        if self._app.leading is leading and not leading.has_ended:
             _log.warning("the broker's role was not passed on, it goes on", name=self._options.name)
             leading.go_on()
             self._front.open(leading.server.service, leading.replication.replicate)

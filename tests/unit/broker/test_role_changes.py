@@ -1,11 +1,19 @@
 """Changes of roles that go wrong halfway, and what is left of a role when it is over."""
 
+import asyncio
 import errno
 from collections.abc import Callable
 
+import pytest
+
 from services.broker.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
-from tests.unit.broker.group_world import Member, group_of, until
+from services.common.errors import StatusError
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.pb.popwheel.v1.controller_pb2 import Replica
+from services.rpc import methods
+from tests.harness.manual_clock import ManualClock, run_virtually
+from tests.unit.broker.group_world import NAME, Member, group_of, until
 
 
 def fail_new_cores(member: Member, times: int) -> list[int]:
@@ -79,3 +87,87 @@ async def test_who_was_about_to_lead_when_another_was_named_follows_with_a_new_c
         await w.lead(1)
         assert (await w.put(b"3")).queue_offset == 2
         assert sorted(await w.pop()) == [b"1", b"2", b"3"]
+
+
+async def hand_over(member: Member, to: int) -> None:
+    await member.channel.call(methods.HAND_OVER, pb.HandOverRequest(group=NAME, epoch=1, to=to))
+
+
+def test_a_mastership_that_ends_is_not_gone_on_with_though_its_time_to_do_so_comes() -> None:
+    clock = ManualClock()
+
+    async def story() -> None:
+        async with group_of(clock=clock) as w:
+            await w.lead(0)
+            await w.in_sync(0, 1)
+            old = w.members[0].alive
+            mastership = old.leading
+            assert mastership is not None
+            await hand_over(w.members[0], 1)
+            end, may_end = mastership.depose, asyncio.Event()
+
+            async def end_slowly() -> None:
+                await end()
+                await may_end.wait()
+
+            mastership.depose = end_slowly  # type: ignore[method-assign]
+            w.elect(1)
+            await asyncio.sleep(4)  # it would go on after three
+            assert old.leading is mastership and not mastership._tasks
+            with pytest.raises(StatusError, match="does not lead"):
+                await hand_over(w.members[0], 1)
+            with pytest.raises(StatusError, match="is led by another replica"):
+                await w.members[0].channel.call(methods.POP, pb.PopRequest(group="g", topic="t", max_messages=1))
+            may_end.set()
+            await w.in_sync(0, 1)
+
+    run_virtually(clock, story())
+
+
+def test_no_mastership_is_gone_on_with_in_a_replica_that_has_stopped() -> None:
+    clock = ManualClock()
+
+    async def story() -> None:
+        async with group_of(clock=clock) as w:
+            await w.lead(0)
+            await w.in_sync(0, 1)
+            mastership = w.members[0].alive.leading
+            assert mastership is not None
+            await hand_over(w.members[0], 1)
+            await w.members[0].stop()
+            await asyncio.sleep(4)
+            assert not mastership._tasks
+
+    run_virtually(clock, story())
+
+
+async def test_a_replica_that_cannot_save_its_progress_leads_all_the_same() -> None:
+    async with group_of(1) as w:
+        member = await w.lead(0)
+        await w.put(b"1", b"2")
+        await member.stop()
+        await member.start()
+        files = member.alive.files
+
+        async def full(checkpoint: object) -> None:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+        files._write = full  # type: ignore[method-assign]
+        await w.lead(0)
+        given = await w.pop()
+        assert sorted(given) == [b"1", b"2"]
+        await w.ack(*given.values())
+        assert not member.alive.failure.done()
+
+
+async def test_the_way_to_a_replica_that_is_elsewhere_now_is_closed() -> None:
+    async with group_of() as w:
+        await w.lead(0)
+        await w.in_sync(0, 1)
+        app = w.members[0].alive
+        assert [number for number, _ in app._others()] == [1]
+        assert list(app._peers) == ["replica-1:1"]
+        w._decide(replicas=[Replica(number=0, address="replica-0:1"), Replica(number=1, address="replica-1:2")])
+        await until(lambda: not app._peers)
+        assert [number for number, _ in app._others()] == [1]
+        assert list(app._peers) == ["replica-1:2"]
