@@ -8,7 +8,6 @@ from what was saved before or from the whole log.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from services.broker.store.message_store import StoreCheckpoint, disk_refusal
 from services.broker.store.record import HEADER_BYTES, StoredRecord, length_at
 from services.common.clock import Clock
 from services.common.disk import Disk, File, replace_file, to_its_end
-from services.common.errors import CorruptDataError
+from services.common.errors import CorruptDataError, StatusError
 
 _log = structlog.get_logger()
 
@@ -291,8 +290,12 @@ class ReplicaStore:
 
     def _fold_later(self) -> None:
         # Damage is met again by the next `confirm`, whose caller can have it mended.
-        with suppress(CorruptDataError):
+        try:
             self._fold_some()
+        except CorruptDataError:
+            return
+        except (StatusError, ValueError, OSError) as error:  # it does not fit here: fewer queues are allowed, say
+            self._on_failure(error)
 
     def _fold(self, end: int) -> bool:
         """Fold on for a moment; whether more is to be folded before `end`."""

@@ -19,7 +19,7 @@ from services.broker.replica.options import ReplicationOptions
 from services.broker.replica.replica_log import ReplicaLog
 from services.broker.replica.statistics import ReplicationStatistics
 from services.common.clock import Clock
-from services.common.errors import CorruptDataError
+from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.popwheel.v1.broker_pb2 import EpochStart, LogChunk, ReplicateProgress
 from services.rpc.service import ClientStream
 
@@ -253,16 +253,23 @@ class LogReceiver:
         return True
 
     async def _confirm(self, position: int) -> None:
-        log = self._log
-        try:
-            log.confirm(position)
-        except CorruptDataError as error:
-            # What was good when it came is not any more.
-            self._slave.statistics.checks_failed += 1
-            if not await self._slave.repair(log.confirmed_position):
-                self._slave.on_failure(error)
+        log, slave = self._log, self._slave
+        repaired = -1
+        while True:
+            try:
+                log.confirm(position)
+                return
+            except CorruptDataError as error:
+                # What was good when it came is not any more. If it is good and does not fit, nobody can help.
+                slave.statistics.checks_failed += 1
+                damaged = log.confirmed_position
+                if damaged == repaired or not await slave.repair(damaged):
+                    slave.on_failure(error)
+                    raise
+                repaired = damaged
+            except (StatusError, ValueError) as error:
+                slave.on_failure(error)  # another stream would only bring the same
                 raise
-            log.confirm(position)
 
     # Syncing
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.broker.replica.statistics import ReplicationStatistics
-from services.common.errors import StatusError
+from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import EpochStart, LogChunk, ReplicateProgress
 from services.rpc.local import LocalChannel
@@ -679,6 +679,25 @@ def test_what_rots_at_a_slave_before_it_is_folded_is_repaired_from_the_master() 
         await world.until_equal()
         assert slave.log.mended == [position]
         assert not slave.failures
+
+    in_world(story)
+
+
+@pytest.mark.parametrize("kind", [CorruptDataError, StatusError, ValueError])
+def test_a_slave_that_cannot_fold_a_good_record_says_so_and_ends(kind: type[Exception]) -> None:
+    async def story(world: World) -> None:
+        master = await world.begin()
+        slave = world.replicas[1]
+
+        def does_not_fit(position: int) -> None:
+            if position > 0:
+                raise StatusError(1, "no more queues") if kind is StatusError else kind("it does not fit")
+
+        slave.log.confirm = does_not_fit  # type: ignore[method-assign]
+        master.write(1)
+        await world.until(lambda: bool(slave.failures))
+        assert isinstance(slave.failures[0], kind)
+        assert not slave.log.mended
 
     in_world(story)
 
