@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.broker.replica.statistics import ReplicationStatistics
-from services.common.errors import CorruptDataError, StatusError
+from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import EpochStart, LogChunk, ReplicateProgress
 from services.rpc.local import LocalChannel
@@ -423,33 +423,6 @@ def test_after_a_failover_the_old_master_drops_what_it_alone_had() -> None:
     in_world(story)
 
 
-def test_a_replica_that_led_without_writing_anything_follows_who_goes_on_with_the_epoch_before() -> None:
-    async def story(world: World) -> None:
-        first = await world.begin()
-        second = world.replicas[1]
-        first.write(5)
-        await world.until_equal()
-        same = first.log.end_position
-        world.link(1, 0).hold()
-        first.write(7)
-        await second.stop()
-        await first.stop()
-        second.lead(world.controller.elect(1))
-        await second.stop()
-        world.link(1, 0).release()
-        state = world.controller.elect(0)  # an operator's wish
-        first.lead(state)
-        first.write(3)
-        second.follow(0, state.epoch)
-        await world.until_equal()
-        assert second.log.cuts == [same]
-        assert second.statistics.cut_bytes == 0
-        assert second.log.outline() == first.log.outline()
-        assert not second.failures
-
-    in_world(story)
-
-
 def test_a_slave_that_is_too_old_begins_anew() -> None:
     async def story(world: World) -> None:
         master = world.replicas[0]
@@ -679,25 +652,6 @@ def test_what_rots_at_a_slave_before_it_is_folded_is_repaired_from_the_master() 
         await world.until_equal()
         assert slave.log.mended == [position]
         assert not slave.failures
-
-    in_world(story)
-
-
-@pytest.mark.parametrize("kind", [CorruptDataError, StatusError, ValueError])
-def test_a_slave_that_cannot_fold_a_good_record_says_so_and_ends(kind: type[Exception]) -> None:
-    async def story(world: World) -> None:
-        master = await world.begin()
-        slave = world.replicas[1]
-
-        def does_not_fit(position: int) -> None:
-            if position > 0:
-                raise StatusError(1, "no more queues") if kind is StatusError else kind("it does not fit")
-
-        slave.log.confirm = does_not_fit  # type: ignore[method-assign]
-        master.write(1)
-        await world.until(lambda: bool(slave.failures))
-        assert isinstance(slave.failures[0], kind)
-        assert not slave.log.mended
 
     in_world(story)
 

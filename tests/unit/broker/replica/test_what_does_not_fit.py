@@ -1,0 +1,71 @@
+"""What a follower has, or is sent, that does not fit: an epoch of its own, or a record that it cannot fold."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from services.common.errors import CorruptDataError, StatusError
+from tests.harness.manual_clock import ManualClock, run_virtually
+from tests.unit.broker.replica.replicas import World
+
+
+def in_world(work: Callable[[World], Awaitable[None]]) -> None:
+    """Run a story of two replicas in virtual time, in a world of its own."""
+    clock = ManualClock()
+
+    async def story() -> None:
+        world = World(clock, 2)
+        try:
+            async with asyncio.timeout(3600):
+                await work(world)
+        finally:
+            await world.stop()
+
+    run_virtually(clock, story())
+
+
+def test_a_replica_that_led_without_writing_anything_follows_who_goes_on_with_the_epoch_before() -> None:
+    async def story(world: World) -> None:
+        first = await world.begin()
+        second = world.replicas[1]
+        first.write(5)
+        await world.until_equal()
+        same = first.log.end_position
+        world.link(1, 0).hold()
+        first.write(7)
+        await second.stop()
+        await first.stop()
+        second.lead(world.controller.elect(1))
+        await second.stop()
+        world.link(1, 0).release()
+        state = world.controller.elect(0)  # an operator's wish
+        first.lead(state)
+        first.write(3)
+        second.follow(0, state.epoch)
+        await world.until_equal()
+        assert second.log.cuts == [same]
+        assert second.statistics.cut_bytes == 0
+        assert second.log.outline() == first.log.outline()
+        assert not second.failures
+
+    in_world(story)
+
+
+@pytest.mark.parametrize("kind", [CorruptDataError, StatusError, ValueError])
+def test_a_slave_that_cannot_fold_a_good_record_says_so_and_ends(kind: type[Exception]) -> None:
+    async def story(world: World) -> None:
+        master = await world.begin()
+        slave = world.replicas[1]
+
+        def does_not_fit(position: int) -> None:
+            if position > 0:
+                raise StatusError(1, "no more queues") if kind is StatusError else kind("it does not fit")
+
+        slave.log.confirm = does_not_fit  # type: ignore[method-assign]
+        master.write(1)
+        await world.until(lambda: bool(slave.failures))
+        assert isinstance(slave.failures[0], kind)
+        assert not slave.log.mended
+
+    in_world(story)
