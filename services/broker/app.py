@@ -529,9 +529,6 @@ class BrokerApp:
     def _redelivered(self) -> int:
         return self._redelivered_before + (0 if self._leading is None else self._leading.reviver.redelivered)
 
-    async def _save(self) -> None:
-        await self._mastership().save()
-
     def _fail(self, error: Exception) -> None:
         if not self.failure.done():
             self.failure.set_result(error)

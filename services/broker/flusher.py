@@ -247,7 +247,15 @@ class Flusher:
 async def _wait(queue: _Waiting, position: int) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     queue.append((position, future))
-    await future
+    try:
+        await future
+    except asyncio.CancelledError:
+        # Who has gone is let go here, too: while the replicas come no further, callers go and try again for long.
+        while queue and queue[-1][1].done():
+            queue.pop()
+        while queue and queue[0][1].done():
+            queue.popleft()
+        raise
 
 
 def _let_go(queue: _Waiting, position: int) -> None:

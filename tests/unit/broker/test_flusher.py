@@ -56,6 +56,18 @@ async def test_a_waiter_is_let_go_only_after_the_sync() -> None:
     await each.flusher.stop()
 
 
+async def test_who_no_longer_waits_is_forgotten_before_anything_goes_on() -> None:
+    each = Flushing()
+    waiting = [each.waiter() for _ in range(4)]
+    await turns()
+    for index in (0, 3, 2):
+        waiting[index].cancel()
+        await turns()
+    assert len(each.flusher._waiting) == 1
+    await each.flusher.sync()
+    await waiting[1]
+
+
 async def test_those_who_come_while_the_device_is_busy_share_the_next_sync() -> None:
     each = Flushing()
     each.flusher.start()

@@ -351,7 +351,7 @@ async def test_a_power_loss_at_any_moment_takes_no_send_that_was_answered(seed: 
             await broker.put(body)
             sent.append(body)
             if dice.random() < 0.3:
-                await broker.app._save()
+                await broker.app._mastership().save()
         offset = 0
         while True:
             bodies, offset = await broker.pull(offset)
@@ -411,7 +411,7 @@ async def test_a_consume_queue_that_could_not_be_synced_is_not_trusted_later() -
             await broker.put(b"%d" % number)
         disk.fail_syncs(1, of=lambda path: path.suffix == ".queue")
         with pytest.raises(OSError, match="Input/output"):
-            await broker.app._save()
+            await broker.app._mastership().save()
         assert isinstance(await broker.app.failure, OSError)
         disk.crash("process")
         await end_dead(broker)
@@ -450,7 +450,7 @@ async def test_a_queue_whose_file_is_too_short_stands_still_and_others_go_on() -
     async with running(disk, options) as broker:
         await broker.put(b"1", queue_id=0)
         await broker.put(b"2", queue_id=1)
-        await broker.app._save()
+        await broker.app._mastership().save()
         disk.open(FOLDER / "consumequeue" / "t" / "0" / f"{0:020d}.queue").truncate(0)
         assert len(await broker.pop()) == 1
         assert len(broker.app.core.popping.damaged) == 1
@@ -477,7 +477,7 @@ async def test_a_damaged_consume_queue_does_not_end_the_broker_when_retention_me
     async with running(disk, options) as broker:
         await broker.put(b"1")
         assert len(await broker.pop()) == 1
-        await broker.app._save()
+        await broker.app._mastership().save()
         for path in disk.files():
             if names.REVIVE_PREFIX in str(path):
                 disk.open(path).truncate(0)
