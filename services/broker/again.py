@@ -1,11 +1,12 @@
 """Finds messages that an earlier try of a send has stored already, when nobody could tell whether it had.
 
 A proxy that lost its answer (its broker died, or was deposed) tries once more at the group's master. The message ids at
-the end of the queue tell what is there: those of the last minute, and of the last 4096 messages at the most.
+the end of the queue tell what is there: those of the last minute, and of the last 4096 messages at the most. They are
+kept while such tries come.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -21,7 +22,16 @@ from services.common.put import MessageRun
 _ENTRIES_MAX = 4096
 _AGE_MS_MAX = 60_000
 _READ_AT_ONCE = 256
+_KEPT_MS = 60_000
+"""For so long after the last look what was read is kept: tries come in the moments after a failover, then no more."""
 _QUEUES_MAX = 256
+
+
+class Timer(Protocol):
+    """What is to be done later."""
+
+    def cancel(self) -> None:
+        """Do it not."""
 
 
 class Stored(NamedTuple):
@@ -53,12 +63,22 @@ class AgainFinder:
     Args:
         store: the messages.
         clock: how old they are.
+        later: has something done after so many seconds.
     """
 
-    def __init__(self, store: MessageStore, clock: Clock) -> None:
+    def __init__(self, store: MessageStore, clock: Clock, later: Callable[[float, Callable[[], None]], Timer]) -> None:
         self._store = store
         self._clock = clock
+        self._later = later
         self._queues: dict[tuple[str, int], _Known] = {}
+        self._looked_at_ms = 0
+        self._timer: Timer | None = None
+
+    def end(self) -> None:
+        """Nobody looks any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def find(self, run: MessageRun) -> list[Stored | None]:
         """Which messages of a run are there; None for those that are not.
@@ -66,6 +86,9 @@ class AgainFinder:
         Raises:
             CorruptDataError: the end of the queue, or what it leads to, is damaged: it can't be told.
         """
+        self._looked_at_ms = self._clock.steady_ms()
+        if self._timer is None:
+            self._timer = self._later(_KEPT_MS / 1000, self._forget)
         ids = [_message_id(properties) for properties in run.system_properties]
         found = [self._in_queue(run.topic, run.queue_id, run.topic, each) for each in ids]
         if run.due_ms and None in found:
@@ -75,6 +98,14 @@ class AgainFinder:
                 for stored, each in zip(found, ids, strict=True)
             ]
         return found
+
+    def _forget(self) -> None:
+        rest_ms = self._looked_at_ms + _KEPT_MS - self._clock.steady_ms()
+        if rest_ms > 0:
+            self._timer = self._later(rest_ms / 1000, self._forget)
+            return
+        self._timer = None
+        self._queues.clear()
 
     def _in_queue(self, queue_topic: str, queue_id: int, topic: str, message_id: str) -> Stored | None:
         if not message_id:

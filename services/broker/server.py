@@ -80,7 +80,7 @@ class BrokerServer:
         self._timer = timer
         self._repair = repair
         self._has_enough_replicas = has_enough_replicas
-        self._again = AgainFinder(core.store, clock)
+        self._again = AgainFinder(core.store, clock, _call_later)
         self._ended = False
         self._pulls_waiting: dict[tuple[str, int], list[asyncio.Event]] = defaultdict(list)
         self.service = Service()
@@ -109,6 +109,7 @@ class BrokerServer:
     def end(self) -> None:
         """This broker leads no more: let the pulls go that wait."""
         self._ended = True
+        self._again.end()
         for waiting in self._pulls_waiting.values():
             for event in waiting:
                 event.set()
@@ -464,7 +465,7 @@ def _without(run: MessageRun, stored: _Found) -> MessageRun:
     )
 
 
-def _call_later(delay_s: float, action: Callable[[], None]) -> object:
+def _call_later(delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
     return asyncio.get_running_loop().call_later(delay_s, action)
 
 

@@ -1,6 +1,7 @@
 """What an earlier try of a send has stored is found, wherever the queue's end is kept."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,28 @@ from tests.harness.memory_disk import MemoryDisk
 TOPIC = "topic"
 COUNT = 50
 OPTIONS = LogOptions(segment_bytes=4096, queue_entries_per_file=16, queue_entries_in_memory=4)
+
+
+class Later:
+    """What is to be done later, at most one thing."""
+
+    def __init__(self) -> None:
+        self.delay_s = 0.0
+        self.action: Callable[[], None] | None = None
+
+    def __call__(self, delay_s: float, action: Callable[[], None]) -> "Later":
+        assert self.action is None
+        self.delay_s, self.action = delay_s, action
+        return self
+
+    def cancel(self) -> None:
+        self.action = None
+
+    def come(self, clock: ManualClock) -> None:
+        assert self.action is not None
+        clock.advance(self.delay_s * 1000)
+        action, self.action = self.action, None
+        action()
 
 
 def run_of(*numbers: int, again: bool = False) -> MessageRun:
@@ -38,11 +61,29 @@ async def test_all_are_found_whether_they_are_in_files_or_in_memory(saved: int) 
             for file in files:
                 await file.sync()
                 file.close()
-    finder = AgainFinder(store, clock)
+    finder = AgainFinder(store, clock, Later())
     found = finder.find(run_of(*range(COUNT + 1), again=True))
     assert [each and each.queue_offset for each in found] == [*range(COUNT), None]
     store.put_runs([run_of(COUNT)])  # not confirmed
     assert [each and each.queue_offset for each in finder.find(run_of(COUNT, again=True))] == [COUNT]
+
+
+async def test_what_was_read_is_kept_for_a_minute_after_the_last_look() -> None:
+    store, *_ = await saved_store()
+    clock, later = ManualClock(), Later()
+    finder = AgainFinder(store, clock, later)
+    finder.find(run_of(1, again=True))
+    clock.advance(59_000)
+    finder.find(run_of(2, again=True))
+    kept = finder._queues[TOPIC, 0]
+    later.delay_s -= 59
+    later.come(clock)
+    assert finder._queues == {(TOPIC, 0): kept}
+    later.come(clock)
+    assert (finder._queues, later.action) == ({}, None)
+    assert [each and each.queue_offset for each in finder.find(run_of(1, again=True))] == [1]
+    finder.end()
+    assert later.action is None
 
 
 async def saved_store() -> tuple[MessageStore, MemoryDisk, Path, Path]:
@@ -67,7 +108,7 @@ async def test_a_rotten_entry_is_told_of_wherever_it_leads(bit: int) -> None:
     store, disk, path, _ = await saved_store()
     disk.flip_bit(path, bit)
     with pytest.raises(CorruptDataError):
-        AgainFinder(store, ManualClock()).find(run_of(1, again=True))
+        AgainFinder(store, ManualClock(), Later()).find(run_of(1, again=True))
 
 
 async def test_an_entry_that_leads_to_the_record_of_another_queue_is_told_of() -> None:
@@ -75,4 +116,4 @@ async def test_an_entry_that_leads_to_the_record_of_another_queue_is_told_of() -
     entry = disk.files()[other][3 * ENTRY_BYTES : 4 * ENTRY_BYTES]
     disk.open(path).write(3 * ENTRY_BYTES, [entry])
     with pytest.raises(CorruptDataError, match="leads to the record"):
-        AgainFinder(store, ManualClock()).find(run_of(1, again=True))
+        AgainFinder(store, ManualClock(), Later()).find(run_of(1, again=True))
