@@ -89,18 +89,6 @@ class BrokerCore:
             self.store, disk, folder / "timer", options, clock, lambda topic: self._topic_ids.get(topic), on_fired
         )
 
-    def recover(self, checkpoint: Checkpoint) -> None:
-        """Bring store and pop state to where the log ends, once it was found whole or cut.
-
-        Raises:
-            CorruptDataError: acknowledged data is damaged; the broker must not start.
-        """
-        log = self.store.log
-        log.check_contiguous(checkpoint.store.synced_position)
-        for found in log.scan(self.begin(checkpoint), checkpoint.store.synced_position):
-            self.fold(found)
-        self.finish()
-
     def begin(self, checkpoint: Checkpoint) -> int:
         """Load what a checkpoint covers; from where on the log's records are to be folded, which may be before it.
 

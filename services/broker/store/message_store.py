@@ -7,7 +7,7 @@ gets a message that a power loss could take back). Making it durable is the call
 
 import errno
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -310,28 +310,12 @@ class MessageStore:
         return StoreCheckpoint(self.confirmed_position, self.log.synced_position, self.epoch, queues), files
 
     def must_remake_queues(self, checkpoint: StoreCheckpoint) -> bool:
-        """Whether `recover` will make all queues again, because files are missing or short; nothing is changed."""
+        """Whether `begin` will have all queues made again, because files are missing or short; nothing is changed."""
         return checkpoint.remade or not all(
             self.ensure_queue((topic, queue_id)).has_files_for(min_offset, max_offset)
             for topic, queues in (checkpoint.queues or {}).items()
             for queue_id, (min_offset, max_offset) in queues.items()
         )
-
-    def recover(self, checkpoint: StoreCheckpoint) -> Iterator[StoredRecord]:
-        """Load what a checkpoint covers, then read on to the log's end; gives each record that is newer than it.
-
-        The records given are in their queues already. A torn tail is cut off. Used up to its end before all else.
-
-        Raises:
-            CorruptDataError: see `CommitLog.scan`; the store can't be used.
-        """
-        self.log.check_contiguous(checkpoint.synced_position)
-        for found in self.log.scan(self.begin(checkpoint), checkpoint.synced_position):
-            self.take_up(found)
-            if found.position >= checkpoint.position:
-                yield found
-        self.loaded(checkpoint)
-        self.finish()
 
     def begin(self, checkpoint: StoreCheckpoint) -> int:
         """Load what a checkpoint covers; from where on the records are to be taken up, which may be before it."""

@@ -67,7 +67,15 @@ class World:
     def recover(self, checkpoint: StoreCheckpoint) -> list[int]:
         """A new process: positions of the records that the checkpoint does not cover."""
         self.open()
-        return [found.position for found in self.store.recover(checkpoint)]
+        store, newer = self.store, []
+        store.log.check_contiguous(checkpoint.synced_position)
+        for found in store.log.scan(store.begin(checkpoint), checkpoint.synced_position):
+            store.take_up(found)
+            if found.position >= checkpoint.position:
+                newer.append(found.position)
+        store.loaded(checkpoint)
+        store.finish()
+        return newer
 
     def contents(self) -> dict[tuple[str, int], tuple[int, int, list[tuple[int, bytes]]]]:
         """All that can be read."""

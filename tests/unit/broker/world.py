@@ -92,7 +92,7 @@ class World:
         self.start()
 
     def start(self) -> None:
-        """Recover from what the disk holds, as `BrokerApp.start` does."""
+        """Recover from what the disk holds, as a replica does that is alone and leads."""
         self.core = BrokerCore(
             self.options,
             self.disk,
@@ -108,7 +108,11 @@ class World:
             checkpoint = Checkpoint(store=StoreCheckpoint(synced_position=self.core.store.log.end_position))
         else:
             checkpoint = checkpoint_file.decode(self.saved)
-        self.core.recover(checkpoint)
+        log = self.core.store.log
+        log.check_contiguous(checkpoint.store.synced_position)
+        for found in log.scan(self.core.begin(checkpoint), checkpoint.store.synced_position):
+            self.core.fold(found)
+        self.core.finish()
         self.flush()
         self.save()
         self.core.settle()
