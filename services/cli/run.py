@@ -89,12 +89,12 @@ async def _live(make: Callable[[], Process], drain_s_max: float) -> int:
 
 
 async def _drain(process: Process, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await process.stop()
-    except TimeoutError:
+    stopping = asyncio.create_task(process.stop())
+    await asyncio.wait([stopping], timeout=seconds)
+    if not stopping.done():  # it is not cancelled: it may wait for a device that does not answer
         _logger.error("could not drain in time, ending at once", seconds=seconds)
         _end_at_once()
+    await stopping
 
 
 class _Ending:

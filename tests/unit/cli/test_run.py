@@ -6,6 +6,8 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NoReturn
 
 import pytest
 import structlog
@@ -116,6 +118,30 @@ def test_a_drain_that_lasts_too_long_is_cut_short(
 ) -> None:
     monkeypatch.setattr(run_module, "_DRAIN_S_MAX", 0.01)
     process = FakeProcess(start=ask_to_end, stop=lambda: asyncio.Event().wait())
+    with pytest.raises(EndedAtOnceError):
+        run(lambda: process, LogOptions())
+    assert "could not drain in time" in capsys.readouterr().err
+
+
+def test_a_drain_that_takes_no_cancellation_is_cut_short(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A device that does not answer is waited for by whoever has begun to sync."""
+    goes_on = True
+
+    async def stop() -> None:
+        while goes_on:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.05)
+
+    def end_at_once() -> NoReturn:
+        nonlocal goes_on
+        goes_on = False  # for the test's own loop
+        raise EndedAtOnceError
+
+    monkeypatch.setattr(run_module, "_DRAIN_S_MAX", 0.01)
+    monkeypatch.setattr(run_module, "_end_at_once", end_at_once)
+    process = FakeProcess(start=ask_to_end, stop=stop)
     with pytest.raises(EndedAtOnceError):
         run(lambda: process, LogOptions())
     assert "could not drain in time" in capsys.readouterr().err
