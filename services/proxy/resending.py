@@ -70,9 +70,8 @@ class Send:
         """What its client is told when it could not be stored."""
         failure = self.failure
         if failure is None:
-            if self.place is None:
-                return StatusError(Code.HA_NOT_AVAILABLE, "no broker has a master now; try again")
-            failure = StatusError(Code.HA_NOT_AVAILABLE, f"the broker {self.place[0]} is not there now; try again")
+            away = "no broker has a master" if self.place is None else f"the broker {self.place[0]} is not there"
+            failure = StatusError(Code.HA_NOT_AVAILABLE, f"{away} now; try again")
         if isinstance(failure, RpcError):
             failure = of_rpc_error(failure, "the broker" if self.place is None else f"the broker {self.place[0]}")
         if not self.tries.in_doubt or failure.code == Code.PROXY_TIMEOUT:
