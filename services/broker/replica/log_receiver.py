@@ -211,7 +211,11 @@ class LogReceiver:
                     at=position,
                     dropped=log.end_position - position,
                 )
-            await _to_its_end(log.cut(position))
+            try:
+                await _to_its_end(log.cut(position))
+            except CorruptDataError as error:
+                self._slave.on_failure(error)  # what was folded can't be made anew; the next process has it mended
+                raise
         if log.end_position != position:
             raise LinkError(f"the log ends at {log.end_position}, not at {position}")
         self._is_busy = False

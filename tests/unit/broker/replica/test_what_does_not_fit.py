@@ -52,6 +52,23 @@ def test_a_replica_that_led_without_writing_anything_follows_who_goes_on_with_th
     in_world(story)
 
 
+def test_a_slave_that_cannot_make_anew_what_was_folded_says_so_and_ends() -> None:
+    async def story(world: World) -> None:
+        master, slave = world.replicas
+        slave.log.epochs.begin(1, 0)
+        slave.log.write(5)
+        master.lead(world.controller.elect(0))
+
+        async def cut(position: int) -> None:
+            raise CorruptDataError("a check point is damaged")
+
+        slave.log.cut = cut  # type: ignore[method-assign]
+        slave.follow(0, 2)
+        await world.until(lambda: bool(slave.failures))
+
+    in_world(story)
+
+
 @pytest.mark.parametrize("kind", [CorruptDataError, StatusError, ValueError])
 def test_a_slave_that_cannot_fold_a_good_record_says_so_and_ends(kind: type[Exception]) -> None:
     async def story(world: World) -> None:
