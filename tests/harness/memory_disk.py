@@ -152,15 +152,18 @@ class _NameChange:
     made: Path | None
     removed: Path | None
     inode: _Inode
+    folders: frozenset[str] = frozenset()
+    """Those whose entries it changes."""
+
+    def __post_init__(self) -> None:
+        changed = (str(path.parent) for path in (self.made, self.removed) if path is not None)
+        object.__setattr__(self, "folders", frozenset(changed))
 
     def carry_out(self, names: dict[Path, _Inode]) -> None:
         if self.removed is not None and names.get(self.removed) is self.inode:
             del names[self.removed]
         if self.made is not None:
             names[self.made] = self.inode
-
-    def concerns(self, folder: Path) -> bool:
-        return any(path is not None and path.parent == folder for path in (self.made, self.removed))
 
 
 Fate = Literal["kept", "torn", "lost"]
@@ -198,6 +201,8 @@ class MemoryDisk:
         self._synced_names: dict[Path, _Inode] = {}
         self._name_changes: list[_NameChange] = []
         self._folders: set[Path] = set()
+        self._used_bytes_most = 0
+        """No more is used than this, which costs less to know."""
         self._life = 0
         self._failing_writes = 0
         self._failing_syncs = 0
@@ -243,8 +248,9 @@ class MemoryDisk:
         await self._syncs_go_on.wait()
         self.check_life(life)
         left = []
+        folder = str(path)
         for change in self._name_changes[:count]:
-            if change.concerns(path):
+            if folder in change.folders:
                 change.carry_out(self._synced_names)
             else:
                 left.append(change)
@@ -334,15 +340,25 @@ class MemoryDisk:
 
     def take_space(self, inode: _Inode, offset: int, data: bytes) -> tuple[bytes, OSError | None]:
         """How much of a write is carried out, and the error it ends with."""
+        growth = max(0, offset + len(data) - len(inode.written))
+        self._used_bytes_most += growth
         if self._failing_writes > 0:
             self._failing_writes -= 1
             return data[: self._random.randrange(len(data) + 1)], OSError(errno.EIO, os.strerror(errno.EIO))
-        free = self._capacity_bytes - self.used_bytes
+        if self._used_bytes_most <= self._capacity_bytes:
+            return data, None
+        used_bytes = self.used_bytes
+        free = self._capacity_bytes - used_bytes
         room = max(0, len(inode.written) - offset) + free
+        self._used_bytes_most = used_bytes + growth
         if len(data) > room:
             # As far as it goes, or less: what the system wrote before it noticed.
             return data[: self._random.randint(0, max(0, room))], OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return data, None
+
+    def lengthen(self, inode: _Inode, size: int) -> None:
+        """A file is going to be so long, if it is not longer."""
+        self._used_bytes_most += max(0, size - len(inode.written))
 
     async def sync_inode(self, path: Path, inode: _Inode, life: int) -> None:
         """What `MemoryFile.sync` does."""
@@ -398,6 +414,7 @@ class MemoryFile:
 
     def truncate(self, size: int) -> None:
         self._check()
+        self._disk.lengthen(self._inode, size)
         self._inode.change(_Truncate(size))
 
     def close(self) -> None:

@@ -49,6 +49,40 @@ class SimTask(asyncio.Task[Result]):
         return self is other
 
 
+class _Step(asyncio.Handle):
+    """A callback of the loop; made without what the library's own asks of a debugging loop: there are millions."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Any, args: Any, loop: "SimLoop", context: contextvars.Context | None) -> None:
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._loop = loop
+        self._source_traceback = None
+        self._repr = None
+        self._context = contextvars.copy_context() if context is None else context
+
+
+class _TimedStep(asyncio.TimerHandle):
+    """A callback that is due later; see `_Step`."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, when: float, callback: Any, args: Any, loop: "SimLoop", context: contextvars.Context | None
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._loop = loop
+        self._source_traceback = None
+        self._repr = None
+        self._context = contextvars.copy_context() if context is None else context
+        self._when = when
+        self._scheduled = True
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """Runs callbacks in the order in which they are due; time passes only while nobody has anything to do.
 
@@ -96,14 +130,16 @@ class SimLoop(asyncio.BaseEventLoop):
         """There is no thread that would have to be woken."""
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
-        if self._over:
-            return asyncio.Handle(callback, args, self, context)
-        return super().call_soon(callback, *args, context=context)
+        step = _Step(callback, args, self, context)
+        if not self._over:
+            self._ready.append(step)  # type: ignore[attr-defined]
+        return step
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
-        if self._over:
-            return asyncio.TimerHandle(when, callback, args, self, context)
-        return super().call_at(when, callback, *args, context=context)
+        step = _TimedStep(when, callback, args, self, context)
+        if not self._over:
+            heapq.heappush(self._scheduled, (when, step))  # type: ignore[attr-defined]
+        return step
 
     def _run_once(self) -> None:
         ready = self._ready  # type: ignore[attr-defined]
@@ -126,29 +162,34 @@ class SimLoop(asyncio.BaseEventLoop):
                 if process is not None and not process.alive:
                     continue
             self._now_s += _STEP_COST_S
-            handle._run()
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as the library's loop does
+                self.call_exception_handler({"message": "a callback failed", "exception": error, "handle": handle})
         self._take_due()
         if self.steps > self._steps_max:
             raise StuckError(f"{self.steps} steps and no end; {self._stuck()}")
 
     def _let_time_pass(self) -> None:
         scheduled = self._scheduled  # type: ignore[attr-defined]
-        while scheduled and scheduled[0]._cancelled:
+        while scheduled and scheduled[0][1]._cancelled:
             self._drop_timer()
         if not scheduled:
             raise StuckError(f"nothing is scheduled any more; {self._stuck()}")
-        self._now_s = max(self._now_s, scheduled[0]._when)
+        self._now_s = max(self._now_s, scheduled[0][0])
         self._take_due()
 
     def _take_due(self) -> None:
         scheduled = self._scheduled  # type: ignore[attr-defined]
-        while scheduled and scheduled[0]._when <= self._now_s:
+        while scheduled and scheduled[0][0] <= self._now_s:
             handle = self._drop_timer()
             if not handle._cancelled:
                 self._ready.append(handle)  # type: ignore[attr-defined]
 
     def _drop_timer(self) -> Any:
-        handle = heapq.heappop(self._scheduled)  # type: ignore[attr-defined]
+        _, handle = heapq.heappop(self._scheduled)  # type: ignore[attr-defined]
         handle._scheduled = False
         if handle._cancelled:
             self._timer_cancelled_count -= 1
