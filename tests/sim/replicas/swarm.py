@@ -46,6 +46,9 @@ FAULTS = {
 """Fault -> how often it comes where it is on, against the others."""
 
 
+_OFTEN_MS_MIN = 50
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSwarm(Swarm):
     """One seed's draw.
@@ -139,6 +142,14 @@ def _options(
     values = options.model_dump()
     values["broker"]["replication"].update(replication)
     values["broker"]["flush"] = flush
+    for settings_of, name in (
+        (values["broker"], "flush_interval_ms"),
+        (values["broker"], "checkpoint_interval_ms"),
+        (values["broker"]["timer"], "flush_interval_ms"),
+        (values["broker"]["timer"], "clean_interval_ms"),
+    ):
+        # The simulator of one server has shorter ones; here they would take half of the time of a run.
+        settings_of[name] = max(settings_of[name], _OFTEN_MS_MIN)
     if values["broker"]["timer"]["slots"] > 1000:
         values["broker"]["timer"].update(slots=64, roll_window_ms=8000)
     values["broker"].update(settings)
