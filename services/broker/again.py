@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from services.broker.store.consume_queue import Entry
-from services.broker.store.message_store import MessageStore
+from services.broker.store.consume_queue import ConsumeQueue, Entry
+from services.broker.store.message_store import MessageStore, check_place
 from services.broker.store.record import StoredRecord
 from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_timer
 from services.common.clock import Clock
+from services.common.errors import CorruptDataError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from services.common.put import MessageRun
 
@@ -63,7 +64,7 @@ class AgainFinder:
         """Which messages of a run are there; None for those that are not.
 
         Raises:
-            CorruptDataError: the end of the queue is damaged.
+            CorruptDataError: the end of the queue, or what it leads to, is damaged: it can't be told.
         """
         ids = [_message_id(properties) for properties in run.system_properties]
         found = [self._in_queue(run.topic, run.queue_id, run.topic, each) for each in ids]
@@ -92,9 +93,16 @@ class AgainFinder:
     def _read(self, topic: str, queue_id: int, known: _Known) -> None:
         """Read from the queue's end back to what is known, or too old."""
         since_ms = self._clock.wall_ms() - _AGE_MS_MAX
-        for entries in self._entries_backwards(topic, queue_id, known.end_offset):
-            records = self._store.read_many(entries)
-            for found in records:
+        queue = self._store.queue(topic, queue_id)
+        if queue is None:
+            return
+        for offset, entries in self._entries_backwards(queue, known.end_offset):
+            try:
+                records = self._store.read_many(entries)
+            except ValueError as error:
+                raise CorruptDataError(f"an entry of {topic}/{queue_id} leads out of the log: {error}") from error
+            for index, found in enumerate(records):
+                check_place(queue, offset + index, found)
                 name = decode_delay(found.origin).topic if topic == TIMER_TOPIC else topic
                 message_id = _message_id(found.system_properties)
                 known.messages[name, message_id] = Stored(
@@ -103,14 +111,13 @@ class AgainFinder:
             if records[0].store_time_ms < since_ms:
                 return
 
-    def _entries_backwards(self, topic: str, queue_id: int, from_offset: int) -> Iterator[list[Entry]]:
-        """Entries from the end on, also of what is not confirmed yet, in pieces that are each in their order."""
-        queue = self._store.queue(topic, queue_id)
-        if queue is None:
-            return
+    def _entries_backwards(self, queue: ConsumeQueue, from_offset: int) -> Iterator[tuple[int, list[Entry]]]:
+        """Entries from the end on, also of what is not confirmed yet, in pieces that are each in their order, with the
+        offset at which each piece begins.
+        """
         unconfirmed = self._store.unconfirmed_entries(queue)
         if unconfirmed:
-            yield unconfirmed
+            yield queue.max_offset, unconfirmed
         end = queue.max_offset
         while end > max(from_offset, queue.min_offset):
             begin = max(from_offset, queue.min_offset, end - _READ_AT_ONCE)
@@ -119,7 +126,7 @@ class AgainFinder:
                 more = queue.read(begin + len(entries), end - begin - len(entries))
                 assert more, "between its ends a queue has no gap"
                 entries += more
-            yield entries
+            yield begin, entries
             end = begin
 
 

@@ -256,7 +256,8 @@ class BrokerApp:
         """
         began_s = self._clock.monotonic()
         self._group = replica_files.load_group(self._disk, self._folder)
-        alone = set(self._group.sync_state_set) <= {self._options.replica}
+        # Not by the sync-state set: it may have grown at this replica's wish, and the answer never came.
+        alone = {replica.number for replica in self._group.replicas} <= {self._options.replica}
         self.checkpoints.load()
         await self.files.start(alone=alone, repair=self._repair)
         self.identity = await replica_files.identity(self._disk, self._folder, self._random)
@@ -381,10 +382,11 @@ class BrokerApp:
         leading = self._leading
         if group.master == self._options.replica and group.epoch > 0:
             if leading is not None and leading.epoch == group.epoch:
+                await self._keep(group)  # first: a replica that may be asked into the set is known at the next start
                 leading.decided(group)
             else:
                 await self._lead(group)
-            await self._keep(group)
+                await self._keep(group)
             return
         await self._keep(group)
         if leading is not None:

@@ -296,6 +296,14 @@ class BrokerCore:
         if new_groups:
             self._tell_again(self.interests.of_groups(new_groups))
 
+    def damage_mended(self) -> None:
+        """Records were mended at which queues or delayed messages stood still: these are tried again, and told of."""
+        self.timer.state.damage_mended()
+        topics = {queue.topic for queue in self.popping.damaged}
+        self.popping.damaged.clear()
+        for topic in topics:
+            self._tell_again(self.interests.of_topic(topic))
+
     def _tell_again(self, interests: Iterable[Interest]) -> None:
         """Tell how many messages wait, also of those that were told of when they arrived."""
         for interest in interests:

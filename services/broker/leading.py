@@ -133,7 +133,8 @@ class Leading:
             statistics,
             lambda: disk_watch.is_full(core.store.log.end_position),
             self.reviver.due_changed,
-            TimerServer(core.timer, core.store, self.flusher, view, options.name, clock, timer_statistics),
+            TimerServer(core.timer, core.store, self.flusher, view, options.name, clock, timer_statistics, repair),
+            repair,
             self._has_enough_replicas if options.replication.min_in_sync_replicas > 1 else None,
         )
 
@@ -212,7 +213,8 @@ class Leading:
         await self.replication.stop()
         await self.flusher.abandon()
         self.core.store.on_append = None
-        self.flusher.depose(leads_no_more(self._options.name))
+        self.core.store.ended = leads_no_more(self._options.name)
+        self.flusher.depose(self.core.store.ended)
 
     async def _end_tasks(self) -> None:
         await self._pause()
@@ -316,12 +318,14 @@ class Leading:
 
     async def _mend(self) -> None:
         """Have damaged records that calls have met mended by another replica, and give them out then (S7)."""
-        damaged = self.core.store.log.damaged
-        mended = [position for position in sorted(damaged) if await self._repair(position)]
-        damaged.clear()
+        log = self.core.store.log
+        mended = {position for position in sorted(log.damaged) if await self._repair(position)}
+        left = {each for each in log.damaged - mended if log.start_position <= each < log.end_position}
+        log.damaged.intersection_update(left)  # tried again: who could help may have been away
         if mended:
-            self.core.popping.damaged.clear()  # what is damaged still is met again
+            self.core.damage_mended()
             self._damage_told.clear()
+            self.timer.arrived()
 
     async def _delete_expired_often(self) -> None:
         while True:

@@ -182,6 +182,7 @@ class ReplicaStore:
             self._epochs_unsaved = True
         await self._save_epochs()
         self.core.store.epoch = epoch
+        self.core.store.ended = None
         if not self.core.is_finished:
             self.core.finish()
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from services.broker.pop import delivery
 from services.broker.pop.check_point import OffsetCommit
 from services.broker.store.commit_log import WriterStoppedError
 from services.broker.store.consume_queue import ConsumeQueue, Entry
-from services.broker.store.message_store import disk_full
+from services.broker.store.message_store import disk_full, disk_refusal
 from services.broker.timer.timer_server import TimerServer
 from services.common.clock import Clock
 from services.common.errors import CorruptDataError, StatusError
@@ -34,6 +34,11 @@ Response = TypeVar("Response")
 _SCAN_ENTRIES = 4096
 _NO_INVISIBLE_DURATION = None
 _OK = int(Code.OK)
+_CANNOT_TELL = (
+    "an earlier try may have stored the messages, and for that damage it can't be told; none was stored by this one"
+)
+_Found = Sequence[Stored | None] | CorruptDataError
+"""What of a run is there already, or why that can't be told."""
 
 
 class BrokerServer:
@@ -48,6 +53,7 @@ class BrokerServer:
         disk_is_full: whether sends are to be refused.
         due_changed: told after each pop.
         timer: takes delayed messages.
+        repair: has a damaged record at a position of the log mended; whether it was.
         has_enough_replicas: whether sends may be taken; asked only if given.
     """
 
@@ -61,6 +67,7 @@ class BrokerServer:
         disk_is_full: Callable[[], bool],
         due_changed: Callable[[], None],
         timer: TimerServer,
+        repair: Callable[[int], Awaitable[bool]],
         has_enough_replicas: Callable[[], bool] | None = None,
     ) -> None:
         self._core = core
@@ -71,6 +78,7 @@ class BrokerServer:
         self._disk_is_full = disk_is_full
         self._due_changed = due_changed
         self._timer = timer
+        self._repair = repair
         self._has_enough_replicas = has_enough_replicas
         self._again = AgainFinder(core.store, clock)
         self._ended = False
@@ -148,8 +156,15 @@ class BrokerServer:
         return [PutResult(_OK, "", offset, appended.store_time_ms) for offset in appended.queue_offsets]
 
     async def _put_again(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
-        """Append of runs that were tried before what is not there yet."""
-        found = [self._again.find(run) if run.again else [None] * len(run.payloads) for run in runs]
+        """Append of runs that were tried before what is not there yet; those are refused of which it can't be told."""
+        found = self._find(runs)
+        tried: set[int] = set()
+        while any(isinstance(each, CorruptDataError) for each in found):
+            damaged = self._core.store.log.damaged - tried
+            tried |= damaged
+            if not await self._mended(damaged):
+                break
+            found = self._find(runs)  # all of it: other tries of them may have been stored meanwhile
         rests = [_without(run, stored) for run, stored in zip(runs, found, strict=True)]
         missing = [rest for rest in rests if rest.payloads]
         put = iter(await self._put_new(missing)) if missing else iter(())
@@ -157,11 +172,31 @@ class BrokerServer:
             await self._flusher.durable(self._core.store.log.end_position)
         results: list[PutResult] = []
         for run, stored, rest in zip(runs, found, rests, strict=True):
+            if isinstance(stored, CorruptDataError):
+                results.append(PutResult(int(Code.INTERNAL_ERROR), f"{stored}; {_CANNOT_TELL}"))
+                continue
             result = next(put) if rest.payloads else PutResult(_OK)
             if len(rest.payloads) < len(run.payloads) and result.code == _OK:
                 result = self._with_found(run, stored, result)
             results.append(result)
         return results
+
+    def _find(self, runs: Sequence[MessageRun]) -> list[_Found]:
+        """What of each run is there already, or why that can't be told."""
+        found: list[_Found] = []
+        for run in runs:
+            try:
+                found.append(self._again.find(run) if run.again else [None] * len(run.payloads))
+            except CorruptDataError as error:
+                found.append(error)
+        return found
+
+    async def _mended(self, damaged: Iterable[int]) -> bool:
+        """Have damaged records mended; whether any was."""
+        try:
+            return bool([position for position in sorted(damaged) if await self._repair(position)])
+        except OSError as error:
+            raise disk_refusal(error) from error
 
     def _with_found(self, run: MessageRun, stored: Sequence[Stored | None], result: PutResult) -> PutResult:
         """The answer for a run of which some was there already, given that for the rest."""
@@ -405,10 +440,10 @@ def _naming_damage(handler: UnaryHandler[Request, Response]) -> UnaryHandler[Req
     return answer
 
 
-def _without(run: MessageRun, stored: Sequence[Stored | None]) -> MessageRun:
-    """What of a run is not stored."""
-    left = [index for index, each in enumerate(stored) if each is None]
-    if len(left) == len(stored):
+def _without(run: MessageRun, stored: _Found) -> MessageRun:
+    """What of a run is to be stored: all that is not yet, or nothing if that can't be told."""
+    left = [] if isinstance(stored, CorruptDataError) else [index for index, each in enumerate(stored) if each is None]
+    if len(left) == len(run.payloads):
         return run
     return MessageRun(
         run.topic,

@@ -23,6 +23,11 @@ from services.proxy.limit_error import LimitError
 
 ANYWHERE: Final = ""
 """Where those wait who would go to any group."""
+HELD_CALLS_MAX: Final = 20_000
+"""Calls held at one time. Fixed: as many as may wait for one broker by default (`send.waiting_messages_max`), and
+who wants less held makes `failover.hold_ms` shorter."""
+HELD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of messages in held sends. Fixed for the same reason (`send.waiting_bytes_max`)."""
 PAUSE_FIRST_S: Final = 0.02
 PAUSE_LONGEST_S: Final = 0.1
 
@@ -90,9 +95,9 @@ class Gates:
             LimitError: TOO_MANY_REQUESTS.
         """
         if self.calls >= self._calls_max:
-            raise _full("failover.held_calls_max")
+            raise _full("held_calls_max")
         if size and self.bytes and self.bytes + size > self._bytes_max:
-            raise _full("failover.held_bytes_max")
+            raise _full("held_bytes_max")
         self.calls += 1
         self.bytes += size
 

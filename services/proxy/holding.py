@@ -6,7 +6,7 @@ from math import inf
 from services.common.clock import Clock
 from services.proxy.brokers import Brokers
 from services.proxy.failover_metrics import FailoverMetrics
-from services.proxy.gates import ANYWHERE, Gates
+from services.proxy.gates import ANYWHERE, HELD_BYTES_MAX, HELD_CALLS_MAX, Gates
 from services.proxy.options import FailoverOptions
 from services.proxy.tries import Fault
 
@@ -57,13 +57,13 @@ class Holding:
 
     Args:
         brokers: the broker groups there are.
-        options: how much is held, and for how long.
+        options: for how long calls are held.
         clock: the time.
         metrics: what is counted.
     """
 
     def __init__(self, brokers: Brokers, options: FailoverOptions, clock: Clock, metrics: FailoverMetrics) -> None:
-        self.gates = Gates(options.held_calls_max, options.held_bytes_max)
+        self.gates = Gates(HELD_CALLS_MAX, HELD_BYTES_MAX)
         self.hold_s = options.hold_ms / 1000
         self.clock = clock
         self.metrics = metrics

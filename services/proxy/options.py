@@ -85,14 +85,10 @@ class SendOptions(_Section):
 
 
 class FailoverOptions(_Section):
-    """What is held while a broker group has no master, or does not answer."""
+    """Calls that are held while a broker group has no master, or does not answer."""
 
     hold_ms: Annotated[int, Field(ge=0)] = 10_000
     """How long a call is held at the most, if its client waits that long; 0: not at all."""
-    held_calls_max: Positive = 20_000
-    """Calls held at one time; further ones get TOO_MANY_REQUESTS."""
-    held_bytes_max: Annotated[int, Field(ge=_MIB)] = 64 * _MIB
-    """Bytes of messages in held sends; further ones get TOO_MANY_REQUESTS."""
 
 
 class ReceiveOptions(_Section):

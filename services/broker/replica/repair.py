@@ -56,11 +56,13 @@ class Repairer:
         self._mending = asyncio.Lock()
 
     async def repair(self, position: int) -> bool:
-        """Have the record that begins at `position` mended, if it is damaged; whether it is good now.
+        """Have the record that begins at `position` mended, if it is damaged; whether it is held and good now.
 
         Raises:
             OSError: this replica's device refused.
         """
+        if not self._log.start_position <= position < self._log.end_position:
+            return False  # deleted since, or a damaged entry of a queue led there
         async with self._mending:
             if self._is_good(position):
                 return True

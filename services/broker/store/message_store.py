@@ -99,6 +99,8 @@ class MessageStore:
         self.log = CommitLog(disk, folder / "commitlog", options.segment_bytes) if log is None else log
         self.on_append: Callable[[], None] | None = None
         """Told of each write, if anybody wants to know."""
+        self.ended: StatusError | None = None
+        """Why nothing may be put in any more, once another replica leads: a call may still be under way here."""
         self.queues: dict[QueueName, ConsumeQueue] = {}
         self.epoch = 1
         self.confirmed_position = 0
@@ -108,8 +110,8 @@ class MessageStore:
         """Append records in their order, in one write.
 
         Raises:
-            StatusError: the disk is full, the device refused, the limit of queues is reached, or the log takes no more
-                writes; nothing was appended.
+            StatusError: the disk is full, the device refused, the limit of queues is reached, the log takes no more
+                writes, or another replica leads now; nothing was appended.
         """
         now_ms = self._clock.wall_ms()
         position = self.log.end_position
@@ -176,6 +178,8 @@ class MessageStore:
         pending: Sequence[_Pending],
         next_offsets: dict[ConsumeQueue, int],
     ) -> None:
+        if self.ended is not None:
+            raise self.ended
         try:
             self.log.append(lengths, buffers)
         except OSError as error:

@@ -125,6 +125,7 @@ class TimerFollowing:
         """The log is this broker's to write from now on; what is due is given out."""
         state = self._state
         state.should_running_dequeue = True
+        state.damage_mended()  # or it is met again as it is given out
         units = list(state.awaited.values())
         state.awaited.clear()
         state.await_units(units)

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from services.broker.options import TimerOptions
-from services.broker.store.consume_queue import Entry
 from services.broker.store.message_store import Appended, MessageStore
-from services.broker.store.record import HEADER_BYTES, Record, RecordKind, hash_tag, length_at
+from services.broker.store.record import HEADER_BYTES, Record, RecordKind, decode, hash_tag, length_at
 from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay
 from services.broker.timer.timer_state import SLOT_MS, TimerRequest, TimerState
 from services.common.clock import Clock
@@ -128,6 +127,7 @@ class TimerIntake:
         Raises:
             StatusError: PRECONDITION_FAILED: it is too late. MESSAGE_NOT_FOUND: there is no such message.
                 TOO_MANY_REQUESTS. UNSUPPORTED.
+            CorruptDataError: its first record is damaged, so it can't be told.
         """
         state = self._state
         if not self._options.recall:
@@ -157,11 +157,15 @@ class TimerIntake:
         log = self._store.log
         if root < log.start_position:
             return True
-        length = length_at(log.read(root, HEADER_BYTES), 0) if root < log.end_position else 0
-        try:
-            stored = self._store.read(Entry(root, length, 0))
-        except CorruptDataError:
+        if root >= log.end_position:
             return False
+        try:
+            stored = decode(log.read(root, length_at(log.read(root, HEADER_BYTES), 0)), 0, root)
+        except CorruptDataError:
+            if not self._stands_at(root):
+                return False
+            log.note_damage(root)
+            raise
         if stored.kind != RecordKind.TIMER:
             return False
         delay = decode_delay(stored.origin)
@@ -170,3 +174,11 @@ class TimerIntake:
             and self._is_alive(topic, delay.topic_id)
             and SystemProperties.FromString(stored.system_properties).message_id == message_id
         )
+
+    def _stands_at(self, position: int) -> bool:
+        """Whether a record of the timer queue begins there: after a power loss others may have been written over it."""
+        queue = self._store.queue(TIMER_TOPIC, TIMER_QUEUE)
+        if queue is None:
+            return False
+        entries = queue.read(queue.first_at_or_after(position), 1)
+        return bool(entries) and entries[0].position == position

@@ -242,7 +242,7 @@ class MessageTimer:
         state = self.state
         now_ms = self._clock.wall_ms()
         overdue = sum(unit.fire_ms <= now_ms for unit in state.due_heap)
-        return overdue + len(state.dequeue_get_queue) + len(state.dequeue_put_queue)
+        return overdue + len(state.stood_still) + len(state.dequeue_get_queue) + len(state.dequeue_put_queue)
 
     def dequeue_behind_ms(self) -> int:
         """By how much the oldest message that is due and has not fired is late."""

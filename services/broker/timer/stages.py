@@ -283,10 +283,12 @@ class TimerDequeueGetMessage:
         due = [state.dequeue_get_queue[index] for index in range(count)]
         for unit, stored in zip(due, self._read(due), strict=True):
             state.dequeue_get_queue.popleft()
-            if stored is not None:
-                delay = decode_delay(stored.origin)
-                if not self._leave_out(unit, stored, delay, unit.rolls):
-                    self._move(unit, stored, delay)
+            if stored is None:
+                state.stood_still.append(unit)
+                continue
+            delay = decode_delay(stored.origin)
+            if not self._leave_out(unit, stored, delay, unit.rolls):
+                self._move(unit, stored, delay)
         return count
 
     def let_go(self, units: Sequence[DueUnit]) -> None:

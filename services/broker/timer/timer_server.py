@@ -1,11 +1,12 @@
 """What proxies and operators ask of the timer: taking delayed messages, recalling them, looking at them."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from services.broker.flusher import Flusher
 from services.broker.store.commit_log import WriterStoppedError
-from services.broker.store.message_store import MessageStore
+from services.broker.store.message_store import MessageStore, disk_refusal
 from services.broker.store.record import Record
 from services.broker.timer import overview
 from services.broker.timer.delay import Delay
@@ -14,7 +15,7 @@ from services.broker.timer.timer_metrics import TimerStatistics
 from services.common import recall_handle
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
-from services.common.errors import StatusError
+from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.put import MessageRun, PutResult
@@ -36,6 +37,7 @@ class TimerServer:
         broker_name: goes into recall handles.
         clock: the time.
         statistics: what is counted.
+        repair: has a damaged record at a position of the log mended; whether it was.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class TimerServer:
         broker_name: str,
         clock: Clock,
         statistics: TimerStatistics,
+        repair: Callable[[int], Awaitable[bool]],
     ) -> None:
         self._timer = timer
         self._store = store
@@ -55,6 +58,7 @@ class TimerServer:
         self._broker_name = broker_name
         self._clock = clock
         self._statistics = statistics
+        self._repair = repair
 
     def put(self, runs: Sequence[MessageRun]) -> list[PutResult]:
         """Append delayed runs in one write, without those that are refused; the caller makes them durable.
@@ -117,7 +121,13 @@ class TimerServer:
     async def recall(self, call: Call, request: pb.RecallRequest) -> pb.RecallResponse:
         """Take a message back that is not due yet; durably, when this is answered (T4)."""
         handle = recall_handle.decode(self._view.receipt_key, request.topic, request.recall_handle)
-        record = self._timer.intake.recall(request.topic, handle.position, handle.due_ms, handle.message_id)
+        recall = partial(self._timer.intake.recall, request.topic, handle.position, handle.due_ms, handle.message_id)
+        try:
+            record = recall()
+        except CorruptDataError:
+            if not await self._is_mended(handle.position):
+                raise
+            record = recall()
         if record is not None:
             try:
                 self._store.put([record])
@@ -132,6 +142,13 @@ class TimerServer:
             self._statistics.recalls += 1
         await self._flusher.durable(self._store.log.end_position)
         return pb.RecallResponse(message_id=handle.message_id)
+
+    async def _is_mended(self, position: int) -> bool:
+        """Have a damaged record mended; whether it is good then."""
+        try:
+            return await self._repair(position)
+        except OSError as error:
+            raise disk_refusal(error) from error
 
     async def stats(self, call: Call, request: pb.TimerStatsRequest) -> pb.TimerStatsResponse:
         """How many messages are pending, and how far the timer is behind."""

@@ -195,6 +195,8 @@ class TimerState:
         """Recalled messages that are not done with, by their roots."""
         self.damaged: dict[int, str] = {}
         """Position of each record that is damaged -> what is wrong. Its slot stays open."""
+        self.stood_still: list[DueUnit] = []
+        """Units whose time had come, and whose records are damaged."""
         self.fired_until_ms = 0
         """Nothing that is due at this time or before can be recalled any more."""
         self.done: OrderedDict[int, Done] = OrderedDict()
@@ -245,6 +247,13 @@ class TimerState:
             heapq.heappush(self.due_heap, unit)
         else:
             self.awaited[unit.position] = unit
+
+    def damage_mended(self) -> None:
+        """Records were mended: what stood still is tried again; what is damaged still is met again."""
+        self.damaged.clear()
+        self.due_heap += self.stood_still
+        heapq.heapify(self.due_heap)
+        self.stood_still.clear()
 
     def opened(self, slot_ms: int) -> OpenSlot:
         """A slot that is open, or is opened by what has just been put into it."""

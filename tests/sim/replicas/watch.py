@@ -27,6 +27,8 @@ class Watch:
         """What does not hold, the invariant's number first."""
         self.appends: dict[int, tuple[int, float]] = {}
         """When each record was appended by a master, by its position: its wall clock, and virtual time."""
+        self.end_position = 0
+        """Where the last record that a master appended ends."""
         self.epochs: list[tuple[int, int, float]] = []
         """Each mastership by the store: epoch, number, when."""
         self.checkpoints: list[ReplicaCheckpoint] = []
@@ -104,6 +106,7 @@ class Watch:
             for length in lengths:  # noted first: the process may die when the bytes are written
                 self.appends[position] = now
                 position += length
+            self.end_position = position
             epoch = app.files.core.store.epoch
             me = (number, place.process.number)
             if self._writers.setdefault(epoch, me) != me:

@@ -189,19 +189,17 @@ class GroupWorld:
 
 
 class _LongestLog(LogEnd):
-    """Where the longest log of a living replica ends: what was answered by now is not behind it."""
+    """Where the longest log ends, of a living replica or of the last master: what was answered by now is not behind."""
 
     def __init__(self, world: GroupWorld) -> None:
         self._world = world
-        self._before = 0
 
     @property
     def position(self) -> int:  # type: ignore[override]
-        """Of the end; while none lives, where it was before."""
+        """Of the end."""
         ends = [
             each.program.app.files.end_position
             for each in self._world.replicas.values()
             if each.program is not None and each.process is not None and each.process.alive
         ]
-        self._before = max(ends, default=self._before)
-        return self._before
+        return max(self._world.watch.end_position, *ends, 0)

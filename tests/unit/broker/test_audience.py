@@ -195,7 +195,8 @@ class Proxy:
                 self.pops[0][2] = (taken, self.broker.messages)
                 return True
             del self.pops[0]
-            taken, left = answer  # type: ignore[misc]
+            assert isinstance(answer, tuple)
+            taken, left = answer
             self.book.finish(ticket, taken, left, 0.0)
             if taken:
                 self.book.leave(self.interest, poll.woken, 0.0)

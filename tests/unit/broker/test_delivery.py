@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from services.broker.pop import delivery
 from services.broker.pop.check_point import CheckPoint
-from services.broker.pop.redelivery import dead_letter, redelivered, varint
+from services.broker.pop.redelivery import dead_letter, redelivered
 from services.broker.store.record import StoredRecord
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Encoding,
@@ -15,6 +15,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Resource,
     SystemProperties,
 )
+from services.common.wire import varint
 
 TEXT = st.text(max_size=20).filter(lambda text: not any("\ud800" <= each <= "\udfff" for each in text))
 MESSAGES = st.builds(

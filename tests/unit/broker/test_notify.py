@@ -113,6 +113,22 @@ async def test_an_offset_that_is_set_back_is_told_of() -> None:
                     await silence(stream)
 
 
+async def test_records_that_are_mended_are_told_of() -> None:
+    async with running() as broker, registered(broker, TOLD, (2, "u", "g")) as stream, asyncio.timeout(5):
+        assert await events(stream) == {1: 0, 2: 0}
+        await broker.put(b"a body to be found")
+        assert await events(stream) == {1: 1}
+        path, contents = next(each for each in broker.disk.files().items() if each[0].suffix == ".log")
+        bit = 8 * contents.index(b"a body to be found")
+        broker.disk.flip_bit(path, bit)
+        assert await broker.pop() == []
+        broker.disk.flip_bit(path, bit)
+        await silence(stream)
+        broker.app.core.damage_mended()
+        assert await events(stream) == {1: 1}
+        assert len(await broker.pop()) == 1
+
+
 async def test_what_a_bounded_look_did_not_reach_is_told_with_its_answer() -> None:
     options = BrokerOptions(pop=PopOptions(scan_entries_max=16))
     async with running(options=options) as broker:

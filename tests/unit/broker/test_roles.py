@@ -7,6 +7,7 @@ import pytest
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from services.rpc import methods
 from tests.unit.broker.group_world import Member, group_of, until
 
@@ -207,6 +208,114 @@ async def test_a_record_that_is_met_damaged_is_mended_and_given_out() -> None:
         assert first.log_bytes() == second.log_bytes()
 
 
+async def test_what_is_met_damaged_while_nobody_can_help_is_mended_when_somebody_can() -> None:
+    """L2, T3: neither a queue nor a delayed message stands still for ever because the other replica was away."""
+    async with group_of(2, replication={"absence_ms_max": 100, "heartbeat_ms": 50}) as world:
+        first, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        await world.put(b"body-now")
+        await world.put(b"body-later", due_ms=world.clock.wall_ms() + 600)
+        await second.stop()
+        await until(lambda: list(world.group.sync_state_set) == [0])
+        damage(first, b"body-now")
+        damage(first, b"body-later")
+        assert await world.pop() == {}
+        await until(lambda: bool(first.alive.core.timer.state.damaged))
+        await second.start()
+        await world.in_sync(0, 1)
+        given: dict[bytes, str] = {}
+        async with asyncio.timeout(20):
+            while len(given) < 2:
+                given |= await world.pop()
+                await asyncio.sleep(0.01)
+        assert sorted(given) == [b"body-later", b"body-now"]
+
+
+async def test_a_send_that_is_tried_again_has_what_it_meets_damaged_mended() -> None:
+    async with group_of(2) as world:
+        first, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        for number in range(10):
+            await world.put(b"body-%d" % number)
+        for number in (4, 7):
+            damage(first, b"body-%d" % number)
+        assert (await world.put(b"body-4", again=True)).queue_offset == 4
+        assert (await world.put(b"body-10", again=True)).queue_offset == 10
+        await world.in_sync(0, 1)
+        assert first.log_bytes() == second.log_bytes()
+
+
+async def test_a_send_that_is_tried_again_is_refused_if_damage_hides_what_is_there() -> None:
+    async with group_of(1) as world:
+        await world.lead(0)
+        for number in range(10):
+            await world.put(b"body-%d" % number)
+        damage(world.members[0], b"body-4")
+        end = world.members[0].end
+        refused = await world.put(b"body-7", again=True)
+        assert refused.code == Code.INTERNAL_ERROR
+        assert "can't be told" in refused.error
+        assert world.members[0].end == end
+        assert (await world.put(b"body-10")).code == Code.OK
+
+
+async def test_a_recall_has_a_damaged_record_mended_and_is_decided_then() -> None:
+    async with group_of(2) as world:
+        first, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        due_ms = world.clock.wall_ms() + 60_000
+        handles = [
+            (await world.put(b"body-%d" % number, topic="later", due_ms=due_ms)).recall_handles[0]
+            for number in range(5)
+        ]
+        damage(first, b"body-2")
+        request = pb.RecallRequest(topic="later", recall_handle=handles[2])
+        await world.channel.call(methods.RECALL, request)
+        await world.in_sync(0, 1)
+        assert first.log_bytes() == second.log_bytes()
+        damage(first, b"body-3")
+        await second.stop()
+        await until(lambda: list(world.group.sync_state_set) == [0])
+        with pytest.raises(StatusError, match="checksum") as refused:
+            await world.channel.call(methods.RECALL, pb.RecallRequest(topic="later", recall_handle=handles[3]))
+        assert refused.value.code == Code.INTERNAL_ERROR
+
+
+async def test_a_recall_whose_record_is_mended_as_another_takes_the_lead_writes_nothing() -> None:
+    async with group_of(2) as world:
+        first, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        due_ms = world.clock.wall_ms() + 60_000
+        handle = (await world.put(b"body", topic="later", due_ms=due_ms)).recall_handles[0]
+        await world.in_sync(0, 1)
+        damage(first, b"body")
+        asked, answer = asyncio.Event(), asyncio.Event()
+        repair = first.alive.repairer.repair
+
+        async def slow_repair(position: int) -> bool:
+            asked.set()
+            await answer.wait()
+            return await repair(position)
+
+        first.alive.repairer.repair = slow_repair  # type: ignore[method-assign]
+        recalling = asyncio.create_task(
+            world.channel.call(methods.RECALL, pb.RecallRequest(topic="later", recall_handle=handle))
+        )
+        await asked.wait()
+        await world.lead(1)
+        await until(lambda: first.alive.leading is None)
+        answer.set()
+        with pytest.raises(StatusError) as doubt:
+            await recalling
+        assert doubt.value.code == Code.SLAVE_PERSISTENCE_TIMEOUT
+        await world.in_sync(0, 1)
+        assert first.log_bytes() == second.log_bytes()
+
+
 async def test_a_record_that_a_new_master_finds_damaged_is_mended() -> None:
     async with group_of(3) as world:
         _, second, third = world.members
@@ -269,6 +378,25 @@ async def test_what_was_folded_of_a_cut_end_is_made_anew() -> None:
         assert first.log_bytes() == second.log_bytes()
         await world.lead(0)
         assert sorted(await world.pop()) == [b"both", b"new 0", b"new 1", b"new 2"]
+
+
+async def test_what_was_not_confirmed_by_others_is_not_folded_at_the_start() -> None:
+    """Also by one that was alone in the set: it may have grown since, and another may have been elected."""
+    async with group_of(2, checkpoint_interval_ms=600_000) as world:
+        first, second = world.members
+        await second.stop()
+        await world.lead(0)
+        for number in range(10):
+            await world.put(b"%d" % number)
+        await first.kill()
+        heard, world.group = world.group, BrokerGroup()
+        await first.start()
+        files = first.alive.files
+        assert list(first.alive.group.sync_state_set) == [0]
+        assert files.confirmed_position == files.saved_position < files.end_position
+        world.group = heard
+        await world.lead(0)
+        assert len(await world.pop()) == 10
 
 
 async def test_all_die_and_come_back() -> None:

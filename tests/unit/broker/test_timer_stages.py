@@ -216,6 +216,26 @@ def test_what_was_read_before_fires_though_the_timer_queue_is_damaged(monkeypatc
     assert world.fired_bodies() == [b"a"]
 
 
+def test_a_message_that_stands_still_at_a_damaged_record_fires_when_that_is_mended() -> None:
+    world = TimerWorld()
+    world.send(b"a", 1_500)
+    position = world.send(b"b", 1_600)
+    world.turn()
+    (path,) = [path for path in world.disk.files() if path.suffix == ".log"]
+    world.disk.flip_bit(path, 8 * (position + 80))
+    world.pass_to(2_000)
+    assert world.fired_bodies() == [b"a"]
+    assert world.timer.overdue_entries() == 1
+    world.core.damage_mended()  # another one, not this
+    world.pass_to(3_000)
+    assert list(world.timer.state.damaged) == [position]
+    world.disk.flip_bit(path, 8 * (position + 80))
+    world.core.damage_mended()
+    world.pass_to(4_000)
+    assert world.fired_bodies() == [b"a", b"b"]
+    assert world.timer.overdue_entries() == len(world.timer.state.damaged) == world.timer.state.pending.total == 0
+
+
 def test_a_timer_log_that_is_damaged_under_the_running_broker_is_made_again_by_the_next() -> None:
     world = TimerWorld()
     for number in range(5):

@@ -464,19 +464,21 @@ def test_a_client_that_gives_up_is_held_no_more() -> None:
     run(scenario())
 
 
-def test_only_so_much_is_held() -> None:
+def test_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        async with groups("a", failover={"held_calls_max": 3}) as w:
+        monkeypatch.setattr("services.proxy.holding.HELD_CALLS_MAX", 3)
+        async with groups("a") as w:
             await w.kill_master("a")
             sends = [asyncio.create_task(send(w, one)) for one in names(5)]
             await turns()
             done = [one.result() for one in sends if one.done()]
             assert codes(done) == {Code.TOO_MANY_REQUESTS: 2}
-            limit = {"limit": "failover.held_calls_max"}
+            limit = {"limit": "held_calls_max"}
             assert w.metric("popwheel_proxy_limit_hits_total", limit) == 2
             w.elect("a", 1)
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 3, Code.TOO_MANY_REQUESTS: 2}
-        async with groups("a", failover={"held_calls_max": 1}) as w:
+        monkeypatch.setattr("services.proxy.holding.HELD_CALLS_MAX", 1)
+        async with groups("a") as w:
             await w.kill_master("a")
             held = asyncio.create_task(send(w, "held"))
             await turns()
@@ -491,7 +493,9 @@ def test_only_so_much_is_held() -> None:
             assert codes([one.result() for one in sends if one.done()]) == {Code.PROXY_TIMEOUT: 1}, "it may be stored"
             w.elect("a", 1)
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 1, Code.PROXY_TIMEOUT: 1}
-        async with groups("a", failover={"held_bytes_max": 1024 * 1024}) as w:
+        monkeypatch.undo()
+        monkeypatch.setattr("services.proxy.holding.HELD_BYTES_MAX", 1024 * 1024)
+        async with groups("a") as w:
             await w.kill_master("a")
             large = pb.SendMessageRequest(messages=[message(body=b"x" * 700_000)]).SerializeToString()
             two = [asyncio.create_task(w.channel.call(protocol.SEND_MESSAGE, large, metadata=CLIENT)) for _ in range(2)]

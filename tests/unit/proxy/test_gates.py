@@ -83,11 +83,11 @@ def test_only_so_much_is_held() -> None:
     gates.enter(500)  # a single large one
     with pytest.raises(LimitError) as raised:
         gates.enter(1)
-    assert raised.value.limit == "failover.held_bytes_max"
+    assert raised.value.limit == "held_bytes_max"
     gates.enter(0)
     with pytest.raises(LimitError) as raised:
         gates.enter(0)
-    assert raised.value.limit == "failover.held_calls_max"
+    assert raised.value.limit == "held_calls_max"
     gates.leave(500)
     gates.enter(100)
     assert (gates.calls, gates.bytes) == (2, 100)

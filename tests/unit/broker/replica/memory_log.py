@@ -73,7 +73,11 @@ class MemoryLog:
     def outline(self) -> tuple[int, bytes, list[tuple[int, int]]]:
         """For comparing; epochs that wrote nothing don't count, as the records do not tell of them."""
         starts = [*(each.position for each in self.epochs), self.end_position]
-        epochs = [tuple(each) for each, behind in zip(self.epochs, starts[1:], strict=True) if each.position < behind]
+        epochs = [
+            (each.epoch, each.position)
+            for each, behind in zip(self.epochs, starts[1:], strict=True)
+            if each.position < behind
+        ]
         return self.start_position, bytes(self.data), epochs
 
     # ReplicaLog

@@ -161,7 +161,7 @@ def test_that_an_older_epochs_checkpoint_is_accepted_would_be_noticed(monkeypatc
         (ReplicaCheckpoint(epoch=4, version=3, offsets=[GroupOffsets(queue_ids=[1])]), Code.BAD_REQUEST),
     ],
 )
-def test_what_is_refused(given: ReplicaCheckpoint, code: Code) -> None:
+def test_what_is_refused(given: ReplicaCheckpoint, code: Code.ValueType) -> None:
     held = MasterCheckpoint()
     held.take(ReplicaCheckpoint(epoch=3, version=5))
     with pytest.raises(StatusError) as caught:

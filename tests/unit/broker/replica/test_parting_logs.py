@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from services.broker.replica.sync_state_set import SyncStateSet
 from services.broker.store.record import HEADER_BYTES
 from services.common.pb.popwheel.v1.broker_pb2 import LogChunk
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.unit.broker.replica.memory_log import common_prefix
 from tests.unit.broker.replica.replicas import Replica, World
@@ -114,7 +115,7 @@ class Story:
         for number in self.world.controller.state.sync_state_set:
             assert bytes(self.world.replicas[number].log.data).startswith(self.acknowledged), number
 
-    def elect(self):  # type: ignore[no-untyped-def]
+    def elect(self) -> BrokerGroup:
         replicas = [self.world.replicas[number] for number in self.world.controller.state.sync_state_set]
         living = [each for each in replicas if self.random.random() < 0.7] or replicas
         best = max(living, key=lambda each: (each.log.epochs.last_epoch(each.log.end_position), each.log.end_position))

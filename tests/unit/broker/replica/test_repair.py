@@ -141,3 +141,13 @@ async def test_records_are_given_that_are_good_and_held() -> None:
 def test_impossible_options_are_refused(values: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         ReplicationOptions(**values)  # type: ignore[arg-type]
+
+
+async def test_what_is_not_held_is_not_asked_for() -> None:
+    world, _ = three()
+    mine = world.replicas[0]
+    for position in (mine.log.end_position, 1 << 40):
+        assert not await mine.repairer.repair(position)
+    mine.log.start_position = mine.log.positions()[3]
+    assert not await mine.repairer.repair(0)
+    assert (mine.statistics.irreparable, mine.log.mended) == (0, [])

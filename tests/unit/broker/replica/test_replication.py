@@ -543,7 +543,7 @@ def test_a_master_refuses_who_does_not_belong_to_it_or_says_what_cannot_be() -> 
             second = ReplicateProgress(end_position=end_position, synced_position=synced_position)
             assert await refusal(world, [good, second]) == Code.PRECONDITION_FAILED
         assert master.master is not None and master.members is not None
-        assert (master.master.followers, master.members.members) == (1, {0, 1})
+        assert (master.master.followers, set(master.members.members)) == (1, {0, 1})
         leading = master.master
         await leading.stop()
         assert await refusal(world, [good]) == Code.HA_NOT_AVAILABLE
