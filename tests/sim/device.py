@@ -23,7 +23,44 @@ class SimDisk(MemoryDisk):
         self._trace = trace
         self.sync_s_max = 0.0
         """How long a sync takes at the most."""
+        self.lies = False
+        """Whether syncs say that all is well, and bring nothing to the device."""
         self.refused_syncs: list[Path] = []
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether it is to refuse something yet."""
+        return self._failing_writes > 0 or self._failing_syncs > 0
+
+    def make_good(self) -> None:
+        """Lie no more: all that was said to be on the device is there."""
+        self.lies = False
+        for inode in self._names.values():
+            inode.sync(inode.changes)
+        self._synced_names = dict(self._names)
+        self._name_changes.clear()
+
+    def overwrite(self, path: Path, at: int, data: bytes) -> None:
+        """Have other bytes in a file, on the device and in what is read."""
+        inode = self._names[path]
+        for contents in (inode.written, inode.synced):
+            end = min(len(contents), at + len(data))
+            if at < end:
+                contents[at:end] = data[: end - at]
+
+    def put(self, path: Path, contents: bytes | None) -> None:
+        """Have another file under a name, or none; whoever had it open here must be dead."""
+        self._name_changes = [each for each in self._name_changes if path not in (each.made, each.removed)]
+        for names in (self._names, self._synced_names):
+            names.pop(path, None)
+        if contents is not None:
+            self.make_folder(path.parent)
+            file = self.open(path)
+            file.write(0, [contents])
+            file.close()
+            inode = self._names[path]
+            inode.sync(inode.changes)
+            self._synced_names[path] = inode
 
     def wipe(self) -> None:
         """Another, empty volume is in its place; whoever had files open here must be dead."""
@@ -36,7 +73,8 @@ class SimDisk(MemoryDisk):
         life = self.life
         await asyncio.sleep(self._delays.random() * self.sync_s_max)
         self.check_life(life)
-        await super().sync_folder(path)
+        if not self.lies:
+            await super().sync_folder(path)
 
     async def sync_inode(self, path: Path, inode: Any, life: int) -> None:
         """Bring to the device what was written before the call, not what is written while it lasts."""
@@ -47,4 +85,5 @@ class SimDisk(MemoryDisk):
             self.refused_syncs.append(path)
             self._trace.add("disk", "sync refused", path.name)
             await super().sync_inode(path, inode, life)
-        inode.sync(changes)
+        if not self.lies:
+            inode.sync(changes)

@@ -66,7 +66,7 @@ def run_seed(
             finally:
                 digest = trace.digest
                 log.muted = True  # what comes now comes from the dead
-                for machine in world.machines():
+                for machine in (*world.machines(), *world.twins.values()):
                     machine.kill()
                 loop.bury()
     finally:
@@ -155,6 +155,7 @@ class _Run:
         tending = [loop.create_task(self.faults.keep_alive()), loop.create_task(self._look_often())]
         await asyncio.sleep(self.swarm.safety_s)
         striking.cancel()
+        await self.faults.until_seen()
         world.trace.add("sim", "heal")
         await self.faults.heal()
         if self.faults.count:

@@ -45,6 +45,35 @@ FAULTS = {
 }
 """Fault -> how often it comes where it is on, against the others."""
 
+RARE_FAULTS = {
+    "lying syncs": 8,
+    "misdirected write": 4,
+    "stale sector": 4,
+    "rotten derived file": 5,
+    "derived file cut short": 5,
+    "derived file lost": 5,
+    "derived file of before": 5,
+    "log cut short": 8,
+    "volume of before": 8,
+    "bridge": 4,
+    "ring": 4,
+    "swizzle": 4,
+    "half-open": 5,
+    "changed address": 4,
+    "second process": 4,
+    "left behind": 5,
+    "store away for a minute": 2,
+    "conflicts in the store": 4,
+    "stale reads": 4,
+    "unclean election": 3,
+    "clock drift": 4,
+    "topic comes and goes": 1,
+}
+"""Those that came later; drawn by themselves, in half of the seeds, so that the others go on with what they draw."""
+
+DRAWN = ("topic comes and goes",)
+"""Those of them that go on all the time, if they are drawn, and do not strike."""
+
 
 _OFTEN_MS_MIN = 50
 
@@ -66,7 +95,7 @@ class GroupSwarm(Swarm):
     @property
     def is_safe(self) -> bool:
         """Whether nothing acknowledged may be lost, whatever happens to less than all copies."""
-        return self.options.broker.replication.ack_mode == "sync_state_set"
+        return self.options.broker.replication.ack_mode == "sync_state_set" and "unclean election" not in self.faults
 
     @property
     def is_lossy(self) -> bool:
@@ -101,13 +130,19 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     faults = {name: weight for name, weight in FAULTS.items() if chance.random() < 0.3}
     if only is not None:
         faults = {name: weight for name, weight in FAULTS.items() if name in only}
+    rare = random.Random(f"{seed}/replicas rare swarm")
+    rare_faults = _rare_faults(rare, only)
     replicas = chance.choice((1, 2, 2, 2, 2, 3, 3))
     values = {each.name: getattr(base, each.name) for each in fields(Swarm)}
     safety_s = chance.choice((8.0, 12.0, 20.0))
+    options = _options(chance, base.options, replicas, settings or {})
+    faults_per_s = chance.choice((0.1, 0.3, 0.6)) if faults else 0.0
+    if rare_faults:
+        faults_per_s = faults_per_s or rare.choice((0.1, 0.3, 0.6))
     values.update(
-        options=_options(chance, base.options, replicas, settings or {}),
-        faults=faults,
-        faults_per_s=chance.choice((0.1, 0.3, 0.6)) if faults else 0.0,
+        options=options,
+        faults=faults | rare_faults,
+        faults_per_s=faults_per_s,
         safety_s=safety_s,
         delays=Delays(base.delays.share, base.delays.recall, safety_s + 8.0, base.delays.far_ms),
         producers=[(min(rate, 5.0), batch, size) for rate, batch, size in base.producers],
@@ -121,6 +156,14 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         proxies=chance.choice((1, 1, 2)),
         loyal=chance.choice((0.0, 0.5, 1.0)),
     )
+
+
+def _rare_faults(rare: random.Random, only: tuple[str, ...] | None) -> dict[str, int]:
+    if only is not None:
+        return {name: weight for name, weight in RARE_FAULTS.items() if name in only}
+    if rare.random() < 0.5:
+        return {}
+    return {name: weight for name, weight in RARE_FAULTS.items() if rare.random() < 0.2}
 
 
 def _options(
