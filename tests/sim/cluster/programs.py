@@ -126,6 +126,7 @@ class ControllerProgram(_Served):
 
     def __init__(self, place: Place, options: ControllerOptions, shared: StateStore | None = None) -> None:
         super().__init__(place)
+        self.registry = place.registry
         self.app = ControllerApp(
             options,
             DATA,

@@ -171,7 +171,7 @@ class Atlas:
         if number == self.suspect:
             self._world.loop.outside(0, self._replace_volume, number)
             return True
-        derived = any(each.number == number for each in (*self.derived, *self.files))
+        derived = number in {each.number for each in self.derived} | {each.number for each in self.files}
         if derived and not machine.serving:
             # It would not start, and says that it has changed nothing: then what was there before must do.
             self._world.loop.outside(0, self._restore_files, number)

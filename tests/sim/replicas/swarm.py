@@ -78,6 +78,9 @@ DRAWN = ("topic comes and goes",)
 _OFTEN_MS_MIN = 50
 
 
+_FEW = 0.2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSwarm(Swarm):
     """One seed's draw.
@@ -96,6 +99,11 @@ class GroupSwarm(Swarm):
     def is_safe(self) -> bool:
         """Whether nothing acknowledged may be lost, whatever happens to less than all copies."""
         return self.options.broker.replication.ack_mode == "sync_state_set" and "unclean election" not in self.faults
+
+    @property
+    def has_retention(self) -> bool:
+        """Whether old segments are deleted while it runs."""
+        return self.options.broker.retention.hours < 1
 
     @property
     def is_lossy(self) -> bool:
@@ -137,6 +145,10 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     safety_s = chance.choice((8.0, 12.0, 20.0))
     options = _options(chance, base.options, replicas, settings or {})
     faults_per_s = chance.choice((0.1, 0.3, 0.6)) if faults else 0.0
+    share = base.delays.share
+    if "left behind" in rare_faults and _keeps_all(options) and "unclean election" not in rare_faults:
+        options = _with_retention(options)
+        share = min(share, _FEW)  # what is pending is not deleted
     if rare_faults:
         faults_per_s = faults_per_s or rare.choice((0.1, 0.3, 0.6))
     values.update(
@@ -144,7 +156,7 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         faults=faults | rare_faults,
         faults_per_s=faults_per_s,
         safety_s=safety_s,
-        delays=Delays(base.delays.share, base.delays.recall, safety_s + 8.0, base.delays.far_ms),
+        delays=Delays(share, base.delays.recall, safety_s + 8.0, base.delays.far_ms),
         producers=[(min(rate, 5.0), batch, size) for rate, batch, size in base.producers],
         sync_s_max=chance.choice((0.0, 0.001, 0.01, 0.05)),
         delay_s_max=chance.choice((0.001, 0.001, 0.02)),
@@ -164,6 +176,20 @@ def _rare_faults(rare: random.Random, only: tuple[str, ...] | None) -> dict[str,
     if rare.random() < 0.5:
         return {}
     return {name: weight for name, weight in RARE_FAULTS.items() if rare.random() < 0.2}
+
+
+def _keeps_all(options: StandaloneOptions) -> bool:
+    return options.broker.flush == "sync" and options.broker.replication.ack_mode == "sync_state_set"
+
+
+def _with_retention(options: StandaloneOptions) -> StandaloneOptions:
+    """Have small segments deleted that are some seconds old."""
+    values = options.model_dump()
+    values["broker"]["retention"].update(hours=3 / 3600, interval_ms=200)
+    values["broker"]["timer"]["roll_window_ms"] = 2000
+    values["broker"]["checkpoint_interval_ms"] = 200
+    values["broker"]["log"]["segment_bytes"] = 4096
+    return StandaloneOptions.model_validate(values)
 
 
 def _options(

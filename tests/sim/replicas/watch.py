@@ -58,6 +58,7 @@ class Watch:
             self._watch_appends(name, app, place)
             self._watch_what_comes(name, app)
             self._watch_checkpoints(name, app)
+            self._watch_deletions(app)
 
         return watch
 
@@ -91,6 +92,20 @@ class Watch:
             return is_new
 
         file.store = stored  # type: ignore[method-assign]
+
+    def _watch_deletions(self, app: BrokerApp) -> None:
+        log = app.files.log
+        remove_before = log.remove_before
+
+        def removed(position: int) -> int:
+            self.look()  # what goes was confirmed, and is to be known
+            return remove_before(position)
+
+        log.remove_before = removed  # type: ignore[method-assign]
+
+    def confirmed_before(self, position: int) -> bytes:
+        """All that was confirmed up to a position, also what was deleted since; shorter if nobody has seen it."""
+        return bytes(self._confirmed[:position])
 
     def wiped(self, name: str) -> None:
         """A machine's files are others than those it has written."""
