@@ -130,6 +130,9 @@ class ReplicaStore:
         self._saved = saved
         epochs = self._load_epochs()
         self.log.check_contiguous(saved.store.synced_position)
+        if epochs is not None and epochs.latest < saved.store.epoch and saved.store.position <= self.end_position:
+            _log.error("the file of epochs is older than the checkpoint, it is made again from the log")
+            epochs = None
         if epochs is not None:
             self.epochs = epochs
         tried: set[int] = set()
@@ -431,7 +434,10 @@ class ReplicaStore:
             finally:
                 for file in files:
                     file.close()
-            checkpoint = core.synced(checkpoint)
+            store = core.synced(checkpoint).store
+            # By this a file of epochs is known that is older than what the checkpoint covers.
+            epoch = max(1, self.epochs.last_epoch(store.position))
+            checkpoint = replace(checkpoint, store=replace(store, epoch=epoch))
             await self._write(checkpoint)
             self._saved = checkpoint
 
