@@ -3,7 +3,7 @@ other, and nobody hears of a change before it is stored.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -75,13 +75,16 @@ class GroupKeeper:
         async with self._lock(name):
             await self._read_and_tell(name)
 
-    async def look_for_changes(self) -> None:
+    async def look_for_changes(self, versions: Mapping[str, str]) -> None:
         """Read anew what others seem to have changed.
+
+        Args:
+            versions: of the store's documents, as `StateStore.versions` gives them.
 
         Raises:
             OSError, CorruptDataError, UnknownFormatError: as `StateStore.read`.
         """
-        for document_name, version in (await self._store.versions()).items():
+        for document_name, version in versions.items():
             group = group_of_document(document_name)
             if group is not None and self._versions.get(group) != version:
                 await self.refresh(group)

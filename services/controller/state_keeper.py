@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from services.common.errors import StatusError
+from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from services.controller.cluster_state import ClusterState
@@ -61,6 +61,7 @@ class StateKeeper:
         self._waiting: list[_Waiting] = []
         self._arrived = asyncio.Event()
         self._stopping = False
+        self._is_outdated = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -98,6 +99,12 @@ class StateKeeper:
         """
         return await self._enqueue(decision, durable=False)
 
+    def refresh_soon(self) -> None:
+        """Another controller seems to have changed what is stored: read it again, before any other change."""
+        if not self._stopping:
+            self._is_outdated = True
+            self._arrived.set()
+
     def change_brokers_soon(self, decision: Decision) -> None:
         """The same, for one that is going away and cannot wait; never refused for the number that waits."""
         if not self._stopping:
@@ -122,8 +129,26 @@ class StateKeeper:
         while self._waiting or not self._stopping:
             await self._arrived.wait()
             self._arrived.clear()
+            if self._is_outdated:
+                await self._refresh()
             batch, self._waiting = self._waiting, []
             await self._carry_out(batch)
+
+    async def _refresh(self) -> None:
+        self._is_outdated = False
+        try:
+            await self._take_stored()
+        except (OSError, CorruptDataError, UnknownFormatError) as error:
+            _logger.warning("cluster state cannot be read again", error=str(error), version=self.state.version)
+
+    async def _take_stored(self) -> None:
+        """Go on with what another controller has made of the cluster."""
+        stored = await self._load()
+        version = max(stored.version, self.state.version)
+        new = replace(stored, version=version, brokers=self.state.brokers)
+        if new != self.state:
+            self.state = new
+            self._publish(new.snapshot())
 
     async def _carry_out(self, batch: Sequence[_Waiting]) -> None:
         state, done = self._decide(batch)
@@ -154,10 +179,7 @@ class StateKeeper:
                 return state, done
             except ConflictError:
                 _logger.warning("another controller has changed the cluster's state", version=self.state.version)
-                stored = await self._load()
-                version = max(stored.version, self.state.version)
-                self.state = replace(stored, version=version, brokers=self.state.brokers)
-                self._publish(self.state.snapshot())
+                await self._take_stored()
                 state, done = self._decide([waiting for waiting, _ in done])
                 if not any(waiting.durable and update is not None for waiting, update in done):
                     return state, done
