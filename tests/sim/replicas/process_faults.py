@@ -90,7 +90,7 @@ class ProcessFaults:
         self._world.crash(machine)
         self._ground.atlas.held_down.add(number)
         try:
-            await asyncio.sleep(self._ground.rare.choice((4.0, 8.0, 12.0)))
+            await asyncio.sleep(self._ground.rare.choice((4.0, 8.0, 8.0)))
         finally:
             self._ground.atlas.held_down.discard(number)
 

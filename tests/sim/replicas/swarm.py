@@ -6,6 +6,7 @@ from typing import Any
 
 from services.cli.options import StandaloneOptions
 from tests.sim import swarm as one
+from tests.sim.clients import POLITE
 from tests.sim.delays import Delays
 from tests.sim.swarm import Swarm
 
@@ -78,7 +79,8 @@ DRAWN = ("topic comes and goes",)
 _OFTEN_MS_MIN = 50
 
 
-_FEW = 0.2
+_RETENTION_SHARE = 0.8
+"""How often old segments are deleted where slaves are left behind: what is pending or unacknowledged would stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +147,6 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     safety_s = chance.choice((8.0, 12.0, 20.0))
     options = _options(chance, base.options, replicas, settings or {})
     faults_per_s = chance.choice((0.1, 0.3, 0.6)) if faults else 0.0
-    share = base.delays.share
-    if "left behind" in rare_faults and _keeps_all(options) and "unclean election" not in rare_faults:
-        options = _with_retention(options)
-        share = min(share, _FEW)  # what is pending is not deleted
     if rare_faults:
         faults_per_s = faults_per_s or rare.choice((0.1, 0.3, 0.6))
     values.update(
@@ -156,11 +154,18 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         faults=faults | rare_faults,
         faults_per_s=faults_per_s,
         safety_s=safety_s,
-        delays=Delays(share, base.delays.recall, safety_s + 8.0, base.delays.far_ms),
+        delays=Delays(base.delays.share, base.delays.recall, safety_s + 8.0, base.delays.far_ms),
         producers=[(min(rate, 5.0), batch, size) for rate, batch, size in base.producers],
         sync_s_max=chance.choice((0.0, 0.001, 0.01, 0.05)),
         delay_s_max=chance.choice((0.001, 0.001, 0.02)),
     )
+    if "left behind" in rare_faults and "unclean election" not in rare_faults and rare.random() < _RETENTION_SHARE:
+        values.update(
+            options=_with_retention(options),
+            delays=Delays(0.0, 0.0, 0.0, base.delays.far_ms),
+            producers=[(5.0, 4, 3000)],
+            manners={each: [POLITE for _ in all_manners] for each, all_manners in base.manners.items()},
+        )
     return GroupSwarm(
         **values,
         replicas=replicas,
@@ -178,16 +183,14 @@ def _rare_faults(rare: random.Random, only: tuple[str, ...] | None) -> dict[str,
     return {name: weight for name, weight in RARE_FAULTS.items() if rare.random() < 0.2}
 
 
-def _keeps_all(options: StandaloneOptions) -> bool:
-    return options.broker.flush == "sync" and options.broker.replication.ack_mode == "sync_state_set"
-
-
 def _with_retention(options: StandaloneOptions) -> StandaloneOptions:
-    """Have small segments deleted that are some seconds old."""
+    """Have small segments deleted that are some seconds old, and nothing acknowledged be lost otherwise."""
     values = options.model_dump()
     values["broker"]["retention"].update(hours=3 / 3600, interval_ms=200)
     values["broker"]["timer"]["roll_window_ms"] = 2000
-    values["broker"]["checkpoint_interval_ms"] = 200
+    values["broker"].update(checkpoint_interval_ms=200, flush="sync")
+    values["broker"]["replication"].update(ack_mode="sync_state_set", min_in_sync_replicas=1)
+    values["broker"]["pop"]["stay_ms"] = 0
     values["broker"]["log"]["segment_bytes"] = 4096
     return StandaloneOptions.model_validate(values)
 

@@ -58,7 +58,7 @@ class Watch:
             self._watch_appends(name, app, place)
             self._watch_what_comes(name, app)
             self._watch_checkpoints(name, app)
-            self._watch_deletions(app)
+            self._watch_deletions(name, app)
 
         return watch
 
@@ -93,13 +93,16 @@ class Watch:
 
         file.store = stored  # type: ignore[method-assign]
 
-    def _watch_deletions(self, app: BrokerApp) -> None:
+    def _watch_deletions(self, name: str, app: BrokerApp) -> None:
         log = app.files.log
         remove_before = log.remove_before
 
         def removed(position: int) -> int:
             self.look()  # what goes was confirmed, and is to be known
-            return remove_before(position)
+            count = remove_before(position)
+            if count:
+                self._trace.add(name, "deleted", log.start_position)
+            return count
 
         log.remove_before = removed  # type: ignore[method-assign]
 
