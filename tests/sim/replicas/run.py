@@ -5,6 +5,7 @@ import gc
 from typing import Any
 
 from services.broker.core import BrokerCore
+from services.broker.store.record import RecordKind
 from services.common.errors import CorruptDataError
 from services.controller.cluster_state import ClusterState
 from tests.sim import stored, timers
@@ -358,7 +359,13 @@ class _Run:
         verdict = GroupChecker(swarm, self.history, stored.messages_of(log), deleted).judge()
         verdict.violations[:0] = self.verdict.violations
         if self._passing is not None:
-            verdict.violations += self._passing.violations()
+            forgotten = [
+                world.watch.appends[each.position][1]
+                for each in log
+                if each.kind == RecordKind.FORGET_TOPIC and each.payload.decode() == TOPIC
+                if each.position in world.watch.appends
+            ]
+            verdict.violations += self._passing.violations(forgotten)
         for number in records:
             self._check_same(verdict, number, records)
         delayed = Timers(swarm, self.history, log, world.watch.appends, self._topic_ids, verdict)

@@ -1,11 +1,16 @@
 """A checker that never fails is broken: each fault that is planted here must be caught within a few seeds."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from services.broker.again import AgainFinder
+from services.broker.checkpoint import Checkpoint, encode
 from services.broker.checkpoint_server import CheckpointServer
+from services.broker.notification import Interests
+from services.broker.replica.epochs import EpochHistory
 from services.broker.replica.log_receiver import LogReceiver
 from services.broker.replica.master_checkpoint import MasterCheckpoint
 from services.broker.replica.replication_master import ReplicationMaster
@@ -18,6 +23,7 @@ from services.broker.timer.recovery import done_timer
 from services.common.pb.popwheel.v1.broker_pb2 import LogChunk, ReplicateProgress
 from services.controller import broker_group, group_policy
 from services.controller.broker_group import GroupState
+from services.controller.checkpoint_sync import CheckpointAge, CheckpointSync
 from services.controller.election import most_complete
 from tests.sim.replicas.run import run_seed
 
@@ -106,6 +112,36 @@ def slaves_forget_what_has_fired(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MessageTimer, "note", forget)
 
 
+def who_is_too_old_begins_without_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    """A slave that begins anew takes the log from where its master has it, and nothing of what was before."""
+    install = ReplicaStore.install
+
+    async def without(self: ReplicaStore, checkpoint: bytes, position: int, epochs: EpochHistory) -> None:
+        await install(self, encode(Checkpoint()), position, epochs)
+
+    patch.setattr(ReplicaStore, "install", without)
+
+
+def second_tries_are_stored_again(patch: pytest.MonkeyPatch) -> None:
+    """A master does not look for what it has of a send that is tried again."""
+    patch.setattr(AgainFinder, "find", lambda self, run: [None] * len(run.payloads))
+
+
+def polls_are_not_woken(patch: pytest.MonkeyPatch) -> None:
+    """Nobody is told of messages that arrive."""
+    patch.setattr(Interests, "arrived", lambda self, queue, tag_hashes: None)
+
+
+def checkpoints_are_said_to_be_fresh(patch: pytest.MonkeyPatch) -> None:
+    """The age of checkpoints does not grow."""
+    ages = CheckpointSync.ages
+
+    def fresh(self: CheckpointSync, name: str, now_s: float) -> list[CheckpointAge]:
+        return [replace(each, age_s=0.0) for each in ages(self, name, now_s)]
+
+    patch.setattr(CheckpointSync, "ages", fresh)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("plant", "numbers", "only"),
@@ -129,6 +165,14 @@ def slaves_forget_what_has_fired(patch: pytest.MonkeyPatch) -> None:
             ("isolate", "master without slaves"),
         ),
         (slaves_forget_what_has_fired, {"T2", "S6"}, ("kill master",)),
+        (
+            who_is_too_old_begins_without_the_checkpoint,
+            {"S3", "S6", "P1", "P3", "L2", "E1"},
+            ("left behind", "kill master"),
+        ),
+        (second_tries_are_stored_again, {"S1", "T2"}, ("kill master", "break connections")),
+        (polls_are_not_woken, {"L1"}, ("kill slave",)),
+        (checkpoints_are_said_to_be_fresh, {"C3"}, ("kill slave",)),
     ],
 )
 def test_a_planted_fault_is_caught(
