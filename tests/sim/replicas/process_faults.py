@@ -110,8 +110,9 @@ class ProcessFaults:
             booting = asyncio.get_running_loop().create_task(twin.boot())
             await asyncio.sleep(rare.choice((1.0, 4.0, 8.0)))
             booting.cancel()
-            if rare.random() < 0.3:
-                self._world.crash(self._world.replicas[number])
+            struck = rare.choice((None, self._world.replicas[number], self._world.master))
+            if struck is not None:
+                self._world.crash(struck)
                 await asyncio.sleep(rare.random())
             for _ in range(_TWIN_LOOKS):
                 group = self._world.group
