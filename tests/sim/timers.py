@@ -174,6 +174,10 @@ class Timers:
         timer.positions.append(found.position)
         return timer
 
+    def of_unknown_topics(self) -> list[_Timer]:
+        """Those that do not say which topic of its name they are of."""
+        return [each for each in self._timers.values() if not each.delay.topic_id]
+
     def judge(self, now_ms: int) -> None:
         """Check everything but what a broker holds of it.
 

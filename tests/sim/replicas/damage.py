@@ -133,6 +133,13 @@ class Atlas:
             found == after != before for found, before, after in zip(content, damage.before, damage.after, strict=False)
         )
 
+    def is_damaged(self, number: int, path: Path) -> bool:
+        """Whether a replica's file is not what was written."""
+        self.look()
+        return any((each.number, each.path) == (number, path) for each in (*self.rotten, *self.derived)) or any(
+            (each.number, each.path) == (number, path) for each in self.files
+        )
+
     def overwrite(self, damage: Damage) -> None:
         """Have the bytes of a damage in the place of those that were written."""
         self._world.trace.add("fault", "damaged", damage.number, damage.path.name, damage.at, len(damage.after))
@@ -145,6 +152,17 @@ class Atlas:
         before = "none" if damage.before is None else len(damage.before)
         self._world.trace.add("fault", "file", damage.number, damage.path, f"{before} -> {after}")
         self._world.replicas[damage.number].disk.put(damage.path, damage.after)
+
+    def remake_queues(self) -> None:
+        """What a broker asks for whose queue stands still at a damaged entry: start it without the queue's folder."""
+        self.look()
+        for damage in [each for each in self.derived if each.path.suffix == ".queue"]:
+            machine = self._world.replicas[damage.number]
+            self._world.crash(machine)
+            for path in [path for path in machine.disk.files() if path.parent == damage.path.parent]:
+                self._world.trace.add("fault", "removed", damage.number, path)
+                machine.disk.put(path, None)
+            self.derived.remove(damage)
 
     def restore(self) -> None:
         """Put back the bytes that nobody has read since: nothing was to be seen of them."""

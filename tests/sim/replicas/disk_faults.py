@@ -180,7 +180,7 @@ class DiskFaults:
             self._world.crash(machine)
         files = {path: contents for path, contents in self._derived_files(machine).items() if contents}
         path = self._pick(files)
-        if path is None or any(each.path == path for each in self._atlas.derived):
+        if path is None or self._atlas.is_damaged(number, path):
             return
         at = rare.randrange(len(files[path]))
         if path.suffix == ".queue" and at % _ENTRY_BYTES >= _TAG_HASH_AT:
@@ -198,12 +198,14 @@ class DiskFaults:
         number, machine = self._ground.any_replica()
         files = self._derived_files(machine)
         path = self._pick(files)
-        if path is None:
+        if path is None or self._atlas.is_damaged(number, path):
             return
         after: bytes | None = files[path]
         if how == "old":
             await asyncio.sleep(rare.choice((0.3, 1.0, 4.0)))
         self._world.crash(machine)
+        if self._atlas.is_damaged(number, path):
+            return
         before = machine.disk.files().get(path)
         if how == "cut" and before:
             after = before[: rare.randrange(len(before))]

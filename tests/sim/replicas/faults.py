@@ -94,6 +94,7 @@ class Faults:
         if self._work:
             await asyncio.wait(set(self._work))
         self.is_healed = True
+        self._atlas.remake_queues()
         world.network.mend_all()
         world.store.heal()
         for machine in world.machines():

@@ -358,6 +358,10 @@ class _Run:
                 self.verdict.broke("S1", f"the log begins at {deleted}, and was confirmed up to {len(before)} only")
         verdict = GroupChecker(swarm, self.history, stored.messages_of(log), deleted).judge()
         verdict.violations[:0] = self.verdict.violations
+        for number in records:
+            self._check_same(verdict, number, records)
+        delayed = Timers(swarm, self.history, log, world.watch.appends, self._topic_ids, verdict)
+        delayed.judge(self._end[self._master].wall_ms)
         if self._passing is not None:
             forgotten = [
                 world.watch.appends[each.position][1]
@@ -365,11 +369,9 @@ class _Run:
                 if each.kind == RecordKind.FORGET_TOPIC and each.payload.decode() == TOPIC
                 if each.position in world.watch.appends
             ]
-            verdict.violations += self._passing.violations(forgotten)
-        for number in records:
-            self._check_same(verdict, number, records)
-        delayed = Timers(swarm, self.history, log, world.watch.appends, self._topic_ids, verdict)
-        delayed.judge(self._end[self._master].wall_ms)
+            # A delayed message that came before its broker had heard of the topic does not say which one it is of.
+            nameless = {each.message_id for each in delayed.of_unknown_topics()}
+            verdict.violations += self._passing.violations(forgotten, nameless)
         for number, held in self._end.items():
             self._check_derived(verdict, delayed, number, held)
         return verdict
