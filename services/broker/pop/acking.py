@@ -193,7 +193,9 @@ class Acking:
     def redeliver(self, held: Sequence[Held], *, attempted: bool) -> None:
         """Move messages from their CKs to the retry topic or, past the group's limit, to its dead letter queue.
 
-        A message that is gone (retention, a deleted topic or group) just leaves its CK; no other takes its place (P4).
+        A message that is gone (retention, a deleted topic) just leaves its CK; no other takes its place (P4). A group that
+        was deleted has no open CK. One that the controller does not know at all is kept: its messages come again, and
+        that is no attempt, as nobody knows how many it may have.
 
         Raises:
             StatusError: the disk is full; nothing has changed.
@@ -202,11 +204,11 @@ class Acking:
         records: list[Record] = []
         for check_point, index in held:
             stored = self._message(check_point, index)
-            known_group = self._view.groups.get(check_point.group)
-            if stored is not None and known_group is not None:
-                records.append(
-                    redelivered(check_point, index, stored, attempted=attempted, attempts_max=known_group.max_attempts)
-                )
+            group = self._view.groups.get(check_point.group)
+            if stored is not None:
+                counts = attempted and group is not None
+                limit = stored.attempts + 1 if group is None else group.max_attempts
+                records.append(redelivered(check_point, index, stored, attempted=counts, attempts_max=limit))
         self._leave(held, records, self._state.close)
 
     def dead_letter(self, group: str, topic: str, handle: str, *, again: bool = False) -> None:
