@@ -193,9 +193,9 @@ class Acking:
     def redeliver(self, held: Sequence[Held], *, attempted: bool) -> None:
         """Move messages from their CKs to the retry topic or, past the group's limit, to its dead letter queue.
 
-        A message that is gone (retention, a deleted topic) just leaves its CK; no other takes its place (P4). A group that
-        was deleted has no open CK. One that the controller does not know at all is kept: its messages come again, and
-        that is no attempt, as nobody knows how many it may have.
+        A message that is gone (retention, a deleted topic) just leaves its CK; no other takes its place (P4). A group
+        that was deleted has no open CK. One that the controller does not know at all is kept: its messages come again,
+        and that is no attempt, as nobody knows how many it may have.
 
         Raises:
             StatusError: the disk is full; nothing has changed.

@@ -249,7 +249,9 @@ class DiskFaults:
             logs = [path for path in machine.disk.files() if path.parent == DATA / "commitlog"]
             path = self._rare.choice((logs[-1], logs[-1], self._rare.choice(logs)))
             contents = machine.disk.files()[path]
-            after = self._rare.choice((None, contents[: self._rare.randrange(len(contents) + 1)]))
+            after: bytes | None = contents[: self._rare.randrange(len(contents) + 1)]
+            if (path != logs[0] or len(logs) == 1) and self._rare.random() < 0.5:
+                after = None  # that the oldest one is gone cannot be told from retention
             self._world.trace.add("fault", "log cut", machine.name, path.name, None if after is None else len(after))
             machine.disk.put(path, after)
             await self._let_catch_up(number)
