@@ -10,6 +10,7 @@ from typing import Any
 
 from services.common.errors import CorruptDataError, UnknownFormatError
 from tests.sim.cluster.machine import Machine
+from tests.sim.cluster.programs import DATA
 from tests.sim.replicas.world import GroupWorld, Replica
 
 
@@ -68,6 +69,8 @@ class Atlas:
         """The replica whose volume is empty, or another's, and that does not have everything again."""
         self.suspect = -1
         """The replica that may have lost, without being able to know it, what the others count on it to have."""
+        self.lied_to: set[int] = set()
+        """Replicas whose queues may hold other bytes than were written, as no sync of theirs was true."""
         self.device_fails: set[int] = set()
         """Replicas whose devices may refuse, as long as that was not met."""
         self.held_down: set[int] = set()
@@ -157,12 +160,18 @@ class Atlas:
         """What a broker asks for whose queue stands still at a damaged entry: start it without the queue's folder."""
         self.look()
         for damage in [each for each in self.derived if each.path.suffix == ".queue"]:
-            machine = self._world.replicas[damage.number]
-            self._world.crash(machine)
-            for path in [path for path in machine.disk.files() if path.parent == damage.path.parent]:
-                self._world.trace.add("fault", "removed", damage.number, path)
-                machine.disk.put(path, None)
+            self._remove(damage.number, damage.path.parent)
             self.derived.remove(damage)
+        for number in sorted(self.lied_to):
+            self._remove(number, DATA / "consumequeue")
+        self.lied_to.clear()
+
+    def _remove(self, number: int, folder: Path) -> None:
+        machine = self._world.replicas[number]
+        self._world.crash(machine)
+        self._world.trace.add("fault", "removed", number, folder)
+        for path in [path for path in machine.disk.files() if folder in path.parents]:
+            machine.disk.put(path, None)
 
     def restore(self) -> None:
         """Put back the bytes that nobody has read since: nothing was to be seen of them."""

@@ -230,6 +230,7 @@ class DiskFaults:
             if self._others_have_all(number) and machine.process is not None:
                 self._world.crash(machine, "power")
                 machine.disk.lies = False
+                self._atlas.lied_to.add(number)
                 await self._let_catch_up(number)
             else:
                 machine.disk.make_good()
