@@ -118,6 +118,7 @@ class Leading:
             self.attend,
             on_group,
         )
+        self.replication.decided(group)
         self.reviver = Reviver(core, clock, self.flusher.confirm_later, on_failure)
         self.timer = TimerService(
             core.timer,
@@ -190,7 +191,7 @@ class Leading:
 
     def decided(self, group: BrokerGroup) -> None:
         """The group's state has changed, and this broker goes on leading it."""
-        self.members.decided(group.version, group.sync_state_set, self._clock.steady_ms())
+        self.replication.decided(group)
         if self.members.members != {self._options.replica}:
             self.attend()
 

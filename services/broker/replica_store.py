@@ -134,6 +134,9 @@ class ReplicaStore:
         self._saved = saved
         epochs = self._load_epochs()
         self.log.check_contiguous(saved.store.synced_position)
+        if epochs is not None and epochs.latest < saved.store.epoch and saved.store.position <= self.end_position:
+            _log.error("the file of epochs is older than the checkpoint, it is made again from the log")
+            epochs = None
         if epochs is not None:
             self.epochs = epochs
         tried: set[int] = set()
@@ -459,7 +462,10 @@ class ReplicaStore:
                 self._on_failure(error)
                 raise
             await self._save_epochs()  # a restart reads on behind where they began
-            await self._write(core.synced(checkpoint))
+            store = core.synced(checkpoint).store
+            # By this a file of epochs is known that is older than what the checkpoint covers.
+            epoch = max(1, self.epochs.last_epoch(store.position))
+            await self._write(replace(checkpoint, store=replace(store, epoch=epoch)))
 
     async def _sync_queues(self, files: Sequence[File]) -> None:
         try:

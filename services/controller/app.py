@@ -217,7 +217,11 @@ class ControllerApp:
 
     async def _check_store(self) -> None:
         """See what others have changed in a store that is not ours alone."""
-        await self.overseer.groups.look_for_changes()
+        versions = await self._store.versions()
+        if versions.get(CLUSTER, self._cluster_version) != self._cluster_version:
+            # One that led before may have written after this one had read.
+            self._keeper.refresh_soon()
+        await self.overseer.groups.look_for_changes(versions)
 
     async def _load_or_make(self) -> ClusterState:
         if (await self._store.read(CLUSTER)) is not None:

@@ -3,7 +3,7 @@ other, and nobody hears of a change before it is stored.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from weakref import WeakValueDictionary
 
 import structlog
@@ -94,13 +94,15 @@ class GroupKeeper:
                 except ConflictError:
                     await self._read_and_tell(name)
 
-    async def look_for_changes(self) -> None:
+    async def look_for_changes(self, versions: Mapping[str, str]) -> None:
         """Read anew what others seem to have changed, or deleted.
+
+        Args:
+            versions: of the store's documents, as `StateStore.versions` gives them.
 
         Raises:
             OSError, CorruptDataError, UnknownFormatError: as `StateStore.read`.
         """
-        versions = await self._store.versions()
         stored = {group_of_document(name): version for name, version in versions.items()}
         for group in dict.fromkeys((*stored, *self.states)):
             if group is not None and self._versions.get(group) != stored.get(group):

@@ -62,6 +62,7 @@ class StateKeeper:
         self._waiting: list[_Waiting] = []
         self._arrived = asyncio.Event()
         self._stopping = False
+        self._is_outdated = False
         self._doubtful = False
         self._task: asyncio.Task[None] | None = None
 
@@ -101,6 +102,12 @@ class StateKeeper:
         """
         return await self._enqueue(decision, durable=False)
 
+    def refresh_soon(self) -> None:
+        """Another controller seems to have changed what is stored: read it again, before any other change."""
+        if not self._stopping:
+            self._is_outdated = True
+            self._arrived.set()
+
     def change_brokers_soon(self, decision: Decision) -> None:
         """The same, for one that is going away and cannot wait; never refused for the number that waits."""
         if not self._stopping:
@@ -125,6 +132,8 @@ class StateKeeper:
         while self._waiting or not self._stopping:
             await self._arrived.wait()
             self._arrived.clear()
+            if self._is_outdated:
+                await self._refresh()
             batch, self._waiting = self._waiting, []
             try:
                 await self._carry_out(batch)
@@ -133,6 +142,16 @@ class StateKeeper:
                 _logger.error("changes of the cluster's state failed", changes=len(batch), exc_info=error)
                 for waiting in batch:
                     _fail(waiting.outcome, StatusError(Code.INTERNAL_SERVER_ERROR, f"the change failed: {error!r}"))
+
+    async def _refresh(self) -> None:
+        self._is_outdated = False
+        try:
+            stored = await self._load()
+        except _STORE_ERRORS as error:
+            _logger.warning("cluster state cannot be read again", error=str(error), version=self.state.version)
+            return
+        self._doubtful = False
+        self._take_in(stored)
 
     async def _carry_out(self, batch: Sequence[_Waiting]) -> None:
         if self._doubtful and any(waiting.durable for waiting in batch):

@@ -247,9 +247,10 @@ class MemoryDisk:
     async def sync_folder(self, path: Path) -> None:
         folder = str(path)
         begun = [change for change in self._name_changes if folder in change.folders]
-        await self._through(partial(self._sync_names, begun, self._life))
+        await self._through(partial(self.end_folder_sync, begun, self._life))
 
-    def _sync_names(self, begun: Sequence[_NameChange], life: int) -> None:
+    def end_folder_sync(self, begun: Sequence[_NameChange], life: int) -> None:
+        """Changes of names reach the device."""
         self.check_life(life)
         ids = {id(change) for change in begun}
         for change in self._name_changes:

@@ -236,7 +236,7 @@ class Checker:
         A new process has a new steady clock, and hides nothing for longer than its invisible duration from its start.
         """
         lives = {each.handle.check_point // IDS_SKIPPED for each in (earlier, later)}
-        if len(lives) > 1 and "clock jump" in self._swarm.faults:
+        if len(lives) > 1 and self._swarm.clocks_differ:
             return True
         return self._history.disaster_between(earlier.asked_s, later.got_s) and any(
             disaster.synced_position < later.position

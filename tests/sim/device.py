@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,44 @@ class SimDisk(MemoryDisk):
         self._trace = trace
         self.sync_s_max = 0.0
         """How long a sync takes at the most."""
+        self.lies = False
+        """Whether syncs say that all is well, and bring nothing to the device."""
         self.refused_syncs: list[Path] = []
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether it is to refuse something yet."""
+        return self._failing_writes > 0 or self._failing_syncs > 0
+
+    def make_good(self) -> None:
+        """Lie no more: all that was said to be on the device is there."""
+        self.lies = False
+        for inode in self._names.values():
+            inode.sync(inode.changes)
+        self._synced_names = dict(self._names)
+        self._name_changes.clear()
+
+    def overwrite(self, path: Path, at: int, data: bytes) -> None:
+        """Have other bytes in a file, on the device and in what is read."""
+        inode = self._names[path]
+        for contents in (inode.written, inode.synced):
+            end = min(len(contents), at + len(data))
+            if at < end:
+                contents[at:end] = data[: end - at]
+
+    def put(self, path: Path, contents: bytes | None) -> None:
+        """Have another file under a name, or none; whoever had it open here must be dead."""
+        self._name_changes = [each for each in self._name_changes if path not in (each.made, each.removed)]
+        for names in (self._names, self._synced_names):
+            names.pop(path, None)
+        if contents is not None:
+            self.make_folder(path.parent)
+            file = self.open(path)
+            file.write(0, [contents])
+            file.close()
+            inode = self._names[path]
+            inode.sync(inode.changes)
+            self._synced_names[path] = inode
 
     def wipe(self) -> None:
         """Another, empty volume is in its place; whoever had files open here must be dead."""
@@ -44,4 +81,9 @@ class SimDisk(MemoryDisk):
         if self._failing_syncs > 0 and self._sync_fails_for(path) and life == self.life:
             self.refused_syncs.append(path)
             self._trace.add("disk", "sync refused", path.name)
-        super().end_sync(path, inode, changes, life)
+        if not self.lies:
+            super().end_sync(path, inode, changes, life)
+
+    def end_folder_sync(self, begun: Sequence[Any], life: int) -> None:
+        if not self.lies:
+            super().end_folder_sync(begun, life)

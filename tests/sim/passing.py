@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container, Sequence
 
 from services.common.errors import StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
@@ -68,12 +68,19 @@ class Passing:
                 return
             await asyncio.sleep(0.5)
 
-    def violations(self) -> list[str]:
-        """Messages that came back from a topic that was deleted."""
+    def violations(self, heard: Sequence[float] | None = None, without: Container[str] = ()) -> list[str]:
+        """Messages that came back from a topic that was deleted.
+
+        Args:
+            heard: when a broker heard of a deletion, each time; None if it always does within a moment.
+            without: ids of messages that this is not asked of.
+        """
         found = [f"S2: {each}" for each in self.history.unexpected]
         for delivery in self.history.deliveries:
-            sent = self.history.sent.get(delivery.message_id)
+            sent = None if delivery.message_id in without else self.history.sent.get(delivery.message_id)
             for began_s, ended_s in self._deletions:
+                if heard is not None:
+                    ended_s = min((each for each in heard if each >= began_s), default=float("inf"))
                 if sent is not None and -1 < sent.ended_s < began_s and delivery.asked_s > ended_s + _SLACK_S:
                     found.append(
                         f"P4: {delivery.message_id} came at {delivery.got_s:.6f}, though its topic was deleted at "

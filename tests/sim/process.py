@@ -29,11 +29,19 @@ class MachineClock:
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
+        self._rate = 0.0
+        self._rate_since_s = 0.0
         self.offset_ms = 0
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970."""
-        return START_MS + int(self._loop.time() * 1000) + self.offset_ms
+        drift_ms = int((self._loop.time() - self._rate_since_s) * 1000 * self._rate) if self._rate else 0
+        return START_MS + int(self._loop.time() * 1000) + self.offset_ms + drift_ms
+
+    def drift(self, rate: float) -> None:
+        """Run too fast from now on, by so many seconds in a second; too slow if it is less than 0."""
+        self.offset_ms = self.wall_ms() - START_MS - int(self._loop.time() * 1000)
+        self._rate, self._rate_since_s = rate, self._loop.time()
 
 
 class ProcessClock:
@@ -136,6 +144,11 @@ class ProcessDisk:
         self._kill = kill
         self.operations = 0
         self.die_at_operation = -1
+
+    @property
+    def may_die(self) -> bool:
+        """Whether it is to die at one of the next operations."""
+        return self.die_at_operation > self.operations
 
     def step(self) -> None:
         """Count one operation that changes something; raises ProcessKilledError if the process is dead, or dies now."""

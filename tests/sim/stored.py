@@ -1,6 +1,7 @@
 """Reads a broker's disk apart from the running one: what is in the log, and what follows from it (S6)."""
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from services.broker.pop.delivery import pulled_message
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import StoreCheckpoint
-from services.broker.store.record import RecordKind, StoredRecord
+from services.broker.store.record import RecordKind, StoredRecord, decode
 from services.common import names
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
@@ -71,10 +72,25 @@ def records_in_log(disk: MemoryDisk, folder: Path, segment_bytes: int) -> list[S
     return list(log.scan(log.start_position, log.end_position))
 
 
+def records_of(data: bytes) -> list[StoredRecord]:
+    """The records of a log, from its position 0 on."""
+    found: list[StoredRecord] = []
+    offset = 0
+    while offset < len(data):
+        found.append(decode(data, offset, offset))
+        offset += found[-1].length
+    return found
+
+
 def messages_in_log(disk: MemoryDisk, folder: Path, segment_bytes: int) -> list[StoredMessage]:
     """All messages from the log's beginning to its end, in their order."""
+    return messages_of(records_in_log(disk, folder, segment_bytes))
+
+
+def messages_of(records: Iterable[StoredRecord]) -> list[StoredMessage]:
+    """The messages among records, in their order."""
     found = []
-    for record in records_in_log(disk, folder, segment_bytes):
+    for record in records:
         if record.kind == RecordKind.MESSAGE:
             properties = SystemProperties.FromString(record.system_properties)
             found.append(

@@ -77,6 +77,11 @@ class Swarm:
         return self.options.broker.flush == "async"
 
     @property
+    def clocks_differ(self) -> bool:
+        """Whether wall clocks are set, or run too fast or too slow."""
+        return not self.faults.keys().isdisjoint(("clock jump", "clock drift"))
+
+    @property
     def deposed_s_max(self) -> float:
         """How long a master may acknowledge what the next one will not have."""
         return 0.0

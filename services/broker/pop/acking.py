@@ -208,7 +208,7 @@ class Acking:
 
         A message that is gone (retention, a deleted topic or group) just leaves its CK; no other takes its place (P4).
         A group that the log knows and the view does not is there all the same: the view is behind, or the controller
-        has lost its state. Then its limit can't be told, and is looked at the next time.
+        has lost its state. Its messages come again, and that is no attempt, as nobody knows how many it may have.
 
         Raises:
             StatusError: the disk is full; nothing has changed.
@@ -219,8 +219,9 @@ class Acking:
             stored = self._message(check_point, index)
             group = self._view.groups.get(check_point.group)
             if stored is not None and (group is not None or self._knows_group(check_point.group)):
-                attempts_max = _ANY_NUMBER if group is None else group.max_attempts
-                records.append(redelivered(check_point, index, stored, attempted=attempted, attempts_max=attempts_max))
+                counts = attempted and group is not None
+                limit = stored.attempts + 1 if group is None else group.max_attempts
+                records.append(redelivered(check_point, index, stored, attempted=counts, attempts_max=limit))
         self._leave(held, records, self._state.close, 0)
 
     def dead_letter(self, group: str, topic: str, handle: str, *, call: int = 0, again: bool = False) -> None:

@@ -67,6 +67,7 @@ class LogSender:
         sent_before: int,
     ) -> None:
         self.replica = first.replica
+        self.identity = first.identity
         self.connected = False
         self._master = master
         self._stream = stream

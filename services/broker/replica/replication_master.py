@@ -69,6 +69,8 @@ class ReplicationMaster:
         self.statistics = statistics
         self._on_follower = on_follower
         self._on_group = on_group
+        self._identities: dict[int, bytes] = {}
+        """Of the volumes that the controller has recorded, by the same version of the group as the set."""
         self._senders: dict[int, LogSender] = {}
         self._sent_before: dict[int, int] = {}
         self._ticking: asyncio.Task[None] | None = None
@@ -100,6 +102,18 @@ class ReplicationMaster:
         """The log has grown: to be called at once after each append."""
         for sender in self._senders.values():
             sender.appended()
+
+    def decided(self, group: BrokerGroup) -> None:
+        """The group's state has become known; nothing if it is older than what is known."""
+        if group.version < self.members.version:
+            return
+        self._identities = {each.number: each.identity for each in group.replicas}
+        self.members.decided(group.version, group.sync_state_set, self._clock.steady_ms())
+        for sender in list(self._senders.values()):
+            if self._is_stranger(sender.replica, sender.identity):
+                del self._senders[sender.replica]
+                self._parted(sender)
+                sender.end(self._stranger(sender.replica))
 
     def lags(self) -> list[ReplicaLag]:
         """How far each slave is, for the report to the controller."""
@@ -186,12 +200,28 @@ class ReplicationMaster:
                 f"replica {first.replica} follows epoch {first.epoch} of {self._group}, this master leads "
                 f"epoch {self._epoch}",
             )
+        if self._is_stranger(first.replica, first.identity):
+            raise self._stranger(first.replica)
         if len(self._senders) >= self._options.followers_max and first.replica not in self._senders:
             self.statistics.refused_followers += 1
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
                 f"{len(self._senders)} replicas follow this master, its limit (broker.replication.followers_max)",
             )
+
+    def _is_stranger(self, replica: int, identity: bytes) -> bool:
+        """Whether it is another volume than the one that may be chosen for master by that number: what this one has
+        must not count for it.
+        """
+        recorded = self._identities.get(replica, b"")
+        return bool(recorded and identity) and recorded != identity
+
+    def _stranger(self, replica: int) -> StatusError:
+        return StatusError(
+            Code.PRECONDITION_FAILED,
+            f"the volume of this replica {replica} of {self._group} is not the one that the controller has recorded; "
+            "if two processes have this number, end one of them",
+        )
 
     def _parted(self, sender: LogSender) -> None:
         if sender.connected:
@@ -265,7 +295,7 @@ class ReplicationMaster:
                 "the sync-state set was not changed", group=self._group, is_=before, wanted=wanted, why=str(error)
             )
             return
-        members.decided(answer.version, answer.sync_state_set, self._clock.steady_ms())
+        self.decided(answer)
         self.statistics.set_changes += 1
         _log.warning("sync-state set changed", group=self._group, before=before, after=sorted(answer.sync_state_set))
         self._on_group(answer)

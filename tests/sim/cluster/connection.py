@@ -70,6 +70,13 @@ class Connection:
         for end in self.ends():
             self.loop.call_soon(end.lose, _broken("the connection was reset"), context=end.process.context)
 
+    def lose_end_of(self, name: str) -> None:
+        """Have the end on one machine vanish: the other one learns of it only when it hears nothing for too long."""
+        self.to_server.is_dead = self.to_client.is_dead = True
+        for end in self.ends():
+            later_s = 0.0 if end.process.name == name else end.keepalive_s
+            self.loop.call_later(later_s, end.lose, _broken("the connection is half open"), context=end.process.context)
+
     def hang_up(self, end: "ClientEnd | ServerEnd", reason: str) -> None:
         """One end goes: the other one hears of it behind all that was sent before."""
         other = self.server if end is self.client else self.client

@@ -155,6 +155,16 @@ class Network:
             if {way.source for way in connection.ways} == {first, second}:
                 connection.reset()
 
+    def lose_ends(self, name: str, other: str) -> None:
+        """Leave all connections between two machines half open: one machine has lost its ends of them."""
+        for connection in self._all():
+            if {way.source for way in connection.ways} == {name, other}:
+                connection.lose_end_of(name)
+
+    def are_whole(self) -> bool:
+        """Whether no way is cut, and none breaks what goes along it."""
+        return all(way.cut_since is None and not way.broken_share for way in self._ways.values())
+
     def paused(self, process: Process) -> None:
         """A process stands still: its peers will notice."""
         for connection in self._connections.get(process, ()):

@@ -45,12 +45,14 @@ class Place:
         disk: its machine's disk.
         chance: its random source.
         network: the way to others.
+        port: where it listens.
     """
 
     process: Process
     disk: Disk
     chance: random.Random
     network: Network
+    port: int = 0
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     @property
@@ -61,7 +63,7 @@ class Place:
     @property
     def address(self) -> str:
         """Where others reach it."""
-        return f"{self.process.name}:0"
+        return f"{self.process.name}:{self.port}"
 
     def channel(self, address: str) -> Channel:
         """A channel to another process."""
@@ -124,6 +126,7 @@ class ControllerProgram(_Served):
 
     def __init__(self, place: Place, options: ControllerOptions, shared: StateStore | None = None) -> None:
         super().__init__(place)
+        self.registry = place.registry
         self.app = ControllerApp(
             options,
             DATA,

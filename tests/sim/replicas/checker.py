@@ -1,6 +1,7 @@
 """Holds a run of a broker group against the invariants of RELIABILITY 2.2."""
 
 from tests.sim.checker import IDS_SKIPPED, Checker
+from tests.sim.clients import Subscription
 from tests.sim.history import Delivery, History, Sent
 from tests.sim.replicas.swarm import GroupSwarm
 from tests.sim.stored import StoredMessage
@@ -12,7 +13,8 @@ class GroupChecker(Checker):
     Args:
         swarm: what was drawn.
         history: what clients saw.
-        stored: all messages that are in the log in the end, in its order.
+        stored: all messages that are in the log in the end, or were and were deleted, in its order.
+        deleted: what stands before this position was deleted, as it was old.
     """
 
     def __init__(
@@ -20,15 +22,21 @@ class GroupChecker(Checker):
         swarm: GroupSwarm,
         history: History,
         stored: list[StoredMessage],
+        deleted: int,
     ) -> None:
         super().__init__(swarm, history, stored, {})
+        self._deleted = deleted
         self._draw = swarm
         self._sent_twice = True
 
     def _check_acknowledged(self, message_id: str, sent: Sent, copies: list[StoredMessage]) -> None:
-        if sent.due_ms or any(copy.offset == sent.offset for copy in copies):
-            return
         verdict = self._verdict
+        if sent.due_ms:
+            return
+        if any(copy.offset == sent.offset for copy in copies):
+            if len(copies) > 1:
+                verdict.broke("S1", f"{message_id} is stored twice: {[copy.place for copy in copies]}")
+            return
         if self._draw.is_lossy and self._history.lost_by(sent.began_s, sent.position) is not None:
             verdict.excused.append(message_id)
             return
@@ -39,10 +47,20 @@ class GroupChecker(Checker):
             f"it is stored at {[copy.place for copy in copies] or 'no place'}",
         )
 
+    def _check_conserved(self, subscription: Subscription, message_id: str, copies: int) -> None:
+        """What was deleted before it was taken is nobody's any more."""
+        if all(copy.record.position >= self._deleted for copy in self._originals[message_id]):
+            super()._check_conserved(subscription, message_id, copies)
+
     def _may_have_ended(self, earlier: Delivery, later: Delivery) -> bool:
         """In the mode that waits for no slave, one who was deposed gives out what his successor does, until he hears
         of it.
         """
+        begin_s, end_s = sorted((earlier.asked_s, later.asked_s))
+        if "unclean election" in self._draw.faults and self._history.disaster_between(begin_s, end_s):
+            return (
+                True  # the master that was chosen so knows nothing of the one, and may have given the other its number
+            )
         lives = {each.handle.check_point // IDS_SKIPPED for each in (earlier, later)}
         return (len(lives) > 1 and not self._draw.is_safe) or super()._may_have_ended(earlier, later)
 

@@ -5,6 +5,7 @@ import gc
 from typing import Any
 
 from services.broker.core import BrokerCore
+from services.broker.store.record import RecordKind
 from services.common.errors import CorruptDataError
 from services.controller.cluster_state import ClusterState
 from tests.sim import stored, timers
@@ -15,9 +16,11 @@ from tests.sim.delays import NEAR_MS
 from tests.sim.history import Disaster, History
 from tests.sim.loop import SimLoop, StuckError
 from tests.sim.outcome import Outcome
+from tests.sim.passing import TOPIC, TYPE, Passing, carried_out
 from tests.sim.process import ProcessClock
 from tests.sim.replicas.checker import GroupChecker
 from tests.sim.replicas.faults import Faults
+from tests.sim.replicas.probes import Probes
 from tests.sim.replicas.swarm import GroupSwarm, draw
 from tests.sim.replicas.world import GroupWorld
 from tests.sim.run import _difference
@@ -66,7 +69,7 @@ def run_seed(
             finally:
                 digest = trace.digest
                 log.muted = True  # what comes now comes from the dead
-                for machine in world.machines():
+                for machine in (*world.machines(), *world.twins.values()):
                     machine.kill()
                 loop.bury()
     finally:
@@ -141,6 +144,16 @@ class _Run:
                 name = f"c{len(self._consumers)}"
                 self._consumers.append(Consumer(name, self._tools(name), swarm.random(name), subscription, manners))
 
+        self._passing: Passing | None = None
+        if "topic comes and goes" in swarm.faults:
+            self._passing = Passing(
+                self._tools("passing"),
+                swarm.random("replicas passing"),
+                self._create_passing,
+                self._delete_passing,
+                swarm.delays,
+            )
+
     def _tools(self, name: str) -> Tools:
         world = self.world
         return Tools(world.client(name, self.swarm.loyal), self.history, world.trace, world.loop, world.log_end)
@@ -151,21 +164,28 @@ class _Run:
         await self._begin()
         producing = [loop.create_task(producer.run()) for producer in self._producers]
         consuming = [loop.create_task(consumer.run()) for consumer in self._consumers]
+        if self._passing is not None:
+            producing.append(loop.create_task(self._passing.run()))
         striking = loop.create_task(self.faults.run())
         tending = [loop.create_task(self.faults.keep_alive()), loop.create_task(self._look_often())]
         await asyncio.sleep(self.swarm.safety_s)
         striking.cancel()
+        await self.faults.until_seen()
         world.trace.add("sim", "heal")
         await self.faults.heal()
         if self.faults.count:
             self.history.troubles.append((0.0, loop.time() + _LATE_S_MAX))
         for producer in self._producers:
             producer.stopping = True
+        if self._passing is not None:
+            self._passing.stopping = True
         reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
         await asyncio.wait(producing)
         await self._finish_work()
         for task in reforming:
             task.cancel()
+        if not self.verdict.violations:
+            await self._probe()
         for consumer in self._consumers:
             consumer.stopping = True
         await asyncio.wait((*reforming, *consuming))
@@ -204,6 +224,22 @@ class _Run:
             await asyncio.sleep(0.05)
         world.trace.add("sim", "begun")
 
+    async def _create_passing(self) -> bool:
+        leader, options = self.world.leader, self.swarm.options.controller
+        if leader is None:
+            return False
+        if TOPIC in leader.state.topics:
+            return True
+        return await carried_out(leader._keeper.change(lambda state: state.create_topic(options, TOPIC, TYPE, 1)))
+
+    async def _delete_passing(self) -> bool:
+        leader = self.world.leader
+        if leader is None:
+            return False
+        if TOPIC not in leader.state.topics:
+            return True
+        return await carried_out(leader._keeper.change(lambda state: state.delete_topic(TOPIC)))
+
     async def _look_often(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -221,6 +257,12 @@ class _Run:
                 self.world.trace.add("sim", "finished", f"after={loop.time() - healed:.1f}")
                 return
         self.verdict.broke("L2", f"after {_HEAL_S_MAX} s without faults there is still work: {self._left()}")
+
+    async def _probe(self) -> None:
+        probes = Probes(self.world, self.swarm, self.history, self.verdict)
+        await probes.wake(self._producers[0], self._consumers)
+        await probes.tell_the_age()
+        await self._finish_work()
 
     def _left(self) -> str:
         """What is not done yet, in words."""
@@ -298,9 +340,7 @@ class _Run:
         world, swarm, broker = self.world, self.swarm, self.swarm.options.broker
         if self._master < 0:
             return self.verdict  # there was no master in the end, which is said already
-        master = world.replicas[self._master]
         try:
-            messages = stored.messages_in_log(master.disk, DATA, broker.log.segment_bytes)
             records = {
                 number: stored.records_in_log(machine.disk, DATA, broker.log.segment_bytes)
                 for number, machine in world.replicas.items()
@@ -308,12 +348,30 @@ class _Run:
         except CorruptDataError as error:
             self.verdict.broke("S7", f"in the end a log is damaged, and nobody has said so: {error}")
             return self.verdict
-        verdict = GroupChecker(swarm, self.history, messages).judge()
+        log = records[self._master]
+        deleted = log[0].position if log else 0
+        if swarm.has_retention and deleted:
+            before = world.watch.confirmed_before(deleted)
+            world.trace.add("sim", "deleted", deleted)
+            log = [*stored.records_of(before), *log]
+            if len(before) < deleted:
+                self.verdict.broke("S1", f"the log begins at {deleted}, and was confirmed up to {len(before)} only")
+        verdict = GroupChecker(swarm, self.history, stored.messages_of(log), deleted).judge()
         verdict.violations[:0] = self.verdict.violations
         for number in records:
             self._check_same(verdict, number, records)
-        delayed = Timers(swarm, self.history, records[self._master], world.watch.appends, self._topic_ids, verdict)
+        delayed = Timers(swarm, self.history, log, world.watch.appends, self._topic_ids, verdict)
         delayed.judge(self._end[self._master].wall_ms)
+        if self._passing is not None:
+            forgotten = [
+                world.watch.appends[each.position][1]
+                for each in log
+                if each.kind == RecordKind.FORGET_TOPIC and each.payload.decode() == TOPIC
+                if each.position in world.watch.appends
+            ]
+            # A delayed message that came before its broker had heard of the topic does not say which one it is of.
+            nameless = {each.message_id for each in delayed.of_unknown_topics()}
+            verdict.violations += self._passing.violations(forgotten, nameless)
         for number, held in self._end.items():
             self._check_derived(verdict, delayed, number, held)
         return verdict

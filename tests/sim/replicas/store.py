@@ -21,6 +21,8 @@ from tests.sim.process import Process
 Result = TypeVar("Result")
 
 _TIMEOUT_S = 1.0
+_VERSIONS_SEEN = 4
+"""So many older versions of a document may still be read."""
 
 
 class SharedStore:
@@ -44,8 +46,18 @@ class SharedStore:
         self.is_away = False
         self.lost_share = 0.0
         """How often an answer is lost."""
+        self.conflict_share = 0.0
+        """How often somebody else has changed a document just before it is written."""
+        self.stale_share = 0.0
+        """How often a read gives what was there some time ago."""
+        self._before: dict[str, list[tuple[str, int]]] = {}
         self._written = written
         self._documents: dict[str, tuple[str, int]] = {}
+
+    def heal(self) -> None:
+        """Nothing is wrong with it any more."""
+        self.is_away = False
+        self.lost_share = self.conflict_share = self.stale_share = 0.0
 
     def hold(self, process: Process) -> "StoreHold":
         """A controller's hold on it."""
@@ -55,18 +67,34 @@ class SharedStore:
         """What the server answers to a read."""
         if self.is_away:
             raise _away()
-        found = self._documents.get(name)
+        found = self._seen(name)
         return None if found is None else Stored(json.loads(found[0]), str(found[1]))
+
+    def _seen(self, name: str) -> tuple[str, int] | None:
+        """What a reader sees of a document."""
+        if self.stale_share and self.chance.random() < self.stale_share and self._before.get(name):
+            return self.chance.choice(self._before[name])
+        return self._documents.get(name)
+
+    def _replace(self, name: str, content: str) -> int:
+        found = self._documents.get(name)
+        if found is not None:
+            self._before[name] = [*self._before.get(name, ())[-_VERSIONS_SEEN:], found]
+        version = 1 if found is None else found[1] + 1
+        self._documents[name] = (content, version)
+        return version
 
     def write(self, name: str, content: str, expected: str | None) -> str:
         """What the server does on a write."""
         if self.is_away:
             raise _away()
         found = self._documents.get(name)
+        if found is not None and self.conflict_share and self.chance.random() < self.conflict_share:
+            self._replace(name, found[0])
+            raise ConflictError(name)
         if (None if found is None else str(found[1])) != expected:
             raise ConflictError(name)
-        version = 1 if found is None else found[1] + 1
-        self._documents[name] = (content, version)
+        version = self._replace(name, content)
         self._written(name, None if found is None else json.loads(found[0]), json.loads(content))
         return str(version)
 
@@ -74,7 +102,8 @@ class SharedStore:
         """What the server answers when it is asked for all versions."""
         if self.is_away:
             raise _away()
-        return {name: str(version) for name, (_, version) in self._documents.items()}
+        seen = {name: self._seen(name) for name in self._documents}
+        return {name: str(found[1]) for name, found in seen.items() if found is not None}
 
     def document(self, name: str) -> Document | None:
         """What is there now, for the simulator."""

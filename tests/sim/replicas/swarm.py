@@ -6,6 +6,7 @@ from typing import Any
 
 from services.cli.options import StandaloneOptions
 from tests.sim import swarm as one
+from tests.sim.clients import POLITE
 from tests.sim.delays import Delays
 from tests.sim.swarm import Swarm
 
@@ -45,6 +46,42 @@ FAULTS = {
 }
 """Fault -> how often it comes where it is on, against the others."""
 
+RARE_FAULTS = {
+    "lying syncs": 8,
+    "misdirected write": 4,
+    "stale sector": 4,
+    "rotten derived file": 5,
+    "derived file cut short": 5,
+    "derived file lost": 5,
+    "derived file of before": 5,
+    "log cut short": 8,
+    "volume of before": 8,
+    "bridge": 4,
+    "ring": 4,
+    "swizzle": 4,
+    "half-open": 5,
+    "changed address": 4,
+    "second process": 4,
+    "left behind": 5,
+    "store away for a minute": 2,
+    "conflicts in the store": 4,
+    "stale reads": 4,
+    "unclean election": 3,
+    "clock drift": 4,
+    "topic comes and goes": 1,
+}
+"""Those that came later; drawn by themselves, in half of the seeds, so that the others go on with what they draw."""
+
+DRAWN = ("topic comes and goes",)
+"""Those of them that go on all the time, if they are drawn, and do not strike."""
+
+
+_OFTEN_MS_MIN = 50
+
+
+_RETENTION_SHARE = 0.8
+"""How often old segments are deleted where slaves are left behind: what is pending or unacknowledged would stay."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSwarm(Swarm):
@@ -63,7 +100,12 @@ class GroupSwarm(Swarm):
     @property
     def is_safe(self) -> bool:
         """Whether nothing acknowledged may be lost, whatever happens to less than all copies."""
-        return self.options.broker.replication.ack_mode == "sync_state_set"
+        return self.options.broker.replication.ack_mode == "sync_state_set" and "unclean election" not in self.faults
+
+    @property
+    def has_retention(self) -> bool:
+        """Whether old segments are deleted while it runs."""
+        return self.options.broker.retention.hours < 1
 
     @property
     def is_lossy(self) -> bool:
@@ -98,19 +140,32 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     faults = {name: weight for name, weight in FAULTS.items() if chance.random() < 0.3}
     if only is not None:
         faults = {name: weight for name, weight in FAULTS.items() if name in only}
+    rare = random.Random(f"{seed}/replicas rare swarm")
+    rare_faults = _rare_faults(rare, only)
     replicas = chance.choice((1, 2, 2, 2, 2, 3, 3))
     values = {each.name: getattr(base, each.name) for each in fields(Swarm)}
     safety_s = chance.choice((8.0, 12.0, 20.0))
+    options = _options(chance, base.options, replicas, settings or {})
+    faults_per_s = chance.choice((0.1, 0.3, 0.6)) if faults else 0.0
+    if rare_faults:
+        faults_per_s = faults_per_s or rare.choice((0.1, 0.3, 0.6))
     values.update(
-        options=_options(chance, base.options, replicas, settings or {}),
-        faults=faults,
-        faults_per_s=chance.choice((0.1, 0.3, 0.6)) if faults else 0.0,
+        options=options,
+        faults=faults | rare_faults,
+        faults_per_s=faults_per_s,
         safety_s=safety_s,
         delays=Delays(base.delays.share, base.delays.recall, safety_s + 8.0, base.delays.far_ms),
         producers=[(min(rate, 5.0), batch, size) for rate, batch, size in base.producers],
         sync_s_max=chance.choice((0.0, 0.001, 0.01, 0.05)),
         delay_s_max=chance.choice((0.001, 0.001, 0.02)),
     )
+    if "left behind" in rare_faults and "unclean election" not in rare_faults and rare.random() < _RETENTION_SHARE:
+        values.update(
+            options=_with_retention(options),
+            delays=Delays(0.0, 0.0, 0.0, base.delays.far_ms),
+            producers=[(5.0, 4, 3000)],
+            manners={each: [POLITE for _ in all_manners] for each, all_manners in base.manners.items()},
+        )
     return GroupSwarm(
         **values,
         replicas=replicas,
@@ -118,6 +173,26 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         proxies=chance.choice((1, 1, 2)),
         loyal=chance.choice((0.0, 0.5, 1.0)),
     )
+
+
+def _rare_faults(rare: random.Random, only: tuple[str, ...] | None) -> dict[str, int]:
+    if only is not None:
+        return {name: weight for name, weight in RARE_FAULTS.items() if name in only}
+    if rare.random() < 0.5:
+        return {}
+    return {name: weight for name, weight in RARE_FAULTS.items() if rare.random() < 0.2}
+
+
+def _with_retention(options: StandaloneOptions) -> StandaloneOptions:
+    """Have small segments deleted that are some seconds old, and nothing acknowledged be lost otherwise."""
+    values = options.model_dump()
+    values["broker"]["retention"].update(hours=3 / 3600, interval_ms=200)
+    values["broker"]["timer"]["roll_window_ms"] = 2000
+    values["broker"].update(checkpoint_interval_ms=200, flush="sync")
+    values["broker"]["replication"].update(ack_mode="sync_state_set", min_in_sync_replicas=1)
+    values["broker"]["pop"]["stay_ms"] = 0
+    values["broker"]["log"]["segment_bytes"] = 4096
+    return StandaloneOptions.model_validate(values)
 
 
 def _options(
@@ -139,6 +214,14 @@ def _options(
     values = options.model_dump()
     values["broker"]["replication"].update(replication)
     values["broker"]["flush"] = flush
+    for settings_of, name in (
+        (values["broker"], "flush_interval_ms"),
+        (values["broker"], "checkpoint_interval_ms"),
+        (values["broker"]["timer"], "flush_interval_ms"),
+        (values["broker"]["timer"], "clean_interval_ms"),
+    ):
+        # The simulator of one server has shorter ones; here they would take half of the time of a run.
+        settings_of[name] = max(settings_of[name], _OFTEN_MS_MIN)
     if values["broker"]["timer"]["slots"] > 1000:
         values["broker"]["timer"].update(slots=64, roll_window_ms=8000)
     values["broker"].update(settings)

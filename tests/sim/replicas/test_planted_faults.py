@@ -1,16 +1,20 @@
 """A checker that never fails is broken: each fault that is planted here must be caught within a few seeds."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from services.broker.again import AgainFinder
 from services.broker.checkpoint_server import CheckpointServer
+from services.broker.notification import Interests
 from services.broker.replica.log_receiver import LogReceiver
 from services.broker.replica.master_checkpoint import MasterCheckpoint
 from services.broker.replica.replication_master import ReplicationMaster
 from services.broker.replica.sync_state_set import SyncStateSet
 from services.broker.replica_store import ReplicaStore
+from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.record import StoredRecord
 from services.broker.timer.delay import NONE
 from services.broker.timer.message_timer import MessageTimer
@@ -18,6 +22,7 @@ from services.broker.timer.recovery import done_timer
 from services.common.pb.popwheel.v1.broker_pb2 import LogChunk, ReplicateProgress
 from services.controller import broker_group, group_policy
 from services.controller.broker_group import GroupState
+from services.controller.checkpoint_sync import CheckpointAge, CheckpointSync
 from services.controller.election import most_complete
 from tests.sim.replicas.run import run_seed
 
@@ -106,6 +111,32 @@ def slaves_forget_what_has_fired(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MessageTimer, "note", forget)
 
 
+def short_files_of_queues_are_believed(patch: pytest.MonkeyPatch) -> None:
+    """A start does not look whether the files of queues are as long as they must be."""
+    patch.setattr(ConsumeQueue, "has_files_for", lambda self, min_offset, max_offset: True)
+    patch.setattr(ConsumeQueue, "_cut_file", lambda self, file_start, length: True)
+
+
+def second_tries_are_stored_again(patch: pytest.MonkeyPatch) -> None:
+    """A master does not look for what it has of a send that is tried again."""
+    patch.setattr(AgainFinder, "find", lambda self, run: [None] * len(run.payloads))
+
+
+def polls_are_not_woken(patch: pytest.MonkeyPatch) -> None:
+    """Nobody is told of messages that arrive."""
+    patch.setattr(Interests, "arrived", lambda self, queue, tag_hashes: None)
+
+
+def checkpoints_are_said_to_be_fresh(patch: pytest.MonkeyPatch) -> None:
+    """The age of checkpoints does not grow."""
+    ages = CheckpointSync.ages
+
+    def fresh(self: CheckpointSync, name: str, now_s: float) -> list[CheckpointAge]:
+        return [replace(each, age_s=0.0) for each in ages(self, name, now_s)]
+
+    patch.setattr(CheckpointSync, "ages", fresh)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("plant", "numbers", "only"),
@@ -129,6 +160,10 @@ def slaves_forget_what_has_fired(patch: pytest.MonkeyPatch) -> None:
             ("isolate", "master without slaves"),
         ),
         (slaves_forget_what_has_fired, {"T2", "S6"}, ("kill master",)),
+        (short_files_of_queues_are_believed, {"S6", "S7", "L2", "E1"}, ("derived file cut short",)),
+        (second_tries_are_stored_again, {"S1", "T2"}, ("kill master", "break connections")),
+        (polls_are_not_woken, {"L1"}, ("kill slave",)),
+        (checkpoints_are_said_to_be_fresh, {"C3"}, ("kill slave",)),
     ],
 )
 def test_a_planted_fault_is_caught(

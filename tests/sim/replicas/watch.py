@@ -41,26 +41,28 @@ class Watch:
         self._trace = trace
         self._options = options
         self._strict = options.replication.ack_mode == "sync_state_set" and options.flush == "sync"
-        self._writers: dict[int, tuple[int, int]] = {}
-        self._living: dict[int, tuple[BrokerApp, Place]] = {}
+        self._writers: dict[int, tuple[str, int]] = {}
+        self._living: dict[str, tuple[int, BrokerApp, Place]] = {}
         self._confirmed = bytearray()
         self._confirmed_from = 0
-        self._compared: dict[int, int] = {}
-        self._checkpoints: dict[int, tuple[int, int]] = {}
+        self._compared: dict[str, int] = {}
+        self._checkpoints: dict[str, tuple[int, int]] = {}
 
     def replica(self, number: int, place: Place) -> Callable[[BrokerApp], None]:
         """What looks at a replica before it starts."""
 
         def watch(app: BrokerApp) -> None:
-            self._living[number] = (app, place)
-            self._compared.pop(number, None)
-            self._watch_appends(number, app, place)
-            self._watch_what_comes(number, app)
-            self._watch_checkpoints(number, app)
+            name = place.process.name
+            self._living[name] = (number, app, place)
+            self._compared.pop(name, None)
+            self._watch_appends(name, app, place)
+            self._watch_what_comes(name, app)
+            self._watch_checkpoints(name, app)
+            self._watch_deletions(name, app)
 
         return watch
 
-    def _watch_what_comes(self, number: int, app: BrokerApp) -> None:
+    def _watch_what_comes(self, name: str, app: BrokerApp) -> None:
         files = app.files
         append_raw = files.append_raw
 
@@ -70,13 +72,12 @@ class Watch:
             if following is not None and files.epochs.latest > following.epoch:
                 self._broke(
                     "S5",
-                    f"replica {number} took records of epoch {files.epochs.latest}, though it follows epoch "
-                    f"{following.epoch}",
+                    f"{name} took records of epoch {files.epochs.latest}, though it follows epoch {following.epoch}",
                 )
 
         files.append_raw = appended  # type: ignore[method-assign]
 
-    def _watch_checkpoints(self, number: int, app: BrokerApp) -> None:
+    def _watch_checkpoints(self, name: str, app: BrokerApp) -> None:
         file = app.checkpoints.file
         store = file.store
 
@@ -84,19 +85,36 @@ class Watch:
             self.checkpoints.append(given)
             is_new = await store(given)
             latest = (file.held.latest.epoch, file.held.latest.version)
-            before = self._checkpoints.get(number, (0, 0))
+            before = self._checkpoints.get(name, (0, 0))
             if latest < before:
-                self._broke("C4", f"replica {number} holds checkpoint {latest} after {before}")
-            self._checkpoints[number] = latest
+                self._broke("C4", f"{name} holds checkpoint {latest} after {before}")
+            self._checkpoints[name] = latest
             return is_new
 
         file.store = stored  # type: ignore[method-assign]
 
-    def wiped(self, number: int) -> None:
-        """A replica has another, empty volume."""
-        self._checkpoints.pop(number, None)
+    def _watch_deletions(self, name: str, app: BrokerApp) -> None:
+        log = app.files.log
+        remove_before = log.remove_before
 
-    def _watch_appends(self, number: int, app: BrokerApp, place: Place) -> None:
+        def removed(position: int) -> int:
+            self.look()  # what goes was confirmed, and is to be known
+            count = remove_before(position)
+            if count:
+                self._trace.add(name, "deleted", log.start_position)
+            return count
+
+        log.remove_before = removed  # type: ignore[method-assign]
+
+    def confirmed_before(self, position: int) -> bytes:
+        """All that was confirmed up to a position, also what was deleted since; shorter if nobody has seen it."""
+        return bytes(self._confirmed[:position])
+
+    def wiped(self, name: str) -> None:
+        """A machine's files are others than those it has written."""
+        self._checkpoints.pop(name, None)
+
+    def _watch_appends(self, name: str, app: BrokerApp, place: Place) -> None:
         log = app.files.log
         append = log.append
 
@@ -108,11 +126,11 @@ class Watch:
                 position += length
             self.end_position = position
             epoch = app.files.core.store.epoch
-            me = (number, place.process.number)
+            me = (name, place.process.number)
             if self._writers.setdefault(epoch, me) != me:
                 self._broke(
                     "S5",
-                    f"replica {number} in its life {me[1]} writes in epoch {epoch}, as {self._writers[epoch]} did",
+                    f"{name} in its life {me[1]} writes in epoch {epoch}, as {self._writers[epoch]} did",
                 )
             append(lengths, buffers)
 
@@ -150,16 +168,14 @@ class Watch:
         """Hold what living replicas have confirmed against what was confirmed before (S4, S5)."""
         if not self._strict or self.unclean:
             return
-        for number, (app, place) in self._living.items():
-            if place.process.alive and not app.failure.done():
-                self._compare(number, app)
+        for name, (number, app, place) in self._living.items():
+            if place.process.alive and not app.failure.done() and not self.rotten(number):
+                self._compare(name, app)
 
-    def _compare(self, number: int, app: BrokerApp) -> None:
-        if self.rotten(number):
-            return
+    def _compare(self, name: str, app: BrokerApp) -> None:
         log = app.files.log
         confirmed = min(app.files.confirmed_position, log.end_position)
-        at = max(self._compared.get(number, 0), log.start_position)
+        at = max(self._compared.get(name, 0), log.start_position)
         if at > self._confirmed_from + len(self._confirmed):
             return  # what is between was deleted before anybody looked
         while at < confirmed:
@@ -169,14 +185,12 @@ class Watch:
             known = bytes(self._confirmed[at : at + len(data)])
             if data[: len(known)] != known:
                 first = next(index for index, pair in enumerate(zip(data, known, strict=False)) if pair[0] != pair[1])
-                self._broke(
-                    "S4", f"replica {number} has confirmed other bytes at {at + first} than were confirmed before"
-                )
-                self._compared[number] = confirmed
+                self._broke("S4", f"{name} has confirmed other bytes at {at + first} than were confirmed before")
+                self._compared[name] = confirmed
                 return
             self._confirmed += data[len(known) :]
             at += len(data)
-        self._compared[number] = at
+        self._compared[name] = at
 
     def _broke(self, number: str, sentence: str) -> None:
         self._trace.add("watch", "broken", number, sentence)

@@ -65,6 +65,11 @@ class GroupWorld:
         self.controllers: dict[str, Machine[ControllerProgram]] = {}
         self.replicas: dict[int, Replica] = {}
         self.proxies: dict[str, Machine[ProxyProgram]] = {}
+        self.twins: dict[int, Replica] = {}
+        """Second processes that claim a replica's number."""
+        self.ports = dict.fromkeys(range(replicas), 0)
+        """Where each replica listens in its next life."""
+        self._twins_so_far = 0
         self.on_failure: Callable[[int, Exception | None], bool] = lambda number, error: False
         """Told when a replica cannot go on; whether there is an excuse."""
         for number in range(controllers):
@@ -87,13 +92,35 @@ class GroupWorld:
         self.controllers[name] = self._machine(name, make)
 
     def _add_replica(self, number: int) -> None:
+        self.replicas[number] = self._replica(f"replica-{number}", number)
+
+    def add_twin(self, number: int) -> Replica:
+        """A second machine whose process is to claim a replica's number."""
+        self._twins_so_far += 1
+        twin = self.twins[number] = self._replica(f"twin-{self._twins_so_far}", number)
+        return twin
+
+    def end_twin(self, number: int) -> None:
+        """End the one of the two processes of a number that the controller does not count on."""
+        twin, machine, group = self.twins.pop(number), self.replicas[number], self.group
+        identities = [each["identity"] for each in group["replicas"] if each["number"] == number] if group else []
+        counts = twin.program is not None and twin.program.app.identity.hex() in identities
+        self.trace.add("fault", "twin", number, "stays" if counts else "goes")
+        self.crash(twin)
+        if counts:
+            self.crash(machine)
+            machine.disk = twin.disk
+            self.watch.wiped(machine.name)
+
+    def _replica(self, name: str, number: int) -> Replica:
         options = self.options.broker.model_copy(update={"name": GROUP, "replica": number})
 
         def make(place: Place) -> BrokerProgram:
+            place.port = self.ports[number]
             watch = self.watch.replica(number, place)
             return BrokerProgram(place, options, watch, None, self._addresses)
 
-        self.replicas[number] = self._machine(f"replica-{number}", make)
+        return self._machine(name, make)
 
     def _add_proxy(self, name: str) -> None:
         def make(place: Place) -> ProxyProgram:

@@ -152,7 +152,12 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(controller=CONTROLLERS)
     def look(self, controller: int) -> None:
-        self.try_to(self.controllers[controller].keeper.look_for_changes())
+        keeper = self.controllers[controller].keeper
+
+        async def look() -> None:
+            await keeper.look_for_changes(await keeper._store.versions())
+
+        self.try_to(look())
 
     @rule(controller=CONTROLLERS, number=REPLICAS)
     def tell(self, controller: int, number: int) -> None:

@@ -20,7 +20,14 @@ from services.common.http import make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import EnsureTopicRequest, TopicType, WatchRequest
 from services.controller.broker_group import NO_MASTER, GroupState, ReplicaRecord
-from services.controller.documents import group_document, group_document_name, group_of
+from services.controller.documents import (
+    CLUSTER,
+    cluster_document,
+    cluster_of,
+    group_document,
+    group_document_name,
+    group_of,
+)
 from services.controller.lease import Lease
 from services.rpc.local import LocalChannel
 from services.rpc.methods import ENSURE_TOPIC, WATCH
@@ -261,6 +268,19 @@ async def test_one_that_cannot_start_to_lead_gives_the_lease_back(tmp_path: Path
     with pytest.raises(ConfigurationError):
         await odd.start()
     assert _parsed(store.history["lease"][-1])["holder"] == ""
+
+
+async def test_what_one_that_led_before_writes_late_is_taken_up(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with pair(tmp_path, store) as both:
+        stored = await store.read(CLUSTER)
+        assert stored is not None
+        state = cluster_of(stored.document, "memory")
+        late = state.after(state.create_topic(both.apps[1]._options, "late", TopicType.NORMAL, 1))
+        await store.write(CLUSTER, cluster_document(late), stored.version)
+        await until(lambda: "late" in both.apps[0].state.topics)
+        await make_topic(both.channels[0], "after")
+        assert both.apps[0].state.topics.keys() == {"late", "after"}
 
 
 async def test_a_damaged_lease_is_said_and_nobody_leads(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from services.broker.replica.statistics import ReplicationStatistics
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import EpochStart, LogChunk, ReplicateProgress
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from services.rpc.local import LocalChannel
 from services.rpc.methods import REPLICATE
 from tests.harness.manual_clock import ManualClock, run_virtually
@@ -237,6 +238,30 @@ def test_a_change_whose_answer_was_lost_is_asked_for_again() -> None:
         master.members.decided(state.version, state.sync_state_set, world.clock.steady_ms())
         assert master.members.members == {0, 1}
         assert master.members.confirmed_position == end
+
+    in_world(story)
+
+
+def test_another_volume_than_the_recorded_one_counts_for_nothing() -> None:
+    """Two processes claim one number: what the one has must not make the other one a member of the set."""
+
+    async def story(world: World) -> None:
+        master = await world.begin()
+        assert master.master is not None and master.members is not None
+        controller = world.controller
+        await world.until(lambda: master.members.members == {0, 1})  # type: ignore[union-attr]
+        for identity, members in ((b"another", {0}), (b"identity", {0, 1})):
+            state = BrokerGroup()
+            state.CopyFrom(controller.state)
+            state.version += 1
+            del state.sync_state_set[:], state.replicas[:]
+            state.sync_state_set.append(0)
+            state.replicas.add(number=1, address="replica-1:1", identity=identity)
+            controller.state = state
+            master.master.decided(state)
+            master.write()
+            await asyncio.sleep(5)
+            assert master.members.members == members
 
     in_world(story)
 
