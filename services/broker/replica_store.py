@@ -7,7 +7,7 @@ from what was saved before or from the whole log.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,13 +148,18 @@ class ReplicaStore:
                 begin = self.core.begin(saved)
                 if self._begins_unknown(begin):
                     self._learn_epochs(saved.store.synced_position)
-                self._scan(begin, saved, alone=alone)
+                self._scan(begin, saved, tried, alone=alone)
                 break
             except CorruptDataError:
                 positions = self.log.damaged - tried
                 tried |= positions
                 self.log.damaged.clear()
-                if not [position for position in positions if await repair(position)]:
+                synced = saved.store.synced_position
+                mended = [position for position in positions if position < synced and await repair(position)]
+                tails = [position for position in positions if position >= synced]
+                for position in tails:
+                    await self._mend_tail(position, repair)
+                if not mended and not tails:
                     raise
             self._remake_core()
         log = self.log
@@ -166,9 +171,16 @@ class ReplicaStore:
             # Before the first record: where there is no checkpoint, all that is there counts as synced.
             await self._write(self._saved)
 
-    def _scan(self, begin: int, saved: Checkpoint, *, alone: bool) -> None:
-        """Check the log from a position on, and fold what is known to stay."""
-        for found in self.log.scan(begin, saved.store.synced_position):
+    async def _mend_tail(self, position: int, repair: Callable[[int], Awaitable[bool]]) -> None:
+        """Have the records from a damaged one to the end mended, as far as another replica has them."""
+        while position < self.log.end_position and await repair(position):
+            position += length_at(self.log.read(position, HEADER_BYTES), 0)
+
+    def _scan(self, begin: int, saved: Checkpoint, asked: Container[int], *, alone: bool) -> None:
+        """Check the log from a position on, and fold what is known to stay. A tail goes only if no other replica was
+        found to have it: this one may have said that it was synced, and be chosen for that.
+        """
+        for found in self.log.scan(begin, saved.store.synced_position, lambda position: alone or position in asked):
             self._note_epoch(found)
             if alone or found.position < saved.store.position:
                 self.core.fold(found)

@@ -5,7 +5,7 @@ Positions run on from one segment to the next. No record spans two segments.
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -273,7 +273,9 @@ class CommitLog:
             raise ValueError(f"position {position} is not in the commit log, which begins at {self.start_position}")
         return self._files[index].read(position - self._starts[index], length)
 
-    def scan(self, position: int, synced_position: int) -> Iterator[StoredRecord]:
+    def scan(
+        self, position: int, synced_position: int, may_cut: Callable[[int], bool] = lambda position: True
+    ) -> Iterator[StoredRecord]:
         """Read record after record from `position` to the end, as recovery does.
 
         A bad record at or after `synced_position` is a torn tail: the scan ends there and the log is cut off. When
@@ -282,9 +284,12 @@ class CommitLog:
         Args:
             position: where a record begins.
             synced_position: up to here everything is known to have been on the device.
+            may_cut: whether a tail that begins at a position may go. It may be more than torn: what was synced since
+                the last checkpoint, and has rotted.
 
         Raises:
-            CorruptDataError: a record before `synced_position` is damaged or missing; nothing is cut.
+            CorruptDataError: a record before `synced_position`, or one that may not be cut off, is damaged or missing;
+                nothing is cut.
             UnknownFormatError: a record was written by a newer release; nothing is cut.
         """
         self.synced_position = min(synced_position, self.end_position)
@@ -309,6 +314,9 @@ class CommitLog:
                             f"{error}, though the log was known to be good up to {synced_position}; nothing was "
                             "changed: restore the segment file from a replica or a backup"
                         ) from error
+                    if not may_cut(position + offset):
+                        self.note_damage(position + offset)
+                        raise
                     self.cut(position + offset)
                     break
                 if self._in_doubt and position + offset >= self.synced_position:

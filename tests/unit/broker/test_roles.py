@@ -198,6 +198,41 @@ async def test_a_record_that_is_found_damaged_at_the_start_is_mended() -> None:
         assert first.log_bytes() == second.log_bytes()
 
 
+async def test_what_has_rotted_since_the_last_checkpoint_is_mended_and_not_cut_off_as_torn() -> None:
+    """S5: a member of the set that had synced more may be chosen with what is left."""
+    async with group_of(2) as world:
+        first, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        for number in range(10):
+            await world.put(b"body-%d" % number)
+        await second.kill()
+        damage(second, b"body-4")
+        damage(second, b"body-7")
+        end = first.end
+        await second.start()
+        assert second.end == end
+        assert second.alive.replication_statistics.repaired_records == 2
+        assert first.log_bytes() == second.log_bytes()
+
+
+async def test_a_tail_that_nobody_else_has_is_cut_off() -> None:
+    async with group_of(2) as world:
+        first, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        for number in range(10):
+            await world.put(b"body-%d" % number)
+        await second.kill()
+        await first.kill()
+        damage(second, b"body-4")
+        await second.start()
+        assert b"body-3" in second.log_bytes()
+        assert b"body-4" not in second.log_bytes()
+        assert b"body-5" not in second.log_bytes()
+        await first.start()
+
+
 async def test_a_record_that_is_met_damaged_is_mended_and_given_out() -> None:
     async with group_of(2) as world:
         first, second = world.members
