@@ -94,6 +94,14 @@ def run_seed(
     return Outcome(seed, digest, tuple(verdict.violations), counts, story, "tests.sim.replicas")
 
 
+_RECOVERIES = (
+    ("recovery", ""),
+    ("recovery without queue files", "consumequeue"),
+    ("recovery without timer files", "/timer/"),
+)
+"""Ways in which a master's files are recovered in the end; of a slave's one of them."""
+
+
 class _Run:
     """The course of one run.
 
@@ -124,6 +132,7 @@ class _Run:
         self._end: dict[int, _Held] = {}
         self._topic_ids: dict[str, int] = {}
         self._master = -1
+        self._chance = swarm.random("replicas recoveries")
         self._producers = [
             Producer(
                 name,
@@ -184,7 +193,7 @@ class _Run:
         await self._finish_work()
         for task in reforming:
             task.cancel()
-        if not self.verdict.violations:
+        if not self.verdict.violations and self.swarm.is_probed:
             await self._probe()
         for consumer in self._consumers:
             consumer.stopping = True
@@ -198,7 +207,9 @@ class _Run:
         for task in tending:
             task.cancel()
         await asyncio.wait(tending)
-        for machine in world.machines():
+        # The master after its slaves, so that nobody takes its place; controllers last, for it asks them to let it go.
+        replicas = sorted(world.replicas.values(), key=lambda each: each is world.master)
+        for machine in (*world.proxies.values(), *replicas, *world.controllers.values()):
             await machine.stop()
 
     async def _begin(self) -> None:
@@ -332,8 +343,10 @@ class _Run:
                 self._end[number] = _Held(machine.program.app.core, machine.clock.wall_ms())
         if not self.swarm.is_safe:
             # A new master lacks what its predecessor had answered, also later, behind where the epoch begins.
-            starts = [each.position for each in master.program.app.files.epochs][1:]
-            self.history.disasters += [Disaster(world.loop.time(), "power", start) for start in starts]
+            starts = {each.epoch: each.position for each in master.program.app.files.epochs}
+            for epoch, _, elected_s in world.watch.epochs[1:]:
+                start = min((position for each, position in starts.items() if each >= epoch), default=0)
+                self.history.disasters += [Disaster(when, "power", start) for when in (elected_s, world.loop.time())]
 
     def judge(self) -> Verdict:
         """Hold everything that was seen against the invariants."""
@@ -395,11 +408,8 @@ class _Run:
         if number == self._master:
             delayed.compare(f"replica {number}", held.timer, held.wall_ms)
         clock = ProcessClock(world.loop, machine.clock)
-        for what, without in (
-            ("recovery", ""),
-            ("recovery without queue files", "consumequeue"),
-            ("recovery without timer files", "/timer/"),
-        ):
+        ways = _RECOVERIES if number == self._master else (self._chance.choice(_RECOVERIES),)
+        for what, without in ways:
             disk = stored.copy_of(machine.disk, without)
             try:
                 core = stored.recovered(disk, DATA, broker, clock, self.swarm.options.controller.cluster_name)

@@ -76,7 +76,8 @@ DRAWN = ("topic comes and goes",)
 """Those of them that go on all the time, if they are drawn, and do not strike."""
 
 
-_OFTEN_MS_MIN = 50
+_OFTEN_MS_MIN = 100
+_PROBED = 0.25
 
 
 _RETENTION_SHARE = 0.8
@@ -90,12 +91,14 @@ class GroupSwarm(Swarm):
     Args:
         replicas, controllers, proxies: how many there are.
         loyal: how often a client stays with its proxy.
+        is_probed: whether the group is asked in the end whether it is well.
     """
 
     replicas: int
     controllers: int
     proxies: int
     loyal: float
+    is_probed: bool
 
     @property
     def is_safe(self) -> bool:
@@ -172,6 +175,7 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         controllers=chance.choice((1, 1, 2)),
         proxies=chance.choice((1, 1, 2)),
         loyal=chance.choice((0.0, 0.5, 1.0)),
+        is_probed=random.Random(f"{seed}/replicas probed").random() < _PROBED,
     )
 
 
