@@ -100,10 +100,10 @@ def good_handles_are_refused(patch: pytest.MonkeyPatch) -> None:
     ack = Acking.ack
     chance = random.Random(1)
 
-    def refuse(self: Acking, group: str, topic: str, handles: Sequence[str]) -> Any:
+    def refuse(self: Acking, group: str, topic: str, handles: Sequence[str], **tried: Any) -> Any:
         if chance.random() < 0.1:
             handles = [handle[:-1] + ("0" if handle[-1] != "0" else "1") for handle in handles]
-        return ack(self, group, topic, handles)
+        return ack(self, group, topic, handles, **tried)
 
     patch.setattr(Acking, "ack", refuse)
 
