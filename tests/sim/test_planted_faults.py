@@ -67,9 +67,11 @@ def torn_tails_stay(patch: pytest.MonkeyPatch) -> None:
     """Recovery ends at a torn record but does not cut it off, and new records come after it."""
     scan = CommitLog.scan
 
-    def scan_without_cut(self: CommitLog, position: int, synced_position: int) -> Iterator[record.StoredRecord]:
+    def scan_without_cut(
+        self: CommitLog, position: int, synced_position: int, *more: Any
+    ) -> Iterator[record.StoredRecord]:
         try:
-            yield from scan(self, position, synced_position)
+            yield from scan(self, position, synced_position, *more)
         except _TornError:
             self._dirty = list(self._files)
 
