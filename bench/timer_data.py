@@ -61,7 +61,8 @@ async def _build(folder: Path, count: int) -> None:
         on_due_changed=lambda: None,
         on_fired=lambda _topic, _late_ms: None,
     )
-    core.recover(Checkpoint())
+    core.begin(Checkpoint())
+    core.finish()
     store, timer = core.store, core.timer
     service = TimerService(timer, disk, clock, 1000, 1000, store.log.sync, lambda: None, lambda _error: None)
     message_id = "01" + "0" * 32
