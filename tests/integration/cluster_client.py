@@ -65,7 +65,7 @@ def consume(endpoint: str, ending: threading.Event) -> None:
                 consumer.ack(message)
                 report("acked", body=message.body.decode())
             except Exception as error:  # noqa: BLE001 - as above
-                report("ack failed", error=repr(error))
+                report("ack failed", body=message.body.decode(), error=repr(error))
     consumer.shutdown()
 
 
