@@ -139,7 +139,7 @@ class CommitLog:
             self._write(position, [data if end - begin == len(data) else data[begin:end]])
 
     async def mend(self, position: int, data: bytes) -> None:
-        """Write in place of damaged bytes, within one segment, and bring that to the device.
+        """Write in place of damaged bytes, or of what a segment has lost at its end, and bring that to the device.
 
         Raises:
             ValueError: the position is not held.
@@ -147,7 +147,8 @@ class CommitLog:
                 may have lost others of the segment, and no later sync would tell.
         """
         index = bisect_right(self._starts, position) - 1
-        if index < 0 or position + len(data) > self._segment_end(position):
+        ends = [*self._starts[1:], self.end_position]
+        if index < 0 or position + len(data) > ends[index]:
             raise ValueError(f"{len(data)} bytes at {position} do not lie within one segment of the commit log")
         file = self._files[index]
         file.write(position - self._starts[index], [data])

@@ -290,3 +290,27 @@ async def test_damage_where_epochs_are_looked_for_is_not_passed_over() -> None:
     store.make()
     with pytest.raises(CorruptDataError):
         await store.start()
+
+
+@pytest.mark.parametrize("lost_bytes", [50, 500])
+async def test_a_segment_that_has_lost_its_end_while_the_next_is_there_is_mended(lost_bytes: int) -> None:
+    """A loss of power takes what was not synced in no order."""
+    data, positions, _ = await log_of_a_master()
+    store = Store()
+    await store.start()
+    store.files.append_raw(0, data)
+    await store.files.sync()
+    start, end = store.files.log.segments()[1]
+    store.files.close()
+    store.disk.open(FOLDER / "commitlog" / f"{start:020d}.log").truncate(end - start - lost_bytes)
+    store.make()
+
+    async def repair(position: int) -> bool:
+        length = next(each for each in positions if each > position) - position
+        if store.files.log.read(position, length) != data[position : position + length]:
+            await store.files.mend(position, data[position : position + length])
+        return True
+
+    await store.files.start(alone=False, repair=repair)
+    assert store.files.end_position == len(data)
+    assert b"".join(store.files.log.read(start, end - start) for start, end in store.files.log.segments()) == data
