@@ -41,7 +41,8 @@ def run(make: Callable[[], Process], log: LogOptions, drain_s_max: float | None 
     Args:
         make: makes the process, within its loop.
         log: how it logs.
-        drain_s_max: how long its `stop` may take; as long as that of a single process if not given.
+        drain_s_max: how long its `stop` may take, with the end of a `start` that is broken off; as long as that of a
+            single process if not given.
 
     Returns:
         The exit code: 0 after a drain that a signal asked for, else 1.
@@ -65,36 +66,40 @@ async def _live(make: Callable[[], Process], drain_s_max: float) -> int:
     asked = asyncio.ensure_future(ending.asked.wait())
     try:
         await asyncio.wait({start, asked}, return_when=asyncio.FIRST_COMPLETED)
-        if not start.done():
-            start.cancel()
-            await asyncio.wait({start})
-        elif start.exception() is None:
+        if start.done() and start.exception() is None:
             _calm_the_collector()
             failure = asyncio.ensure_future(process.failed())
             await asyncio.wait({failure, asked}, return_when=asyncio.FIRST_COMPLETED)
             if failure.done():
                 _logger.error("cannot go on, ending", reason=str(failure.result()))
-                await _drain(process, drain_s_max)
+                await _drain(process, start, drain_s_max)
                 return _EXIT_FAILED
             failure.cancel()
     finally:
         asked.cancel()
+    if ending.asked.is_set():
+        _logger.info("draining", signal=ending.signal_name)
+    await _drain(process, start, drain_s_max)
     if not start.cancelled() and (error := start.exception()) is not None:
-        await _drain(process, drain_s_max)
         raise error
-    _logger.info("draining", signal=ending.signal_name)
-    await _drain(process, drain_s_max)
     _logger.info("ended")
     return 0
 
 
-async def _drain(process: Process, seconds: float) -> None:
-    stopping = asyncio.create_task(process.stop())
+async def _drain(process: Process, start: asyncio.Future[None], seconds: float) -> None:
+    stopping = asyncio.create_task(_stop(process, start))
     await asyncio.wait([stopping], timeout=seconds)
     if not stopping.done():  # it is not cancelled: it may wait for a device that does not answer
         _logger.error("could not drain in time, ending at once", seconds=seconds)
         _end_at_once()
     await stopping
+
+
+async def _stop(process: Process, start: asyncio.Future[None]) -> None:
+    if not start.done():
+        start.cancel()
+        await asyncio.wait({start})  # what it raised is for whoever drains
+    await process.stop()
 
 
 class _Ending:

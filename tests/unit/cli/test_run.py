@@ -123,16 +123,22 @@ def test_a_drain_that_lasts_too_long_is_cut_short(
     assert "could not drain in time" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("during", ["start", "stop"])
 def test_a_drain_that_takes_no_cancellation_is_cut_short(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    during: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A device that does not answer is waited for by whoever has begun to sync."""
     goes_on = True
 
-    async def stop() -> None:
+    async def go_on() -> None:
         while goes_on:
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.05)
+
+    async def start() -> None:
+        ask_to_end()
+        if during == "start":
+            await go_on()
 
     def end_at_once() -> NoReturn:
         nonlocal goes_on
@@ -141,7 +147,7 @@ def test_a_drain_that_takes_no_cancellation_is_cut_short(
 
     monkeypatch.setattr(run_module, "_DRAIN_S_MAX", 0.01)
     monkeypatch.setattr(run_module, "_end_at_once", end_at_once)
-    process = FakeProcess(start=ask_to_end, stop=stop)
+    process = FakeProcess(start=start, stop=go_on)
     with pytest.raises(EndedAtOnceError):
         run(lambda: process, LogOptions())
     assert "could not drain in time" in capsys.readouterr().err
