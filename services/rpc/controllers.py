@@ -99,11 +99,12 @@ class ControllerChannel:
 
 
 class _Stream(Generic[Response, Request]):
-    """A stream that says when it has ended, so that the next one goes to another controller."""
+    """A stream that says when it has ended, so that the next one goes to another controller; not if it was given up."""
 
     def __init__(self, stream: ClientStream[Response, Request], ended: Callable[[], None]) -> None:
         self._stream = stream
         self._ended = ended
+        self._given_up = False
 
     async def receive(self) -> Response | None:
         """The next message; None when it has ended well."""
@@ -111,10 +112,10 @@ class _Stream(Generic[Response, Request]):
             message = await self._stream.receive()
         except (StatusError, RpcError) as error:
             if _leads_not(error):
-                self._ended()
+                self._pass_by()
             raise
         if message is None:
-            self._ended()
+            self._pass_by()
         return message
 
     async def send(self, messages: Sequence[Request]) -> None:
@@ -122,7 +123,7 @@ class _Stream(Generic[Response, Request]):
         try:
             await self._stream.send(messages)
         except StreamClosedError:
-            self._ended()
+            self._pass_by()
             raise
 
     async def end(self) -> None:
@@ -131,7 +132,12 @@ class _Stream(Generic[Response, Request]):
 
     def cancel(self) -> None:
         """Give the call up."""
+        self._given_up = True
         self._stream.cancel()
+
+    def _pass_by(self) -> None:
+        if not self._given_up:  # else its end says nothing of the controller
+            self._ended()
 
 
 def failure_of(failures: Sequence[StatusError | RpcError]) -> StatusError | RpcError:

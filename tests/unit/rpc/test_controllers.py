@@ -164,6 +164,24 @@ async def test_a_follower_finds_the_leader_and_the_next_one() -> None:
     await w.channel.close()
 
 
+async def test_a_follower_that_asks_for_all_anew_asks_the_same_controller() -> None:
+    w = Controllers(2)
+    w.elect(0)
+    w.all[1].hangs.clear()
+    view = ClusterView()
+    follower = ControllerFollower(w.channel, view, "test", SystemClock())
+    await follower.start()
+    async with asyncio.timeout(5):
+        await follower.wait_ready()
+        w.all[0].name = "anew"
+        follower.renew()
+        while view.name != "anew":
+            await asyncio.sleep(0.01)
+    assert [one.asked for one in w.all] == [2, 0]
+    await follower.stop()
+    await w.channel.close()
+
+
 async def test_any_order_of_leaders_is_followed() -> None:
     dice = random.Random(7)
     w = Controllers(4)
