@@ -105,7 +105,10 @@ class GroupKeeper:
         """
         stored = {group_of_document(name): version for name, version in versions.items()}
         for group in dict.fromkeys((*stored, *self.states)):
-            if group is not None and self._versions.get(group) != stored.get(group):
+            if group is None:
+                continue
+            deleted = group in self.states and group not in self._versions  # and could not be stored again yet
+            if deleted or self._versions.get(group) != stored.get(group):
                 await self.refresh(group)
 
     async def change(self, name: str, decision: Decision, *, forced: bool = False) -> GroupState | None:

@@ -20,6 +20,8 @@ class MemoryStore:
         self.away = False
         self.hangs = False
         """No call comes back until this is over."""
+        self.failing_writes = 0
+        """So many of the next writes are not stored."""
         self.lost_answers = 0
         """So many of the next writes are stored, and yet fail."""
 
@@ -33,6 +35,9 @@ class MemoryStore:
         contents = self.history.setdefault(name, [])
         if (str(len(contents)) if contents else None) != expected:
             raise ConflictError(name)
+        if self.failing_writes:
+            self.failing_writes -= 1
+            raise OSError("the store is full")
         contents.append(json.dumps(document))
         if self.lost_answers:
             self.lost_answers -= 1
