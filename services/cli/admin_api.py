@@ -10,11 +10,10 @@ import click
 
 from services.cli.errors import CommandError, WrongUseError
 from services.cli.table import print_table
+from services.common.not_leading import NOT_LEADING_WORDS
 
 _TIMEOUT_S = 10.0
 _NOT_LEADING = "HA_NOT_AVAILABLE"
-NOT_LEADING_WORDS = ("this controller does not lead", "no controller leads", "this controller is stopping")
-"""How a refusal begins of a controller that did nothing, as it does not lead; the leader may use that code, too."""
 _LEADER = re.compile(r"\(admin API: ([^)\s]+)\)")
 
 Format = Literal["table", "json"]

@@ -80,7 +80,8 @@ class Leadership:
         """See that this controller leads.
 
         Raises:
-            StatusError: HA_NOT_AVAILABLE, which names the one that does.
+            StatusError: HA_NOT_AVAILABLE, which names the one that does. It begins with one of NOT_LEADING_WORDS, from
+                which others know that nothing was done.
         """
         if not self.leads:
             raise self._refusal()

@@ -1,6 +1,6 @@
 """The way to whichever of several controllers leads.
 
-One of them leads, the others refuse with HA_NOT_AVAILABLE. A unary call goes round until one takes it; when a stream
+One of them leads, the others refuse (`leads_not`). A unary call goes round until one takes it; when a stream
 ends, the next one goes to another controller (`follow`, `registration`). What is asked of controllers may be asked
 twice, and several may have done it: what a call raises is told of all that were asked (`failure_of`).
 """
@@ -10,6 +10,7 @@ from typing import Final, Generic, TypeVar
 
 from services.common.clock import Clock
 from services.common.errors import StatusError
+from services.common.not_leading import NOT_LEADING_WORDS
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.rpc.service import Channel, ClientStream, Method, StreamClosedError
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
@@ -73,7 +74,7 @@ class ControllerChannel:
                 answer = await self._channels[number].call(method, request, timeout_s=share_s, metadata=metadata)
             except (StatusError, RpcError) as error:
                 failures.append(error)
-                if not _leads_not(error):
+                if not _may_go_on(error):
                     break
                 self._pass_by(number)
             else:
@@ -111,7 +112,7 @@ class _Stream(Generic[Response, Request]):
         try:
             message = await self._stream.receive()
         except (StatusError, RpcError) as error:
-            if _leads_not(error):
+            if _may_go_on(error):
                 self._pass_by()
             raise
         if message is None:
@@ -140,6 +141,11 @@ class _Stream(Generic[Response, Request]):
             self._ended()
 
 
+def leads_not(error: StatusError) -> bool:
+    """Whether a controller refuses because it does not lead: it has not even looked at what was asked (pure)."""
+    return error.code == Code.HA_NOT_AVAILABLE and error.message.startswith(NOT_LEADING_WORDS)
+
+
 def failure_of(failures: Sequence[StatusError | RpcError]) -> StatusError | RpcError:
     """What is told of a call that went well nowhere (pure).
 
@@ -156,8 +162,8 @@ def failure_of(failures: Sequence[StatusError | RpcError]) -> StatusError | RpcE
     return next((failure for failure in reversed(failures) if isinstance(failure, StatusError)), failures[0])
 
 
-def _leads_not(error: StatusError | RpcError) -> bool:
+def _may_go_on(error: StatusError | RpcError) -> bool:
     """Whether a controller does not lead, or is away: another one may be asked."""
     if isinstance(error, StatusError):
-        return error.code == Code.HA_NOT_AVAILABLE
+        return leads_not(error)
     return error.status in _AWAY

@@ -32,6 +32,7 @@ from services.broker.replica.lag import PositionTimes
 from services.broker.replica.options import ReplicationOptions
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.rpc.controllers import leads_not
 from services.rpc.status import NotProcessedError, RpcError
 
 _ASK_AGAIN_MS = 500
@@ -58,11 +59,14 @@ class SetChange:
 def is_certain(failure: StatusError | RpcError) -> bool:
     """Whether a failure of asking for a change proves that no controller has stored it or ever will.
 
-    Two do: nobody was reached, and BAD_REQUEST, as a set that cannot follow its version cannot at any controller. Not
-    PRECONDITION_FAILED: it says that a newer state is stored, which may be the very one that was asked for.
+    Three do: nobody was reached; BAD_REQUEST, as a set that cannot follow its version cannot at any controller; and
+    that none leads. Proof of the last: a controller says it before it looks at the wish, and a call ends with it only
+    if all who were asked before said it, too, or were not reached (`failure_of`); so, as nothing on the way makes a
+    call twice, nobody has the wish any more. Not PRECONDITION_FAILED: it says that a newer state is stored, which may
+    be the very one that was asked for. Nor HA_NOT_AVAILABLE in other words (`leads_not`).
     """
     if isinstance(failure, StatusError):
-        return failure.code == Code.BAD_REQUEST
+        return failure.code == Code.BAD_REQUEST or leads_not(failure)
     return isinstance(failure, NotProcessedError)
 
 

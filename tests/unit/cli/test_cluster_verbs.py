@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from services.cli.admin_api import NOT_LEADING_WORDS
+from services.common.not_leading import NOT_LEADING_WORDS
 from services.controller import leadership
 from tests.unit.cli.fake_admin_api import GROUP, REPLICAS, STATUS, FakeAdminApi
 from tests.unit.cli.test_main import call, sentence_of
@@ -133,7 +133,7 @@ def test_where_nothing_is_changed_a_controller_that_ends_is_passed_by() -> None:
     assert json.loads(result.stdout) == STATUS
 
 
-def test_what_a_controller_that_does_not_lead_says_begins_as_commands_know_it() -> None:
+def test_what_a_controller_that_does_not_lead_says_begins_as_others_know_it() -> None:
     source = inspect.getsource(leadership)
     assert all(f'"{words}' in source for words in NOT_LEADING_WORDS)
     assert source.count("Code.HA_NOT_AVAILABLE,") == len(NOT_LEADING_WORDS)

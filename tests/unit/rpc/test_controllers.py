@@ -44,7 +44,7 @@ class Controller:
         if self.away is not None:
             raise self.away
         if not self.leads:
-            raise StatusError(Code.HA_NOT_AVAILABLE, f"{self.name} does not lead")
+            raise StatusError(Code.HA_NOT_AVAILABLE, f"this controller does not lead: {self.name}")
         if self.refusal is not None:
             raise self.refusal
 
@@ -56,7 +56,7 @@ class Controller:
         await self._check()
         await stream.send([pb.ClusterUpdate(snapshot=True, cluster=pb.Cluster(name=self.name))])
         await self.deposed.wait()
-        raise StatusError(Code.HA_NOT_AVAILABLE, f"{self.name} leads no more")
+        raise StatusError(Code.HA_NOT_AVAILABLE, f"this controller does not lead: {self.name}, any more")
 
 
 class Controllers:
@@ -115,10 +115,19 @@ async def test_what_the_leader_refuses_is_told() -> None:
     assert w.all[2].asked == 0
 
 
+async def test_a_leader_that_gives_up_is_not_taken_for_one_that_does_not_lead() -> None:
+    w = Controllers()
+    w.elect(0)
+    w.all[0].refusal = StatusError(Code.HA_NOT_AVAILABLE, "others change it all the time")
+    with pytest.raises(StatusError, match="all the time"):
+        await w.who()
+    assert [one.asked for one in w.all] == [1, 0, 0]
+
+
 async def test_where_none_leads_that_is_told_after_one_round() -> None:
     w = Controllers()
     w.all[0].away = w.all[2].away = NotProcessedError("refused")
-    with pytest.raises(StatusError, match="c1 does not lead"):
+    with pytest.raises(StatusError, match="does not lead: c1"):
         await w.who()
     assert [one.asked for one in w.all] == [1, 1, 1]
     for one in w.all:

@@ -215,12 +215,14 @@ def test_a_member_that_lost_what_was_confirmed_is_asked_out_at_once() -> None:
 
 NOBODY_REACHED = NotProcessedError("no connection")
 LOST = RpcError(GrpcStatus.UNAVAILABLE, "the connection was lost")
-LEADS_NOT = StatusError(Code.HA_NOT_AVAILABLE, "another controller leads")
+LEADS_NOT = StatusError(Code.HA_NOT_AVAILABLE, "this controller does not lead; another one does")
+NONE_LEADS = StatusError(Code.HA_NOT_AVAILABLE, "no controller leads at this moment; ask again")
+GIVEN_UP = StatusError(Code.HA_NOT_AVAILABLE, "others change it all the time")
 NEWER = StatusError(Code.PRECONDITION_FAILED, "the state is at another version")
 CANNOT_BE = StatusError(Code.BAD_REQUEST, "no such replica")
 
 
-@pytest.mark.parametrize("failure", [NOBODY_REACHED, CANNOT_BE])
+@pytest.mark.parametrize("failure", [NOBODY_REACHED, CANNOT_BE, LEADS_NOT, NONE_LEADS])
 def test_what_was_certainly_not_stored_ends_the_counting(failure: StatusError | RpcError) -> None:
     leading = Leading(position=100)
     leading.set.connected(1, 100, 100, leading.now_ms)
@@ -234,8 +236,8 @@ def test_what_was_certainly_not_stored_ends_the_counting(failure: StatusError | 
     assert leading.set.due(leading.now_ms) is not None
 
 
-@pytest.mark.parametrize("first", [LOST, LEADS_NOT, NEWER, StatusError(Code.INTERNAL_SERVER_ERROR, "not stored")])
-@pytest.mark.parametrize("second", [NOBODY_REACHED, CANNOT_BE, NEWER])
+@pytest.mark.parametrize("first", [LOST, GIVEN_UP, NEWER, StatusError(Code.INTERNAL_SERVER_ERROR, "not stored")])
+@pytest.mark.parametrize("second", [NOBODY_REACHED, CANNOT_BE, LEADS_NOT, NEWER])
 def test_who_may_have_been_made_a_member_counts_until_a_newer_state_tells(
     first: StatusError | RpcError, second: StatusError | RpcError
 ) -> None:
