@@ -207,9 +207,7 @@ class _Run:
         for task in tending:
             task.cancel()
         await asyncio.wait(tending)
-        # The master after its slaves, so that nobody takes its place; controllers last, for it asks them to let it go.
-        replicas = sorted(world.replicas.values(), key=lambda each: each is world.master)
-        for machine in (*world.proxies.values(), *replicas, *world.controllers.values()):
+        for machine in world.machines():  # controllers first, so that nobody leads anew and goes on
             await machine.stop()
 
     async def _begin(self) -> None:
