@@ -167,6 +167,8 @@ class LogSender:
     async def _hear_all(self) -> None:
         master, window = self._master, self._window
         while (progress := await self._stream.receive()) is not None:
+            if self._over.done():
+                return  # it has parted: what comes now, perhaps from another volume, must not bring the slave back
             now_ms = self._heard_ms = master.clock.steady_ms()
             end, synced = progress.end_position, progress.synced_position
             if end > window.sent_position or synced > end:

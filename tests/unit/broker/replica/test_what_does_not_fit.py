@@ -1,4 +1,4 @@
-"""What a follower has, or is sent, that does not fit: an epoch of its own, or a record that it cannot fold."""
+"""What a follower has, or is sent, that does not fit: an epoch or volume of its own, or a record that it cannot fold."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,8 +6,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.popwheel.v1.broker_pb2 import EpochStart, ReplicateProgress
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
+from services.rpc.local import LocalChannel
+from services.rpc.methods import REPLICATE
 from tests.harness.manual_clock import ManualClock, run_virtually
-from tests.unit.broker.replica.replicas import World
+from tests.unit.broker.replica.replicas import GROUP, World
 
 
 def in_world(work: Callable[[World], Awaitable[None]]) -> None:
@@ -84,5 +88,33 @@ def test_a_slave_that_cannot_fold_a_good_record_says_so_and_ends(kind: type[Exce
         await world.until(lambda: bool(slave.failures))
         assert isinstance(slave.failures[0], kind)
         assert not slave.log.mended
+
+    in_world(story)
+
+
+def test_what_a_stranger_has_said_already_when_it_is_found_out_does_not_bring_it_back() -> None:
+    async def story(world: World) -> None:
+        master = world.replicas[0]
+        master.lead(world.controller.state)
+        end = master.write(5)
+        assert master.master is not None and master.members is not None
+        channel = LocalChannel(master.service, clock=world.clock)
+        stream = channel.open(REPLICATE)
+        first = ReplicateProgress(group=GROUP, replica=1, epoch=1, epochs=[EpochStart(epoch=1)], end_position=end)
+        first.identity = b"identity"
+        await stream.send([first])
+        await asyncio.sleep(0.01)
+        assert master.master.followers == 1
+        await stream.send([ReplicateProgress(end_position=end, synced_position=end)])  # there, and not read yet
+        state = BrokerGroup()
+        state.CopyFrom(world.controller.state)
+        state.version += 1
+        state.replicas.add(number=1, address="replica-1:1", identity=b"another")
+        world.controller.state = state
+        master.master.decided(state)
+        await asyncio.sleep(1)
+        assert (master.members.members, world.controller.asked) == ({0}, [])
+        assert list(master.members.lags(world.clock.steady_ms())) == []
+        await channel.close()
 
     in_world(story)
