@@ -396,9 +396,9 @@ class BrokerApp:
                 await self._lead(group)
                 await self._keep(group)
             return
-        await self._keep(group)
         if leading is not None:
-            await self._lead_no_more()
+            await self._lead_no_more()  # first: who waits for an answer need not wait for the device
+        await self._keep(group)
         if not self.files.is_followers:  # also if this replica was about to lead, or this has failed before
             await self.files.unfinish()
             _log.info("the broker leads no more", name=self._options.name, replica=self._options.replica)

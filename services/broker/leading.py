@@ -93,6 +93,8 @@ class Leading:
         self._damage_told: set[ConsumeQueue] = set()
         self._cluster_changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._pausing: asyncio.Task[None] | None = None
+        self._is_paused = False
         self._attending = False
         self.flusher = Flusher(core.store, options.flush, options.flush_interval_ms, on_failure)
         self.members = SyncStateSet(
@@ -163,6 +165,8 @@ class Leading:
         self._begin_tasks()
 
     def _begin_tasks(self) -> None:
+        if self._tasks or self._is_paused or self._pausing is not None:
+            return
         self._tasks = [
             supervised(self._when_cluster_changes(), "broker-cluster", self._on_failure),
             supervised(self._let_go_often(), "broker-let-go", self._on_failure),
@@ -217,26 +221,39 @@ class Leading:
 
     async def depose(self) -> None:
         """End, as another leads: those who wait for an answer are told to ask the other one."""
+        self._pause()
+        self.core.store.ended = leads_no_more(self._options.name)
+        self.flusher.depose(self.core.store.ended)  # before all that waits for the device, which may be slow
         await self._end_tasks()
         await self.replication.stop()
         await self.flusher.abandon()
         self.core.store.on_append = None
-        self.core.store.ended = leads_no_more(self._options.name)
-        self.flusher.depose(self.core.store.ended)
 
     async def _end_tasks(self) -> None:
         self.has_ended = True
-        await self._pause()
         self.server.end()
+        await asyncio.shield(self._pause())
 
-    async def _pause(self) -> None:
-        """Have nothing write by itself."""
-        for task in self._tasks:
+    def _pause(self) -> asyncio.Task[None]:
+        """Have nothing write by itself. What is given back ends when nothing does; it goes on though nobody waits for
+        it any more, as half of a pause could not be gone on from.
+        """
+        self._is_paused = True
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
-        await self.reviver.stop()
-        await self.timer.stop()
+        if self._pausing is None:
+            self._pausing = asyncio.create_task(self._end_writing(tasks), name="broker-pause")
+            self._pausing.add_done_callback(self._nothing_writes)
+        return self._pausing
+
+    async def _end_writing(self, tasks: list[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*tasks, self.reviver.stop(), self.timer.stop(), return_exceptions=True)
+
+    def _nothing_writes(self, pausing: asyncio.Task[None]) -> None:
+        self._pausing = None
+        if not pausing.cancelled():
+            self._begin_tasks()
 
     # Passing the role on
 
@@ -246,11 +263,17 @@ class Leading:
         Raises:
             StatusError: it did not get there in time; this broker goes on.
         """
-        await self._pause()
+        until_s = self._clock.monotonic() + wait_s
+        pausing = self._pause()
+        await asyncio.wait({pausing}, timeout=wait_s)
+        if not pausing.done():
+            raise StatusError(
+                Code.HA_NOT_AVAILABLE,
+                f"what {self._options.name} brings to its device by itself did not end within {wait_s} s",
+            )
         self.attend()
         self.flusher.confirm_later()
         end = self.core.store.log.end_position
-        until_s = self._clock.monotonic() + wait_s
         while self.members.synced_position_of(to) < end:
             if self._clock.monotonic() >= until_s:
                 raise StatusError(
@@ -260,8 +283,9 @@ class Leading:
         return end
 
     def go_on(self) -> None:
-        """The role was not passed on: write again."""
-        if not self._tasks and not self.has_ended:
+        """The role was not passed on: write again, as soon as nothing goes on of what wrote before."""
+        if not self.has_ended:
+            self._is_paused = False
             self._begin_tasks()
 
     # What comes in

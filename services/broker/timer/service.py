@@ -82,8 +82,10 @@ class TimerService:
         """End; what is not saved is made again from the commit log."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            self._tasks = []  # also when this was cancelled: that, too, is raised when all have ended
 
     def arrived(self) -> None:
         """There is something new in the timer queue."""

@@ -9,9 +9,11 @@ import pytest
 from services.broker.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
 from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import Replica
 from services.rpc import methods
+from services.rpc.status import GrpcStatus, RpcError
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.unit.broker.group_world import NAME, Member, group_of, until
 
@@ -122,6 +124,63 @@ def test_a_mastership_that_ends_is_not_gone_on_with_though_its_time_to_do_so_com
             await w.in_sync(0, 1)
 
     run_virtually(clock, story())
+
+
+def test_a_mastership_goes_on_whole_if_a_hand_over_is_given_up_while_the_device_is_slow() -> None:
+    clock = ManualClock()
+
+    async def story() -> None:
+        async with group_of(clock=clock) as w:
+            member = await w.lead(0)
+            await w.in_sync(0, 1)
+            mastership = member.alive.leading
+            assert mastership is not None
+            await w.put(b"later", topic="later", due_ms=clock.wall_ms() + 10_000)
+            member.disk.hold_syncs()
+            asyncio.get_running_loop().call_later(5, member.disk.release_syncs)
+            await asyncio.sleep(1.5)  # what saves the timer, and what saves the rest, wait for the device
+            calls = member.channel
+            request = pb.HandOverRequest(group=NAME, epoch=1, to=1)
+            with pytest.raises(RpcError) as given_up:
+                await calls.call(methods.HAND_OVER, request, timeout_s=0.5)
+            assert given_up.value.status is GrpcStatus.DEADLINE_EXCEEDED
+            assert await w.pop() == {}  # it is served again
+            began_s = clock.monotonic()
+            with pytest.raises(StatusError, match="did not end within 2") as refused:
+                await calls.call(methods.HAND_OVER, request)
+            assert refused.value.code == Code.HA_NOT_AVAILABLE
+            assert clock.monotonic() - began_s == pytest.approx(2.0)
+            assert not mastership._tasks  # nothing begins while the same goes on still
+            await asyncio.sleep(1.1)
+            assert mastership._tasks and not any(task.done() for task in mastership._tasks)
+            saved = mastership._files.saved_position
+            await w.put(b"1")
+            await asyncio.sleep(1)
+            assert mastership._files.saved_position > saved
+            await asyncio.sleep(9)
+            assert list(await w.pop(topic="later")) == [b"later"]
+            await hand_over(member, 1)
+
+    run_virtually(clock, story())
+
+
+async def test_who_waits_at_a_deposed_master_is_answered_though_its_device_is_slow() -> None:
+    async with group_of() as w:
+        old = await w.lead(0)
+        await w.in_sync(0, 1)
+        old.disk.hold_syncs()
+        waiting = asyncio.create_task(w.put(b"1"))
+        await asyncio.sleep(1.2)  # what saves waits for the device by now, too
+        w.elect(1)
+        try:
+            async with asyncio.timeout(5):
+                with pytest.raises(StatusError, match="has another master now") as answered:
+                    await waiting
+            assert old.alive.leading is not None
+        finally:
+            old.disk.release_syncs()
+        assert answered.value.code == Code.SLAVE_PERSISTENCE_TIMEOUT
+        await w.in_sync(0, 1)
 
 
 def test_no_mastership_is_gone_on_with_in_a_replica_that_has_stopped() -> None:

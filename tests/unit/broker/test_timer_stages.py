@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from services.broker.timer.service import TimerService
 from services.broker.timer.timer_state import DueUnit, TimerLogDamagedError
 from services.broker.timer.unit import UnitFlag
 from services.common.errors import CorruptDataError, StatusError
@@ -274,6 +275,31 @@ def test_a_failed_sync_is_told_though_its_waiter_has_gone() -> None:
 
     asyncio.run(give_up())
     assert world.failures
+
+
+def test_a_timer_begins_again_though_nobody_waited_for_its_end() -> None:
+    world = TimerWorld()
+    world.send(b"a", 60_123)
+    world.turn()
+    service = TimerService(world.timer, world.disk, world.clock, 1, 30_000, world._sync, lambda: None, lambda _: None)
+
+    async def give_up() -> None:
+        service.start()
+        world.disk.hold_syncs()
+        await world.disk.until_held()
+        stopping = asyncio.create_task(service.stop())
+        await asyncio.sleep(0)
+        stopping.cancel()
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        world.disk.release_syncs()
+        await asyncio.gather(stopping, return_exceptions=True)
+        assert stopping.cancelled()
+        service.start()
+        assert service._tasks and not any(task.done() for task in service._tasks)
+        await service.stop()
+
+    asyncio.run(give_up())
 
 
 def test_a_sync_of_the_timer_log_that_fails_ends_the_broker_and_no_checkpoint_counts_on_it() -> None:

@@ -1,4 +1,4 @@
-"""What a follower has, or is sent, that does not fit: an epoch or volume of its own, or a record that it cannot fold."""
+"""What a follower has, or is sent, that does not fit: an epoch or volume of its own, a record that it cannot fold."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
