@@ -150,7 +150,7 @@ def checkpoints_are_said_to_be_fresh(patch: pytest.MonkeyPatch) -> None:
         (
             slaves_that_fall_silent_are_left_out_without_asking,
             {"S1", "S4"},
-            ("isolate", "master without slaves"),
+            ("isolate", "master without slaves", "pause slave", "kill master"),
         ),
         (nobody_looks_at_epochs, {"S5", "S4"}, ("kill master", "slaves without controller")),
         (checkpoints_of_older_epochs_are_taken, {"C4"}, ("kill master", "old checkpoint")),
