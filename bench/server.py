@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -102,8 +103,11 @@ class OwnServer:
     @property
     def log_mib(self) -> float:
         """MiB of all it has on disk."""
-        files = [path for path in self.data_dir.rglob("*") if path.is_file()]
-        return sum(path.stat().st_blocks * 512 for path in files) / 2**20
+        blocks = 0
+        for path in self.data_dir.rglob("*"):
+            with suppress(FileNotFoundError):  # it replaces small files all the time
+                blocks += path.stat().st_blocks if path.is_file() else 0
+        return blocks * 512 / 2**20
 
     async def start(self) -> float:
         """Start it on the data there is; seconds until a first send was answered with OK."""
