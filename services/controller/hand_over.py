@@ -191,7 +191,11 @@ class HandOvers:
             ) from error
 
         def decide(now: GroupState | None) -> GroupState:
-            assert now is not None
+            if now is None:
+                raise StatusError(
+                    Code.HA_NOT_AVAILABLE,
+                    f"this controller leads no more, {group} stays as it was; ask again",
+                )
             if (now.epoch, now.master) != (state.epoch, master) or successor not in now.sync_state_set:
                 raise StatusError(Code.PRECONDITION_FAILED, f"{group} has changed meanwhile; look at it and ask again")
             return now.elected(successor)

@@ -359,6 +359,23 @@ async def test_an_operator_passes_the_role_on(here: Scene) -> None:
     await until(lambda: slave.leads == 2 and master.leads is None)
 
 
+async def test_a_controller_that_ceases_to_lead_while_a_master_hands_over_says_so(here: Scene) -> None:
+    master, slave = FakeReplica(0), FakeReplica(1)
+    await here.led_with(master, slave)
+
+    class Asked(list[int]):
+        """Who is to take over; the controller's lead ends while it is asked."""
+
+        def append(self, number: int) -> None:
+            here.app.overseer.groups.forget()
+            super().append(number)
+
+    master.handed_over_to = Asked()
+    with pytest.raises(StatusError, match="this controller leads no more") as caught:
+        await here.app._hand_overs.switch(GROUP, 1)
+    assert caught.value.code == Code.HA_NOT_AVAILABLE
+
+
 async def test_while_the_store_is_away_nobody_is_elected(tmp_path: Path) -> None:
     """C2: and no set becomes smaller; when it is back all goes on."""
     store = MemoryStore()
