@@ -19,7 +19,7 @@ from typing import Any
 
 import google_crc32c
 
-from services.common.disk import Disk
+from services.common.disk import Disk, to_its_end
 from services.common.errors import CorruptDataError, UnknownFormatError
 from services.controller.documents import Document, group_document_name, group_of_document
 from services.controller.state_store import ConflictError, Stored
@@ -66,6 +66,9 @@ class FileStateStore:
         return Stored(decode(content, str(path)), version)
 
     async def write(self, name: str, document: Document, expected: str | None) -> str:
+        return await to_its_end(self._write(name, document, expected))
+
+    async def _write(self, name: str, document: Document, expected: str | None) -> str:
         path = self._path(name)
         self._disk.make_folder(path.parent)
         new = path.with_name(path.name + self._new_suffix)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from services.broker.replica import master_checkpoint
 from services.broker.replica.master_checkpoint import MasterCheckpoint
-from services.common.disk import Disk, File
+from services.common.disk import Disk, File, to_its_end
 from services.common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint
 
 NAME = "mastercheckpoint"
@@ -61,6 +61,8 @@ class MasterCheckpointFile:
     async def store(self, given: ReplicaCheckpoint) -> bool:
         """Take a checkpoint; it is on the device when this returns. False if it was held already.
 
+        Once it has begun it is done to its end, whoever waits.
+
         Raises:
             StatusError: it is refused (`MasterCheckpoint.check`); nothing was changed.
             OSError: the device refused; what was held is held.
@@ -69,18 +71,19 @@ class MasterCheckpointFile:
             self.held.check(given)
             if self.held.is_held(given):
                 return False
-            block = master_checkpoint.encode(given)
-            appended = self._bytes - self._whole_bytes
-            if self._bytes and given.base_version and appended < max(self._whole_bytes, _APPENDED_BYTES_MIN):
-                await self._append(block)
-                self.held.take(given)
-            elif not given.base_version:
-                await self._replace([block])
-                self.held.take(given)
-            else:
-                await self._write_anew(block)
-                self.held.take(given)
+            await to_its_end(self._write(given))
             return True
+
+    async def _write(self, given: ReplicaCheckpoint) -> None:
+        block = master_checkpoint.encode(given)
+        appended = self._bytes - self._whole_bytes
+        if self._bytes and given.base_version and appended < max(self._whole_bytes, _APPENDED_BYTES_MIN):
+            await self._append(block)
+        elif not given.base_version:
+            await self._replace([block])
+        else:
+            await self._write_anew(block)
+        self.held.take(given)
 
     async def _append(self, block: bytes) -> None:
         at, self._bytes = self._bytes, 0  # unless all goes well

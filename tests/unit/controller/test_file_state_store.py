@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -28,6 +29,7 @@ from services.controller.file_state_store import FileStateStore, decode, encode
 from services.controller.folder_lock import folder_lock
 from services.controller.private_disk import PrivateDisk
 from services.controller.state_store import ConflictError
+from tests.harness.memory_disk import MemoryDisk
 from tests.unit.controller.changes import CHANGES, KEY, OPTIONS, Change, contents, fresh_state, try_change
 from tests.unit.controller.fault_disk import CrashError, FaultDisk
 
@@ -195,6 +197,52 @@ async def test_a_file_that_somebody_deleted_can_be_made_anew() -> None:
     assert await store.read(name) is None
     await store.write(name, document, None)
     assert await store.read(name) is not None
+
+
+@pytest.mark.parametrize("syncs_before", [0, 1])
+async def test_a_write_that_was_given_up_is_done_to_its_end(syncs_before: int) -> None:
+    """Or a thread would sync a file that is closed, the next write fill the same one, and this one's own document be
+    taken for a change by somebody else.
+    """
+    disk = MemoryDisk(random.Random(1))
+    store, name = FileStateStore(FOLDER, disk), group_document_name("b")
+    first = await store.write(name, group_document(group(1)), None)
+    disk.hold_syncs()
+    task = asyncio.create_task(store.write(name, group_document(group(2)), first))
+    for _ in range(syncs_before):  # of the file; then comes that of the folder
+        await disk.until_held()
+        disk.release_syncs()
+        disk.hold_syncs()
+    await disk.until_held()
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    disk.release_syncs()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+    disk.crash("power")
+    found = await store.read(name)
+    assert found is not None and group_of(found.document, "the file") == group(2)
+    with pytest.raises(ConflictError):
+        await store.write(name, group_document(group(3)), first)
+    await store.write(name, group_document(group(3)), found.version)
+
+
+async def test_an_error_of_a_write_that_was_given_up_leaves_what_was_there() -> None:
+    disk = MemoryDisk(random.Random(1))
+    store, name = FileStateStore(FOLDER, disk), group_document_name("b")
+    first = await store.write(name, group_document(group(1)), None)
+    disk.hold_syncs()
+    disk.fail_syncs(1)
+    task = asyncio.create_task(store.write(name, group_document(group(2)), first))
+    await disk.until_held()
+    task.cancel()
+    await asyncio.sleep(0)
+    disk.release_syncs()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    assert isinstance(caught.value.__cause__, OSError)
+    await store.write(name, group_document(group(3)), first)
 
 
 async def test_of_two_who_change_the_same_version_one_is_refused() -> None:

@@ -283,6 +283,38 @@ def test_a_failed_sync_is_not_answered_and_the_next_one_writes_everything(monkey
     assert master.equals(again.held)
 
 
+@pytest.mark.parametrize("differs", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_checkpoint_whose_sender_has_gone_is_stored_to_the_end(differs: bool, fails: bool) -> None:
+    """Or a thread would sync a file that is closed, and the next one write into the same one meanwhile."""
+    disk = MemoryDisk(random.Random(3))
+    disk.make_folder(FOLDER)
+    master, file = Master(entries_max=100), MasterCheckpointFile(disk, FOLDER)
+    master.set(0, 0, 1)
+    await file.store(master.tell(0))
+    first = file.held.latest
+    master.set(0, 1, 2)
+    given = master.tell(first.version if differs else 0)
+    disk.hold_syncs()
+    if fails:
+        disk.fail_syncs(1)
+    task = asyncio.create_task(file.store(given))
+    await disk.until_held()
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    disk.release_syncs()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    assert isinstance(caught.value.__cause__, OSError) == fails
+    assert file.held.latest.version == (first.version if fails else given.version)
+    assert await file.store(given) == fails  # it was held already, unless it failed
+    disk.crash("power")
+    again = MasterCheckpointFile(disk, FOLDER)
+    again.load()
+    assert master.equals(again.held)
+
+
 def test_a_newer_format_is_refused() -> None:
     block = bytearray(master_checkpoint.encode(ReplicaCheckpoint(epoch=1, version=1)))
     block[5] = 9
