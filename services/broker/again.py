@@ -2,7 +2,9 @@
 
 A proxy that lost its answer (its broker died, or was deposed) tries once more at the group's master. The message ids at
 the end of the queue tell what is there: those of the last minute, and of the last 4096 messages at the most. They are
-kept while such tries come.
+kept while such tries come, up to a limit of their own. Past it those of the queues that nobody has asked about for the
+longest time are forgotten, and read again when somebody does: that costs time and never says of a message that it is
+not there.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,6 +27,8 @@ _READ_AT_ONCE = 256
 _KEPT_MS = 60_000
 """For so long after the last look what was read is kept: tries come in the moments after a failover, then no more."""
 _QUEUES_MAX = 256
+MESSAGES_MAX = 65_536
+"""So many messages are kept at the most, of some 250 bytes each."""
 
 
 class Timer(Protocol):
@@ -74,6 +78,11 @@ class AgainFinder:
         self._looked_at_ms = 0
         self._timer: Timer | None = None
 
+    @property
+    def kept_messages(self) -> int:
+        """Messages that are known from earlier looks, of `MESSAGES_MAX`."""
+        return sum(len(known.messages) for known in self._queues.values())
+
     def end(self) -> None:
         """Nobody looks any more."""
         if self._timer is not None:
@@ -97,6 +106,7 @@ class AgainFinder:
                 stored or self._in_queue(TIMER_TOPIC, TIMER_QUEUE, run.topic, each)
                 for stored, each in zip(found, ids, strict=True)
             ]
+        self._keep_within_limits()
         return found
 
     def _forget(self) -> None:
@@ -107,16 +117,21 @@ class AgainFinder:
         self._timer = None
         self._queues.clear()
 
+    def _keep_within_limits(self) -> None:
+        kept = self.kept_messages
+        while kept > MESSAGES_MAX or len(self._queues) > _QUEUES_MAX:
+            kept -= len(self._queues.pop(next(iter(self._queues))).messages)
+
     def _in_queue(self, queue_topic: str, queue_id: int, topic: str, message_id: str) -> Stored | None:
         if not message_id:
             return None
-        known = self._queues.get((queue_topic, queue_id))
+        known = self._queues.pop((queue_topic, queue_id), None)
         end = self._store.next_offset(queue_topic, queue_id)
         if known is None or len(known.messages) > 2 * _ENTRIES_MAX:
-            if len(self._queues) >= _QUEUES_MAX:
-                self._queues.clear()
-            known = self._queues[queue_topic, queue_id] = _Known(max(0, end - _ENTRIES_MAX))
+            known = _Known(0)
+        self._queues[queue_topic, queue_id] = known  # behind those that were asked about before
         if known.end_offset < end:
+            known.end_offset = max(known.end_offset, end - _ENTRIES_MAX)
             self._read(queue_topic, queue_id, known)
             known.end_offset = end
         return known.messages.get((topic, message_id))

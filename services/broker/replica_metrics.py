@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from services.broker.again import MESSAGES_MAX
 from services.broker.options import BrokerOptions
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ class ReplicaCollector(Collector):
                 "popwheel_replica_sync_state_set_size",
                 "Replicas that must have a message before it is acknowledged.",
                 len(app.group.sync_state_set),
+            ),
+            (
+                "popwheel_broker_kept_for_tries",
+                f"Messages kept in mind for sends that are tried again, of {MESSAGES_MAX}.",
+                0 if leading is None else leading.server.kept_for_tries,
             ),
         ):
             yield GaugeMetricFamily(name, text, value=value)

@@ -101,6 +101,11 @@ class BrokerServer:
         self.service.unary(methods.TIMER_LIST, _naming_damage(timer.list))
         self.service.stream(methods.NOTIFY, self.notify)
 
+    @property
+    def kept_for_tries(self) -> int:
+        """Messages that are kept in mind for sends that are tried again, of `again.MESSAGES_MAX`."""
+        return self._again.kept_messages
+
     def arrived(self, queue: ConsumeQueue) -> None:
         """A message has become readable: wake the pulls that wait for it."""
         for event in self._pulls_waiting.get((queue.topic, queue.queue_id), ()):

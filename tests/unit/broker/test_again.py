@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from services.broker import again
 from services.broker.again import AgainFinder
 from services.broker.options import LogOptions
 from services.broker.store.consume_queue import ENTRY_BYTES
@@ -43,10 +44,10 @@ class Later:
         action()
 
 
-def run_of(*numbers: int, again: bool = False) -> MessageRun:
+def run_of(*numbers: int, again: bool = False, queue_id: int = 0) -> MessageRun:
     count = len(numbers)
     properties = [SystemProperties(message_id=f"id-{number}").SerializeToString() for number in numbers]
-    return MessageRun(TOPIC, 0, [b"payload"] * count, properties, [""] * count, again=again)
+    return MessageRun(TOPIC, queue_id, [b"payload"] * count, properties, [""] * count, again=again)
 
 
 @pytest.mark.parametrize("saved", [0, 1, 16, 17, 40, COUNT - 1, COUNT])
@@ -84,6 +85,37 @@ async def test_what_was_read_is_kept_for_a_minute_after_the_last_look() -> None:
     assert [each and each.queue_offset for each in finder.find(run_of(1, again=True))] == [1]
     finder.end()
     assert later.action is None
+
+
+async def test_what_is_kept_has_a_limit_and_what_was_forgotten_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again, "MESSAGES_MAX", 2 * COUNT)
+    store = MessageStore(
+        MemoryDisk(random.Random(1)), Path("/broker"), OPTIONS, ManualClock(), lambda queue, tag_hashes: None
+    )
+    for queue_id in range(4):
+        store.confirm(store.put_runs([run_of(*range(COUNT), queue_id=queue_id)]).end_position)
+    finder = AgainFinder(store, ManualClock(), Later())
+    for queue_id in (0, 1, 0, 2, 3, 0, 1, 2):
+        for number in (0, COUNT - 1):
+            found = finder.find(run_of(number, again=True, queue_id=queue_id))
+            assert [each and each.queue_offset for each in found] == [number]
+        assert finder.kept_messages <= 2 * COUNT
+    assert list(finder._queues) == [(TOPIC, 1), (TOPIC, 2)]  # asked about last
+    monkeypatch.setattr(again, "MESSAGES_MAX", COUNT - 1)  # one queue has more
+    assert [each and each.queue_offset for each in finder.find(run_of(1, again=True))] == [1]
+    assert finder.kept_messages == 0
+
+
+async def test_no_more_is_read_than_the_queues_last_messages_however_much_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again, "_ENTRIES_MAX", 10)
+    store, *_ = await saved_store()
+    finder = AgainFinder(store, ManualClock(), Later())
+    assert finder.find(run_of(COUNT - 11, again=True)) == [None]
+    for number in range(COUNT, 2 * COUNT):
+        store.confirm(store.put_runs([run_of(number)]).end_position)
+    assert finder.find(run_of(COUNT + 1, again=True)) == [None]
+    assert finder.kept_messages == 20
+    assert [each and each.queue_offset for each in finder.find(run_of(2 * COUNT - 10, again=True))] == [2 * COUNT - 10]
 
 
 async def saved_store() -> tuple[MessageStore, MemoryDisk, Path, Path]:

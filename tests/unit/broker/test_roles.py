@@ -104,7 +104,9 @@ async def test_a_send_that_is_tried_again_is_stored_once() -> None:
             await world.put(b"%d" % number)
         await world.members[0].kill()
         await world.lead(1)
+        assert "popwheel_broker_kept_for_tries 0.0" in world.members[1].metrics()
         assert (await world.put(b"3", again=True)).queue_offset == 3
+        assert "popwheel_broker_kept_for_tries 5.0" in world.members[1].metrics()
         assert (await world.put(b"5", again=True)).queue_offset == 5
         assert (await world.put(b"5", again=True)).queue_offset == 5
         assert (await world.put(b"4", b"5", b"6", again=True)).queue_offset == 4
