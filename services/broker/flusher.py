@@ -111,9 +111,8 @@ class Flusher:
         """Return when the records before `position` are as durable as the mode promises; they are readable then.
 
         Raises:
-            WriterStoppedError: the device refused; whether they will be there after a restart can't be told.
-            StatusError: this broker leads no more, or its device refused and there are other replicas; whether they
-                are at the next master can't be told.
+            StatusError: this broker leads no more, or its device refused (WriterStoppedError); whether they are at the
+                next master, or here after a restart, can't be told.
         """
         self._check()
         if self._mode == "async":
@@ -182,6 +181,22 @@ class Flusher:
             self._marks.synced(synced)
             self.advance()
 
+    async def settle_refusal(self, error: StatusError) -> None:
+        """Have what was taken back stay so through a power loss, too, before its refusal is told (S2).
+
+        Args:
+            error: the refusal.
+
+        Raises:
+            WriterStoppedError: it can't be told.
+        """
+        if isinstance(error, WriterStoppedError):
+            raise error
+        try:
+            await self.sync()
+        except OSError as failure:
+            raise WriterStoppedError(str(failure), in_doubt=True) from error
+
     def advance(self) -> None:
         """The replicas have come further: let those go who waited for them."""
         marks = self._marks
@@ -200,7 +215,7 @@ class Flusher:
 
     def _check(self) -> None:
         if self._failed is not None:
-            raise self._device_failed(self._failed)
+            raise WriterStoppedError(str(self._failed), in_doubt=True)
         if self._ended is not None:
             raise self._ended
 
@@ -227,21 +242,9 @@ class Flusher:
     def _fail(self, error: OSError) -> None:
         self._failed = error
         for queue in (self._waiting, self._waiting_held, self._waiting_settled):
-            _fail_all(queue, self._device_failed(error))
+            _fail_all(queue, WriterStoppedError(str(error), in_doubt=True))
         _log.error("commit log can't be synced, the broker stops", error=str(error))
         self._on_failure(error)
-
-    def _device_failed(self, error: OSError) -> StatusError:
-        """The answer to those who wait. Other replicas may have what they wait for and lead in a moment: so it is one
-        that has a proxy ask the next master.
-        """
-        if self._marks is None:
-            return WriterStoppedError(str(error))
-        return StatusError(
-            Code.SLAVE_PERSISTENCE_TIMEOUT,
-            f"the device of this broker fails ({error}); whether its other replicas have what was asked for can't be "
-            "told here, ask again",
-        )
 
 
 async def _wait(queue: _Waiting, position: int) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import TypeVar
 
 from services.broker.again import AgainFinder, Stored
@@ -15,7 +14,6 @@ from services.broker.notification import Interest, Subscriber
 from services.broker.options import BrokerOptions
 from services.broker.pop import delivery
 from services.broker.pop.check_point import OffsetCommit
-from services.broker.store.commit_log import WriterStoppedError
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import disk_full, disk_refusal
 from services.broker.timer.timer_server import TimerServer
@@ -155,7 +153,7 @@ class BrokerServer:
         try:
             appended = store.put_runs(runs)
         except StatusError as error:
-            await self._settle_refusal(error)
+            await self._flusher.settle_refusal(error)
             raise
         await self._flusher.durable(appended.end_position)
         self._statistics.put(runs)
@@ -225,7 +223,7 @@ class BrokerServer:
         try:
             of_delayed = self._timer.put(delayed)
         except StatusError as error:
-            await self._settle_refusal(error)
+            await self._flusher.settle_refusal(error)
             of_delayed = [PutResult(int(error.code), error.message) for _ in delayed]
         of_others: list[PutResult] = []
         if others:
@@ -234,18 +232,11 @@ class BrokerServer:
                 of_others = [PutResult(_OK, "", offset, appended.store_time_ms) for offset in appended.queue_offsets]
                 self._statistics.put(others)
             except StatusError as error:
-                await self._settle_refusal(error)
+                await self._flusher.settle_refusal(error)
                 of_others = [PutResult(int(error.code), error.message) for _ in others]
         await self._flusher.durable(self._core.store.log.end_position)
         next_delayed, next_other = iter(of_delayed), iter(of_others)
         return [next(next_delayed if run.due_ms else next_other) for run in runs]
-
-    async def _settle_refusal(self, error: StatusError) -> None:
-        """What was taken back must stay so through a power loss, too, before the refusal is told (S2)."""
-        if isinstance(error, WriterStoppedError):
-            raise error
-        with suppress(OSError):  # if this fails the flusher has the broker end
-            await self._flusher.sync()
 
     async def pop(self, call: Call, request: pb.PopRequest) -> PopAnswer:
         """Give messages out."""

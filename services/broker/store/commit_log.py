@@ -86,7 +86,8 @@ class CommitLog:
 
         Raises:
             OSError: nothing was appended; the bytes that were written were taken back.
-            WriterStoppedError: they could not be taken back, so nothing may be appended any more.
+            WriterStoppedError: nothing may be appended any more, now (then it is in doubt) or since an earlier call,
+                because what was written could not be taken back or synced.
         """
         if self.stopped is not None:
             raise WriterStoppedError(self.stopped)
@@ -198,7 +199,7 @@ class CommitLog:
             self.cut(self.end_position)
         except OSError as error:
             self.stop_writing(f"a failed write could not be taken back: {error}")
-            raise WriterStoppedError(f"a failed write could not be taken back: {error}") from error
+            raise WriterStoppedError(f"a failed write could not be taken back: {error}", in_doubt=True) from error
 
     def cut(self, position: int) -> None:
         """Drop everything from `position` on, while the log is `at_rest`."""
@@ -419,11 +420,19 @@ class CommitLog:
 
 
 class WriterStoppedError(StatusError):
-    """The commit log takes no more writes, because what is on the device can't be told any more.
+    """The commit log takes no more writes, because what is on the device can't be told any more. Its codes have whoever
+    asks go on at the next master, which is this broker when it is back, if there is no other.
 
     Args:
         reason: what has happened.
+        in_doubt: whether it was under way then, so that it may be there after all; else nothing was done.
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(Code.INTERNAL_ERROR, f"{reason}; the broker stops, send again when it is back")
+    def __init__(self, reason: str, *, in_doubt: bool = False) -> None:
+        if in_doubt:
+            super().__init__(
+                Code.SLAVE_PERSISTENCE_TIMEOUT,
+                f"{reason}; the broker stops, and whether what was asked for will be there can't be told, ask again",
+            )
+        else:
+            super().__init__(Code.HA_NOT_AVAILABLE, f"{reason}; the broker stops, ask again when it is back")

@@ -1,11 +1,9 @@
 """What proxies and operators ask of the timer: taking delayed messages, recalling them, looking at them."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 
 from services.broker.flusher import Flusher
-from services.broker.store.commit_log import WriterStoppedError
 from services.broker.store.message_store import MessageStore, disk_refusal
 from services.broker.store.record import Record
 from services.broker.timer import overview
@@ -131,12 +129,8 @@ class TimerServer:
         if record is not None:
             try:
                 self._store.put([record])
-            except WriterStoppedError:
-                raise
-            except StatusError:
-                # What was taken back must stay so through a power loss, before the refusal is told.
-                with suppress(OSError):  # if this fails the flusher has the broker end
-                    await self._flusher.sync()
+            except StatusError as error:
+                await self._flusher.settle_refusal(error)
                 raise
             self._timer.state.recall(handle.position, request.topic, handle.due_ms)
             self._statistics.recalls += 1

@@ -15,6 +15,7 @@ from services.broker.store import record
 from services.broker.store.commit_log import CommitLog, WriterStoppedError
 from services.broker.store.record import HEADER_BYTES, Record, RecordKind, StoredRecord
 from services.common.errors import CorruptDataError, UnknownFormatError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.memory_disk import MemoryDisk
 
 FOLDER = Path("/log")
@@ -240,11 +241,13 @@ def test_a_failed_write_that_cannot_be_taken_back_stops_the_writer(monkeypatch: 
 
     monkeypatch.setattr("tests.harness.memory_disk.MemoryFile.truncate", refuse)
     world.disk.fail_writes(1)
-    with pytest.raises(WriterStoppedError, match=r"could not be taken back.*the broker stops"):
+    with pytest.raises(WriterStoppedError, match=r"could not be taken back.*the broker stops") as caught:
         world.append(b"failed")
+    assert caught.value.code == Code.SLAVE_PERSISTENCE_TIMEOUT  # it may be found whole at the next start
     monkeypatch.undo()
-    with pytest.raises(WriterStoppedError):
+    with pytest.raises(WriterStoppedError) as caught:
         world.append(b"later")
+    assert caught.value.code == Code.HA_NOT_AVAILABLE
 
 
 async def test_a_failed_sync_stops_the_writer_for_good() -> None:

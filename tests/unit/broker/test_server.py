@@ -383,10 +383,36 @@ async def test_a_failed_sync_ends_the_broker_and_is_never_followed_by_an_ok() ->
     async with running() as broker:
         await broker.put(b"1")
         broker.disk.fail_syncs(1)
-        await refused(broker.put(b"2"), Code.INTERNAL_ERROR, "the broker stops")
+        await refused(broker.put(b"2"), Code.SLAVE_PERSISTENCE_TIMEOUT, "the broker stops.*can't be told")
         assert isinstance(await broker.app.failure, OSError)
         assert "has stopped" in str(broker.app.health())
-        await refused(broker.put(b"3"), Code.INTERNAL_ERROR, "the broker stops")
+
+
+async def test_what_comes_after_a_failed_sync_is_told_that_it_was_not_done_and_may_ask_again() -> None:
+    """As the refusals of any replica that can't serve: so a proxy holds it, for the next master or this one."""
+    async with running() as broker:
+        for body in (b"1", b"2", b"6"):
+            await broker.put(body)
+        acked, dead = await broker.pop(2)
+        broker.disk.fail_syncs(1)
+        await refused(broker.put(b"3"), Code.SLAVE_PERSISTENCE_TIMEOUT, "the broker stops")
+        for later in (
+            broker.put(b"4"),
+            broker.pop(1),
+            broker.ack(acked),
+            broker.channel.call(methods.DEAD_LETTER, pb.DeadLetterRequest(group="g", topic="t", receipt_handle=dead)),
+        ):
+            await refused(later, Code.HA_NOT_AVAILABLE, "the broker stops")
+
+
+async def test_a_send_whose_refusal_could_not_be_made_to_last_is_in_doubt() -> None:
+    """What was taken back may come again: its client must not hear that nothing was stored (S2)."""
+    async with running() as broker:
+        await broker.put(b"1")
+        broker.disk.fail_writes(1)
+        broker.disk.fail_syncs(1)
+        await refused(broker.put(b"2"), Code.SLAVE_PERSISTENCE_TIMEOUT, "can't be told")
+        await broker.app.failure
 
 
 async def test_a_broker_that_has_failed_ends_once_a_sync_that_is_under_way_has() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.broker.store.commit_log import WriterStoppedError
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.proxy.gates import ANYWHERE, for_sends
@@ -29,6 +30,8 @@ GROUPS = ("a", "b", "c")
         (RpcError(GrpcStatus.RESOURCE_EXHAUSTED, "too long"), None),
         (StatusError(Code.HA_NOT_AVAILABLE, "does not lead"), Fault.NOT_LEADING),
         (StatusError(Code.SLAVE_PERSISTENCE_TIMEOUT, "deposed meanwhile"), Fault.IN_DOUBT),
+        (WriterStoppedError("the device fails"), Fault.NOT_LEADING),
+        (WriterStoppedError("the device fails", in_doubt=True), Fault.IN_DOUBT),
         (StatusError(Code.TOO_MANY_REQUESTS, "too much"), Fault.BUSY),
         (StatusError(Code.MASTER_PERSISTENCE_TIMEOUT, "the disk is full"), None),
         (StatusError(Code.TOPIC_NOT_FOUND, "no"), None),
