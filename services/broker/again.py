@@ -57,8 +57,8 @@ class _Known:
 
     def __init__(self, offset: int) -> None:
         self.end_offset = offset
-        self.messages: dict[tuple[str, str], Stored] = {}
-        """By topic and message id."""
+        self.messages: dict[tuple[str, int, str], Stored] = {}
+        """By topic, that topic's id where records tell it (else 0), and message id."""
 
 
 class AgainFinder:
@@ -68,12 +68,20 @@ class AgainFinder:
         store: the messages.
         clock: how old they are.
         later: has something done after so many seconds.
+        topic_id: id of the topic that has a name now, 0 if there is none.
     """
 
-    def __init__(self, store: MessageStore, clock: Clock, later: Callable[[float, Callable[[], None]], Timer]) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        clock: Clock,
+        later: Callable[[float, Callable[[], None]], Timer],
+        topic_id: Callable[[str], int],
+    ) -> None:
         self._store = store
         self._clock = clock
         self._later = later
+        self._topic_id = topic_id
         self._queues: dict[tuple[str, int], _Known] = {}
         self._looked_at_ms = 0
         self._timer: Timer | None = None
@@ -99,11 +107,12 @@ class AgainFinder:
         if self._timer is None:
             self._timer = self._later(_KEPT_MS / 1000, self._forget)
         ids = [_message_id(properties) for properties in run.system_properties]
-        found = [self._in_queue(run.topic, run.queue_id, run.topic, each) for each in ids]
+        found = [self._in_queue(run.topic, run.queue_id, run.topic, 0, each) for each in ids]
         if run.due_ms and None in found:
             # Those that were due soon may have fired, so their topic is looked at first.
+            topic_id = self._topic_id(run.topic)
             found = [
-                stored or self._in_queue(TIMER_TOPIC, TIMER_QUEUE, run.topic, each)
+                stored or self._in_queue(TIMER_TOPIC, TIMER_QUEUE, run.topic, topic_id, each)
                 for stored, each in zip(found, ids, strict=True)
             ]
         self._keep_within_limits()
@@ -122,8 +131,9 @@ class AgainFinder:
         while kept > MESSAGES_MAX or len(self._queues) > _QUEUES_MAX:
             kept -= len(self._queues.pop(next(iter(self._queues))).messages)
 
-    def _in_queue(self, queue_topic: str, queue_id: int, topic: str, message_id: str) -> Stored | None:
-        if not message_id:
+    def _in_queue(self, queue_topic: str, queue_id: int, topic: str, topic_id: int, message_id: str) -> Stored | None:
+        queue = self._store.queue(queue_topic, queue_id)
+        if queue is None or not message_id:
             return None
         known = self._queues.pop((queue_topic, queue_id), None)
         end = self._store.next_offset(queue_topic, queue_id)
@@ -132,16 +142,16 @@ class AgainFinder:
         self._queues[queue_topic, queue_id] = known  # behind those that were asked about before
         if known.end_offset < end:
             known.end_offset = max(known.end_offset, end - _ENTRIES_MAX)
-            self._read(queue_topic, queue_id, known)
+            self._read(queue, known)
             known.end_offset = end
-        return known.messages.get((topic, message_id))
+        stored = known.messages.get((topic, topic_id, message_id))
+        # What stood there when the topic was deleted is not in the one that was made anew.
+        return None if stored is None or stored.queue_offset < queue.min_offset else stored
 
-    def _read(self, topic: str, queue_id: int, known: _Known) -> None:
+    def _read(self, queue: ConsumeQueue, known: _Known) -> None:
         """Read from the queue's end back to what is known, or too old."""
         since_ms = self._clock.wall_ms() - _AGE_MS_MAX
-        queue = self._store.queue(topic, queue_id)
-        if queue is None:
-            return
+        topic, queue_id = queue.topic, queue.queue_id
         for offset, entries in self._entries_backwards(queue, known.end_offset):
             try:
                 records = self._store.read_many(entries)
@@ -149,9 +159,11 @@ class AgainFinder:
                 raise CorruptDataError(f"an entry of {topic}/{queue_id} leads out of the log: {error}") from error
             for index, found in enumerate(records):
                 check_place(queue, offset + index, found)
-                name = decode_delay(found.origin).topic if topic == TIMER_TOPIC else topic
-                message_id = _message_id(found.system_properties)
-                known.messages[name, message_id] = Stored(
+                name, topic_id = topic, 0
+                if topic == TIMER_TOPIC:
+                    delay = decode_delay(found.origin)
+                    name, topic_id = delay.topic, delay.topic_id
+                known.messages[name, topic_id, _message_id(found.system_properties)] = Stored(
                     found.queue_offset, found.store_time_ms, _timer_position(found, topic)
                 )
             if records[0].store_time_ms < since_ms:

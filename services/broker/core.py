@@ -285,6 +285,25 @@ class BrokerCore:
         self._unsettled = False
         self._tell_of_what_became_visible(new_groups)
 
+    def hear_of_topic(self, topic: str, topic_id: int) -> None:
+        """Whoever puts into a topic knows its id: one that was made after all that was heard of the cluster is heard of
+        here, and what had its name before is gone. Both are written down, so `settle` finds nothing to change later.
+
+        Raises:
+            StatusError: the disk is full; it is to be tried again.
+        """
+        known = self._topic_ids.get(topic, 0)
+        if topic_id > max(known, self._view.version):
+            if known:
+                self.forget_topic(topic)
+            self._note_names({topic: topic_id}, {})
+
+    def is_current(self, topic: str, topic_id: int) -> bool:
+        """Whether a topic by its id is the one that has its name now; 0 stands for whichever that is."""
+        held = self._view.topics.get(topic)
+        # By the view, too: a controller that has lost its state gives smaller ids than the log knows.
+        return topic_id in (0, self._topic_ids.get(topic)) or (held is not None and held.id == topic_id)
+
     def _tell_of_what_became_visible(self, new_groups: Container[str]) -> None:
         """Tell of messages that nothing but the controller's word made visible, as no arrival does.
 

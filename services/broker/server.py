@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from services.broker.again import AgainFinder, Stored
@@ -78,7 +78,7 @@ class BrokerServer:
         self._timer = timer
         self._repair = repair
         self._has_enough_replicas = has_enough_replicas
-        self._again = AgainFinder(core.store, clock, _call_later)
+        self._again = AgainFinder(core.store, clock, _call_later, lambda topic: core.topic_ids.get(topic, 0))
         self._ended = False
         self._pulls_waiting: dict[tuple[str, int], list[asyncio.Event]] = defaultdict(list)
         self.service = Service()
@@ -133,6 +133,10 @@ class BrokerServer:
             )
         if not all(run.is_even for run in runs):
             raise StatusError(Code.BAD_REQUEST, "a run is empty or its columns differ in length; nothing was stored")
+        topic_ids = self._core.topic_ids
+        for run in runs:
+            if run.topic_id and run.topic_id != topic_ids.get(run.topic):
+                return await self._put_of_topics(runs)
         for run in runs:
             if run.again or run.due_ms:
                 break
@@ -141,6 +145,24 @@ class BrokerServer:
         if any(run.again for run in runs):
             return await self._put_again(runs)
         return await self._put_some_delayed(runs)
+
+    async def _put_of_topics(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
+        """Append runs of which some are for topics that were not heard of yet, or for others than have their names now;
+        those are refused.
+        """
+        core = self._core
+        for run in runs:
+            core.hear_of_topic(run.topic, run.topic_id)
+        are_current = [core.is_current(run.topic, run.topic_id) for run in runs]
+        current = [run for run, is_current in zip(runs, are_current, strict=True) if is_current]
+        put: Iterator[PutResult] = iter(())
+        if current:
+            again = any(run.again for run in current)
+            put = iter(await (self._put_again(current) if again else self._put_new(current)))
+        return [
+            next(put) if is_current else _of_another_topic(run.topic)
+            for run, is_current in zip(runs, are_current, strict=True)
+        ]
 
     async def _put_new(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append what was not stored before."""
@@ -458,6 +480,13 @@ def _without(run: MessageRun, stored: _Found) -> MessageRun:
         [run.system_properties[index] for index in left],
         [run.tags[index] for index in left],
         [run.due_ms[index] for index in left] if run.due_ms else (),
+        topic_id=run.topic_id,
+    )
+
+
+def _of_another_topic(topic: str) -> PutResult:
+    return PutResult(
+        int(Code.TOPIC_NOT_FOUND), f"the topic {topic} that this is for was deleted; nothing was stored, try again"
     )
 
 

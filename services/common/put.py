@@ -22,6 +22,7 @@ class MessageRun:
         due_ms: when each is to be delivered, wall clock; no column at all if they are not delayed.
         again: whether an earlier try may have stored them: messages that stand at the end of the queue already, as
             their ids tell, are not stored once more, and the answer is where they stand.
+        topic_id: which topic of that name; 0 if it is not said.
     """
 
     topic: str
@@ -31,6 +32,7 @@ class MessageRun:
     tags: Sequence[str]
     due_ms: Sequence[int] = ()
     again: bool = False
+    topic_id: int = 0
 
     @property
     def is_even(self) -> bool:
@@ -70,6 +72,7 @@ def encode_runs(runs: Sequence[MessageRun]) -> bytes:
             tags=run.tags,
             due_ms=run.due_ms,
             again=run.again,
+            topic_id=run.topic_id,
         )
     return request.SerializeToString()
 
@@ -78,7 +81,14 @@ def decode_runs(data: bytes) -> list[MessageRun]:
     """Read a popwheel.v1.PutRequest; raises `google.protobuf.message.DecodeError`."""
     return [
         MessageRun(
-            run.topic, run.queue_id, run.payloads[:], run.system_properties[:], run.tags[:], run.due_ms[:], run.again
+            run.topic,
+            run.queue_id,
+            run.payloads[:],
+            run.system_properties[:],
+            run.tags[:],
+            run.due_ms[:],
+            run.again,
+            run.topic_id,
         )
         for run in pb.PutRequest.FromString(data).runs
     ]

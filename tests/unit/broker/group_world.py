@@ -233,7 +233,9 @@ class GroupWorld:
     def channel(self) -> LocalChannel:
         return self.members[self.group.master].channel
 
-    async def put(self, *bodies: bytes, again: bool = False, topic: str = "t", due_ms: int = 0) -> PutResult:
+    async def put(
+        self, *bodies: bytes, again: bool = False, topic: str = "t", due_ms: int = 0, topic_id: int = 0
+    ) -> PutResult:
         wired = [wire_message(topic, body) for body in bodies]
         run = MessageRun(
             topic,
@@ -243,6 +245,7 @@ class GroupWorld:
             [""] * len(bodies),
             [due_ms] * len(bodies) if due_ms else (),
             again,
+            topic_id,
         )
         return (await self.channel.call(methods.PUT, [run]))[0]
 

@@ -44,6 +44,10 @@ class Later:
         action()
 
 
+def finder_of(store: MessageStore, clock: ManualClock, later: Later | None = None) -> AgainFinder:
+    return AgainFinder(store, clock, later or Later(), lambda topic: 0)
+
+
 def run_of(*numbers: int, again: bool = False, queue_id: int = 0) -> MessageRun:
     count = len(numbers)
     properties = [SystemProperties(message_id=f"id-{number}").SerializeToString() for number in numbers]
@@ -62,7 +66,7 @@ async def test_all_are_found_whether_they_are_in_files_or_in_memory(saved: int) 
             for file in files:
                 await file.sync()
                 file.close()
-    finder = AgainFinder(store, clock, Later())
+    finder = finder_of(store, clock)
     found = finder.find(run_of(*range(COUNT + 1), again=True))
     assert [each and each.queue_offset for each in found] == [*range(COUNT), None]
     store.put_runs([run_of(COUNT)])  # not confirmed
@@ -72,7 +76,7 @@ async def test_all_are_found_whether_they_are_in_files_or_in_memory(saved: int) 
 async def test_what_was_read_is_kept_for_a_minute_after_the_last_look() -> None:
     store, *_ = await saved_store()
     clock, later = ManualClock(), Later()
-    finder = AgainFinder(store, clock, later)
+    finder = finder_of(store, clock, later)
     finder.find(run_of(1, again=True))
     clock.advance(59_000)
     finder.find(run_of(2, again=True))
@@ -94,7 +98,7 @@ async def test_what_is_kept_has_a_limit_and_what_was_forgotten_is_found_again(mo
     )
     for queue_id in range(4):
         store.confirm(store.put_runs([run_of(*range(COUNT), queue_id=queue_id)]).end_position)
-    finder = AgainFinder(store, ManualClock(), Later())
+    finder = finder_of(store, ManualClock())
     for queue_id in (0, 1, 0, 2, 3, 0, 1, 2):
         for number in (0, COUNT - 1):
             found = finder.find(run_of(number, again=True, queue_id=queue_id))
@@ -109,7 +113,7 @@ async def test_what_is_kept_has_a_limit_and_what_was_forgotten_is_found_again(mo
 async def test_no_more_is_read_than_the_queues_last_messages_however_much_came(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(again, "_ENTRIES_MAX", 10)
     store, *_ = await saved_store()
-    finder = AgainFinder(store, ManualClock(), Later())
+    finder = finder_of(store, ManualClock())
     assert finder.find(run_of(COUNT - 11, again=True)) == [None]
     for number in range(COUNT, 2 * COUNT):
         store.confirm(store.put_runs([run_of(number)]).end_position)
@@ -140,7 +144,7 @@ async def test_a_rotten_entry_is_told_of_wherever_it_leads(bit: int) -> None:
     store, disk, path, _ = await saved_store()
     disk.flip_bit(path, bit)
     with pytest.raises(CorruptDataError):
-        AgainFinder(store, ManualClock(), Later()).find(run_of(1, again=True))
+        finder_of(store, ManualClock()).find(run_of(1, again=True))
 
 
 async def test_an_entry_that_leads_to_the_record_of_another_queue_is_told_of() -> None:
@@ -148,4 +152,4 @@ async def test_an_entry_that_leads_to_the_record_of_another_queue_is_told_of() -
     entry = disk.files()[other][3 * ENTRY_BYTES : 4 * ENTRY_BYTES]
     disk.open(path).write(3 * ENTRY_BYTES, [entry])
     with pytest.raises(CorruptDataError, match="leads to the record"):
-        AgainFinder(store, ManualClock(), Later()).find(run_of(1, again=True))
+        finder_of(store, ManualClock()).find(run_of(1, again=True))

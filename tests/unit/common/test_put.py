@@ -8,7 +8,7 @@ from services.common.put import MessageRun, PutResult, decode_results, decode_ru
 def test_runs_come_through_as_they_are() -> None:
     runs = [
         MessageRun("orders", 3, [b"a", b"b"], [b"", b"x"], ["", "tag"]),
-        MessageRun("later", 0, [b"c"], [b"y"], [""], [1_700_000_000_123]),
+        MessageRun("later", 0, [b"c"], [b"y"], [""], [1_700_000_000_123], topic_id=7),
     ]
     decoded = decode_runs(encode_runs(runs))
     assert [(run.topic, run.queue_id, list(run.payloads), list(run.due_ms)) for run in decoded] == [
@@ -19,6 +19,7 @@ def test_runs_come_through_as_they_are() -> None:
         ([b"", b"x"], ["", "tag"]),
         ([b"y"], [""]),
     ]
+    assert [run.topic_id for run in decoded] == [0, 7]
 
 
 def test_results_come_through_as_they_are() -> None:

@@ -92,11 +92,16 @@ class PutRun(_message.Message):
     TAGS_FIELD_NUMBER: _builtins.int
     DUE_MS_FIELD_NUMBER: _builtins.int
     AGAIN_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue_id: _builtins.int
     again: _builtins.bool
     """What has become of an earlier try is not known: messages that stand at the end of the queue already, as their ids
     tell, are not stored again.
+    """
+    topic_id: _builtins.int
+    """Which topic of that name it is for. A broker that has not heard of it yet takes the Put's word. TOPIC_NOT_FOUND: it
+    was deleted, nothing was stored; the topic may have been made again. 0: not said, whichever has the name.
     """
     @_builtins.property
     def payloads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
@@ -122,10 +127,11 @@ class PutRun(_message.Message):
         tags: _abc.Iterable[_builtins.str] | None = ...,
         due_ms: _abc.Iterable[_builtins.int] | None = ...,
         again: _builtins.bool = ...,
+        topic_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "due_ms", b"due_ms", "payloads", b"payloads", "queue_id", b"queue_id", "system_properties", b"system_properties", "tags", b"tags", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "due_ms", b"due_ms", "payloads", b"payloads", "queue_id", b"queue_id", "system_properties", b"system_properties", "tags", b"tags", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,115 @@
+"""A topic that is deleted and made again is another one: what was sent to either is not mixed with the other, whoever
+hears of it first, the broker or the proxy that sends (S1, P4).
+"""
+
+import pytest
+
+from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Topic
+from services.common.put import MessageRun
+from services.rpc import methods
+from tests.unit.broker.group_world import GroupWorld, group_of, until
+from tests.unit.broker.test_stale_view import fail_over, hear
+from tests.unit.broker.world import wire_message
+
+GONE = ClusterUpdate(version=2, deleted_topics=["t"])
+ANEW = ClusterUpdate(version=3, topics=[Topic(name="t", queues=2, id=3)])
+HOUR_MS = 3_600_000
+
+
+async def pending(w: GroupWorld) -> int:
+    return (await w.channel.call(methods.TIMER_STATS, pb.TimerStatsRequest())).pending
+
+
+async def test_what_is_put_into_a_topic_that_was_made_anew_is_kept_by_a_broker_that_hears_of_it_later() -> None:
+    async with group_of(1) as w:
+        master = await w.lead(0)
+        await w.put(b"old", topic_id=1)
+        assert (await w.put(b"new", topic_id=3)).code == Code.OK
+        assert sorted(await w.pop()) == [b"new"]
+        await w.put(b"newer", topic_id=3)
+        await hear(master, GONE, ANEW)
+        assert sorted(await w.pop()) == [b"newer"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_another_replica_and_another_process_know_the_topic_by_the_log(restarts: bool) -> None:
+    async with group_of(1 if restarts else 2) as w:
+        master = await w.lead(0)
+        await w.put(b"old", topic_id=1)
+        await w.put(b"new", topic_id=3)
+        if restarts:
+            await master.kill()
+            await master.start()
+            await w.lead(0)
+        else:
+            await fail_over(w)
+            master = w.members[1]
+        assert master.alive.core.topic_ids["t"] == 3
+        assert (await w.put(b"late", topic_id=2)).code == Code.TOPIC_NOT_FOUND
+        await hear(master, GONE, ANEW)
+        assert sorted(await w.pop()) == [b"new"]
+
+
+async def test_a_delayed_message_that_came_before_its_broker_had_heard_of_the_topic_goes_with_it() -> None:
+    async with group_of(1) as w:
+        master = await w.lead(0)
+        await hear(master, GONE)
+        due_ms = w.clock.wall_ms() + 1500
+        assert (await w.put(b"1", due_ms=due_ms, topic_id=3)).code == Code.OK
+        await hear(master, ANEW)
+        again = Topic(name="t", queues=2, id=5)
+        await hear(master, ClusterUpdate(version=4, deleted_topics=["t"]), ClusterUpdate(version=5, topics=[again]))
+        await until(lambda: master.alive.core.timer.state.pending.total == 0)
+        assert sorted(await w.pop()) == []
+
+
+async def test_a_put_for_a_topic_that_was_deleted_is_refused_and_what_comes_with_it_is_not() -> None:
+    async with group_of(1) as w:
+        master = await w.lead(0)
+        await hear(master, GONE)
+        assert (await w.put(b"1", topic_id=1)).code == Code.TOPIC_NOT_FOUND
+        assert (await w.put(b"1", topic_id=1, again=True)).code == Code.TOPIC_NOT_FOUND
+        await hear(master, ANEW)
+        end = master.end
+        assert (await w.put(b"1", topic_id=1)).code == Code.TOPIC_NOT_FOUND
+        assert (await w.put(b"1", topic_id=1, due_ms=w.clock.wall_ms() + HOUR_MS)).code == Code.TOPIC_NOT_FOUND
+        assert master.end == end
+        runs = [
+            MessageRun("t", 0, *([each] for each in wire_message("t", b"%d" % topic_id)), [""], topic_id=topic_id)
+            for topic_id in (1, 3, 2)
+        ]
+        results = await w.channel.call(methods.PUT, runs)
+        assert [result.code for result in results] == [Code.TOPIC_NOT_FOUND, Code.OK, Code.TOPIC_NOT_FOUND]
+        assert sorted(await w.pop()) == [b"3"]
+
+
+async def test_a_try_that_was_stored_before_the_topic_was_made_anew_does_not_count() -> None:
+    async with group_of(1) as w:
+        master = await w.lead(0)
+        due_ms = w.clock.wall_ms() + HOUR_MS
+        for topic_id in (1, 3):
+            for again in (False, True, True):
+                assert (await w.put(b"1", topic_id=topic_id, again=again)).code == Code.OK
+                assert (await w.put(b"2", topic_id=topic_id, again=again, due_ms=due_ms)).code == Code.OK
+        core = master.alive.core
+        timers = core.store.queue(TIMER_TOPIC, TIMER_QUEUE)
+        assert timers is not None
+        live = [decode_delay(each.origin).topic_id for each in core.store.read_many(timers.read(0, 9))]
+        queue = core.store.queue("t", 0)
+        assert queue is not None
+        assert (live, queue.max_offset - queue.min_offset) == ([1, 3], 1)
+        assert sorted(await w.pop()) == [b"1"]
+
+
+async def test_a_topic_goes_by_the_id_that_all_say_though_the_log_knows_a_larger_one() -> None:
+    """A controller that has lost its state counts from the beginning again."""
+    async with group_of(1) as w:
+        master = await w.lead(0)
+        await w.put(b"1", topic_id=9)
+        w.snapshot.topics[0].id = 2
+        await hear(master, ClusterUpdate(version=2, topics=[Topic(name="t", queues=2, id=2)]))
+        assert (await w.put(b"2", topic_id=2)).code == Code.OK
+        assert sorted(await w.pop()) == [b"1", b"2"]
