@@ -59,6 +59,7 @@ class Shipment:
         moves: whether it may go to another broker instead.
         again: whether the broker may have stored them already. Then each message is a run of its own, as some may be
             stored and others not, and what is stored need not stand together.
+        topic_id: which topic of that name; 0 if it is not said.
     """
 
     topic: str
@@ -69,6 +70,7 @@ class Shipment:
     due_ms: Sequence[int] = ()
     moves: bool = True
     again: bool = False
+    topic_id: int = 0
 
     @property
     def goes_alone(self) -> bool:
@@ -123,6 +125,7 @@ class Lane:
         *,
         moves: bool = True,
         again: bool = False,
+        topic_id: int = 0,
     ) -> asyncio.Future[Sequence[int] | Sequence[str]]:
         """Send messages with the next Put.
 
@@ -133,6 +136,7 @@ class Lane:
             due_ms: when each is to be delivered, wall clock; nothing for messages that are not delayed.
             moves: whether they may go to another broker instead, should this one hang.
             again: whether the broker may have stored them already.
+            topic_id: which topic of that name; 0 if it is not said.
 
         Returns:
             A future of the queue offset of each message, of its recall handle if they are delayed; it fails with a
@@ -150,7 +154,7 @@ class Lane:
             if self.waiting_bytes + size > self._options.waiting_bytes_max:
                 raise _full("send.waiting_bytes_max")
         stored: asyncio.Future[Sequence[int] | Sequence[str]] = asyncio.get_running_loop().create_future()
-        shipment = Shipment(topic, queue_id, messages, size, stored, due_ms, moves, again)
+        shipment = Shipment(topic, queue_id, messages, size, stored, due_ms, moves, again, topic_id)
         self._waiting.append(shipment)
         self.waiting_messages += len(messages)
         self.waiting_bytes += size
@@ -221,12 +225,12 @@ class Lane:
         return batch
 
     async def _put(self, batch: list[Shipment]) -> None:
-        by_queue: dict[tuple[str, int] | Shipment, list[Shipment]] = {}
+        by_queue: dict[tuple[str, int, int] | Shipment, list[Shipment]] = {}
         for shipment in batch:
             if shipment.goes_alone:
                 by_queue[shipment] = [shipment]
             else:
-                by_queue.setdefault((shipment.topic, shipment.queue_id), []).append(shipment)
+                by_queue.setdefault((shipment.topic, shipment.topic_id, shipment.queue_id), []).append(shipment)
         runs: list[MessageRun] = []
         for shipments in by_queue.values():
             if shipments[0].again:
@@ -302,6 +306,7 @@ def _run_of(shipments: Sequence[Shipment]) -> MessageRun:
         [message.system_properties for message in messages],
         [message.properties.tag for message in messages],
         shipments[0].due_ms,
+        topic_id=shipments[0].topic_id,
     )
 
 
@@ -316,6 +321,7 @@ def _runs_again(shipment: Shipment) -> list[MessageRun]:
             [message.properties.tag],
             shipment.due_ms[index : index + 1],
             again=True,
+            topic_id=shipment.topic_id,
         )
         for index, message in enumerate(shipment.messages)
     ]

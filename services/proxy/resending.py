@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import Topic
 from services.proxy.brokers import Brokers
 from services.proxy.holding import Holding
 from services.proxy.lane import NotSentError
@@ -16,6 +17,7 @@ from services.proxy.tries import Fault, Place, SendTries, Step, fault_of, give_u
 from services.rpc.status import RpcError
 
 _ANSWER_RESERVE_S = 0.3
+_LOOK_EVERY_S = 0.05
 _MESSAGE_OVERHEAD_BYTES = 64
 
 Stored = Sequence[int] | Sequence[str]
@@ -26,12 +28,13 @@ class Send:
     """One send, from the moment when it first did not go well.
 
     Args:
-        topic: full name of the topic.
+        topic: their topic, as this proxy knows it.
         messages: the messages.
         due_ms: when each is to be delivered, if they are delayed.
         only: the one place that it may go to.
         deadline: until when its client waits, in seconds of the monotonic clock; None if for ever.
-        pick: the next place in turn, past some groups; None if no group has a master.
+        pick: the next place in turn for a topic, past some groups; None if no group has a master.
+        look_up: the topic that has the name now; raises `StatusError` if there is none that takes the messages.
 
     Attributes:
         tries: what is known of its tries.
@@ -40,22 +43,24 @@ class Send:
         fault: what it means.
     """
 
-    __slots__ = ("deadline", "due_ms", "failure", "fault", "messages", "pick", "place", "topic", "tries")
+    __slots__ = ("deadline", "due_ms", "failure", "fault", "look_up", "messages", "pick", "place", "topic", "tries")
 
     def __init__(
         self,
-        topic: str,
+        topic: Topic,
         messages: list[ClientMessage],
         due_ms: Sequence[int],
         only: Place | None,
         deadline: float | None,
-        pick: Callable[[Collection[str]], Place | None],
+        pick: Callable[[Topic, Collection[str]], Place | None],
+        look_up: Callable[[Topic, list[ClientMessage]], Topic],
     ) -> None:
         self.topic = topic
         self.messages = messages
         self.due_ms = due_ms
         self.deadline = deadline
         self.pick = pick
+        self.look_up = look_up
         self.tries = SendTries(only)
         self.place: Place | None = None
         self.failure: StatusError | RpcError | None = None
@@ -65,6 +70,19 @@ class Send:
     def size(self) -> int:
         """About how many bytes its messages hold."""
         return sum(len(one.payload) + len(one.system_properties) + _MESSAGE_OVERHEAD_BYTES for one in self.messages)
+
+    def has_another_topic(self) -> bool:
+        """Whether another topic has the name now; then the messages are for that.
+
+        Raises:
+            StatusError: there is none, or it does not take them.
+        """
+        topic = self.look_up(self.topic, self.messages)
+        if topic.id == self.topic.id:
+            return False
+        self.topic = topic
+        self.tries.left_behind()
+        return True
 
     def told(self) -> StatusError:
         """What its client is told when it could not be stored."""
@@ -131,6 +149,8 @@ class Resending:
                     until = min(give_up, send.tries.wait_until)
                     if not await held.turn(send.tries.gate, send.fault, until) and until == give_up:
                         raise send.told()
+                elif step is Step.LOOK:
+                    await self._look(send, began)
                 stored = await self._try(send)
                 if stored is not None:
                     held.served = True
@@ -139,6 +159,19 @@ class Resending:
             held.served = True
             raise send.told()
 
+    async def _look(self, send: Send, began: float) -> None:
+        """Wait a moment for the word of another topic of the name, unless it has come already."""
+        try:
+            if send.has_another_topic():
+                return
+            if self._holding.clock.monotonic() + _LOOK_EVERY_S > self._give_up(send, began):
+                raise send.told()
+            await self._holding.pause(_LOOK_EVERY_S)
+            send.has_another_topic()
+        except StatusError as refusal:
+            send.failure = refusal
+            raise send.told() from refusal
+
     def _after(self, send: Send) -> Step:
         """What is to be done after a try that did not go well."""
         brokers, place = self._brokers, send.place
@@ -146,6 +179,9 @@ class Resending:
             send.fault = Fault.NO_MASTER
         elif send.failure is None:
             send.fault = Fault.NOT_REACHED
+        elif isinstance(send.failure, StatusError) and send.failure.code == Code.TOPIC_NOT_FOUND:
+            self._metrics.retries.inc()
+            return Step.LOOK
         else:
             fault = fault_of(send.failure)
             if fault is None:
@@ -168,17 +204,18 @@ class Resending:
         tries = send.tries
         tries.look(self._brokers.names, self._holding.clock.monotonic())
         send.failure = None
-        place = send.place = tries.place or send.pick(tries.past)
+        place = send.place = tries.place or send.pick(send.topic, tries.past)
         if place is None or place[0] not in self._brokers.led:
             return None
         try:
             return await self._lanes.lane(place[0]).ship(
-                send.topic,
+                send.topic.name,
                 place[1],
                 send.messages,
                 send.due_ms,
                 moves=tries.place is None,
                 again=tries.doubted is not None,
+                topic_id=send.topic.id,
             )
         except NotSentError:
             return None

@@ -205,14 +205,16 @@ class Sending:
         failure: StatusError | RpcError | None = None
         if place is not None and (only is None or place[0] in self._brokers.led):
             try:
-                return await self._lanes.lane(place[0]).ship(topic.name, place[1], messages, due_ms, moves=only is None)
+                return await self._lanes.lane(place[0]).ship(
+                    topic.name, place[1], messages, due_ms, moves=only is None, topic_id=topic.id
+                )
             except NotSentError:
                 pass
             except (StatusError, RpcError) as error:
                 failure = error
         elif place is None and not self._brokers.names:
             raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
-        send = Send(topic.name, messages, due_ms, only, call.deadline, lambda past: self._pick(topic, past))
+        send = Send(topic, messages, due_ms, only, call.deadline, self._pick, self._look_up)
         send.place, send.failure = place, failure
         return await self._resending.go_on(send)
 
@@ -226,6 +228,14 @@ class Sending:
             return names[turn % len(names)], turn // len(names) % max(1, topic.queues)
         chosen = health.choose(turn, past, self._clock.monotonic())
         return None if chosen is None else (chosen[0], chosen[1] % max(1, topic.queues))
+
+    def _look_up(self, topic: Topic, messages: list[ClientMessage]) -> Topic:
+        """The topic that has the name of another one now, if it takes these messages, which are for that one."""
+        now = self._catalog.topic(topic.name)
+        if now.type != topic.type:
+            for message in messages:
+                check_message(message, now, self._options.message)
+        return now
 
     def tick(self) -> None:
         """Forget what no longer matters; called about once a second."""

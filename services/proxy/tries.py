@@ -87,6 +87,8 @@ class Step(Enum):
     """Send it to another group at once."""
     WAIT = "wait"
     """Wait at the gate `SendTries.gate`."""
+    LOOK = "look"
+    """The group says that the topic was deleted: send it to the one that was made again, if there is one."""
     TELL = "tell"
     """Tell the client."""
 
@@ -160,6 +162,11 @@ class SendTries:
             return Step.TELL
         self.past.clear()
         return Step.WAIT
+
+    def left_behind(self) -> None:
+        """The messages are for another topic of the name now: wherever they may be stored, they are not in that one."""
+        self.doubted = self.left = None
+        self.wait_until = inf
 
     def look(self, names: Collection[str], now: float) -> None:
         """See whether the group where it may be stored is still there: when it has been gone for a while, others may

@@ -57,6 +57,8 @@ class FakeBroker:
         self.registrations: list[pb.NotifyInterest] = []
         self.put_error: StatusError | RpcError | None = None
         self.put_results: list[PutResult] = []
+        self.deleted: set[int] = set()
+        """Ids of topics."""
         self.pop_error: StatusError | RpcError | None = None
         self.put_gate = asyncio.Event()
         self.put_gate.set()
@@ -107,6 +109,9 @@ class FakeBroker:
             return results
         results = []
         for run in request:
+            if run.topic_id in self.deleted:
+                results.append(PutResult(Code.TOPIC_NOT_FOUND, "the topic was deleted"))
+                continue
             if run.due_ms:
                 results.append(PutResult(Code.OK, recall_handles=self._delay(run)))
                 continue

@@ -28,7 +28,7 @@ class FakeController:
 
     def add_topic(self, name: str, kind: pb.TopicType.ValueType = pb.TopicType.NORMAL, queues: int = 4) -> pb.Topic:
         """Make a topic."""
-        topic = self.topics[name] = pb.Topic(name=name, type=kind, queues=queues)
+        topic = self.topics[name] = pb.Topic(name=name, type=kind, queues=queues, id=self.version + 1)
         self.publish(pb.ClusterUpdate(topics=[topic]))
         return topic
 
