@@ -45,7 +45,7 @@ class DeadFileError(Exception):
     """A file was used that a process had open which has crashed since."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Write:
     """Bytes that were written at an offset."""
 
@@ -78,7 +78,7 @@ class _Write:
             _lengthen(contents, self.offset + len(self.data))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Truncate:
     """A file was cut off, or made longer with zeros."""
 
@@ -147,25 +147,33 @@ class _Inode:
         self.unsynced.clear()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _NameChange:
-    """A file was made under a name, renamed to it or removed."""
+    """A file was made under a name, renamed to it or removed; names are whole paths."""
 
-    made: Path | None
-    removed: Path | None
+    made: str | None
+    removed: str | None
     inode: _Inode
-    folders: frozenset[str] = frozenset()
-    """Those whose entries it changes."""
 
-    def __post_init__(self) -> None:
-        changed = (str(path.parent) for path in (self.made, self.removed) if path is not None)
-        object.__setattr__(self, "folders", frozenset(changed))
+    def is_in(self, folder: str) -> bool:
+        """Whether it changes the entries of a folder."""
+        return any(name is not None and _folder_of(name) == folder for name in (self.made, self.removed))
 
-    def carry_out(self, names: dict[Path, _Inode]) -> None:
+    def carry_out(self, names: dict[str, _Inode]) -> None:
         if self.removed is not None and names.get(self.removed) is self.inode:
             del names[self.removed]
         if self.made is not None:
             names[self.made] = self.inode
+
+
+def _folder_of(name: str) -> str:
+    head, slash, _ = name.rpartition("/")
+    return head or slash or "."
+
+
+def _in_order(name: str) -> list[str]:
+    """What paths are sorted by: folder by folder."""
+    return name.split("/")
 
 
 Fate = Literal["kept", "torn", "lost"]
@@ -199,10 +207,11 @@ class MemoryDisk:
     def __init__(self, random_source: random.Random, capacity_bytes: int = 1 << 40) -> None:
         self._random = random_source
         self._capacity_bytes = capacity_bytes
-        self._names: dict[Path, _Inode] = {}
-        self._synced_names: dict[Path, _Inode] = {}
+        # By text: paths take several times as long to be compared and looked up.
+        self._names: dict[str, _Inode] = {}
+        self._synced_names: dict[str, _Inode] = {}
         self._name_changes: list[_NameChange] = []
-        self._folders: set[Path] = set()
+        self._folders: set[str] = set()
         self._used_bytes_most = 0
         """No more is used than this, which costs less to know."""
         self._life = 0
@@ -215,38 +224,44 @@ class MemoryDisk:
         self.syncs_done = 0
 
     def open(self, path: Path) -> "MemoryFile":
-        if path.parent not in self._folders:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        inode = self._names.get(path)
+        name = str(path)
+        inode = self._names.get(name)
         if inode is None:
+            if _folder_of(name) not in self._folders:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
             inode = _Inode()
-            self._change_names(_NameChange(path, None, inode))
+            self._change_names(_NameChange(name, None, inode))
         return MemoryFile(self, path, inode)
 
     def exists(self, path: Path) -> bool:
-        return path in self._names or path in self._folders
+        name = str(path)
+        return name in self._names or name in self._folders
 
     def make_folder(self, path: Path) -> None:
-        self._folders.update((path, *path.parents))
+        if str(path) not in self._folders:
+            self._folders.update(map(str, (path, *path.parents)))
 
     def list(self, path: Path) -> list[str]:
+        folder = str(path)
+        begin = 0 if folder == "." else len(folder.rstrip("/")) + 1
         names = [*self._names, *self._folders]
-        return sorted(each.name for each in names if each.parent == path and each != path)
+        return sorted(each[begin:] for each in names if _folder_of(each) == folder and each != folder)
 
     def remove(self, path: Path) -> None:
-        inode = self._names.get(path)
+        name = str(path)
+        inode = self._names.get(name)
         if inode is not None:
-            self._change_names(_NameChange(None, path, inode))
+            self._change_names(_NameChange(None, name, inode))
 
     def replace(self, source: Path, target: Path) -> None:
-        inode = self._names.get(source)
+        inode = self._names.get(str(source))
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
-        self._change_names(_NameChange(target, source, inode))
+        self._change_names(_NameChange(str(target), str(source), inode))
 
     async def sync_folder(self, path: Path) -> None:
         folder = str(path)
-        begun = [change for change in self._name_changes if folder in change.folders]
+        begun = [change for change in self._name_changes if change.is_in(folder)]
         await self._through(partial(self.end_folder_sync, begun, self._life))
 
     def end_folder_sync(self, begun: Sequence[_NameChange], life: int) -> None:
@@ -278,7 +293,12 @@ class MemoryDisk:
 
     def files(self) -> dict[Path, bytes]:
         """What is in each file, as a program would read it; for comparing."""
-        return {path: bytes(inode.written) for path, inode in sorted(self._names.items())}
+        return {Path(name): bytes(self._names[name].written) for name in sorted(self._names, key=_in_order)}
+
+    def contents(self, path: Path) -> bytes | None:
+        """What is in one file, as a program would read it; None if there is none."""
+        inode = self._names.get(str(path))
+        return None if inode is None else bytes(inode.written)
 
     def crash(self, kind: CrashKind) -> None:
         """End the process that has files open; with `power` the machine too."""
@@ -293,7 +313,8 @@ class MemoryDisk:
                 change.carry_out(self._synced_names)
         self._name_changes.clear()
         self._names = dict(self._synced_names)
-        for _, inode in sorted(self._names.items(), key=lambda item: item[0]):
+        for name in sorted(self._names, key=_in_order):
+            inode = self._names[name]
             inode.settle(self._random)
             inode.written = bytearray(inode.synced)
 
@@ -312,7 +333,7 @@ class MemoryDisk:
 
     def flip_bit(self, path: Path, bit: int) -> None:
         """Let one bit of a file rot; `bit` counts from the beginning of the file."""
-        inode = self._names[path]
+        inode = self._names[str(path)]
         for contents in (inode.written, inode.synced):
             if bit // 8 < len(contents):
                 contents[bit // 8] ^= 1 << bit % 8

@@ -43,7 +43,7 @@ class SimDisk(MemoryDisk):
 
     def overwrite(self, path: Path, at: int, data: bytes) -> None:
         """Have other bytes in a file, on the device and in what is read."""
-        inode = self._names[path]
+        inode = self._names[str(path)]
         for contents in (inode.written, inode.synced):
             end = min(len(contents), at + len(data))
             if at < end:
@@ -51,17 +51,18 @@ class SimDisk(MemoryDisk):
 
     def put(self, path: Path, contents: bytes | None) -> None:
         """Have another file under a name, or none; whoever had it open here must be dead."""
-        self._name_changes = [each for each in self._name_changes if path not in (each.made, each.removed)]
+        name = str(path)
+        self._name_changes = [each for each in self._name_changes if name not in (each.made, each.removed)]
         for names in (self._names, self._synced_names):
-            names.pop(path, None)
+            names.pop(name, None)
         if contents is not None:
             self.make_folder(path.parent)
             file = self.open(path)
             file.write(0, [contents])
             file.close()
-            inode = self._names[path]
+            inode = self._names[name]
             inode.sync(inode.changes)
-            self._synced_names[path] = inode
+            self._synced_names[name] = inode
 
     def wipe(self) -> None:
         """Another, empty volume is in its place; whoever had files open here must be dead."""

@@ -7,9 +7,9 @@ tasks are kept until the run is over, so that no `finally` of theirs runs in the
 
 import asyncio
 import contextvars
-import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine
+from heapq import heappop, heappush
 from typing import Any, NoReturn, Protocol, TypeVar
 
 Result = TypeVar("Result")
@@ -54,14 +54,18 @@ class _Step(asyncio.Handle):
 
     __slots__ = ()
 
-    def __init__(self, callback: Any, args: Any, loop: "SimLoop", context: contextvars.Context | None) -> None:
+    def __init__(self, callback: Any, args: Any, context: contextvars.Context | None) -> None:
         self._callback = callback
         self._args = args
         self._cancelled = False
-        self._loop = loop
-        self._source_traceback = None
-        self._repr = None
         self._context = contextvars.copy_context() if context is None else context
+
+    def __repr__(self) -> str:
+        return f"<step {self._callback} {self._args}>"
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
 
 
 class _TimedStep(asyncio.TimerHandle):
@@ -69,18 +73,15 @@ class _TimedStep(asyncio.TimerHandle):
 
     __slots__ = ()
 
-    def __init__(
-        self, when: float, callback: Any, args: Any, loop: "SimLoop", context: contextvars.Context | None
-    ) -> None:
+    def __init__(self, when: float, callback: Any, args: Any, context: contextvars.Context | None) -> None:
         self._callback = callback
         self._args = args
         self._cancelled = False
-        self._loop = loop
-        self._source_traceback = None
-        self._repr = None
         self._context = contextvars.copy_context() if context is None else context
         self._when = when
-        self._scheduled = True
+
+    __repr__ = _Step.__repr__
+    cancel = _Step.cancel
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -126,30 +127,42 @@ class SimLoop(asyncio.BaseEventLoop):
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:
         raise AssertionError(f"{func} would run in a thread, whose timing no seed decides")
 
+    get_debug = bool  # type: ignore[assignment]
+    """No: it is asked for every future, and a method of Python takes longer to say so."""
+
     def _write_to_self(self) -> None:
         """There is no thread that would have to be woken."""
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
-        step = _Step(callback, args, self, context)
+        step = _Step(callback, args, context)
         if not self._over:
             self._ready.append(step)  # type: ignore[attr-defined]
         return step
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
-        step = _TimedStep(when, callback, args, self, context)
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        step = _TimedStep(when := self._now_s + delay, callback, args, context)
         if not self._over:
-            heapq.heappush(self._scheduled, (when, step))  # type: ignore[attr-defined]
+            heappush(self._scheduled, (when, step))  # type: ignore[attr-defined]
+        return step
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        step = _TimedStep(when, callback, args, context)
+        if not self._over:
+            heappush(self._scheduled, (when, step))  # type: ignore[attr-defined]
         return step
 
     def _run_once(self) -> None:
         ready = self._ready  # type: ignore[attr-defined]
+        scheduled = self._scheduled  # type: ignore[attr-defined]
         if not ready and not self._stopping:  # type: ignore[attr-defined]
             self._let_time_pass()
+        take = ready.popleft
         for _ in range(len(ready)):
-            handle = ready.popleft()
+            handle = take()
             if handle._cancelled:
                 continue
-            process = handle._context.get(PROCESS)
+            context = handle._context
+            process = context.get(PROCESS)
             if process is not None:
                 if not process.alive:
                     continue
@@ -163,37 +176,31 @@ class SimLoop(asyncio.BaseEventLoop):
                     continue
             self._now_s += _STEP_COST_S
             try:
-                handle._context.run(handle._callback, *handle._args)
+                context.run(handle._callback, *handle._args)
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as error:  # noqa: BLE001 - as the library's loop does
                 self.call_exception_handler({"message": "a callback failed", "exception": error, "handle": handle})
-        self._take_due()
+        now_s = self._now_s
+        while scheduled and scheduled[0][0] <= now_s:
+            handle = heappop(scheduled)[1]
+            if not handle._cancelled:
+                ready.append(handle)
         if self.steps > self._steps_max:
             raise StuckError(f"{self.steps} steps and no end; {self._stuck()}")
 
     def _let_time_pass(self) -> None:
-        scheduled = self._scheduled  # type: ignore[attr-defined]
+        """To when the next callback is due; those that are due then are ready."""
+        ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
         while scheduled and scheduled[0][1]._cancelled:
-            self._drop_timer()
+            heappop(scheduled)
         if not scheduled:
             raise StuckError(f"nothing is scheduled any more; {self._stuck()}")
-        self._now_s = max(self._now_s, scheduled[0][0])
-        self._take_due()
-
-    def _take_due(self) -> None:
-        scheduled = self._scheduled  # type: ignore[attr-defined]
-        while scheduled and scheduled[0][0] <= self._now_s:
-            handle = self._drop_timer()
+        now_s = self._now_s = max(self._now_s, scheduled[0][0])
+        while scheduled and scheduled[0][0] <= now_s:
+            handle = heappop(scheduled)[1]
             if not handle._cancelled:
-                self._ready.append(handle)  # type: ignore[attr-defined]
-
-    def _drop_timer(self) -> Any:
-        _, handle = heapq.heappop(self._scheduled)  # type: ignore[attr-defined]
-        handle._scheduled = False
-        if handle._cancelled:
-            self._timer_cancelled_count -= 1
-        return handle
+                ready.append(handle)
 
     def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, context: Any = None) -> asyncio.Future[Any]:
         if self._over:

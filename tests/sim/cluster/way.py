@@ -1,6 +1,5 @@
 """The ways between simulated machines: each direction takes its time, may be cut, and may break what goes along it."""
 
-import contextvars
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -92,23 +91,21 @@ class Direction:
     def _send(self, packet: Packet) -> None:
         number, deliver, arguments, later_s = packet
         shortest_s, longest_s = self.way.delay_s
-        due_s = self._loop.time() + shortest_s + self._chance.random() * (longest_s - shortest_s)
-        before_s = self._last_s.get(number, 0.0) if number else self._latest_s
-        due_s = max(due_s, before_s + _APART_S)
+        now_s = self._loop.time()
+        due_s = now_s + shortest_s + self._chance.random() * (longest_s - shortest_s)
+        earliest_s = (self._last_s.get(number, 0.0) if number else self._latest_s) + _APART_S
+        if due_s < earliest_s:
+            due_s = earliest_s
         if number:
-            self._remember(number, due_s)
-        self._latest_s = max(self._latest_s, due_s)
-        context: contextvars.Context | None = None if self.target is None else self.target.context
-        if context is None:
-            self._loop.outside(due_s - self._loop.time(), self._arrive, deliver, arguments)
+            self._last_s[number] = due_s
+            if len(self._last_s) > _CALLS_REMEMBERED:
+                self._last_s = {other: last_s for other, last_s in self._last_s.items() if last_s >= now_s}
+        if due_s > self._latest_s:
+            self._latest_s = due_s
+        if self.target is None:
+            self._loop.outside(due_s - now_s, self._arrive, deliver, arguments)
         else:
-            self._loop.call_at(due_s + later_s, self._arrive, deliver, arguments, context=context)
-
-    def _remember(self, number: int, due_s: float) -> None:
-        self._last_s[number] = due_s
-        if len(self._last_s) > _CALLS_REMEMBERED:
-            now_s = self._loop.time()
-            self._last_s = {other: last_s for other, last_s in self._last_s.items() if last_s >= now_s}
+            self._loop.call_at(due_s + later_s, self._arrive, deliver, arguments, context=self.target.context)
 
     def _arrive(self, deliver: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         if not self.is_dead:

@@ -126,12 +126,11 @@ class Atlas:
             self.suspect = -1
         self.rotten = [each for each in self.rotten if self._is_there(each)]
         self.derived = [each for each in self.derived if self._is_there(each)]
-        contents = {number: machine.disk.files() for number, machine in world.replicas.items() if self.files}
-        self.files = [each for each in self.files if contents[each.number].get(each.path) == each.after]
+        self.files = [each for each in self.files if world.replicas[each.number].disk.contents(each.path) == each.after]
 
     def _is_there(self, damage: Damage) -> bool:
         """Whether any of its bytes is: one may have been mended that lies in another record."""
-        content = self._world.replicas[damage.number].disk.files().get(damage.path, b"")[damage.at :]
+        content = (self._world.replicas[damage.number].disk.contents(damage.path) or b"")[damage.at :]
         return any(
             found == after != before for found, before, after in zip(content, damage.before, damage.after, strict=False)
         )
