@@ -129,7 +129,11 @@ class GroupKeeper:
         task = asyncio.create_task(self._change(name, decision, forced), name=f"change-of-{name}")
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_take_error)
+            raise
 
     async def finish(self) -> None:
         """Wait for the changes that are under way."""
@@ -202,3 +206,10 @@ class GroupKeeper:
 
     def _lock(self, name: str) -> asyncio.Lock:
         return self._locks.setdefault(name, asyncio.Lock())  # who enters it keeps it
+
+
+def _take_error(task: asyncio.Task[GroupState | None]) -> None:
+    """Take the error of a change that nobody waits for any more; those of the store are told where they happen."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, StatusError):
+        _logger.error("a change of a broker group failed", change=task.get_name(), exc_info=error)

@@ -1,7 +1,13 @@
-"""What a controller does with a broker group whose state somebody has deleted."""
+"""What a controller does with the state of a broker group that somebody has deleted, or that nobody waits for."""
+
+import asyncio
+import gc
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from services.common.errors import CorruptDataError
 from services.controller.broker_group import GroupState, ReplicaRecord
 from services.controller.documents import group_document_name
 from services.controller.group_keeper import GroupKeeper
@@ -26,3 +32,37 @@ async def test_a_group_that_was_deleted_is_stored_again_however_often_that_fails
     await keeper.look_for_changes(await store.versions())
     assert len(store.history[DOCUMENT]) == 1
     assert keeper.states["b0"] == known
+
+
+@pytest.mark.parametrize("error", [OSError("the store is away"), CorruptDataError("it is no state"), None])
+async def test_a_change_that_its_caller_does_not_wait_for_fails_without_an_error_that_nobody_took(
+    error: Exception | None,
+) -> None:
+    untaken: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: untaken.append(context))
+    goes_on = asyncio.Event()
+
+    class SlowStore(MemoryStore):
+        async def write(self, name: str, document: Any, expected: str | None) -> str:
+            await goes_on.wait()
+            if error is not None:
+                raise error
+            return await super().write(name, document, expected)
+
+    store = SlowStore()
+    keeper = GroupKeeper(store, 10, lambda old, new: None, lambda: None)
+    caller = asyncio.create_task(keeper.change("b0", lambda state: FIRST))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    goes_on.set()
+    with capture_logs() as lines:
+        await keeper.finish()
+        await asyncio.sleep(0)
+    gc.collect()
+    assert untaken == []
+    assert ("b0" in keeper.states) is (error is None)
+    # What the store says is told once; what nobody foresaw, too.
+    assert [line["log_level"] for line in lines] == ([] if error is None else ["error"])
