@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from services.broker.again import AgainFinder, Stored
@@ -137,14 +137,7 @@ class BrokerServer:
         for run in runs:
             if run.topic_id and run.topic_id != topic_ids.get(run.topic):
                 return await self._put_of_topics(runs)
-        for run in runs:
-            if run.again or run.due_ms:
-                break
-        else:
-            return await self._put_at_once(runs)
-        if any(run.again for run in runs):
-            return await self._put_again(runs)
-        return await self._put_some_delayed(runs)
+        return await self._put_current(runs)
 
     async def _put_of_topics(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append runs of which some are for topics that were not heard of yet, or for others than have their names now;
@@ -155,13 +148,28 @@ class BrokerServer:
             core.hear_of_topic(run.topic, run.topic_id)
         are_current = [core.is_current(run.topic, run.topic_id) for run in runs]
         current = [run for run, is_current in zip(runs, are_current, strict=True) if is_current]
-        put: Iterator[PutResult] = iter(())
-        if current:
-            again = any(run.again for run in current)
-            put = iter(await (self._put_again(current) if again else self._put_new(current)))
+        put = iter(await self._put_current(current) if current else ())
         return [
             next(put) if is_current else _of_another_topic(run.topic)
             for run, is_current in zip(runs, are_current, strict=True)
+        ]
+
+    async def _put_current(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
+        """Append runs for topics that have their names; if a topic goes before that is durable, it is refused."""
+        topic_ids = self._core.topic_ids
+        before = [topic_ids.get(run.topic) for run in runs]
+        for run in runs:
+            if run.again or run.due_ms:
+                put = self._put_again if any(run.again for run in runs) else self._put_some_delayed
+                break
+        else:
+            put = self._put_at_once
+        results = await put(runs)
+        if before == [topic_ids.get(run.topic) for run in runs]:
+            return results
+        return [
+            result if topic_id in (None, topic_ids.get(run.topic)) else _of_another_topic(run.topic)
+            for run, topic_id, result in zip(runs, before, results, strict=True)
         ]
 
     async def _put_new(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:

@@ -2,6 +2,8 @@
 hears of it first, the broker or the proxy that sends (S1, P4).
 """
 
+import asyncio
+
 import pytest
 
 from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay
@@ -84,6 +86,21 @@ async def test_a_put_for_a_topic_that_was_deleted_is_refused_and_what_comes_with
         results = await w.channel.call(methods.PUT, runs)
         assert [result.code for result in results] == [Code.TOPIC_NOT_FOUND, Code.OK, Code.TOPIC_NOT_FOUND]
         assert sorted(await w.pop()) == [b"3"]
+
+
+@pytest.mark.parametrize("is_delayed", [False, True])
+async def test_what_is_forgotten_before_it_is_durable_is_refused(is_delayed: bool) -> None:
+    async with group_of() as w:
+        master = await w.lead(0)
+        await w.in_sync(0, 1)
+        await w.members[1].kill()
+        end = master.end
+        due_ms = w.clock.wall_ms() + HOUR_MS if is_delayed else 0
+        puts = [asyncio.create_task(w.put(b"1", topic_id=1, due_ms=due_ms))]
+        await until(lambda: master.end > end)
+        await hear(master, GONE, ANEW)
+        puts.append(asyncio.create_task(w.put(b"1", topic_id=3, due_ms=due_ms)))
+        assert [(await put).code for put in puts] == [Code.TOPIC_NOT_FOUND, Code.OK]
 
 
 async def test_a_try_that_was_stored_before_the_topic_was_made_anew_does_not_count() -> None:
