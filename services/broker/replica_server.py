@@ -24,6 +24,21 @@ _NEW_EPOCH_S = 3.0
 """How long a master that has handed its role over waits for somebody to take it; then it goes on."""
 
 
+class _Passing:
+    """A master's role that is being passed on; its master is paused until it is over.
+
+    Args:
+        to: the successor's number.
+        task: returns where the logs end when the successor has all.
+    """
+
+    def __init__(self, to: int, task: asyncio.Task[int]) -> None:
+        self.to = to
+        self.task = task
+        self.callers = 0
+        self.timer: asyncio.TimerHandle | None = None
+
+
 class ReplicaServer:
     """Answers, whatever the role is.
 
@@ -37,7 +52,7 @@ class ReplicaServer:
         self._app = app
         self._options = options
         self._front = front
-        self._going_on: asyncio.TimerHandle | None = None
+        self._passing: _Passing | None = None
 
     def bind(self, service: Service) -> None:
         """Answer calls of a service."""
@@ -61,9 +76,12 @@ class ReplicaServer:
     async def hand_over(self, call: Call, request: pb.HandOverRequest) -> pb.HandOverResponse:
         """Take nothing more, and answer when another replica has all; go on if no new epoch comes soon.
 
+        Whoever asks for the same meanwhile waits for the same, or is answered at once, and has as long as the first to
+        make the new epoch.
+
         Raises:
-            StatusError: PRECONDITION_FAILED: this replica does not lead that epoch. HA_NOT_AVAILABLE: the other one
-                did not catch up in time; this one goes on.
+            StatusError: PRECONDITION_FAILED: this replica does not lead that epoch, or passes its role on to another
+                one already. HA_NOT_AVAILABLE: the other one did not catch up in time; this one goes on.
         """
         leading = self._app.leading
         if (
@@ -72,32 +90,57 @@ class ReplicaServer:
             or leading.epoch != request.epoch
             or request.group != self._options.name
         ):
-            raise StatusError(
-                Code.PRECONDITION_FAILED,
-                f"replica {self._options.replica} of {self._options.name} does not lead epoch {request.epoch}",
-            )
+            raise self._leads_not(request)
         if request.to == self._options.replica:
             raise StatusError(Code.BAD_REQUEST, f"replica {request.to} of {request.group} leads already")
-        _log.info("the broker passes its role on", name=request.group, to=request.to, epoch=request.epoch)
-        self.stop_waiting()
-        self._front.hold("passes its role on to another replica, ask again in a moment")
+        passing = self._passing
+        if passing is not None and passing.to != request.to:
+            raise StatusError(
+                Code.PRECONDITION_FAILED,
+                f"{request.group} passes its role on to replica {passing.to} already; ask again when that is over",
+            )
+        if passing is None:
+            _log.info("the broker passes its role on", name=request.group, to=request.to, epoch=request.epoch)
+            self._front.hold("passes its role on to another replica, ask again in a moment")
+            work = leading.hand_over(request.to, _CATCH_UP_S)
+            passing = self._passing = _Passing(request.to, asyncio.create_task(work, name="broker-hand-over"))
+        passing.callers += 1
         try:
-            end = await leading.hand_over(request.to, _CATCH_UP_S)
-        except BaseException:
-            self._go_on(leading)
+            end = await asyncio.shield(passing.task)
+        except asyncio.CancelledError:
+            if passing.task.cancelled():  # the mastership has ended
+                raise self._leads_not(request) from None
+            passing.callers -= 1
+            if not passing.callers:
+                self._go_on(leading, passing)
             raise
-        self._going_on = asyncio.get_running_loop().call_later(_NEW_EPOCH_S, self._go_on, leading)
+        except BaseException:
+            self._go_on(leading, passing)
+            raise
+        if passing.timer is not None:
+            passing.timer.cancel()
+        passing.timer = asyncio.get_running_loop().call_later(_NEW_EPOCH_S, self._go_on, leading, passing)
         return pb.HandOverResponse(end_position=end)
 
     def stop_waiting(self) -> None:
         """The mastership that was to be passed on ends: it is not gone on with."""
-        if self._going_on is not None:
-            self._going_on.cancel()
-            self._going_on = None
+        passing, self._passing = self._passing, None
+        if passing is not None:
+            passing.task.cancel()
+            if passing.timer is not None:
+                passing.timer.cancel()
 
-    def _go_on(self, leading: Leading) -> None:
+    def _go_on(self, leading: Leading, passing: _Passing) -> None:
+        if self._passing is not passing:
+            return
         self.stop_waiting()
         if self._app.leading is leading and not leading.has_ended:
             _log.warning("the broker's role was not passed on, it goes on", name=self._options.name)
             leading.go_on()
             self._front.open(leading.server.service, leading.replication.replicate)
+
+    def _leads_not(self, request: pb.HandOverRequest) -> StatusError:
+        return StatusError(
+            Code.PRECONDITION_FAILED,
+            f"replica {self._options.replica} of {self._options.name} does not lead epoch {request.epoch}",
+        )

@@ -2,7 +2,7 @@
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -15,7 +15,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import Replica
 from services.rpc import methods
 from services.rpc.status import GrpcStatus, RpcError
 from tests.harness.manual_clock import ManualClock, run_virtually
-from tests.unit.broker.group_world import NAME, Member, group_of, until
+from tests.unit.broker.group_world import NAME, GroupWorld, Member, group_of, until
 
 
 def fail_new_cores(member: Member, times: int) -> list[int]:
@@ -162,6 +162,125 @@ def test_a_mastership_goes_on_whole_if_a_hand_over_is_given_up_while_the_device_
             await hand_over(member, 1)
 
     run_virtually(clock, story())
+
+
+def story_of_hand_overs(story: Callable[[GroupWorld], Awaitable[None]]) -> None:
+    """Tell it of a master with two slaves; what number 1 has is not on its device until its syncs are let go on."""
+    clock = ManualClock()
+
+    async def run() -> None:
+        async with group_of(3, clock=clock) as w:
+            await w.lead(0)
+            await w.in_sync(0, 1, 2)
+            w.members[1].disk.hold_syncs()
+            waiting = asyncio.create_task(w.put(b"1"))
+            await asyncio.sleep(0.1)
+            try:
+                await story(w)
+            finally:
+                w.members[1].disk.release_syncs()
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+
+    run_virtually(clock, run())
+
+
+async def is_held(w: GroupWorld) -> bool:
+    """Whether the master takes nothing for the moment."""
+    try:
+        async with asyncio.timeout(0.001):
+            await w.put(b"x")
+    except StatusError as refusal:
+        assert "passes its role on" in refusal.message
+        return True
+    except TimeoutError:
+        pass
+    return False
+
+
+def test_a_role_that_is_being_passed_on_is_not_passed_to_another_meanwhile() -> None:
+    async def story(w: GroupWorld) -> None:
+        master = w.members[0]
+        first = asyncio.create_task(hand_over(master, 1))
+        await asyncio.sleep(0.1)
+        with pytest.raises(StatusError, match="to replica 1 already") as refused:
+            await hand_over(master, 2)
+        assert refused.value.code == Code.PRECONDITION_FAILED
+        assert await is_held(w)
+        w.members[1].disk.release_syncs()
+        await first
+        with pytest.raises(StatusError, match="to replica 1 already"):
+            await hand_over(master, 2)  # also when the first only waits for its new epoch
+        await asyncio.sleep(2.9)
+        assert await is_held(w)
+        await asyncio.sleep(0.2)
+        assert not await is_held(w)
+        await hand_over(master, 2)
+
+    story_of_hand_overs(story)
+
+
+def test_who_asks_for_the_same_hand_over_is_answered_with_the_first_and_has_his_time() -> None:
+    async def story(w: GroupWorld) -> None:
+        master = w.members[0]
+        asked = [asyncio.create_task(hand_over(master, 1)) for _ in range(2)]
+        await asyncio.sleep(0.5)
+        w.members[1].disk.release_syncs()
+        await asyncio.gather(*asked)
+        await asyncio.sleep(2)
+        await hand_over(master, 1)  # whose answer was lost asks again
+        await asyncio.sleep(2.9)
+        assert await is_held(w)
+        await asyncio.sleep(0.2)
+        assert not await is_held(w)
+
+    story_of_hand_overs(story)
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_one_of_two_who_asked_for_a_hand_over_goes_and_the_master_stays_paused_for_the_other(gone: int) -> None:
+    async def story(w: GroupWorld) -> None:
+        master = w.members[0]
+        asked = [asyncio.create_task(hand_over(master, 1)) for _ in range(2)]
+        await asyncio.sleep(0.5)
+        asked[gone].cancel()
+        await asyncio.sleep(0.1)
+        assert await is_held(w)
+        w.members[1].disk.release_syncs()
+        await asked[1 - gone]
+        assert await is_held(w)
+
+    story_of_hand_overs(story)
+
+
+def test_a_master_goes_on_when_all_have_gone_who_asked_it_to_hand_over_or_it_was_in_vain() -> None:
+    async def story(w: GroupWorld) -> None:
+        master = w.members[0]
+        asked = [asyncio.create_task(hand_over(master, 1)) for _ in range(2)]
+        await asyncio.sleep(0.5)
+        for each in asked:
+            each.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        assert not await is_held(w)
+        asked = [asyncio.create_task(hand_over(master, 1))]
+        await asyncio.sleep(0.5)
+        asked.append(asyncio.create_task(hand_over(master, 1)))
+        for outcome in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(outcome, StatusError) and "did not catch up" in outcome.message
+        assert not await is_held(w)
+
+    story_of_hand_overs(story)
+
+
+def test_a_hand_over_that_another_epoch_overtakes_is_told_so() -> None:
+    async def story(w: GroupWorld) -> None:
+        asked = asyncio.create_task(hand_over(w.members[0], 1))
+        await asyncio.sleep(0.5)
+        w.elect(2)
+        with pytest.raises(StatusError, match="does not lead epoch 1"):
+            await asked
+
+    story_of_hand_overs(story)
 
 
 async def test_who_waits_at_a_deposed_master_is_answered_though_its_device_is_slow() -> None:
