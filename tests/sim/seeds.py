@@ -4,9 +4,10 @@ import multiprocessing
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
-from tests.sim.command import Run
+from tests.sim.command import Run, run_and_clear
 
 _SEEDS_AT_ONCE = 5
 
@@ -27,5 +28,5 @@ def failures(run_seed: Run, seeds: Sequence[int], jobs: int) -> list[str]:
     """
     jobs = min(jobs, os.cpu_count() or 1)
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        outcomes = pool.map(run_seed, seeds, chunksize=_SEEDS_AT_ONCE)
+        outcomes = pool.map(partial(run_and_clear, run_seed), seeds, chunksize=_SEEDS_AT_ONCE)
         return [outcome.report() for outcome in outcomes if outcome.violations]
