@@ -120,6 +120,7 @@ class BrokerApp:
         self._leads = asyncio.Event()
         self._leads_no_more = asyncio.Event()
         self._leaving = False
+        self._trouble: str | None = None
         self._registrar: BrokerRegistrar | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._redelivered_before = 0
@@ -233,6 +234,11 @@ class BrokerApp:
         """Of the mastership."""
         return self._mastership().server
 
+    @property
+    def trouble(self) -> str | None:
+        """Why it could not take its role when it last tried, as with a full disk; it tries again every second."""
+        return self._trouble
+
     def _mastership(self) -> Leading:
         assert self._leading is not None, "this replica does not lead"
         return self._leading
@@ -244,6 +250,8 @@ class BrokerApp:
         """
         if self.failure.done():
             return f"the broker has stopped: {self.failure.result()}"
+        if self._trouble is not None:
+            return f"the broker cannot take its role, it tries again: {self._trouble}"
         if not self.view.ready:
             return "the broker has not heard of the controller yet"
         if self._leading is None and self._following is None:
@@ -372,6 +380,7 @@ class BrokerApp:
                 return
             try:
                 await self._take_role(self._group)
+                self._trouble = None
             except CorruptDataError as error:
                 damaged = self.files.log.damaged - mended
                 mended |= damaged
@@ -382,6 +391,9 @@ class BrokerApp:
                 self._group_changed.set()
             except (OSError, StatusError) as error:
                 _log.error("the role could not be taken, trying again", name=self._options.name, error=str(error))
+                self._trouble = str(error)
+                if self._leading is None and self._following is None:
+                    self.front.refuse(f"cannot take its role at this moment: {error}")
                 await asyncio.sleep(_TRY_AGAIN_S)
                 self._group_changed.set()
 

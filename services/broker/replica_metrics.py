@@ -39,6 +39,11 @@ class ReplicaCollector(Collector):
         end = app.files.end_position
         for name, text, value in (
             ("popwheel_replica_number", "Number of this replica within its broker group.", self._options.replica),
+            (
+                "popwheel_replica_without_role",
+                "1 if this replica could not take its role when it last tried; /readyz says why.",
+                int(app.trouble is not None),
+            ),
             ("popwheel_replica_epoch", "Epoch of the master, as heard last.", app.group.epoch),
             ("popwheel_replica_end_position", "Where the log ends.", end),
             ("popwheel_replica_synced_position", "Up to here the log is on the device.", app.files.synced_position),

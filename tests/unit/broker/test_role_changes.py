@@ -91,6 +91,32 @@ async def test_who_was_about_to_lead_when_another_was_named_follows_with_a_new_c
         assert sorted(await w.pop()) == [b"1", b"2", b"3"]
 
 
+async def test_who_cannot_lead_on_a_full_disk_says_so_and_leads_when_there_is_room_again() -> None:
+    """Its epoch can't be written down; nor could anything of its clients'."""
+    async with group_of() as w:
+        await w.lead(0)
+        await w.in_sync(0, 1)
+        await w.put(b"1")
+        await w.in_sync(0, 1)
+        member = w.members[1]
+        member.disk.fill(0)
+        await w.members[0].kill()
+        w.elect(1)
+        await until(lambda: member.alive.trouble is not None)
+        assert "cannot take its role" in str(member.alive.health()) and "No space left" in str(member.alive.health())
+        assert "popwheel_replica_without_role 1.0" in member.metrics()
+        with pytest.raises(StatusError, match="cannot take its role.*No space left") as refused:
+            await w.put(b"2")
+        assert refused.value.code == Code.HA_NOT_AVAILABLE
+        member.disk.fill(1 << 30)
+        async with asyncio.timeout(20):
+            await member.alive.until_leads()
+        assert (await w.put(b"2")).queue_offset == 1
+        assert sorted(await w.pop()) == [b"1", b"2"]
+        assert member.alive.health() is None
+        assert "popwheel_replica_without_role 0.0" in member.metrics()
+
+
 async def hand_over(member: Member, to: int) -> None:
     await member.channel.call(methods.HAND_OVER, pb.HandOverRequest(group=NAME, epoch=1, to=to))
 
