@@ -105,7 +105,7 @@ async def test_who_cannot_lead_on_a_full_disk_says_so_and_leads_when_there_is_ro
         await until(lambda: member.alive.trouble is not None)
         assert "cannot take its role" in str(member.alive.health()) and "No space left" in str(member.alive.health())
         assert "popwheel_replica_without_role 1.0" in member.metrics()
-        with pytest.raises(StatusError, match="cannot take its role.*No space left") as refused:
+        with pytest.raises(StatusError, match=r"cannot take its role.*No space left") as refused:
             await w.put(b"2")
         assert refused.value.code == Code.HA_NOT_AVAILABLE
         member.disk.fill(1 << 30)
