@@ -45,6 +45,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "epoch": store.epoch,
             "queues": store.queues or {},
             "remade": store.remade,
+            "start_position": store.start_position,
             "offsets": pop.offsets,
             "revive_offsets": pop.revive_offsets,
             "next_number": pop.next_number,
@@ -79,6 +80,7 @@ def decode(data: bytes) -> Checkpoint:
             epoch=fields["epoch"],
             queues={topic: _by_queue(queues) for topic, queues in fields["queues"].items()},
             remade=fields.get("remade", False),
+            start_position=fields.get("start_position"),
         ),
         pop=PopSnapshot(
             offsets={

@@ -439,28 +439,23 @@ class BrokerCore:
             before = self.store.next_offset(topic, number) - self._options.pop.rewrite_after_records
             self.acking.rewrite(self.state.table.lagging(number, before, _REWRITES_AT_ONCE))
 
-    def delete_expired(self, saved_position: int | None = None) -> int:
-        """Delete the oldest segment if it is past its time; 1 if it went. To be called again after a sync.
-
-        Args:
-            saved_position: the log is needed from here on, as a restart or a change of roles begins with it.
-        """
+    def expired_before(self) -> int:
+        """The position before which segments are past their time, and not needed by what there is now."""
         segments = self.store.log.segments()
         ages = [
             SegmentAge(end, self.store.first_store_time_ms(following))
             for (_, end), (following, following_end) in itertools.pairwise(segments)
             if following_end > following
         ]
-        position = retention.delete_before(
+        return retention.delete_before(
             ages,
             self._clock.wall_ms(),
             self._options.retention.hours,
             self._disk.usage(self._folder).used_share > self._options.retention.disk_used_share_max,
-            self._needed_from(),
+            self.needed_from(),
         )
-        return self.store.delete_before(position if saved_position is None else min(position, saved_position))
 
-    def _needed_from(self) -> int | None:
+    def needed_from(self) -> int | None:
         """The least position that an open CK needs, of its message or of its own record, or that a timer needs."""
         needed = (self.state.table.first_position(), self.timer.needed_from())
         positions = [position for position in needed if position is not None]

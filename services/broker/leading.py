@@ -365,7 +365,7 @@ class Leading:
             await asyncio.sleep(self._options.retention.interval_ms / 1000)
             removed = 0
             try:
-                while self.core.delete_expired(self._files.saved_position):
+                while await self._files.delete_expired():
                     removed += 1
                     await self.flusher.sync()
             except (OSError, CorruptDataError) as error:

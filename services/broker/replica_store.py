@@ -68,6 +68,8 @@ class ReplicaStore:
         self._confirmed = 0
         self._folding: asyncio.TimerHandle | asyncio.Handle | None = None
         self._saved = Checkpoint()
+        self._needed_from = 0
+        """Of the log: what the checkpoint that is saved needs stands from here on; 0 as long as that is not known."""
         self._is_saved = True
         """Whether the device has `_saved`; if not, what was to be saved after it may be there in its place."""
         self.on_folded: Callable[[], None] | None = None
@@ -127,6 +129,7 @@ class ReplicaStore:
         if self._disk.exists(self._folder / _INSTALLING_NAME):
             await self._wipe()
         saved = self._load()
+        self._check_start(saved)
         if self.core.store.must_remake_queues(saved.store):
             # Said first: the process may end before the new files are on the device, and the next one must know.
             saved = replace(saved, store=replace(saved.store, remade=True))
@@ -150,7 +153,7 @@ class ReplicaStore:
                     self._learn_epochs(saved.store.synced_position)
                 self._scan(begin, saved, tried, alone=alone)
                 break
-            except CorruptDataError:
+            except CorruptDataError as error:
                 positions = self.log.damaged - tried
                 tried |= positions
                 self.log.damaged.clear()
@@ -160,16 +163,32 @@ class ReplicaStore:
                 for position in tails:
                     await self._mend_tail(position, repair)
                 if not mended and not tails:
-                    raise
+                    if saved.store.remade:
+                        raise
+                    # It may be a queue that is damaged, as entries have no checksum; what is made again is not.
+                    _log.error("the queues are made again from the commit log", why=str(error))
+                    saved = replace(saved, store=replace(saved.store, remade=True))
+                    await self._write(saved)
             self._remake_core()
         log = self.log
         if any(each.position > log.end_position for each in self.epochs):
             self.epochs = EpochHistory(each for each in self.epochs if each.position <= log.end_position)
             self._epochs_unsaved = True
+        if not log.segment_count:
+            log.reset(0)  # lest a loss of power takes the first segment and leaves the next: that is taken for damage
         await self.sync()
         if not self._disk.exists(self._folder / _CHECKPOINT_NAME):
             # Before the first record: where there is no checkpoint, all that is there counts as synced.
             await self._write(self._saved)
+
+    def _check_start(self, saved: Checkpoint) -> None:
+        known = saved.store.start_position
+        if known is not None and known < self.start_position:
+            raise CorruptDataError(
+                f"the commit log begins at {self.start_position}, though nothing from {known} on was to be deleted: "
+                "its oldest segments are lost. Restore them from a backup; or give this replica an empty volume, if "
+                "another one of its group has everything"
+            )
 
     async def _mend_tail(self, position: int, repair: Callable[[int], Awaitable[bool]]) -> None:
         """Have the records from a damaged one to the end mended, as far as another replica has them."""
@@ -378,6 +397,7 @@ class ReplicaStore:
         if self.start_position > 0:
             await self._wipe()
             return
+        self._needed_from = 0
         await self._write(Checkpoint())
         await self.core.timer.cut_off(0)
         async with self.log.at_rest:
@@ -388,7 +408,8 @@ class ReplicaStore:
     async def install(self, checkpoint: bytes, position: int, epochs: EpochHistory) -> None:
         """Drop all, and begin with a master's checkpoint and an empty log at `position` (see `ReplicaLog`)."""
         decoded = checkpoint_file.decode(checkpoint)
-        decoded = replace(decoded, store=replace(decoded.store, remade=True, synced_position=position))
+        store = replace(decoded.store, remade=True, synced_position=position, start_position=position)
+        decoded = replace(decoded, store=store)
         async with self._saving:
             await self._drop(position)
             await self._write(decoded)
@@ -412,7 +433,7 @@ class ReplicaStore:
         self._disk.open(self._folder / _INSTALLING_NAME).close()
         await self._disk.sync_folder(self._folder)
         self._appended.clear()
-        self._appended_bytes = self._confirmed = 0
+        self._appended_bytes = self._confirmed = self._needed_from = 0
         await self.core.timer.cut_off(0)
         async with self.log.at_rest:
             self.log.reset(position)
@@ -420,14 +441,36 @@ class ReplicaStore:
         self._epochs_unsaved = True
         await self.sync()
 
-    def delete_before(self, position: int) -> None:
+    async def delete_before(self, position: int) -> None:
         """Delete old segments as the master has, one at a time (see `ReplicaLog`)."""
-        # A restart begins with what was saved, and reads on from there.
-        bounds = [position, self._saved.store.position]
-        needed = self.core.timer.needed_from()
-        if needed is not None:
-            bounds.append(needed)
-        self.core.store.delete_before(min(bounds))
+
+        def bound() -> int:
+            needed = self.core.timer.needed_from()
+            return position if needed is None else min(position, needed)
+
+        await self._delete_before(bound)
+
+    async def delete_expired(self) -> int:
+        """Delete the oldest segment if it is past its time; 1 if it went. To be called again after a sync.
+
+        Raises:
+            OSError: the device refused; it may be tried again.
+            CorruptDataError: the log, or a queue, is damaged.
+        """
+        return await self._delete_before(lambda: self.core.expired_before())
+
+    async def _delete_before(self, bound: Callable[[], int]) -> int:
+        async with self._saving:
+            # A restart begins with what was saved: what it needs of the log stays, though nothing needs it any more.
+            start = self.log.removable_before(min(bound(), self._needed_from))
+            if start == self.start_position:
+                return 0
+            saved = self._saved
+            if saved.store.start_position is None or saved.store.start_position < start:
+                # Said first: where the log begins later than that, segments are lost.
+                await self._write(replace(saved, store=replace(saved.store, start_position=start)))
+                start = min(start, bound())  # more may be needed since
+            return self.core.store.delete_before(start)
 
     async def mend(self, position: int, data: bytes) -> None:
         """Write records in place of damaged bytes (see `ReplicaLog`)."""
@@ -467,6 +510,8 @@ class ReplicaStore:
             if not core.can_be_saved:
                 return
             checkpoint, files = core.checkpoint()
+            needed = core.needed_from()
+            needed = checkpoint.store.position if needed is None else min(needed, checkpoint.store.position)
             await to_its_end(self._sync_queues(files))  # the next checkpoint counts on it
             try:
                 await settle()
@@ -477,7 +522,9 @@ class ReplicaStore:
             store = core.synced(checkpoint).store
             # By this a file of epochs is known that is older than what the checkpoint covers.
             epoch = max(1, self.epochs.last_epoch(store.position))
+            self._needed_from = min(self._needed_from, needed)  # the device may have either, if that fails
             await self._write(replace(checkpoint, store=replace(store, epoch=epoch)))
+            self._needed_from = needed
 
     async def _sync_queues(self, files: Sequence[File]) -> None:
         try:
@@ -504,6 +551,12 @@ class ReplicaStore:
     def _load(self) -> Checkpoint:
         path = self._folder / _CHECKPOINT_NAME
         if not self._disk.exists(path):
+            if self.start_position > 0:
+                raise CorruptDataError(
+                    f"the checkpoint file is lost, and the log begins at {self.start_position}: what was before it "
+                    "(how far the queues and groups are, names) is told nowhere else. Restore the file from a backup; "
+                    "or give this replica an empty volume, if another one of its group has everything"
+                )
             # The first checkpoint is written before the first message, so without one nothing may be cut off.
             return Checkpoint(store=StoreCheckpoint(synced_position=self.end_position))
         file = self._disk.open(path)

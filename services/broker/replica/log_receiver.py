@@ -120,6 +120,7 @@ class LogReceiver:
             asyncio.create_task(self._sync_often(), name="replicate-sync"),
             asyncio.create_task(self._speak_often(), name="replicate-speak"),
             asyncio.create_task(self._listen_for_silence(), name="replicate-silence"),
+            asyncio.create_task(self._delete_old_often(), name="replicate-delete"),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -300,11 +301,8 @@ class LogReceiver:
         options = self._slave.options
         while True:
             await asyncio.sleep(options.heartbeat_ms / 1000)
-            if self.joined:
-                if self._slave.clock.steady_ms() - self._spoke_ms >= options.heartbeat_ms:
-                    await self._report()
-                if self._log.start_position < self._master_start:
-                    self._delete_old()
+            if self.joined and self._slave.clock.steady_ms() - self._spoke_ms >= options.heartbeat_ms:
+                await self._report()
 
     async def _listen_for_silence(self) -> None:
         """End the stream when nothing comes any more; by itself, as nothing may be sent then either."""
@@ -315,11 +313,15 @@ class LogReceiver:
             if silent_ms >= options.silence_ms_max and not self._is_busy:
                 raise LinkError(f"the master has said nothing for {silent_ms} ms")
 
-    def _delete_old(self) -> None:
-        try:
-            self._log.delete_before(self._master_start)
-        except (OSError, CorruptDataError) as error:
-            _log.error("old segments could not be deleted, trying again", error=str(error))
+    async def _delete_old_often(self) -> None:
+        """Delete what the master has deleted; by itself, as it waits for the device."""
+        while True:
+            await asyncio.sleep(self._slave.options.heartbeat_ms / 1000)
+            if self.joined and self._log.start_position < self._master_start:
+                try:
+                    await self._log.delete_before(self._master_start)
+                except (OSError, CorruptDataError) as error:
+                    _log.error("old segments could not be deleted, trying again", error=str(error))
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:

@@ -85,8 +85,13 @@ class ReplicaLog(Protocol):
             CorruptDataError: the checkpoint is damaged; nothing was changed.
         """
 
-    def delete_before(self, position: int) -> None:
-        """Delete old segments that end at or before `position`, as the master has done; some now, the rest later."""
+    async def delete_before(self, position: int) -> None:
+        """Delete old segments that end at or before `position`, as the master has done; some now, the rest later.
+
+        Raises:
+            OSError: the device refused; it may be tried again.
+            CorruptDataError: a queue is damaged.
+        """
 
     def checkpoint_file(self) -> bytes:
         """A checkpoint file for a follower that has nothing: with it and the log from `start_position` on, it gets to

@@ -394,6 +394,10 @@ class CommitLog:
             return self.end_position
         return min(self._starts[index + 1], self._starts[index] + self._files[index].size())
 
+    def removable_before(self, position: int) -> int:
+        """Where the log would begin if all segments that end at or before `position` were removed."""
+        return max([self.start_position, *(start for start in self._starts if start <= position)])
+
     def remove_before(self, position: int) -> int:
         """Remove the oldest segment if it ends at or before `position` and is not the last one; how many went. It
         stays for now if it is being synced.

@@ -58,6 +58,8 @@ class StoreCheckpoint:
         queues: lowest and next offset of each queue.
         remade: the queues' files are being made again, so they are to be made again after a crash, too: what is in
             them may not be on the device.
+        start_position: of the commit log; what is before it may be deleted, and nothing else. Where the log begins
+            later, segments are lost. None: an earlier release did not say.
     """
 
     position: int = 0
@@ -65,6 +67,7 @@ class StoreCheckpoint:
     epoch: int = 1
     queues: dict[str, dict[int, tuple[int, int]]] | None = None
     remade: bool = False
+    start_position: int | None = 0
 
 
 class MessageStore:
@@ -307,7 +310,14 @@ class MessageStore:
         except OSError:
             self._unsynced_files = files
             raise
-        return StoreCheckpoint(self.confirmed_position, self.log.synced_position, self.epoch, queues), files
+        checkpoint = StoreCheckpoint(
+            self.confirmed_position,
+            self.log.synced_position,
+            self.epoch,
+            queues,
+            start_position=self.log.start_position,
+        )
+        return checkpoint, files
 
     def must_remake_queues(self, checkpoint: StoreCheckpoint) -> bool:
         """Whether `begin` will have all queues made again, because files are missing or short; nothing is changed."""
@@ -365,11 +375,11 @@ class MessageStore:
                 if queue.max_offset == 0 and max_offset > 0:
                     # It was made again, and the log holds nothing of it any more: its offsets go on all the same (S3).
                     queue.begin_at(max_offset)
+        # The checkpoint may be older than what retention deleted last.
+        self._forget_what_is_gone()
 
     def finish(self) -> None:
         """All records of the log have been taken up: go on behind them."""
-        # The checkpoint may be older than what retention deleted last.
-        self._forget_what_is_gone()
         self.confirmed_position = self.log.end_position
 
     def ensure_queue(self, name: QueueName) -> ConsumeQueue:

@@ -284,8 +284,10 @@ class MessageTimer:
         """The least commit log position that a pending message, or the next recovery, needs; None for none."""
         saved = self.saved
         queue = self._store.queue(TIMER_TOPIC, TIMER_QUEUE)
-        if saved is None or queue is None:
+        if queue is None:
             return None
+        if saved is None:  # what the file says that is there, and what it needs, is before long known again
+            return next((entry.position for entry in queue.read(queue.min_offset, 1)), None)
         positions = [saved.scan_position]
         entries = queue.read(max(queue.min_offset, saved.last_timer_queue_offset), 1)
         positions += [entry.position for entry in entries]

@@ -314,23 +314,23 @@ class _Waiting:
 
 
 def _records(store: MessageStore, queue: ConsumeQueue, first_offset: int, position: int) -> Iterator[StoredRecord]:
-    """The records of the timer queue from an offset on that stand before a position of the commit log: by its entries,
-    or by the commit log if those are damaged."""
+    """The records of the timer queue from an offset on that stand before a position of the commit log.
+
+    Raises:
+        CorruptDataError: one of them, or the queue, is damaged; a queue can be made again from the commit log.
+    """
     offset = first_offset
-    try:
-        while offset < queue.max_offset:
-            entries = queue.read(offset, min(_READ_AT_ONCE, queue.max_offset - offset))
-            for found in store.read_many([entry for entry in entries if entry.position < position]):
-                check_place(queue, offset, found)
-                yield found
-                offset += 1
-            if entries[-1].position >= position:
+    while offset < queue.max_offset:
+        try:
+            records = store.read_many(queue.read(offset, _READ_AT_ONCE))
+        except ValueError as error:
+            raise CorruptDataError(f"an entry of the timer queue leads out of the log: {error}") from error
+        for found in records:
+            check_place(queue, offset, found)
+            if found.position >= position:
                 return
-    except (CorruptDataError, ValueError) as error:
-        _log.error("the timer queue is damaged, the commit log is read instead", why=str(error))
-        for found in store.log.records(store.log.start_position, position):
-            if found.topic == TIMER_TOPIC and found.queue_offset >= offset:
-                yield found
+            yield found
+            offset += 1
 
 
 def scan(store: MessageStore, done: DoneTimers, begin: int, end: int) -> None:

@@ -240,7 +240,7 @@ class DiskFaults:
             self._atlas.is_quiet = False
 
     async def _cut_log(self) -> None:
-        """The log of a replica that is down ends before where it ended."""
+        """The log of a replica that is down ends before where it ended, or begins after where it began."""
         number, machine = self._ground.any_replica()
         if not self._ground.may_take_a_copy():
             return
@@ -251,8 +251,8 @@ class DiskFaults:
             path = self._rare.choice((logs[-1], logs[-1], self._rare.choice(logs)))
             contents = machine.disk.files()[path]
             after: bytes | None = contents[: self._rare.randrange(len(contents) + 1)]
-            if (path != logs[0] or len(logs) == 1) and self._rare.random() < 0.5:
-                after = None  # that the oldest one is gone cannot be told from retention
+            if self._rare.random() < 0.5:
+                after = None
             self._world.trace.add("fault", "log cut", machine.name, path.name, None if after is None else len(after))
             machine.disk.put(path, after)
             await self._let_catch_up(number)

@@ -232,7 +232,7 @@ class World:
     def retain(self) -> int:
         """Delete all segments that are past their time, as `BrokerApp` does; how many."""
         count = 0
-        while self.core.delete_expired():
+        while self.core.store.delete_before(self.core.expired_before()):
             count += 1
             self.flush()
         return count

@@ -140,7 +140,7 @@ class MemoryLog:
         self.start_position = self.synced_position = self.confirmed_position = position
         self.epochs = EpochHistory(epochs)
 
-    def delete_before(self, position: int) -> None:
+    async def delete_before(self, position: int) -> None:
         position = max([self.start_position, *(each for each in self.positions() if each <= position)])
         del self.data[: position - self.start_position]
         self.start_position = position

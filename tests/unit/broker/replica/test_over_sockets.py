@@ -43,7 +43,7 @@ async def test_checkpoint_and_records_that_are_larger_than_windows_go_through() 
     master.lead(world.controller.state)
     master.write(3)
     master.log.checkpoint = bytes(range(256)) * 40_000
-    master.log.delete_before(master.log.positions()[1])
+    await master.log.delete_before(master.log.positions()[1])
     master.write(3, b"z" * 3 * MIB)
     server = Server(master.service)
     await server.start("127.0.0.1", 0)

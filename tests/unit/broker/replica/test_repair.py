@@ -116,7 +116,7 @@ async def test_records_are_given_that_are_good_and_held() -> None:
     assert await read(positions[1], 2 * length + 5) == bytes(log.data[length : 3 * length])
     assert await read(positions[1], 2**31 - 1) == bytes(log.data[length:])
     assert await read(positions[1], -1) == bytes(log.data[length : 2 * length])
-    log.delete_before(positions[1])
+    await log.delete_before(positions[1])
     log.damage(positions[2])
     for position, group, code in (
         (positions[0], GROUP, Code.NOT_FOUND),

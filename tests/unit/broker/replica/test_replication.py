@@ -453,7 +453,7 @@ def test_a_slave_that_is_too_old_begins_anew() -> None:
         master = world.replicas[0]
         master.lead(world.controller.state)
         master.write(50)
-        master.log.delete_before(master.log.positions()[20])
+        await master.log.delete_before(master.log.positions()[20])
         master.log.checkpoint = bytes(range(256)) * 10_000
         world.replicas[1].follow(0, 1)
         await world.until(lambda: master.members.members == {0, 1})  # type: ignore[union-attr]
@@ -475,7 +475,7 @@ def test_a_log_that_is_deleted_under_a_slave_that_catches_up_has_it_begin_anew()
         world.link(1, 0).hold()
         master.write(500, b"z" * KIB)
         await world.until(lambda: master.members.members == {0})  # type: ignore[union-attr]
-        master.log.delete_before(master.log.positions()[300])
+        await master.log.delete_before(master.log.positions()[300])
         world.link(1, 0).release()
         await world.until(lambda: bool(world.replicas[1].log.installed))
         await world.until_equal()
@@ -500,7 +500,7 @@ def test_who_stops_in_the_middle_of_a_cut_or_of_beginning_anew_ends_it_first(ane
         master.lead(world.controller.elect(0))
         master.write(3)
         if anew:
-            master.log.delete_before(master.log.positions()[1])
+            await master.log.delete_before(master.log.positions()[1])
         slave.log.changes_go_on.clear()
         slave.follow(0, 2)
         await world.until(lambda: bool(slave.log.cuts or slave.log.installed))
@@ -524,7 +524,7 @@ def test_a_slave_deletes_what_its_master_has_deleted() -> None:
         master = await world.begin()
         master.write(30)
         await world.until_equal()
-        master.log.delete_before(master.log.positions()[10])
+        await master.log.delete_before(master.log.positions()[10])
         await world.until(lambda: world.replicas[1].log.start_position == master.log.start_position, 2000)
 
     in_world(story)

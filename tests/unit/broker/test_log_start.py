@@ -1,0 +1,160 @@
+"""Where a log begins: retention takes what nothing needs any more, and what else is gone is missed at a start."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from services.common.errors import CorruptDataError
+from tests.unit.broker.group_world import FOLDER, GroupWorld, Member, group_of, until
+
+OPTIONS: dict[str, object] = {
+    "checkpoint_interval_ms": 60_000,
+    "log": {"segment_bytes": 4096, "queue_entries_per_file": 64},
+    "retention": {"hours": 1e-6, "interval_ms": 10},
+}
+
+
+async def fill(world: GroupWorld, count: int = 20) -> None:
+    """Some segments of messages."""
+    for number in range(count):
+        await world.put(b"%d" % number * 500)
+
+
+async def save(member: Member) -> None:
+    assert member.alive.leading is not None
+    await member.alive.leading.timer.save()
+    await member.alive.leading.save()
+
+
+def put(member: Member, path: Path, data: bytes) -> None:
+    file = member.disk.open(path)
+    file.truncate(0)
+    file.write(0, [data])
+    file.close()
+
+
+def segments(member: Member) -> list[str]:
+    return sorted(path.name for path in member.disk.files() if path.parent == FOLDER / "commitlog")
+
+
+async def begins_later(member: Member) -> None:
+    """Retention has deleted something, and is done for now."""
+    await until(lambda: member.alive.files.start_position > 0)
+    start = -1
+    while start < member.alive.files.start_position:
+        start = member.alive.files.start_position
+        await asyncio.sleep(0.1)
+
+
+async def test_retention_leaves_what_the_last_checkpoint_needs() -> None:
+    """A check point was open then, so a start reads it again, though it was acknowledged since."""
+    async with group_of(1, **OPTIONS) as world:
+        member = await world.lead(0)
+        await world.put(b"1")
+        given = await world.pop()
+        await fill(world)
+        await save(member)
+        await world.ack(*given.values())
+        await fill(world)
+        await asyncio.sleep(0.2)
+        assert member.alive.files.start_position == 0
+        await member.kill()
+        await member.start()
+        await world.lead(0)
+        await save(member)
+        await begins_later(member)
+
+
+@pytest.mark.parametrize("kind", ["process", "power"])
+async def test_a_log_begins_where_retention_has_left_it(kind: str) -> None:
+    async with group_of(2, **OPTIONS | {"checkpoint_interval_ms": 50}) as world:
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        for _ in range(5):
+            await fill(world, 10)
+            for member in world.members:
+                await begins_later(member)
+                start = member.alive.files.start_position
+                await member.kill("power" if kind == "power" else "process")
+                await member.start()
+                assert member.alive.files.start_position <= start or kind == "process"
+            await world.lead(0)
+            await world.in_sync(0, 1)
+
+
+async def test_oldest_segments_that_are_lost_are_missed() -> None:
+    async with group_of(1, **OPTIONS | {"retention": {"hours": 1}}) as world:
+        member = await world.lead(0)
+        await fill(world)
+        await save(member)
+        await member.kill()
+        before = member.disk.files()
+        first = FOLDER / "commitlog" / segments(member)[0]
+        member.disk.remove(first)
+        for _ in range(2):
+            with pytest.raises(CorruptDataError, match="its oldest segments are lost"):
+                await member.start()
+            member.app = None
+        assert member.disk.files() == {path: held for path, held in before.items() if path != first}
+        put(member, first, before[first])
+        await member.start()
+
+
+async def test_a_checkpoint_that_is_lost_is_missed_when_the_log_does_not_tell_it_all() -> None:
+    async with group_of(1, **OPTIONS) as world:
+        member = await world.lead(0)
+        await fill(world)
+        await member.stop()
+        path = FOLDER / "checkpoint"
+        checkpoint = member.disk.files()[path]
+        member.disk.remove(path)
+        await member.start()  # the log begins at its beginning: all is in it
+        await world.lead(0)
+        await save(member)
+        await begins_later(member)
+        await member.kill()
+        checkpoint = member.disk.files()[path]
+        member.disk.remove(path)
+        for _ in range(2):
+            with pytest.raises(CorruptDataError, match="checkpoint file is lost"):
+                await member.start()
+            member.app = None
+        assert path not in member.disk.files()
+        put(member, path, checkpoint)
+        await member.start()
+
+
+@pytest.mark.parametrize("topic", ["rmq_sys_wheel_timer", "rmq_sys_REVIVE_LOG_test"])
+@pytest.mark.parametrize("byte", [2, 7])
+async def test_a_queue_that_is_found_damaged_at_a_start_is_made_again(topic: str, byte: int) -> None:
+    async with group_of(1, **OPTIONS | {"retention": {"hours": 1}}) as world:
+        member = await world.lead(0)
+        await world.put(b"1", b"2")
+        given = await world.pop()
+        assert len(given) == 2
+        due_ms = world.clock.wall_ms() + 1000
+        await world.put(b"later", topic="later", due_ms=due_ms)
+        await world.ack(given[b"1"])
+        await save(member)
+        await member.kill()
+        member.disk.remove(FOLDER / "timer" / "timercheck")
+        for path in [each for each in member.disk.files() if each.parent.parent.name == topic]:
+            member.disk.flip_bit(path, 8 * byte)
+        with capture_logs() as logs:
+            await member.start()
+        assert any("made again" in entry["event"] for entry in logs)
+        await world.lead(0)
+        assert {each.group for each in member.alive.core.state.table} == {"g"}
+        assert await world.ack(given[b"2"]) == [20000]
+        found: dict[bytes, str] = {}
+        async with asyncio.timeout(5):
+            while not found:
+                await asyncio.sleep(0.01)
+                found = await world.pop(topic="later")
+        assert list(found) == [b"later"]
+        await member.stop()
+        with capture_logs() as logs:
+            await member.start()
+        assert not any("made again" in entry["event"] for entry in logs)
