@@ -16,6 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("unit", "sim", "integration", "interop", "e2e", "ui")
 """From quick to slow, so that a plain mistake shows itself first."""
 
+AT_ONCE = ("-n", "2", "--dist", "worksteal")
+"""Where tests share nothing: two processes; one that has no more to do takes from the other's rest."""
+
+WORDS = {"unit": AT_ONCE, "sim": AT_ONCE}
+"""What pytest is told besides, by folder."""
+
 BUDGET_S = 600
 """What all of them together may take on two cores."""
 
@@ -59,7 +65,8 @@ def run(name: str, arguments: list[str]) -> Outcome:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}", f"tests/{name}", *arguments]
+        words = ["-q", f"--junit-xml={report}", f"tests/{name}", *WORDS.get(name, ()), *arguments]
+        command = [sys.executable, "-m", "pytest", *words]
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
         counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
         if report.exists():
