@@ -8,6 +8,7 @@ import pytest
 
 from services.broker.again import AgainFinder
 from services.broker.checkpoint_server import CheckpointServer
+from services.broker.core import BrokerCore
 from services.broker.notification import Interests
 from services.broker.replica.log_receiver import LogReceiver
 from services.broker.replica.master_checkpoint import MasterCheckpoint
@@ -137,6 +138,22 @@ def checkpoints_are_said_to_be_fresh(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CheckpointSync, "ages", fresh)
 
 
+def topics_go_by_their_names(patch: pytest.MonkeyPatch) -> None:
+    """Whatever has a topic's name is taken for the one that a send is for."""
+    patch.setattr(BrokerCore, "hear_of_topic", lambda self, topic, topic_id: None)
+    patch.setattr(BrokerCore, "is_current", lambda self, topic, topic_id: True)
+
+
+CAUGHT_BY: dict[Plant, int] = {
+    sends_are_acknowledged_before_the_slave_has_them: 24,
+    slaves_that_fall_silent_are_left_out_without_asking: 4,
+    nobody_looks_at_epochs: 4,
+    checkpoints_of_older_epochs_are_taken: 4,
+    logs_are_not_cut_where_they_part: 23,
+}
+"""For those that the first seeds do not catch: one that did, tried first to save time, and all others after it."""
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("plant", "numbers", "only"),
@@ -164,6 +181,7 @@ def checkpoints_are_said_to_be_fresh(patch: pytest.MonkeyPatch) -> None:
         (second_tries_are_stored_again, {"S1", "T2"}, ("kill master", "break connections")),
         (polls_are_not_woken, {"L1"}, ("kill slave",)),
         (checkpoints_are_said_to_be_fresh, {"C3"}, ("kill slave",)),
+        (topics_go_by_their_names, {"P4", "S1"}, ("topic comes and goes", "cut")),
     ],
 )
 def test_a_planted_fault_is_caught(
@@ -171,7 +189,7 @@ def test_a_planted_fault_is_caught(
 ) -> None:
     plant(monkeypatch)
     settings = {"flush": "sync"}
-    for seed in range(SEEDS_MAX):
+    for seed in sorted(range(SEEDS_MAX), key=lambda seed: seed != CAUGHT_BY.get(plant)):
         broken = {violation.split(":")[0] for violation in run_seed(seed, only, settings).violations}
         if broken & numbers:
             return
