@@ -2,9 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from services.broker.store.record import RecordKind, StoredRecord
+from services.broker.timer.delay import decode_delay
 from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim.clients import Consumer, Manners, Producer, Subscription
 from tests.sim.delays import Delays
@@ -29,6 +32,7 @@ class Passing:
         create: makes the topic; True if it is there now.
         delete: deletes it; True if it is gone for certain.
         delays: what of its messages is delayed, and taken back.
+        is_known: whether all proxies know of the topic as it is now.
     """
 
     def __init__(
@@ -38,16 +42,22 @@ class Passing:
         create: Callable[[], Awaitable[bool]],
         delete: Callable[[], Awaitable[bool]],
         delays: Delays,
+        is_known: Callable[[], bool] = lambda: True,
     ) -> None:
         self._chance = chance
         self._create = create
         self._delete = delete
+        self._is_known = is_known
+        self._to_unknown: set[str] = set()
+        """Ids of messages that may have been sent to the topic as it was before."""
         self.history = History()
         self._tools = Tools(tools.network, self.history, tools.trace, tools.loop, LogEnd())
         self._producer = Producer("pp", self._tools, chance, [TOPIC], (), 1.0, 1, 2000, {TOPIC: TYPE}, delays)
         manners = Manners(batch_max=4, invisible_ms=(200, 2000), wait_s=(0.0, 1.0), forget=0.5, nack=0.2)
         self._consumer = Consumer("cp", self._tools, chance, Subscription(GROUP, TOPIC), manners)
         self._deletions: list[tuple[float, float]] = []
+        self._tries: list[tuple[float, bool]] = []
+        """When the topic was to be deleted, and whether it was for certain."""
         self.stopping = False
 
     async def run(self) -> None:
@@ -56,28 +66,33 @@ class Passing:
         while not self.stopping:
             if await self._create():
                 for _ in range(chance.randint(1, 6)):
-                    await self._producer.send([self._producer.message(TOPIC)])
+                    message = self._producer.message(TOPIC)
+                    if not self._is_known():
+                        self._to_unknown.add(message.system_properties.message_id)
+                    await self._producer.send([message])
                     if chance.random() < 0.7:
                         await self._consumer.poll()
             await asyncio.sleep(chance.random() * 0.5)
             began_s = self._tools.now()
-            if await self._delete():
+            is_gone = await self._delete()
+            self._tries.append((began_s, is_gone))
+            if is_gone:
                 self._deletions.append((began_s, self._tools.now()))
         for _ in range(_LAST_TRIES):
+            self._tries.append((self._tools.now(), False))
             if await self._delete():
                 return
             await asyncio.sleep(0.5)
 
-    def violations(self, heard: Sequence[float] | None = None, without: Container[str] = ()) -> list[str]:
+    def violations(self, heard: Sequence[float] | None = None) -> list[str]:
         """Messages that came back from a topic that was deleted.
 
         Args:
             heard: when a broker heard of a deletion, each time; None if it always does within a moment.
-            without: ids of messages that this is not asked of.
         """
         found = [f"S2: {each}" for each in self.history.unexpected]
         for delivery in self.history.deliveries:
-            sent = None if delivery.message_id in without else self.history.sent.get(delivery.message_id)
+            sent = self.history.sent.get(delivery.message_id)
             for began_s, ended_s in self._deletions:
                 if heard is not None:
                     ended_s = min((each for each in heard if each >= began_s), default=float("inf"))
@@ -87,6 +102,40 @@ class Passing:
                         f"{ended_s:.6f}"
                     )
         return found
+
+    def lost(self, log: Sequence[StoredRecord], appends: Mapping[int, tuple[int, float]]) -> list[str]:
+        """Messages that were forgotten with a topic that was there before the one that they were sent to.
+
+        Args:
+            log: all records in their order.
+            appends: when each was appended, by position: wall clock, virtual seconds.
+        """
+        gone = _gone(log, appends)
+        found = []
+        for message_id, sent in self.history.sent.items():
+            before = [certain for began_s, certain in self._tries if began_s <= sent.began_s]
+            after_s = min((began_s for began_s, _ in self._tries if began_s > sent.began_s), default=float("inf"))
+            is_certain = sent.outcome == "ok" and all(before[-1:]) and message_id not in self._to_unknown
+            if is_certain and gone.get(message_id, after_s) < after_s:
+                found.append(
+                    f"S1: {message_id} was accepted at {sent.ended_s:.6f} and forgotten at {gone[message_id]:.6f}, "
+                    f"though its topic was there until {after_s:.6f}"
+                )
+        return found
+
+
+def _gone(log: Sequence[StoredRecord], appends: Mapping[int, tuple[int, float]]) -> dict[str, float]:
+    """When messages were forgotten with the topic, in virtual seconds, by message id."""
+    there: set[str] = set()
+    gone: dict[str, float] = {}
+    for found in log:
+        if found.kind == RecordKind.FORGET_TOPIC and found.payload.decode() == TOPIC:
+            if found.position in appends:
+                gone.update(dict.fromkeys(there, appends[found.position][1]))
+            there.clear()
+        elif found.topic == TOPIC or (found.kind == RecordKind.TIMER and decode_delay(found.origin).topic == TOPIC):
+            there.add(SystemProperties.FromString(found.system_properties).message_id)
+    return {message_id: gone_s for message_id, gone_s in gone.items() if message_id not in there}
 
 
 async def carried_out(change: Awaitable[object], timeout_s: float = 3.0) -> bool:

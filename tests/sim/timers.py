@@ -174,10 +174,6 @@ class Timers:
         timer.positions.append(found.position)
         return timer
 
-    def of_unknown_topics(self) -> list[_Timer]:
-        """Those that do not say which topic of its name they are of."""
-        return [each for each in self._timers.values() if not each.delay.topic_id]
-
     def judge(self, now_ms: int) -> None:
         """Check everything but what a broker holds of it.
 
@@ -201,6 +197,8 @@ class Timers:
 
     def _judge_timer(self, timer: _Timer, now_ms: int) -> None:
         verdict, due_ms, what = self._verdict, timer.delay.due_ms, timer.message_id
+        if not timer.delay.topic_id:
+            verdict.broke("P4", f"{what} does not say which topic of its name it is for")
         for fired in timer.fired:
             appended = self._appends.get(fired.position)  # none: the process died in the middle of the write
             if appended is not None and appended[0] < due_ms:
@@ -250,7 +248,7 @@ class Timers:
             verdict.excused.append(message_id)
             disaster = self._history.lost_by(sent.began_s, sent.position)
             assert disaster is not None
-            age_s = disaster.time_s - sent.ended_s
+            age_s = disaster.ran_s(sent.ended_s)
             if age_s > loss_s_max(self._swarm) and "slow device" not in self._swarm.faults:
                 verdict.broke("S1", f"{message_id} was lost {age_s:.3f} s after it was accepted")
         if count > 1 and not bad_ways:

@@ -161,6 +161,7 @@ class _Run:
                 self._create_passing,
                 self._delete_passing,
                 swarm.delays,
+                self._passing_is_known,
             )
 
     def _tools(self, name: str) -> Tools:
@@ -248,6 +249,14 @@ class _Run:
         if TOPIC not in leader.state.topics:
             return True
         return await carried_out(leader._keeper.change(lambda state: state.delete_topic(TOPIC)))
+
+    def _passing_is_known(self) -> bool:
+        """Whether all proxies know of the topic as it is now."""
+        proxies, controllers = self.world.proxies.values(), self.world.controllers.values()
+        known = [each.program.app.view.topics.get(TOPIC) for each in proxies if each.program is not None]
+        there = [each.program.app.state.topics.get(TOPIC) for each in controllers if each.program is not None]
+        newest = max((topic.id for topic in there if topic is not None), default=0)
+        return all(topic is not None and topic.id == newest for topic in known)
 
     async def _look_often(self) -> None:
         while True:
@@ -380,9 +389,8 @@ class _Run:
                 if each.kind == RecordKind.FORGET_TOPIC and each.payload.decode() == TOPIC
                 if each.position in world.watch.appends
             ]
-            # A delayed message that came before its broker had heard of the topic does not say which one it is of.
-            nameless = {each.message_id for each in delayed.of_unknown_topics()}
-            verdict.violations += self._passing.violations(forgotten, nameless)
+            verdict.violations += self._passing.violations(forgotten)
+            verdict.violations += self._passing.lost(log, world.watch.appends)
         for number, held in self._end.items():
             self._check_derived(verdict, delayed, number, held)
         return verdict
