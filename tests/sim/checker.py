@@ -17,8 +17,6 @@ _POLL_GRACE_S = 0.5
 _SLOW_S = 1.0
 _SYNCS_AT_ONCE = 40
 """Files that one round of syncs may have to go through, at segments of 4 KiB."""
-_DOWN_S = 2.0
-"""For how long power may be lost after the process has ended."""
 IDS_SKIPPED = 1_000_000
 """So many ids of CKs are passed over at each start of a broker."""
 
@@ -146,7 +144,7 @@ class Checker:
             disaster = self._history.lost_by(sent.began_s, sent.position)
             if self._swarm.is_lossy and disaster is not None and not copies:
                 verdict.excused.append(message_id)
-                age_s = disaster.time_s - sent.ended_s
+                age_s = disaster.ran_s(sent.ended_s)
                 if age_s > loss_s_max(self._swarm) and "slow device" not in self._swarm.faults:
                     verdict.broke(
                         "S1",
@@ -340,8 +338,8 @@ class Checker:
 
 
 def loss_s_max(swarm: Swarm) -> float:
-    """How old an acknowledged send may be that a disaster takes with flush=async."""
-    own_s = swarm.options.broker.flush_interval_ms / 1000 + _SYNCS_AT_ONCE * swarm.sync_s_max + _DOWN_S
+    """For how long a process may have run with an acknowledged send that a disaster takes with flush=async."""
+    own_s = swarm.options.broker.flush_interval_ms / 1000 + _SYNCS_AT_ONCE * swarm.sync_s_max + swarm.down_s_max
     return own_s + swarm.deposed_s_max
 
 

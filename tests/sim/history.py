@@ -176,11 +176,18 @@ class Disaster:
         time_s: when.
         kind: power loss or a refused sync.
         synced_position: up to here the log was on the device for certain.
+        stood_still: from when to when there was no process at that machine that ran: it was dead, or stopped.
     """
 
     time_s: float
     kind: Literal["power", "sync"]
     synced_position: int
+    stood_still: tuple[tuple[float, float], ...] = ()
+
+    def ran_s(self, since_s: float) -> float:
+        """For how long the process could have synced what was there at a time."""
+        still_s = sum(max(0.0, min(end_s, self.time_s) - max(begin_s, since_s)) for begin_s, end_s in self.stood_still)
+        return self.time_s - since_s - still_s
 
 
 @dataclass(slots=True)

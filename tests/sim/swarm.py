@@ -86,6 +86,11 @@ class Swarm:
         """How long a master may acknowledge what the next one will not have."""
         return 0.0
 
+    @property
+    def down_s_max(self) -> float:
+        """For how long nobody knows whether a process ran that lost what it had not synced."""
+        return 2.0
+
     def random(self, purpose: str) -> random.Random:
         """A random source for one purpose, so that one more draw here changes nothing there."""
         return random.Random(f"{self.seed}/{purpose}")

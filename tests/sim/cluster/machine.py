@@ -55,6 +55,8 @@ class Machine(Generic[Kind]):
         self._make = make
         self._report = report
         self._ended = ended
+        self._stood_still: list[tuple[float, float]] = []
+        self._still_since: float | None = network.loop.time()
 
     @property
     def is_paused(self) -> bool:
@@ -65,6 +67,7 @@ class Machine(Generic[Kind]):
         """Start the process; whether it serves. It does not if it was killed while it started."""
         assert self.process is None
         loop = self.network.loop
+        self._goes_on()
         self.lives += 1
         process = self.process = Process(loop, self.lives, self.clock, self.name)
         disk = self.process_disk = ProcessDisk(self.disk, process, self.kill)
@@ -129,6 +132,7 @@ class Machine(Generic[Kind]):
         if process is None:
             return
         self._trace.add(self.name, "dies", *(() if kind == "process" else (kind,)))
+        self._stands_still()
         self.process = self.process_disk = self.program = None
         self.serving = self.is_stopping = False
         process.alive = False
@@ -141,6 +145,7 @@ class Machine(Generic[Kind]):
         """Have the process stand still, as on SIGSTOP."""
         if self.process is not None and not self.is_paused:
             self._trace.add(self.name, "pauses")
+            self._stands_still()
             self.process.pause()
             self.network.paused(self.process)
 
@@ -148,4 +153,20 @@ class Machine(Generic[Kind]):
         """Have it go on."""
         if self.process is not None and self.is_paused:
             self._trace.add(self.name, "resumes")
+            self._goes_on()
             self.process.resume()
+
+    @property
+    def stood_still(self) -> tuple[tuple[float, float], ...]:
+        """From when to when no process of it could run so far: there was none, or it was paused."""
+        if self._still_since is None:
+            return tuple(self._stood_still)
+        return (*self._stood_still, (self._still_since, self.network.loop.time()))
+
+    def _stands_still(self) -> None:
+        if self._still_since is None:
+            self._still_since = self.network.loop.time()
+
+    def _goes_on(self) -> None:
+        self._stood_still = list(self.stood_still)
+        self._still_since = None

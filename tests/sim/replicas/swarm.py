@@ -120,6 +120,11 @@ class GroupSwarm(Swarm):
         """How long a master may acknowledge what the next one will not have: as long as it hears nothing of it."""
         return 0.0 if self.is_safe else float("inf")
 
+    @property
+    def down_s_max(self) -> float:
+        """None: a `Disaster` says when the process stood still."""
+        return 0.0
+
     def describe(self) -> str:
         """In one line."""
         broker = self.options.broker

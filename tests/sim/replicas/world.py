@@ -186,7 +186,7 @@ class GroupWorld:
         for replica in self.replicas.values():
             if replica is machine and replica.program is not None:
                 position = replica.program.app.files.synced_position
-                self.history.disasters.append(Disaster(self.loop.time(), "power", position))
+                self.history.disasters.append(Disaster(self.loop.time(), "power", position, machine.stood_still))
 
     async def make(self, decide: Callable[[ClusterState], Any]) -> None:
         """Have the controller that leads change the cluster."""
