@@ -103,6 +103,7 @@ class BrokerApp:
         self._following: Following | None = None
         self.front = Front(options.name)
         self.files = ReplicaStore(self._disk, data_dir, clock, self._make_core, self._fail)
+        self.files.on_doubt_ended = self._report_soon
         self.replication_statistics = ReplicationStatistics()
         self._peers: dict[str, Channel] = {}
         self.repairer = Repairer(
@@ -273,7 +274,7 @@ class BrokerApp:
         # Not by the sync-state set: it may have grown at this replica's wish, and the answer never came.
         alone = {replica.number for replica in self._group.replicas} <= {self._options.replica}
         self.checkpoints.load()
-        await self.files.start(alone=alone, repair=self._repair)
+        await self.files.start(alone=alone, repair=self._repair, is_nowhere=self.repairer.is_nowhere)
         self.identity = await replica_files.identity(self._disk, self._folder, self._random)
         _log.info(
             "broker recovered",
@@ -318,6 +319,7 @@ class BrokerApp:
             checkpoint_version=0 if leading is not None else self.checkpoints.version,
             following=[] if leading is None else leading.replication.lags(),
             leading=leading is not None and leading.epoch == group.epoch,
+            doubtful=self.files.is_doubtful,
         )
 
     async def leave(self) -> None:
@@ -434,6 +436,7 @@ class BrokerApp:
         if self._leading is not None:
             await self._end_leading(self._leading)
         await self.files.finish(group.epoch)
+        await self.files.end_doubt()  # whoever was to be waited for was: what is here is what counts now
         self.checkpoints.take_over()
         leading = Leading(
             group,

@@ -63,6 +63,11 @@ class ReplicaCollector(Collector):
                 len(app.group.sync_state_set),
             ),
             (
+                "popwheel_replica_doubtful",
+                "1 if the end of the log was cut off at a start, and others may have it.",
+                int(app.files.is_doubtful),
+            ),
+            (
                 "popwheel_broker_kept_for_tries",
                 f"Messages kept in mind for sends that are tried again, of {MESSAGES_MAX}.",
                 0 if leading is None else leading.server.kept_for_tries,

@@ -71,6 +71,7 @@ class ReplicaServer:
             last_epoch=app.files.last_epoch,
             end_position=app.files.end_position,
             confirmed_position=app.files.confirmed_position,
+            doubtful=app.files.is_doubtful,
         )
 
     async def hand_over(self, call: Call, request: pb.HandOverRequest) -> pb.HandOverResponse:

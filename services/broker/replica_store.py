@@ -31,6 +31,8 @@ _CHECKPOINT_NAME = "checkpoint"
 _EPOCHS_NAME = "epochs"
 _INSTALLING_NAME = "installing"
 """While a file of this name is there, what else is there is of two logs and worth nothing."""
+_DOUBT_NAME = "doubtful"
+"""A file of this name says that the end of the log was cut off, or is about to be, and others may have it."""
 _FOLD_S = 0.01
 _KEPT_BYTES = 16 * 1024 * 1024
 
@@ -78,6 +80,11 @@ class ReplicaStore:
         """Called before the log is cut or the core made anew; what works with them is to end."""
         self.on_new_core: Callable[[], None] | None = None
         """Told when that is over: it may go on, with what `core` is now."""
+        self.on_doubt_ended: Callable[[], None] | None = None
+        """Told when `is_doubtful` is over."""
+        self.is_doubtful = disk.exists(folder / _DOUBT_NAME)
+        """Whether acknowledged messages may be missing: this or an earlier start cut off the log's end, and not every
+        other replica could be asked for it. It outlives the process."""
         self.epochs = EpochHistory()
         self.is_followers = True
         """Whether the core is one that a follower may go on with; if not, `unfinish` makes it so."""
@@ -114,12 +121,19 @@ class ReplicaStore:
 
     # Begin and end
 
-    async def start(self, *, alone: bool, repair: Callable[[int], Awaitable[bool]]) -> None:
+    async def start(
+        self,
+        *,
+        alone: bool,
+        repair: Callable[[int], Awaitable[bool]],
+        is_nowhere: Callable[[int], Awaitable[bool]],
+    ) -> None:
         """Find out what is there, and fold it.
 
         Args:
             alone: nobody else can have been master since, so all that is there stays.
             repair: has a damaged record at a position of the log mended; whether it was.
+            is_nowhere: whether all other replicas, where that was in vain, say that they do not have it.
 
         Raises:
             CorruptDataError: acknowledged data is damaged; nothing was changed.
@@ -161,7 +175,7 @@ class ReplicaStore:
                 mended = [position for position in positions if position < synced and await repair(position)]
                 tails = [position for position in positions if position >= synced]
                 for position in tails:
-                    await self._mend_tail(position, repair)
+                    await self._mend_tail(position, repair, is_nowhere)
                 if not mended and not tails:
                     if saved.store.remade:
                         raise
@@ -190,10 +204,40 @@ class ReplicaStore:
                 "another one of its group has everything"
             )
 
-    async def _mend_tail(self, position: int, repair: Callable[[int], Awaitable[bool]]) -> None:
-        """Have the records from a damaged one to the end mended, as far as another replica has them."""
-        while position < self.log.end_position and await repair(position):
+    async def _mend_tail(
+        self, position: int, repair: Callable[[int], Awaitable[bool]], is_nowhere: Callable[[int], Awaitable[bool]]
+    ) -> None:
+        """Have the records from a damaged one to the end mended, as far as another replica has them. That the rest will
+        be cut off is written down before, unless nobody can have it.
+        """
+        while position < self.log.end_position:
+            if not await repair(position):
+                if not await is_nowhere(position):
+                    await self._begin_doubt(position)
+                return
             position += length_at(self.log.read(position, HEADER_BYTES), 0)
+
+    async def _begin_doubt(self, position: int) -> None:
+        _log.error(
+            "the end of the log is cut off, though not every other replica could be asked for it: until this one has "
+            "caught up with a master, it leads only if all of the sync-state set are there",
+            at=position,
+            dropped=self.log.end_position - position,
+        )
+        self._disk.open(self._folder / _DOUBT_NAME).close()
+        await self._disk.sync_folder(self._folder)
+        self.is_doubtful = True
+
+    async def end_doubt(self) -> None:
+        """Whatever was acknowledged is here (see `ReplicaLog`)."""
+        if self.is_doubtful:
+            if self._disk.exists(self._folder / _DOUBT_NAME):  # else this was begun before, and given up
+                self._disk.remove(self._folder / _DOUBT_NAME)
+            await self._disk.sync_folder(self._folder)
+            self.is_doubtful = False
+            _log.info("this replica has everything again", position=self.end_position)
+            if self.on_doubt_ended is not None:
+                self.on_doubt_ended()
 
     def _scan(self, begin: int, saved: Checkpoint, asked: Container[int], *, alone: bool) -> None:
         """Check the log from a position on, and fold what is known to stay. A tail goes only if no other replica was

@@ -77,7 +77,8 @@ def describe_group(api: AdminApi, group: str, output: Format) -> None:
         return
     _show_groups([found])
     click.echo()
-    columns = ("number", "role", "alive", "in_sync", "address", "last_epoch", "end_position", "lag_bytes", "lag_ms")
+    standing = ("number", "role", "alive", "in_sync", "doubtful", "address")
+    columns = (*standing, "last_epoch", "end_position", "lag_bytes", "lag_ms")
     rows = [[_value(replica[column]) for column in columns] for replica in found["replicas"]]
     print_table([column.replace("_", " ") for column in ("replica", *columns[1:])], rows)
 

@@ -23,14 +23,24 @@ def most_complete(reports: Reports) -> int | None:
 def elect(state: GroupState, reports: Reports) -> int | None:
     """The next master, from the living members of the sync-state set; None if there is none.
 
-    A wiped member is none, and one that is about to stop is not chosen.
+    A wiped member is none, and one that is about to stop is not chosen. A doubtful one may lack what was acknowledged,
+    and what others have may have grown since they said so: so it is chosen only when all of the set are there and all
+    are in doubt. Whoever has everything has said so since it started then, and nobody is chosen who said less.
     """
-    may = {
+    may = candidates(state, reports)
+    certain = {number: report for number, report in may.items() if not report.doubtful}
+    if certain:
+        return most_complete(certain)
+    return most_complete(may) if may.keys() == state.sync_state_set else None
+
+
+def candidates(state: GroupState, reports: Reports) -> dict[int, ReplicaReport]:
+    """Those members of the sync-state set that are what they were, and stay."""
+    return {
         number: report
         for number, report in reports.items()
         if number in state.sync_state_set and not state.is_wiped(number, report.identity) and not report.leaving
     }
-    return most_complete(may)
 
 
 def found(name: str, reports: Reports) -> GroupState | None:
@@ -41,6 +51,7 @@ def found(name: str, reports: Reports) -> GroupState | None:
     If no replica holds anything, the group is new. Otherwise the store has lost it (or it is of a release without
     replicas): then all members of the latest sync-state set that anybody heard of have to be there, because the set may
     have become smaller since, and only its last members know. An empty log is never taken for a member's.
+    One that is in doubt whether it has everything is chosen only if all members are.
     """
     holders = {number: report for number, report in reports.items() if _holds_something(report)}
     if not holders:
@@ -50,7 +61,8 @@ def found(name: str, reports: Reports) -> GroupState | None:
     if not members <= holders.keys():
         return None
     version = max(report.version for report in holders.values())
-    master = most_complete({number: holders[number] for number in members} or holders)
+    certain = {number: holders[number] for number in members if not holders[number].doubtful}
+    master = most_complete(certain or {number: holders[number] for number in members} or holders)
     assert master is not None
     epoch = max(max(report.epoch, report.last_epoch) for report in holders.values()) + 1
     return _state(name, version, epoch, master, reports)

@@ -28,6 +28,7 @@ class ReplicaView(BaseModel):
     in_sync: bool = Field(description="Whether it has every acknowledged message.")
     wiped: bool = Field(description="Whether it came without what it held.")
     leaving: bool = Field(description="Whether it wants to stop.")
+    doubtful: bool = Field(description="Whether it cut off the end of its log at a start, and others may have that.")
     epoch: int = Field(description="The latest one it has heard of.")
     last_epoch: int = Field(description="Of the last record of its log.")
     end_position: int
@@ -152,6 +153,7 @@ class GroupViews:
             in_sync=state is not None and number in state.sync_state_set,
             wiped=state is not None and report is not None and state.is_wiped(number, report.identity),
             leaving=report is not None and report.leaving,
+            doubtful=report is not None and report.doubtful,
             epoch=0 if report is None else report.epoch,
             last_epoch=0 if report is None else report.last_epoch,
             end_position=0 if report is None else report.end_position,

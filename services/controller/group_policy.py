@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
 from services.controller.broker_group import NO_MASTER, GroupState
-from services.controller.election import Reports, elect, found, missing_members, record_of
+from services.controller.election import Reports, candidates, elect, found, missing_members, record_of
 from services.controller.failure_detection import Standing
 
 
@@ -53,7 +53,7 @@ def settle(name: str, state: GroupState | None, sight: Sight) -> GroupState | No
     after = state
     for number in sorted(known):
         after = after.with_replica(record_of(known[number]))
-    if _master_is_gone(after, sight):
+    if master_is_gone(after, sight):
         best = elect(after, known)
         if best is not None:
             after = after.elected(best)
@@ -75,11 +75,13 @@ def route(name: str, state: GroupState | None, sight: Sight) -> BrokerInfo | Non
     """What proxies hear of the group; None if it is in no route: nobody who is there could become its master."""
     if state is None:
         return None
-    if state.master != NO_MASTER and not _master_is_gone(state, sight):
+    if state.master != NO_MASTER and not master_is_gone(state, sight):
         return BrokerInfo(name=name, address=state.replicas[state.master].address, epoch=state.epoch)
-    for number in state.sync_state_set:
-        seen = sight.get(number, _NOT_SEEN)
-        if seen.standing is not Standing.DEAD and _may_come_back(state, number, seen):
+    members = {number: sight.get(number, _NOT_SEEN) for number in state.sync_state_set}
+    one_is_dead = any(seen.standing is Standing.DEAD for seen in members.values())
+    for number, seen in members.items():
+        waits = one_is_dead and seen.report is not None and seen.report.doubtful
+        if seen.standing is not Standing.DEAD and not waits and _may_come_back(state, number, seen):
             return BrokerInfo(name=name, epoch=state.epoch)
     return None
 
@@ -122,8 +124,10 @@ def trouble(state: GroupState | None, sight: Sight) -> str:
             f"{_replicas(strange)} must stay out: it has heard of epochs or versions that this store does not know "
             "(another cluster's folder, or a store that was set back)"
         )
-    if not _master_is_gone(state, sight):
+    if not master_is_gone(state, sight):
         return ""
+    if why := held_up(state, sight):
+        return why
     wiped = [n for n, report in sorted(reports.items()) if state.is_wiped(n, report.identity)]
     if state.sync_state_set <= frozenset(wiped):
         return (
@@ -132,6 +136,17 @@ def trouble(state: GroupState | None, sight: Sight) -> str:
         )
     away = [n for n in sorted(state.sync_state_set) if n not in reports]
     return f"waits for {_replicas(away)}: nobody else has every acknowledged message" if away else ""
+
+
+def held_up(state: GroupState, sight: Sight) -> str:
+    """Whose doubt holds up an election, and who is waited for, in a sentence for an operator; empty if none does."""
+    may = candidates(state, _living(sight))
+    if not may or not master_is_gone(state, sight) or elect(state, may) is not None:
+        return ""
+    return (
+        f"{_replicas(sorted(may))} had to cut off the end of the log at a start when not every other replica could be "
+        f"asked for it, and may lack acknowledged messages: waits for {_replicas(state.sync_state_set - may.keys())}"
+    )
 
 
 def _living(sight: Sight) -> dict[int, ReplicaReport]:
@@ -152,7 +167,8 @@ def _made_anew(state: GroupState, reports: Reports, strange: frozenset[int]) -> 
     return GroupState(anew.name, anew.version, anew.epoch, anew.master, anew.sync_state_set, replicas)
 
 
-def _master_is_gone(state: GroupState, sight: Sight) -> bool:
+def master_is_gone(state: GroupState, sight: Sight) -> bool:
+    """Whether nobody leads the group, as far as can be seen."""
     if state.master == NO_MASTER:
         return True
     seen = sight.get(state.master, _NOT_SEEN)

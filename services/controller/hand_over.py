@@ -9,10 +9,11 @@ from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import HandOverRequest
+from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from services.controller.broker_group import GroupState, unknown_group
 from services.controller.election import Reports, alone, elect, latest_set, most_complete, record_of
 from services.controller.failure_detection import Standing
-from services.controller.group_policy import Sight, strangers
+from services.controller.group_policy import Sight, master_is_gone, strangers
 from services.controller.metrics import GroupMetrics
 from services.controller.overseer import Overseer
 from services.controller.roles import Roles
@@ -99,6 +100,8 @@ class HandOvers:
         report, right = reports[chosen], f"lose-messages-of-{group}"
         if word != right:
             members = latest_set(reports) if state is None else state.sync_state_set
+            if report.doubtful and chosen in members:
+                raise StatusError(Code.BAD_REQUEST, _what_doubt_may_cost(report, members - {chosen}, right))
             raise StatusError(
                 Code.BAD_REQUEST,
                 f"only replica {_list(members) or '(not known which)'} of {group} has every acknowledged message. "
@@ -178,7 +181,7 @@ class HandOvers:
         }
         successor = elect(state, {n: report for n, report in reports.items() if to in (None, n)})
         if successor is None:
-            raise StatusError(Code.PRECONDITION_FAILED, self._why_nobody(state, to))
+            raise StatusError(Code.PRECONDITION_FAILED, self._why_nobody(state, to, reports))
         began = self._clock.monotonic()
         request = HandOverRequest(group=group, epoch=state.epoch, to=successor)
         try:
@@ -217,8 +220,14 @@ class HandOvers:
             raise unknown_group(group)
         return state
 
-    def _why_nobody(self, state: GroupState, to: int | None) -> str:
+    def _why_nobody(self, state: GroupState, to: int | None, reports: Reports) -> str:
         others = sorted(state.sync_state_set - {state.master})
+        doubtful = [n for n in others if to in (None, n) and n in reports and reports[n].doubtful]
+        if doubtful:
+            return (
+                f"replica {_list(doubtful)} of {state.name} had to cut off the end of its log when it started, and has "
+                "not caught up with its master yet; ask again"
+            )
         if to is not None and to in state.sync_state_set:
             return f"replica {to} of {state.name} is not there now"
         if to is not None:
@@ -236,7 +245,8 @@ def _check_need(state: GroupState, reports: Reports, sight: Sight) -> None:
     """
     strange = strangers(state, reports)
     ours = {number: report for number, report in reports.items() if number not in strange}
-    if state.master in ours and not state.is_wiped(state.master, ours[state.master].identity):
+    is_there = state.master in ours and not state.is_wiped(state.master, ours[state.master].identity)
+    if is_there and not master_is_gone(state, sight):
         raise StatusError(
             Code.PRECONDITION_FAILED, f"{state.name} has a master, replica {state.master}; there is nothing to choose"
         )
@@ -253,6 +263,16 @@ def _check_need(state: GroupState, reports: Reports, sight: Sight) -> None:
             Code.PRECONDITION_FAILED,
             f"replica {clean} of {state.name} has every acknowledged message and will lead in a moment",
         )
+
+
+def _what_doubt_may_cost(report: ReplicaReport, others: frozenset[int], right: str) -> str:
+    return (
+        f"replica {report.replica} of {report.group} had to cut off the end of its log at a start when not every other "
+        f"replica could be asked for it; it ends at {report.end_position} of epoch {report.last_epoch} now. Replica "
+        f"{_list(others) or '(not known which)'} may have more: acknowledged messages would be lost for good, also if "
+        "others come back, and messages that were consumed might come again. If you want that, say so with the word "
+        f'"{right}"'
+    )
 
 
 def _may_follow(number: int, leaving: int, standing: Standing) -> bool:

@@ -14,7 +14,7 @@ from services.controller.broker_group import NO_MASTER, GroupState, IllegalStepE
 from services.controller.cluster_state import ClusterState
 from services.controller.failure_detection import Standing
 from services.controller.group_keeper import Decision, GroupKeeper
-from services.controller.group_policy import Sight, find_earlier_epoch, may_hear, route, settle
+from services.controller.group_policy import Sight, find_earlier_epoch, held_up, master_is_gone, may_hear, route, settle
 from services.controller.metrics import GroupMetrics
 from services.controller.options import ReplicationOptions
 from services.controller.replicas import Key, Replicas, Session, check_report
@@ -69,6 +69,7 @@ class Overseer:
         self._unsettled: dict[str, None] = {}
         self._seen: dict[str, object] = {}
         self._shown: dict[str, BrokerInfo | None] = {}
+        self._held_up: dict[str, str] = {}
         self._settling: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -102,7 +103,7 @@ class Overseer:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.groups.finish()
         self._watching = None
-        for each in (self._dirty, self._unsettled, self._seen, self._shown):
+        for each in (self._dirty, self._unsettled, self._seen, self._shown, self._held_up):
             each.clear()
         self.replicas.forget_all()
         self.groups.forget()
@@ -215,7 +216,7 @@ class Overseer:
     def _forget_others(self, known: frozenset[str]) -> None:
         """Forget what was noted of groups that are not stored and of which no replica is registered any more."""
         self.replicas.forget_others(known)
-        for noted in (self._seen, self._unsettled, self._shown):
+        for noted in (self._seen, self._unsettled, self._shown, self._held_up):
             for group in noted.keys() - known:
                 del noted[group]
 
@@ -229,13 +230,59 @@ class Overseer:
                 self._check_leads()
                 if self._behind(group):
                     await self.groups.refresh(group)
-                await self.groups.change(group, lambda state: settle(group, state, self.sight(group)))
+                await self._decide(group)
             except (StatusError, OSError) as error:
                 self._unsettled[group] = None
                 _logger.warning("broker group stays as it is for now", group=group, reason=str(error))
             except IllegalStepError as error:
                 _logger.error("a change of a broker group was wrong and not made", group=group, rule=str(error))
             self._show(group)
+
+    async def _decide(self, group: str) -> None:
+        """Store what a group should become. Of several who may be master the one that is chosen is asked first: its
+        process may have ended without a word, and what the next one has is not what it said.
+        """
+        old = self.groups.states.get(group)
+        new = settle(group, old, self.sight(group))
+        chosen = None
+        if old is not None and new is not None and new.epoch > old.epoch:
+            chosen = self.replicas.session(group, new.master)
+            if chosen is not None and len(old.sync_state_set) > 1 and not await self._is_what_it_said(chosen):
+                chosen.end(StatusError(Code.HA_NOT_AVAILABLE, "this replica does not answer at its address"))
+                return
+
+        def decision(state: GroupState | None) -> GroupState | None:
+            after = settle(group, state, self.sight(group))
+            if state is None or after is None or after.epoch == state.epoch:
+                return after
+            if self.replicas.session(group, after.master) is chosen:
+                return after
+            self._dirty[group] = None  # by now it is another one, which is to be asked as well
+            return None
+
+        await self.groups.change(group, decision)
+
+    async def _is_what_it_said(self, session: Session) -> bool:
+        """Whether the process that registered is there still."""
+        report = session.report
+        channel = self._broker_channels(BrokerInfo(name=report.group, address=report.address))
+        try:
+            answer = await channel.call(REPLICA_STATUS, ReplicaStatusRequest(), timeout_s=self._probe_s)
+        except (StatusError, RpcError) as error:
+            why = str(error)
+        else:
+            if (answer.group, answer.replica, answer.identity, answer.doubtful) == (
+                report.group,
+                report.replica,
+                report.identity,
+                report.doubtful,
+            ):
+                return True
+            why = "another process is there"
+        finally:
+            await channel.close()
+        _logger.warning("replica was not chosen for master", group=report.group, replica=report.replica, why=why)
+        return False
 
     def _settled(self, group: str) -> None:
         task = self._settling.pop(group)
@@ -294,10 +341,18 @@ class Overseer:
             self._shown[group] = info
             self._routes.change_brokers_soon(lambda cluster: _routed(cluster, group, info))
         if state is not None:
+            self._tell_why_held_up(state, sight)
             self._roles.set(_roles(state, sight))
             self._metrics.show(state, has_master=info is not None and bool(info.address))
         for session in self.replicas.sessions(group):
             session.wake()
+
+    def _tell_why_held_up(self, state: GroupState, sight: Sight) -> None:
+        why = held_up(state, sight)
+        if why != self._held_up.get(state.name, ""):
+            self._held_up[state.name] = why
+            if why:
+                _logger.error("no master can be chosen for now", group=state.name, why=why)
 
     def _standing(self, group: str, number: int, now: float) -> Standing:
         return self.replicas.sight(group, (number,), now)[number].standing
@@ -316,6 +371,8 @@ def _roles(state: GroupState, sight: Sight) -> GroupRoles:
         if seen.report is not None and number in state.replicas and seen.standing is not Standing.DEAD
     }
     master = living.pop(state.master, None)
+    if master_is_gone(state, sight):
+        master = None  # it has come back as a new process, which does not lead
     return GroupRoles(state.name, state.epoch, master, tuple(living.values()))
 
 

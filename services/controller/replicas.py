@@ -194,4 +194,4 @@ def check_report(report: ReplicaReport) -> None:
 
 def _matters(report: ReplicaReport) -> tuple[object, ...]:
     """What of a report a decision may hang on, besides the log, which grows all the time."""
-    return report.address, report.identity, report.leaving, report.epoch, report.version
+    return report.address, report.identity, report.leaving, report.epoch, report.version, report.doubtful

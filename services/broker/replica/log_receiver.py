@@ -102,6 +102,7 @@ class LogReceiver:
         self._synced = asyncio.Event()
         self._heard_ms = self._spoke_ms = slave.clock.steady_ms()
         self._master_start = 0
+        self._complete_at = 0
         self._is_busy = False
         self.joined = False
         """Whether the master has let this slave onto its log."""
@@ -185,6 +186,7 @@ class LogReceiver:
             checkpoint.append(part.checkpoint)
         self._is_busy = True
         position = first.position
+        self._complete_at = first.end_position
         if first.checkpoint:
             _log.warning(
                 "this replica begins anew with its master's checkpoint",
@@ -288,6 +290,8 @@ class LogReceiver:
                 self._synced.set()
                 if self.joined:
                     await self._report()
+            if self.joined and log.synced_position >= self._complete_at:
+                await log.end_doubt()  # whatever was acknowledged without this slave, the master had as it came
 
     # Saying how far it is
 

@@ -10,8 +10,8 @@ from services.broker.replica.replica_log import ReplicaLog
 from services.broker.replica.statistics import ReplicationStatistics
 from services.common.clock import Clock
 from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
-from services.common.pb.popwheel.v1.broker_pb2 import ReadRecordsRequest
-from services.rpc.methods import READ_RECORDS
+from services.common.pb.popwheel.v1.broker_pb2 import ReadRecordsRequest, ReplicaStatusRequest
+from services.rpc.methods import READ_RECORDS, REPLICA_STATUS
 from services.rpc.service import Channel
 from services.rpc.status import RpcError
 
@@ -89,6 +89,23 @@ class Repairer:
             self._vain[position] = now_ms
             self._statistics.irreparable += 1
             return False
+
+    async def is_nowhere(self, position: int) -> bool:
+        """Whether each of the other replicas can be asked, and says that its log ends before `position`.
+
+        That somebody else answers at the address of one proves nothing.
+        """
+        asked = False
+        for number, channel in self._peers():
+            asked = True
+            try:
+                answer = await channel.call(REPLICA_STATUS, ReplicaStatusRequest(), timeout_s=self._timeout_s)
+            except (StatusError, RpcError) as error:
+                _log.warning("a replica cannot say how far its log goes", replica=number, why=str(error))
+                return False
+            if (answer.group, answer.replica) != (self._group, number) or answer.end_position > position:
+                return False
+        return asked
 
     def _is_held(self, position: int) -> bool:
         return self._log.start_position <= position < self._log.end_position

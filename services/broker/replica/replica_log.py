@@ -66,6 +66,13 @@ class ReplicaLog(Protocol):
             CorruptDataError: a record can't be read back, or does not fit.
         """
 
+    async def end_doubt(self) -> None:
+        """All that was acknowledged is on the device: a replica that had lost the end of its log says so no more.
+
+        Raises:
+            OSError: the device refused.
+        """
+
     async def cut(self, position: int) -> None:
         """Drop all from `position` on, where a record begins, durably. It may lie before `confirmed_position` (an
         unclean election, or `ack_mode: master`): then what was folded is made anew from the files.

@@ -58,7 +58,7 @@ class Store:
         )
 
     async def start(self, *, alone: bool = False) -> None:
-        await self.files.start(alone=alone, repair=no_repair)
+        await self.files.start(alone=alone, repair=no_repair, is_nowhere=no_repair)
 
     async def again(self) -> None:
         """A new process."""
@@ -282,7 +282,7 @@ async def test_damage_where_epochs_are_looked_for_is_not_passed_over() -> None:
             return True
         return False
 
-    await store.files.start(alone=False, repair=repair)
+    await store.files.start(alone=False, repair=repair, is_nowhere=no_repair)
     assert asked == [(at, 2)]  # another replica's is taken if it is of that epoch
     assert list(store.files.epochs) == epochs
     store.disk.remove(FOLDER / "epochs")
@@ -311,6 +311,6 @@ async def test_a_segment_that_has_lost_its_end_while_the_next_is_there_is_mended
             await store.files.mend(position, data[position : position + length])
         return True
 
-    await store.files.start(alone=False, repair=repair)
+    await store.files.start(alone=False, repair=repair, is_nowhere=no_repair)
     assert store.files.end_position == len(data)
     assert b"".join(store.files.log.read(start, end - start) for start, end in store.files.log.segments()) == data

@@ -15,6 +15,7 @@ REPLICAS = [
         "in_sync": True,
         "wiped": False,
         "leaving": False,
+        "doubtful": False,
         "epoch": 3,
         "last_epoch": 3,
         "end_position": 4096,

@@ -58,7 +58,7 @@ def test_a_group_without_a_master_is_shown_with_its_trouble() -> None:
 def test_one_group() -> None:
     answers = {"GET /brokers/broker-0": (200, GROUP)}
     result, _ = ask(answers, "broker", "describe", "broker-0")
-    assert lines_of(result)[-1] == ["1", "slave", "yes", "yes", "127.0.0.1:41001", "3", "4096", "12", "3"]
+    assert lines_of(result)[-1] == ["1", "slave", "yes", "yes", "no", "127.0.0.1:41001", "3", "4096", "12", "3"]
     result, _ = ask(answers, "broker", "describe", "broker-0", "-o", "json")
     assert json.loads(result.stdout) == GROUP
     result, _ = ask(answers, "broker", "list", "a/b")

@@ -141,7 +141,10 @@ class FakeReplica:
         self.report.sync_state_set[:] = group.sync_state_set
 
     async def _status(self, call: Call, request: broker_pb2.ReplicaStatusRequest) -> broker_pb2.ReplicaStatusResponse:
-        return broker_pb2.ReplicaStatusResponse(group=self.report.group, replica=self.report.replica)
+        said = self.report
+        return broker_pb2.ReplicaStatusResponse(
+            group=said.group, replica=said.replica, identity=said.identity, doubtful=said.doubtful
+        )
 
     async def _hand_over(self, call: Call, request: broker_pb2.HandOverRequest) -> broker_pb2.HandOverResponse:
         if self.hand_over_error is not None:

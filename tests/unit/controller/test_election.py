@@ -58,6 +58,43 @@ def test_only_members_that_are_what_they_were_and_stay_are_elected() -> None:
     assert elect(state(0, 1), {}) is None
 
 
+def test_a_doubtful_member_is_chosen_only_if_all_of_the_set_are_there_and_doubtful() -> None:
+    sure, short, long = report(0, 3, 50), report(0, 3, 100, doubtful=True), report(1, 3, 200, doubtful=True)
+    assert elect(state(0, 1), reports(long)) is None
+    assert elect(state(0, 1), reports(sure, long)) == 0  # what it said last may be old, but it has everything
+    assert elect(state(0, 1), reports(short, long)) == 1
+    assert elect(state(0, 1, 2), reports(short, long)) is None
+    assert elect(state(0, 1), reports(report(0, 3, 300, leaving=True), long)) is None
+    assert elect(state(1), reports(long)) == 1
+
+
+def test_a_group_that_waits_for_the_end_of_a_doubt_says_so() -> None:
+    group = state(0, 1)
+    new_process = Seen(Standing.LIVING, report(0, 3, 100, doubtful=True), earlier_epoch=3)
+    alone = {0: new_process, 1: Seen(Standing.DEAD)}
+    assert settle("b", group, alone) is None
+    why = trouble(group, alone)
+    assert why.startswith("replica 0 had to cut off the end of the log") and why.endswith("waits for replica 1")
+    assert route("b", group, alone) is None
+    soon = route("b", group, {0: new_process, 1: Seen(Standing.UNSURE)})
+    assert soon is not None and soon.address == ""
+    other = Seen(Standing.LIVING, report(1, 3, 200))
+    assert trouble(group, {0: new_process, 1: other}) == ""
+    after = settle("b", group, {0: new_process, 1: other})
+    assert after is not None and (after.epoch, after.master) == (4, 1)
+    wiped = Seen(Standing.LIVING, report(1, identity=b"new"))
+    after = settle("b", group, {0: new_process, 1: wiped})  # what it had is gone, there is nobody to wait for
+    assert after is not None and (after.epoch, after.master) == (4, 0)
+
+
+def test_a_lost_group_is_led_by_a_doubtful_member_only_if_all_are() -> None:
+    sure = report(0, 4, 100, version=6, sync_state_set=[0, 1])
+    long, longer = (report(n, 4, 200 + n, version=6, sync_state_set=[0, 1], doubtful=True) for n in range(2))
+    for replicas, master in (((sure, longer), 0), ((long, longer), 1)):
+        made = found("b", reports(*replicas))
+        assert made is not None and made.master == master
+
+
 def test_a_new_group_is_led_by_the_first() -> None:
     made = found("b", reports(report(2), report(1)))
     assert made is not None

@@ -33,6 +33,7 @@ class MemoryLog:
         self.installed: list[bytes] = []
         self.cuts: list[int] = []
         self.mended: list[int] = []
+        self.doubt_ended_at: list[int] = []
 
     @property
     def end_position(self) -> int:
@@ -122,6 +123,9 @@ class MemoryLog:
         for found in raw_records.checked_records(self.confirmed_position, data):
             self.folded.append(found.position)
             self.confirmed_position = found.position + found.length
+
+    async def end_doubt(self) -> None:
+        self.doubt_ended_at.append(self.synced_position)
 
     async def cut(self, position: int) -> None:
         self.cuts.append(position)

@@ -70,7 +70,7 @@ class StoreSlave:
         )
 
     async def start(self, epoch: int) -> None:
-        await self.files.start(alone=False, repair=self.repairer.repair)
+        await self.files.start(alone=False, repair=self.repairer.repair, is_nowhere=self.repairer.is_nowhere)
         self.slave = ReplicationSlave(
             GROUP,
             1,

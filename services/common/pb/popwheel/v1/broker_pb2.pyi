@@ -1315,6 +1315,7 @@ class ReplicaStatusResponse(_message.Message):
     LAST_EPOCH_FIELD_NUMBER: _builtins.int
     END_POSITION_FIELD_NUMBER: _builtins.int
     CONFIRMED_POSITION_FIELD_NUMBER: _builtins.int
+    DOUBTFUL_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     replica: _builtins.int
     identity: _builtins.bytes
@@ -1323,6 +1324,8 @@ class ReplicaStatusResponse(_message.Message):
     last_epoch: _builtins.int
     end_position: _builtins.int
     confirmed_position: _builtins.int
+    doubtful: _builtins.bool
+    """As ReplicaReport.doubtful."""
     def __init__(
         self,
         *,
@@ -1334,10 +1337,11 @@ class ReplicaStatusResponse(_message.Message):
         last_epoch: _builtins.int = ...,
         end_position: _builtins.int = ...,
         confirmed_position: _builtins.int = ...,
+        doubtful: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confirmed_position", b"confirmed_position", "end_position", b"end_position", "epoch", b"epoch", "group", b"group", "identity", b"identity", "is_master", b"is_master", "last_epoch", b"last_epoch", "replica", b"replica"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confirmed_position", b"confirmed_position", "doubtful", b"doubtful", "end_position", b"end_position", "epoch", b"epoch", "group", b"group", "identity", b"identity", "is_master", b"is_master", "last_epoch", b"last_epoch", "replica", b"replica"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -231,6 +231,7 @@ class ReplicaReport(_message.Message):
     FOLLOWING_FIELD_NUMBER: _builtins.int
     CHECKPOINT_VERSION_FIELD_NUMBER: _builtins.int
     LEADING_FIELD_NUMBER: _builtins.int
+    DOUBTFUL_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     replica: _builtins.int
     address: _builtins.str
@@ -250,6 +251,10 @@ class ReplicaReport(_message.Message):
     leading: _builtins.bool
     """It leads at `epoch`, and has done so since its process was told to. A recorded master that comes without this is a
     new process: what it had received but not synced may be gone, so there must be a new epoch.
+    """
+    doubtful: _builtins.bool
+    """When it started it cut off the end of its log, which was torn or damaged, and could not ask every other replica
+    whether that has it: acknowledged messages may be missing. Over once it has caught up with a master, or is one.
     """
     @_builtins.property
     def sync_state_set(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -278,10 +283,11 @@ class ReplicaReport(_message.Message):
         following: _abc.Iterable[Global___ReplicaLag] | None = ...,
         checkpoint_version: _builtins.int = ...,
         leading: _builtins.bool = ...,
+        doubtful: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "checkpoint_version", b"checkpoint_version", "confirmed_position", b"confirmed_position", "end_position", b"end_position", "epoch", b"epoch", "following", b"following", "group", b"group", "identity", b"identity", "last_epoch", b"last_epoch", "leading", b"leading", "leaving", b"leaving", "replica", b"replica", "sync_state_set", b"sync_state_set", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "checkpoint_version", b"checkpoint_version", "confirmed_position", b"confirmed_position", "doubtful", b"doubtful", "end_position", b"end_position", "epoch", b"epoch", "following", b"following", "group", b"group", "identity", b"identity", "last_epoch", b"last_epoch", "leading", b"leading", "leaving", b"leaving", "replica", b"replica", "sync_state_set", b"sync_state_set", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,152 @@
+"""A replica that cut off the end of its log, and could not ask every other one for it, says so until it has all."""
+
+import asyncio
+
+import pytest
+
+from tests.harness.manual_clock import ManualClock, run_virtually
+from tests.harness.memory_disk import MemoryDisk
+from tests.unit.broker.group_world import FOLDER, GroupWorld, Member, group_of, until
+from tests.unit.broker.replica.replicas import World
+
+RARELY_MS = 600_000
+"""The last checkpoint knows of nothing that was put."""
+
+
+async def two_of_which_one_rots(world: GroupWorld) -> Member:
+    """Messages are in both logs, then both processes end, and the last of the slave's rots; the slave."""
+    master, slave = world.members
+    await world.lead(0)
+    await world.in_sync(0, 1)
+    for number in range(10):
+        await world.put(b"%d" % number)
+    await world.in_sync(0, 1)
+    await until(lambda: slave.alive.files.synced_position == master.end)
+    for member in (master, slave):
+        await member.kill()
+    rot(slave.disk)
+    return slave
+
+
+def rot(disk: MemoryDisk) -> None:
+    """Let a bit rot in the log's last record."""
+    folder = FOLDER / "commitlog"
+    path = max(folder / name for name in disk.list(folder))
+    disk.flip_bit(path, 8 * (len(disk.files()[path]) - 3))
+
+
+def doubtful(member: Member) -> bool:
+    return member.alive.report(member.address).doubtful
+
+
+async def test_who_cuts_what_nobody_could_be_asked_for_is_in_doubt_until_it_has_followed_a_master() -> None:
+    async with group_of(2, checkpoint_interval_ms=RARELY_MS) as world:
+        slave = await two_of_which_one_rots(world)
+        await slave.start()
+        assert doubtful(slave) and "popwheel_replica_doubtful 1.0" in slave.metrics()
+        await slave.kill("power")
+        await slave.start()  # nothing is to be cut any more
+        assert doubtful(slave)
+        master = world.members[0]
+        assert slave.end > 0
+        await master.start()
+        assert not doubtful(master) and slave.end < master.end
+        await world.lead(0)
+        await until(lambda: not doubtful(slave))
+        assert slave.alive.files.synced_position >= 10 and slave.log_bytes() == master.log_bytes()
+        await slave.kill("power")
+        await slave.start()
+        assert not doubtful(slave)
+
+
+async def test_doubt_ends_when_it_is_made_master() -> None:
+    async with group_of(2, checkpoint_interval_ms=RARELY_MS) as world:
+        slave = await two_of_which_one_rots(world)
+        await slave.start()
+        await world.lead(1)
+        assert not doubtful(slave)
+        await slave.kill("power")
+        await slave.start()
+        assert not doubtful(slave)
+
+
+async def test_what_others_have_is_mended_and_leaves_no_doubt() -> None:
+    async with group_of(2, checkpoint_interval_ms=RARELY_MS) as world:
+        slave = await two_of_which_one_rots(world)
+        await world.members[0].start()
+        await slave.start()
+        assert not doubtful(slave) and slave.end == world.members[0].end
+
+
+@pytest.mark.parametrize("another_answers", [False, True])
+async def test_what_no_other_has_is_torn_and_cut_without_doubt(another_answers: bool) -> None:
+    async with group_of(2, checkpoint_interval_ms=RARELY_MS) as world:
+        master, slave = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        await world.put(b"both")
+        await world.in_sync(0, 1)
+        world.controller_away = True
+        await slave.kill()
+        assert master.alive.leading is not None
+        end = master.end
+        await slave.start()
+        await until(lambda: slave.end == end)
+        await master.kill()
+        disk = master.disk
+        folder = FOLDER / "commitlog"
+        path = max(folder / name for name in disk.list(folder))
+        file = disk.open(path)
+        file.write(file.size(), [b"torn"])
+        file.close()
+        if another_answers:
+            answers = slave.alive._replica_server
+            answers._options = answers._options.model_copy(update={"replica": 7})
+        await master.start()
+        assert master.end == end and doubtful(master) is another_answers
+
+
+async def test_the_doubt_is_on_the_device_before_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with group_of(2, checkpoint_interval_ms=RARELY_MS) as world:
+        slave = await two_of_which_one_rots(world)
+        size = {path: len(data) for path, data in slave.disk.files().items() if path.parent.name == "commitlog"}
+
+        class Died(BaseException):
+            """The process ends here."""
+
+        def die(self: object, position: int) -> None:
+            raise Died
+
+        with monkeypatch.context() as patch:
+            patch.setattr("services.broker.store.commit_log.CommitLog.cut", die)
+            with pytest.raises(Died):
+                await slave.start()
+        assert slave.app is not None
+        await slave.kill("power")
+        kept = slave.disk.files()
+        assert {path: len(kept[path]) for path in size} == size
+        rotten = max(size)
+        slave.disk.flip_bit(rotten, 8 * (size[rotten] - 3))  # it could be read again: the doubt stays all the same
+        await slave.start()
+        assert doubtful(slave)
+
+
+def test_doubt_ends_when_all_is_on_the_device_that_the_master_had_as_the_stream_began() -> None:
+    clock = ManualClock()
+
+    async def story() -> None:
+        world = World(clock)
+        master, slave = world.replicas
+        master.lead(world.controller.state)
+        end = master.write(50)
+        slave.log.syncs_go_on.clear()
+        slave.follow(0, 1)
+        await world.until(lambda: slave.log.end_position == end)
+        await asyncio.sleep(1)
+        assert slave.log.doubt_ended_at == []
+        slave.log.syncs_go_on.set()
+        await world.until(lambda: slave.log.doubt_ended_at != [])
+        assert slave.log.doubt_ended_at[0] >= end
+        await world.stop()
+
+    run_virtually(clock, story())

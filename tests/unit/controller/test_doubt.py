@@ -1,0 +1,111 @@
+"""A replica that may lack what was acknowledged does not lead as long as another one may have it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from services.common.clock import SystemClock
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.controller.group_admin import GroupViews
+from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Scene, scene, until
+
+WORD = f"lose-messages-of-{GROUP}"
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Scene]:
+    async with scene(tmp_path) as made:
+        yield made
+
+
+async def join_unheard(here: Scene, replica: FakeReplica) -> None:
+    """Let a replica register that is told nothing."""
+    here.machines.add(replica)
+    await replica.join(here.channel)
+    await until(lambda: here.app.overseer.replicas.session(GROUP, replica.report.replica) is not None)
+
+
+async def test_a_doubtful_master_waits_for_who_has_everything(here: Scene) -> None:
+    master, slave = FakeReplica(0), FakeReplica(1)
+    await here.led_with(master, slave)
+    for each in (master, slave):
+        each.kill()
+    back = master.next_life(doubtful=True)
+    await join_unheard(here, back)
+    await until(lambda: here.route() is None)
+    await asyncio.sleep(0.3)
+    shown = GroupViews(here.app.overseer, here.app.checkpoints, SystemClock()).one(GROUP)
+    assert shown.trouble.endswith("waits for replica 1") and shown.replicas[0].doubtful
+    assert not back.heard
+    other = slave.next_life()
+    await here.join(other)
+    await until(lambda: other.leads == 2 and here.route() == ("replica-1:1", 2))
+    await until(lambda: back.leads is None and bool(back.heard))
+
+
+async def test_two_in_doubt_are_led_by_the_longer_log(here: Scene) -> None:
+    master, slave = FakeReplica(0), FakeReplica(1)
+    await here.led_with(master, slave)
+    for each in (master, slave):
+        each.kill()
+    await join_unheard(here, master.next_life(doubtful=True, last_epoch=1, end_position=100))
+    other = slave.next_life(doubtful=True, last_epoch=1, end_position=200)
+    await here.join(other)
+    await until(lambda: other.leads == 2)
+
+
+async def test_who_is_alone_in_the_set_is_not_held_up(here: Scene) -> None:
+    master = FakeReplica(0)
+    await here.join(master)
+    master.kill()
+    back = master.next_life(doubtful=True)
+    await here.join(back)
+    assert back.leads == 2
+
+
+async def test_an_operator_may_overrule_a_doubt(here: Scene) -> None:
+    master, slave = FakeReplica(0), FakeReplica(1)
+    await here.led_with(master, slave)
+    for each in (master, slave):
+        each.kill()
+    back = master.next_life(doubtful=True, last_epoch=1, end_position=100)
+    await join_unheard(here, back)
+    await until(lambda: here.route() is None)
+    elect_unclean = here.app._hand_overs.elect_unclean
+    with pytest.raises(StatusError, match="Replica 1 may have more") as refused:
+        await elect_unclean(GROUP, None, "")
+    assert refused.value.code == Code.BAD_REQUEST and WORD in refused.value.message
+    assert (await elect_unclean(GROUP, None, WORD)).master == 0
+    await until(lambda: back.leads == 2)
+
+
+async def test_a_role_is_passed_on_to_a_doubtful_one_when_it_has_caught_up(here: Scene) -> None:
+    master, slave = FakeReplica(0), FakeReplica(1)
+    await here.led_with(master, slave)
+    slave.kill()
+    back = slave.next_life(doubtful=True)
+    await here.join(back)
+    with pytest.raises(StatusError, match="replica 1 of broker-0 had to cut off the end of its log"):
+        await here.app._hand_overs.switch(GROUP, 1)
+    master.report.leaving = True
+    await asyncio.sleep(0.2)
+    assert master.leads == 1 and not master.handed_over_to
+    back.report.doubtful = False
+    await until(lambda: back.leads == 2)
+
+
+@pytest.mark.parametrize("next_process", [False, True])
+async def test_who_is_not_the_process_any_more_that_registered_is_not_chosen(here: Scene, next_process: bool) -> None:
+    """Its machine lost its power, so its stream did not end."""
+    master, gone, other = (FakeReplica(number) for number in range(3))
+    await here.led_with(master, gone, other)
+    gone.report.last_epoch, gone.report.end_position = 1, 100
+    await asyncio.sleep(0.1)  # until that was reported
+    gone.alive = False
+    if next_process:  # it answers already, and has not registered yet
+        here.machines.add(gone.next_life(doubtful=True))
+    master.kill()
+    await until(lambda: other.leads == 2)
