@@ -152,42 +152,46 @@ class SimLoop(asyncio.BaseEventLoop):
         return step
 
     def _run_once(self) -> None:
+        """Run until somebody stops the loop: the library's would call this for every turn."""
         ready = self._ready  # type: ignore[attr-defined]
         scheduled = self._scheduled  # type: ignore[attr-defined]
-        if not ready and not self._stopping:  # type: ignore[attr-defined]
-            self._let_time_pass()
         take = ready.popleft
-        for _ in range(len(ready)):
-            handle = take()
-            if handle._cancelled:
-                continue
-            context = handle._context
-            process = context.get(PROCESS)
-            if process is not None:
-                if not process.alive:
+        while True:
+            if not ready and not self._stopping:  # type: ignore[attr-defined]
+                self._let_time_pass()
+            for _ in range(len(ready)):
+                handle = take()
+                if handle._cancelled:
                     continue
-                if process.held is not None:
-                    process.held.append(handle)
-                    continue
-            self.steps += 1
-            if self.steps == self.act_at_step:
-                self._base_context.copy().run(self.act)
-                if process is not None and not process.alive:
-                    continue
-            self._now_s += _STEP_COST_S
-            try:
-                context.run(handle._callback, *handle._args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:  # noqa: BLE001 - as the library's loop does
-                self.call_exception_handler({"message": "a callback failed", "exception": error, "handle": handle})
-        now_s = self._now_s
-        while scheduled and scheduled[0][0] <= now_s:
-            handle = heappop(scheduled)[1]
-            if not handle._cancelled:
-                ready.append(handle)
-        if self.steps > self._steps_max:
-            raise StuckError(f"{self.steps} steps and no end; {self._stuck()}")
+                context = handle._context
+                process = context.get(PROCESS)
+                if process is not None:
+                    if not process.alive:
+                        continue
+                    if process.held is not None:
+                        process.held.append(handle)
+                        continue
+                self.steps += 1
+                if self.steps == self.act_at_step:
+                    self._base_context.copy().run(self.act)
+                    if process is not None and not process.alive:
+                        continue
+                self._now_s += _STEP_COST_S
+                try:
+                    context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - as the library's loop does
+                    self.call_exception_handler({"message": "a callback failed", "exception": error, "handle": handle})
+            now_s = self._now_s
+            while scheduled and scheduled[0][0] <= now_s:
+                handle = heappop(scheduled)[1]
+                if not handle._cancelled:
+                    ready.append(handle)
+            if self.steps > self._steps_max:
+                raise StuckError(f"{self.steps} steps and no end; {self._stuck()}")
+            if self._stopping:  # type: ignore[attr-defined]
+                return
 
     def _let_time_pass(self) -> None:
         """To when the next callback is due; those that are due then are ready."""

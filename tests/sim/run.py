@@ -281,7 +281,7 @@ class _Run:
             ("recovery without queue files", "consumequeue"),
             ("recovery without timer files", "/timer/"),
         ):
-            disk = stored.copy_of(world.disk, without)
+            disk = world.disk.copy(without)
             try:
                 core = stored.recovered(
                     disk, folder, swarm.options.broker, clock, swarm.options.controller.cluster_name

@@ -56,19 +56,9 @@ class StoredMessage:
         return is_same(sent, Message.FromString(pulled_message(self.record, b"")))
 
 
-def copy_of(disk: MemoryDisk, without: str = "") -> MemoryDisk:
-    """A faultless disk with the same files, but for those whose path holds `without`."""
-    copy = MemoryDisk(random.Random(0))
-    for path, contents in disk.files().items():
-        copy.make_folder(path.parent)
-        if not without or without not in str(path):
-            copy.open(path).write(0, [contents])
-    return copy
-
-
 def records_in_log(disk: MemoryDisk, folder: Path, segment_bytes: int) -> list[StoredRecord]:
     """All records from the log's beginning to its end."""
-    log = CommitLog(copy_of(disk, "/timer/"), folder / "commitlog", segment_bytes)
+    log = CommitLog(disk.copy("/timer/"), folder / "commitlog", segment_bytes)
     return list(log.scan(log.start_position, log.end_position))
 
 

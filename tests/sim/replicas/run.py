@@ -416,7 +416,7 @@ class _Run:
         clock = ProcessClock(world.loop, machine.clock)
         ways = _RECOVERIES if number == self._master else (self._chance.choice(_RECOVERIES),)
         for what, without in ways:
-            disk = stored.copy_of(machine.disk, without)
+            disk = machine.disk.copy(without)
             try:
                 core = stored.recovered(disk, DATA, broker, clock, self.swarm.options.controller.cluster_name)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is what this simulator is there to find

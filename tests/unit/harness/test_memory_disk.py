@@ -313,3 +313,22 @@ def test_one_seed_is_one_history() -> None:
 
     assert history(1) == history(1)
     assert history(1) != history(2)
+
+
+def test_a_copy_has_the_files_and_goes_its_own_way() -> None:
+    disk = MemoryDisk(random.Random(1))
+    for folder, name in ((FOLDER, "a"), (FOLDER / "timer", "b"), (FOLDER, "c")):
+        disk.make_folder(folder)
+        disk.open(folder / name).write(0, [name.encode()])
+    copy = disk.copy("/timer/")
+    assert copy.files() == {FOLDER / "a": b"a", FOLDER / "c": b"c"}
+    assert copy.list(FOLDER) == ["a", "c", "timer"]
+    copy.open(FOLDER / "a").write(1, [b"x"])
+    assert (disk.contents(FOLDER / "a"), copy.contents(FOLDER / "a"), copy.contents(FOLDER / "b")) == (
+        b"a",
+        b"ax",
+        None,
+    )
+    disk.crash("power")
+    copy.crash("process")
+    assert copy.contents(FOLDER / "c") == b"c"
