@@ -1,11 +1,12 @@
 """Topics and groups: made on first use, or by hand only."""
 
+import time
 from pathlib import Path
 
 import httpx
 
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
-from tests.harness.client import MessagingClient, bodies
+from tests.harness.client import MessagingClient, bodies, delayed_message
 from tests.harness.metrics import metrics
 from tests.harness.standalone import StandaloneProcess
 
@@ -50,3 +51,19 @@ async def test_no_metric_names_a_topic_or_a_group_that_was_deleted(
         assert httpx.delete(f"{server.http_url}/api/v1/{path}").status_code == 204
     assert named("Going") == named("going") == set()
     assert named("Staying") | named("staying") == both
+
+
+async def test_a_topic_that_is_deleted_and_made_again_at_once_has_what_is_sent_to_it_and_nothing_of_before(
+    server: StandaloneProcess, client: MessagingClient
+) -> None:
+    url = f"{server.http_url}/api/v1/topics"
+    for number in range(10):
+        made = httpx.post(url, json={"name": "Anew", "type": "MIXED", "queues": 1 + number % 3})
+        assert made.status_code == 201, made.text
+        later = delayed_message("Anew", b"later", round(time.time() * 1000) + 400)
+        answers = [await client.send("Anew", b"%d" % number), await client.send_messages(later)]
+        assert [answer.status.code for answer in answers] == [Code.OK] * 2
+        assert bodies(await client.receive_all("anew", "Anew", 1)) == [b"%d" % number]
+        if number < 9:
+            assert httpx.delete(f"{url}/Anew").status_code == 204
+    assert bodies(await client.receive_all("anew", "Anew", 2, patience_s=2)) == [b"later"]
