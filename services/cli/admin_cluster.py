@@ -109,13 +109,38 @@ def elect_unclean(api: AdminApi, group: str, replica: int | None, word: str | No
     body: dict[str, object] = {"word": word or ""}
     if replica is not None:
         body["replica"] = replica
+    found = _unless_word_is_missing(api, f"{_path(group)}/unclean-election", body)
+    show({"group": group, "master": found["master"], "epoch": found["epoch"]}, output)
+
+
+@broker.command("forget")
+@click.argument("group")
+@click.option("--replica", type=int, metavar="REPLICA", help="The replica that is gone.  [default: the whole group]")
+@click.option("--word", help="For a whole group, what the refusal without it asks for: that you know what may be lost.")
+@output_option
+@click.pass_obj
+def forget(api: AdminApi, group: str, replica: int | None, word: str | None, output: Format) -> None:
+    """Forget a replica that will not come back, or a whole group, of which no replica may live.
+
+    A replica of the sync-state set is not forgotten. A whole group needs --word: without it what may be lost is said.
+    What was forgotten and comes back is new.
+    """
+    body: dict[str, object] = {"word": word or ""}
+    if replica is not None:
+        body["replica"] = replica
+    found = _unless_word_is_missing(api, f"{_path(group)}/forget", body)
+    show({"group": group, "replicas": found["replicas"]}, output)
+
+
+def _unless_word_is_missing(api: AdminApi, path: str, body: Mapping[str, object]) -> Row:
+    """Ask for what may lose messages: without a word the refusal says what, and which word it wants."""
     try:
-        found = api.request("POST", f"{_path(group)}/unclean-election", body, _SWITCHOVER_S_MAX)
+        found: Row = api.request("POST", path, body, _SWITCHOVER_S_MAX)
     except RefusedError as error:
-        if error.code == "BAD_REQUEST" and not word:
+        if error.code == "BAD_REQUEST" and not body["word"]:
             raise CommandError(f"nothing was done: {error.sentence}") from error
         raise
-    show({"group": group, "master": found["master"], "epoch": found["epoch"]}, output)
+    return found
 
 
 def _wait(seconds: float) -> None:

@@ -20,6 +20,7 @@ from services.controller.cluster_state import ClusterState
 from services.controller.documents import CLUSTER, cluster_document, cluster_of
 from services.controller.file_state_store import FileStateStore
 from services.controller.folder_lock import folder_lock
+from services.controller.forgetting import Forgetting
 from services.controller.group_keeper import GroupKeeper
 from services.controller.hand_over import HandOvers
 from services.controller.leadership import Leadership
@@ -129,6 +130,7 @@ class ControllerApp:
             CheckpointMetrics(registry, self.checkpoints, clock),
         )
         self._hand_overs = HandOvers(self.overseer, self.roles, replication.hand_over_ms / 1000, clock, groups)
+        self._forgetting = Forgetting(self.overseer, self.roles, groups)
         self._timers = Timers(self._keeper, broker_channels)
         self._processes = Processes()
         self._server = ControllerServer(
@@ -156,6 +158,7 @@ class ControllerApp:
     def admin(self) -> "APIRouter":
         """The routes of the admin API, `/api/v1/...`. FastAPI is loaded when this is first asked for."""
         from services.controller.admin import admin_router
+        from services.controller.forget_admin import forget_router
         from services.controller.group_admin import GroupViews, group_router
         from services.controller.status_admin import status_router
         from services.controller.timer_admin import timer_router
@@ -165,6 +168,7 @@ class ControllerApp:
         router.include_router(status_router(self._keeper, self._processes, views))
         router.include_router(timer_router(self._timers))
         router.include_router(group_router(views, self._hand_overs))
+        router.include_router(forget_router(self._forgetting))
         return router
 
     def health(self) -> str | None:

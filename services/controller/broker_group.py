@@ -43,7 +43,7 @@ class GroupState:
         epoch: of the latest master.
         master: its number, or `NO_MASTER`.
         sync_state_set: who has every acknowledged message; never empty, holds the master.
-        replicas: all that ever registered, by number.
+        replicas: all that ever registered, by number, but for those that an operator had forgotten.
     """
 
     name: str
@@ -94,6 +94,10 @@ class GroupState:
     def resigned(self) -> "GroupState":
         """Let the master go, with nobody in its place; the set stays, so that it is who may lead later."""
         return replace(self, master=NO_MASTER)
+
+    def without_replica(self, number: int) -> "GroupState":
+        """Forget a replica that will not come back; if it does, it is a new one."""
+        return replace(self, replicas={n: record for n, record in self.replicas.items() if n != number})
 
     def with_sync_state_set(self, epoch: int, master: int, version: int, members: Iterable[int]) -> "GroupState":
         """Give the master the set it asks for.
@@ -162,7 +166,7 @@ def is_wiped(known: ReplicaRecord, identity: bytes) -> bool:
     return bool(known.identity) and known.identity != identity
 
 
-def follow_up(old: GroupState | None, new: GroupState, *, forced: bool = False) -> GroupState:
+def follow_up(old: GroupState | None, new: GroupState, *, forced: bool = False, forgets: bool = False) -> GroupState:
     """The new state with the version that follows.
 
     Args:
@@ -170,6 +174,7 @@ def follow_up(old: GroupState | None, new: GroupState, *, forced: bool = False) 
         new: what is to be stored in its place; of the same version, or of a larger one that replicas have heard of
             though this store has not: then it was made from what they know.
         forced: whether an operator asked for a master from outside the set.
+        forgets: whether an operator asked for a replica to be forgotten.
 
     Raises:
         IllegalStepError: this must never be stored in place of the old one.
@@ -182,7 +187,7 @@ def follow_up(old: GroupState | None, new: GroupState, *, forced: bool = False) 
         return new
     _require(new.name == old.name, "a group keeps its name")
     _require(new.version > old.version, "versions grow")
-    _require(new.replicas.keys() >= old.replicas.keys(), "replicas are not forgotten")
+    _require(forgets or new.replicas.keys() >= old.replicas.keys(), "replicas are not forgotten")
     _require(new.epoch >= old.epoch, "epochs grow")
     if new.epoch == old.epoch:
         _require(new.master in (old.master, NO_MASTER), "a new master begins a new epoch")

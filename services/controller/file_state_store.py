@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,18 @@ class FileStateStore:
             await file.sync()
         finally:
             file.close()
-        await self._replace_alone(name, new, path, expected)
+        await self._alone(partial(self._replace, name, new, path, expected))
         await self._disk.sync_folder(path.parent)
         version = self._versions[name] = _version(content)
         return version
+
+    async def delete(self, name: str, expected: str) -> None:
+        await to_its_end(self._delete(name, expected))
+
+    async def _delete(self, name: str, expected: str) -> None:
+        path = self._path(name)
+        await self._alone(partial(self._remove, name, path, expected))
+        await self._disk.sync_folder(path.parent)
 
     async def versions(self) -> Mapping[str, str]:
         found = {}
@@ -101,15 +110,15 @@ class FileStateStore:
     def where(self, name: str) -> str:
         return str(self._path(name))
 
-    async def _replace_alone(self, name: str, new: Path, path: Path, expected: str | None) -> None:
-        """The same while nobody else does; one that hangs with the lock held holds up nothing but the change."""
+    async def _alone(self, work: Callable[[], None]) -> None:
+        """Do it while nobody else does; one that hangs with the lock held holds up nothing but the change."""
         if self._lock is None:
-            self._replace(name, new, path, expected)
+            work()
             return
         for _ in range(_LOCK_TRIES):
             try:
                 with self._lock():
-                    self._replace(name, new, path, expected)
+                    work()
                 return
             except BlockingIOError:
                 await asyncio.sleep(_LOCK_PAUSE_S)
@@ -117,15 +126,23 @@ class FileStateStore:
 
     def _replace(self, name: str, new: Path, path: Path, expected: str | None) -> None:
         """Put the new file in place of the old one, if that is the expected one."""
-        if self._lock is None:
-            current = self._versions.get(name)
-        else:
-            content = self._content(path)
-            current = None if content is None else _version(content)
-        if current != expected:
+        if self._current(name, path) != expected:
             self._disk.remove(new)
             raise ConflictError(name)
         self._disk.replace(new, path)
+
+    def _remove(self, name: str, path: Path, expected: str) -> None:
+        if self._current(name, path) != expected:
+            raise ConflictError(name)
+        self._disk.remove(path)
+        self._versions.pop(name, None)
+
+    def _current(self, name: str, path: Path) -> str | None:
+        """The version of what is there."""
+        if self._lock is None:
+            return self._versions.get(name)
+        content = self._content(path)
+        return None if content is None else _version(content)
 
     def _content(self, path: Path) -> bytes | None:
         if not self._disk.exists(path):

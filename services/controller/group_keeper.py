@@ -3,19 +3,22 @@ other, and nobody hears of a change before it is stored.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.controller.broker_group import GroupState, follow_up
+from services.controller.broker_group import GroupState, follow_up, unknown_group
 from services.controller.documents import group_document, group_document_name, group_of, group_of_document
 from services.controller.state_store import ConflictError, StateStore
 
 Decision = Callable[[GroupState | None], GroupState | None]
 """What a group should become, given what is stored of it; None if it is to stay so; or raises StatusError."""
+
+Outcome = TypeVar("Outcome")
 
 _TRIES_MAX = 8
 _READS_AT_ONCE = 4
@@ -49,7 +52,7 @@ class GroupKeeper:
         self._doubtful: set[str] = set()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Each is there while somebody holds it or waits for it: anybody may make up names."""
-        self._under_way: set[asyncio.Task[GroupState | None]] = set()
+        self._under_way: set[asyncio.Task[Any]] = set()
 
     async def load(self) -> None:
         """Read all groups anew.
@@ -111,7 +114,9 @@ class GroupKeeper:
             if deleted or self._versions.get(group) != stored.get(group):
                 await self.refresh(group)
 
-    async def change(self, name: str, decision: Decision, *, forced: bool = False) -> GroupState | None:
+    async def change(
+        self, name: str, decision: Decision, *, forced: bool = False, forgets: bool = False
+    ) -> GroupState | None:
         """Change a group; its state afterwards, which is the one before if there was nothing to change.
 
         A caller that is cancelled does not hear of the outcome, but the change goes on.
@@ -120,13 +125,29 @@ class GroupKeeper:
             name: of the group.
             decision: asked again if somebody else was first.
             forced: whether an operator asked for what may lose messages.
+            forgets: whether an operator asked for a replica to be forgotten.
 
         Raises:
             StatusError: what the decision raised; INTERNAL_SERVER_ERROR if it could not be stored, HA_NOT_AVAILABLE if
                 others were first again and again, TOO_MANY_REQUESTS for a group too many.
             IllegalStepError: the decision was wrong; nothing was stored.
         """
-        task = asyncio.create_task(self._change(name, decision, forced), name=f"change-of-{name}")
+        return await self._see_through(self._change(name, decision, forced, forgets), name)
+
+    async def delete(self, name: str, check: Callable[[GroupState], None]) -> None:
+        """Forget a group; done to its end as `change` is.
+
+        Args:
+            name: of the group.
+            check: raises StatusError if it is to stay; asked again if somebody else was first.
+
+        Raises:
+            StatusError: as `change`; NOT_FOUND if it is not known.
+        """
+        await self._see_through(self._delete(name, check), name)
+
+    async def _see_through(self, work: Coroutine[Any, Any, Outcome], name: str) -> Outcome:
+        task = asyncio.create_task(work, name=f"change-of-{name}")
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         try:
@@ -140,7 +161,7 @@ class GroupKeeper:
         if self._under_way:
             await asyncio.wait(self._under_way)
 
-    async def _change(self, name: str, decision: Decision, forced: bool) -> GroupState | None:
+    async def _change(self, name: str, decision: Decision, forced: bool, forgets: bool) -> GroupState | None:
         async with self._lock(name):
             try:
                 if name in self._doubtful:
@@ -151,7 +172,7 @@ class GroupKeeper:
                     if wanted is None or wanted == old:
                         return old
                     self._check_room(name)
-                    new = follow_up(old, wanted, forced=forced)
+                    new = follow_up(old, wanted, forced=forced, forgets=forgets)
                     try:
                         await self._write(new)
                     except ConflictError:
@@ -164,13 +185,34 @@ class GroupKeeper:
                     self._changed(old, new)
                     return new
             except OSError as error:
-                _logger.error("state of a broker group cannot be stored or read", group=name, error=str(error))
-                raise StatusError(
-                    Code.INTERNAL_SERVER_ERROR, f"the state of {name} could not be stored: {error}"
-                ) from error
-        raise StatusError(
-            Code.HA_NOT_AVAILABLE, f"others change {name} all the time, so this change of it was given up; ask again"
-        )
+                raise _not_stored(name, error) from error
+        raise _always_changed(name)
+
+    async def _delete(self, name: str, check: Callable[[GroupState], None]) -> None:
+        async with self._lock(name):
+            try:
+                if name in self._doubtful:
+                    await self._read_and_tell(name)
+                for _ in range(_TRIES_MAX):
+                    state = self.states.get(name)
+                    if state is None:
+                        raise unknown_group(name)
+                    check(state)
+                    version = self._versions.get(name)  # None: somebody has deleted it already
+                    if version is not None:
+                        self._doubtful.add(name)
+                        try:
+                            await self._store.delete(group_document_name(name), version)
+                        except ConflictError:
+                            await self._read_and_tell(name)
+                            continue
+                        self._doubtful.discard(name)
+                        del self._versions[name]
+                    del self.states[name]
+                    return
+            except OSError as error:
+                raise _not_stored(name, error) from error
+        raise _always_changed(name)
 
     async def _write(self, new: GroupState) -> None:
         self._doubtful.add(new.name)
@@ -208,8 +250,19 @@ class GroupKeeper:
         return self._locks.setdefault(name, asyncio.Lock())  # who enters it keeps it
 
 
-def _take_error(task: asyncio.Task[GroupState | None]) -> None:
+def _take_error(task: "asyncio.Task[Any]") -> None:
     """Take the error of a change that nobody waits for any more; those of the store are told where they happen."""
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, StatusError):
         _logger.error("a change of a broker group failed", change=task.get_name(), exc_info=error)
+
+
+def _not_stored(name: str, error: OSError) -> StatusError:
+    _logger.error("state of a broker group cannot be stored or read", group=name, error=str(error))
+    return StatusError(Code.INTERNAL_SERVER_ERROR, f"the state of {name} could not be stored: {error}")
+
+
+def _always_changed(name: str) -> StatusError:
+    return StatusError(
+        Code.HA_NOT_AVAILABLE, f"others change {name} all the time, so this change of it was given up; ask again"
+    )

@@ -89,6 +89,13 @@ class KubernetesApi(Protocol):
             ApiConflictError: it is of another version, or gone.
         """
 
+    async def delete(self, kind: ResourceKind, name: str, version: str) -> None:
+        """Delete a resource of that version.
+
+        Raises:
+            ApiConflictError: it is of another version, or gone.
+        """
+
     async def watch(self, kind: ResourceKind, labels: str, since: str, timeout_s: float) -> tuple[list[Resource], str]:
         """Wait for changes after a resource version: the changed resources, and where to go on; none if the time is up.
 
@@ -137,6 +144,7 @@ class ClientKubernetesApi:
         self._custom = client.CustomObjectsApi(self._client)
         self._core = client.CoreV1Api(self._client)
         self._error = client.ApiException
+        self._delete_options = client.V1DeleteOptions
         self._make_watch = watch.Watch
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="kubernetes")
 
@@ -184,6 +192,20 @@ class ClientKubernetesApi:
 
         try:
             return await self._run(call)
+        except _ApiNotFoundError as error:
+            raise ApiConflictError(str(error)) from error
+
+    async def delete(self, kind: ResourceKind, name: str, version: str) -> None:
+        def call() -> None:
+            self._custom.delete_namespaced_custom_object(
+                *self._path(kind),
+                name,
+                body=self._delete_options(preconditions={"resourceVersion": version}),
+                _request_timeout=_TIMEOUT_S,
+            )
+
+        try:
+            await self._run(call)
         except _ApiNotFoundError as error:
             raise ApiConflictError(str(error)) from error
 

@@ -92,6 +92,12 @@ class KubernetesStateStore:
             raise ConflictError(name) from error
         return _version(written)
 
+    async def delete(self, name: str, expected: str) -> None:
+        try:
+            await self._api.delete(_kind(name), self._resource_name(name), expected)
+        except ApiConflictError as error:
+            raise ConflictError(name) from error
+
     async def versions(self) -> Mapping[str, str]:
         for kind in (CLUSTERS, BROKER_GROUPS, LEASES):
             watch = self._watches.get(kind)

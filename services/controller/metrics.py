@@ -59,6 +59,12 @@ class GroupMetrics:
         else:
             self._without.add(state.name)
 
+    def forget(self, group: str) -> None:
+        """Show a group no more."""
+        self._without.discard(group)
+        self._epoch.remove(group)
+        self._members.remove(group)
+
     def clear(self) -> None:
         """Show no groups: this controller does not lead."""
         self._without.clear()

@@ -144,6 +144,12 @@ class Replicas:
         """How long ago it gave its last sign of life, in seconds; None if it never came."""
         return self._detector.silent_for_s(key, now) if key in self._last else None
 
+    def forget(self, key: Key) -> None:
+        """Forget a replica, unless it is registered."""
+        if self.session(*key) is None:
+            self._last.pop(key, None)
+            self._detector.forget(key)
+
     def forget_others(self, known: Container[str]) -> None:
         """Forget the replicas of all other groups, unless one of them is registered: anybody may make up names."""
         for key in [key for key in self._last if key[0] not in known and key[0] not in self._sessions]:

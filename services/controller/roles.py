@@ -68,6 +68,12 @@ class Roles:
             self.groups = {**self.groups, roles.group: roles}
             self._tell(roles.group)
 
+    def forget(self, group: str) -> None:
+        """The group is no more."""
+        if group in self.groups:
+            self.groups = {name: roles for name, roles in self.groups.items() if name != group}
+            self._tell(group)
+
     def clear(self) -> None:
         """Forget all: this controller does not lead any more."""
         names = list(self.groups)

@@ -58,6 +58,18 @@ class StateStore(Protocol):
             OSError: it is not known whether it was changed.
         """
 
+    async def delete(self, name: str, expected: str) -> None:
+        """Delete a document; when this returns it would stay away through a loss of power.
+
+        Args:
+            name: of the document.
+            expected: its version.
+
+        Raises:
+            ConflictError: it is of another version, or gone.
+            OSError: it is not known whether it was deleted.
+        """
+
     async def versions(self) -> Mapping[str, str]:
         """The version of each document. It may lag behind: a sign that it is worth while to read, and no more."""
 

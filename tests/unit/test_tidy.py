@@ -116,6 +116,7 @@ TOUCHING = {
     "services.common.http": "is an HTTP server",
     "services.controller.admin": "declares routes of an HTTP API",
     "services.controller.folder_lock": "locks a folder against other processes",
+    "services.controller.forget_admin": "declares routes of an HTTP API",
     "services.controller.group_admin": "declares routes of an HTTP API",
     "services.controller.kubernetes_api": "calls the API server in threads, and reads in which namespace it is",
     "services.controller.status_admin": "declares routes of an HTTP API, and asks others over HTTP",

@@ -135,6 +135,10 @@ class StoreHold:
         content = json.dumps(document)
         return await self._ask(lambda: self._store.write(name, content, expected))
 
+    async def delete(self, name: str, expected: str) -> None:
+        """See `StateStore`."""
+        raise NotImplementedError("no simulated operator has a group forgotten")
+
     async def versions(self) -> Mapping[str, str]:
         """See `StateStore`."""
         return await self._ask(self._store.versions)

@@ -89,6 +89,25 @@ def test_an_unclean_election_wants_a_word() -> None:
     assert asked == [("POST /brokers/broker-0/unclean-election", {"word": WORD, "replica": 1})]
 
 
+def test_a_replica_is_forgotten_and_a_whole_group_only_with_a_word() -> None:
+    answers: dict[str, tuple[int, Any]] = {
+        "POST /brokers/broker-0/forget": (200, {"name": "broker-0", "replicas": [0, 2]})
+    }
+    result, asked = ask(answers, "broker", "forget", "broker-0", "--replica", "1", "-o", "json")
+    assert json.loads(result.stdout) == {"group": "broker-0", "replicas": [0, 2]}
+    assert asked == [("POST /brokers/broker-0/forget", {"word": "", "replica": 1})]
+    answers = {"POST /brokers/broker-0/forget": (400, LOSS)}
+    result, asked = ask(answers, "broker", "forget", "broker-0")
+    assert (result.exit_code, sentence_of(result)) == (1, f"nothing was done: {LOSS['message']}")
+    assert asked == [("POST /brokers/broker-0/forget", {"word": ""})]
+    result, _ = ask(answers, "broker", "forget", "broker-0", "--word", "please")
+    assert sentence_of(result) == f"BAD_REQUEST: {LOSS['message']}"
+    answers = {"POST /brokers/broker-0/forget": (200, {"name": "broker-0", "replicas": []})}
+    result, asked = ask(answers, "broker", "forget", "broker-0", "--word", WORD)
+    assert asked == [("POST /brokers/broker-0/forget", {"word": WORD})]
+    assert ["group", "broker-0"] in lines_of(result)
+
+
 def test_of_several_controllers_the_one_that_leads_answers() -> None:
     with (
         FakeAdminApi({"GET /cluster/status": (500, NOT_LEADING)}) as one,

@@ -94,7 +94,14 @@ class MemoryApi:
     async def close(self) -> None:
         pass
 
-    def delete(self, kind: ResourceKind, name: str) -> None:
+    async def delete(self, kind: ResourceKind, name: str, version: str) -> None:
+        await self._turn()
+        stored = self.objects.get((kind.plural, name))
+        if stored is None or stored["metadata"]["resourceVersion"] != version:
+            raise ApiConflictError("Conflict")
+        self.remove(kind, name)
+
+    def remove(self, kind: ResourceKind, name: str) -> None:
         """Somebody deletes a resource."""
         self.revision += 1
         gone = copy.deepcopy(self.objects.pop((kind.plural, name)))

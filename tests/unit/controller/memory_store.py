@@ -44,6 +44,12 @@ class MemoryStore:
             raise OSError("the answer was lost")
         return str(len(contents))
 
+    async def delete(self, name: str, expected: str) -> None:
+        await self._turn()
+        if str(len(self.history.get(name, ()))) != expected:
+            raise ConflictError(name)
+        del self.history[name]
+
     async def versions(self) -> Mapping[str, str]:
         await self._turn()
         return {name: str(len(contents)) for name, contents in self.history.items() if contents}

@@ -328,7 +328,7 @@ async def test_a_group_that_somebody_deleted_is_stored_as_it_was(tmp_path: Path,
         await here.led_with(master, slave)
         name = f"popwheel.{GROUP}"
         before = api.objects["brokergroups", name]["spec"]
-        api.delete(BROKER_GROUPS, name)
+        api.remove(BROKER_GROUPS, name)
         if noticed:
             await until(lambda: ("brokergroups", name) in api.objects)
             assert api.objects["brokergroups", name]["spec"] == before
