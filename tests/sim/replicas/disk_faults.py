@@ -157,11 +157,11 @@ class DiskFaults:
     # What follows from the log, or can be heard again
 
     def _derived_files(self, machine: Replica) -> dict[Path, bytes]:
-        """All but the log, who the replica is, and the mark of an installation under way."""
+        """All but the log, who the replica is, and the marks of an installation under way and of a doubt."""
         return {
             path: contents
             for path, contents in machine.disk.files().items()
-            if path.parent != DATA / "commitlog" and path.name not in ("identity", "installing")
+            if path.parent != DATA / "commitlog" and path.name not in ("identity", "installing", "doubtful")
         }
 
     def _pick(self, files: dict[Path, bytes]) -> Path | None:
