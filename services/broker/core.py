@@ -94,6 +94,7 @@ class BrokerCore:
 
         Raises:
             UnknownFormatError: the files are of a newer release.
+            QueueDamagedError: a queue, or a record that one leads to, is damaged.
         """
         self._topic_ids = dict(checkpoint.topic_ids)
         self._group_ids = dict(checkpoint.group_ids)
@@ -130,6 +131,13 @@ class BrokerCore:
         self.timer.note(found)
 
     def _load(self) -> None:
+        try:
+            self._take_up_checkpoint()
+        except CorruptDataError as error:
+            raise QueueDamagedError(str(error)) from error
+        self._is_loaded = True
+
+    def _take_up_checkpoint(self) -> None:
         """All that the checkpoint covers is in the queues: take up the pop state that it tells of."""
         checkpoint = self._begun_with
         store = self.store
@@ -141,7 +149,6 @@ class BrokerCore:
                 # Up to where the checkpoint says: a search for its position would trust entries that may be damaged.
                 self._replay_revive_queue(topic, number, begin, known.get(number, (0, 0))[1])
         self.timer.begin_recovery(checkpoint.store.position)
-        self._is_loaded = True
 
     def finish(self) -> None:
         """The log ends here: all may be read, and put into, from now on.
@@ -484,3 +491,9 @@ class BrokerCore:
                 if name.startswith(names.REVIVE_PREFIX):
                     return name
         return names.revive_topic(self._view.name)
+
+
+class QueueDamagedError(CorruptDataError):
+    """What the checkpoint covers can't be read by the queues. Entries have no checksum: it may be they that are
+    damaged, and not the records that they lead to. Then it helps to make them again from the log.
+    """

@@ -15,7 +15,7 @@ import structlog
 
 from services.broker import checkpoint as checkpoint_file
 from services.broker.checkpoint import Checkpoint
-from services.broker.core import BrokerCore
+from services.broker.core import BrokerCore, QueueDamagedError
 from services.broker.replica.epochs import EpochFile, EpochHistory
 from services.broker.replica.raw_records import checked_records, whole_bytes
 from services.broker.store.commit_log import CommitLog
@@ -173,13 +173,13 @@ class ReplicaStore:
                 self.log.damaged.clear()
                 synced = saved.store.synced_position
                 mended = [position for position in positions if position < synced and await repair(position)]
-                tails = [position for position in positions if position >= synced]
+                by_queue = isinstance(error, QueueDamagedError)
+                tails = [] if by_queue else [position for position in positions if position >= synced]
                 for position in tails:
                     await self._mend_tail(position, repair, is_nowhere)
                 if not mended and not tails:
-                    if saved.store.remade:
+                    if not by_queue or saved.store.remade:
                         raise
-                    # It may be a queue that is damaged, as entries have no checksum; what is made again is not.
                     _log.error("the queues are made again from the commit log", why=str(error))
                     saved = replace(saved, store=replace(saved.store, remade=True))
                     await self._write(saved)

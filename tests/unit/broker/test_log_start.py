@@ -102,6 +102,22 @@ async def test_oldest_segments_that_are_lost_are_missed() -> None:
         await member.start()
 
 
+async def test_a_log_that_has_lost_its_end_is_refused_with_nothing_changed() -> None:
+    """Its queues are good: they are not made again."""
+    async with group_of(1, **OPTIONS | {"retention": {"hours": 1}}) as world:
+        member = await world.lead(0)
+        await fill(world)
+        await save(member)
+        await member.kill()
+        last = FOLDER / "commitlog" / segments(member)[-1]
+        put(member, last, member.disk.files()[last][:-10])
+        before = member.disk.files()
+        with pytest.raises(CorruptDataError, match="known to be good up to"):
+            await member.start()
+        member.app = None
+        assert member.disk.files() == before
+
+
 async def test_a_checkpoint_that_is_lost_is_missed_when_the_log_does_not_tell_it_all() -> None:
     async with group_of(1, **OPTIONS) as world:
         member = await world.lead(0)
