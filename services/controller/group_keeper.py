@@ -83,11 +83,14 @@ class GroupKeeper:
 
     async def refresh(self, name: str) -> None:
         """Read a group anew; whoever is told of changes hears of it if it has changed. One that somebody has deleted is
-        stored as it was: its replicas go on by what they know of it.
+        stored as it was: its replicas go on by what they know of it. Done to its end as `change` is.
 
         Raises:
             OSError, CorruptDataError, UnknownFormatError: as `StateStore.read`.
         """
+        await self._see_through(self._refresh(name), name)
+
+    async def _refresh(self, name: str) -> None:
         async with self._lock(name):
             await self._read_and_tell(name)
             known = self.states.get(name)

@@ -144,7 +144,6 @@ class ClientKubernetesApi:
         self._custom = client.CustomObjectsApi(self._client)
         self._core = client.CoreV1Api(self._client)
         self._error = client.ApiException
-        self._delete_options = client.V1DeleteOptions
         self._make_watch = watch.Watch
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="kubernetes")
 
@@ -196,12 +195,11 @@ class ClientKubernetesApi:
             raise ApiConflictError(str(error)) from error
 
     async def delete(self, kind: ResourceKind, name: str, version: str) -> None:
+        only_this = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"resourceVersion": version}}
+
         def call() -> None:
             self._custom.delete_namespaced_custom_object(
-                *self._path(kind),
-                name,
-                body=self._delete_options(preconditions={"resourceVersion": version}),
-                _request_timeout=_TIMEOUT_S,
+                *self._path(kind), name, body=only_this, _request_timeout=_TIMEOUT_S
             )
 
         try:

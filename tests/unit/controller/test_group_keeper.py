@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,9 @@ from structlog.testing import capture_logs
 from services.common.errors import CorruptDataError
 from services.controller.broker_group import GroupState, ReplicaRecord
 from services.controller.documents import group_document_name
+from services.controller.file_state_store import FileStateStore
 from services.controller.group_keeper import GroupKeeper
+from tests.harness.memory_disk import MemoryDisk
 from tests.unit.controller.memory_store import MemoryStore
 
 FIRST = GroupState("b0", 1, 1, 0, frozenset({0}), {0: ReplicaRecord(0, "a:1", b"i")})
@@ -32,6 +36,28 @@ async def test_a_group_that_was_deleted_is_stored_again_however_often_that_fails
     await keeper.look_for_changes(await store.versions())
     assert len(store.history[DOCUMENT]) == 1
     assert keeper.states["b0"] == known
+
+
+async def test_who_looks_at_a_group_is_let_go_in_time_though_the_device_hangs() -> None:
+    """A lead ends with its lease, whatever the store does; what was begun is done to its end all the same."""
+    disk = MemoryDisk(random.Random(1))
+    store, name = FileStateStore(Path("/data"), disk), group_document_name("b0")
+    keeper = GroupKeeper(store, 10, lambda old, new: None, lambda: None)
+    await keeper.change("b0", lambda state: FIRST)
+    disk.remove(Path("/data/broker-groups/b0.json"))  # so it is stored again
+    disk.hold_syncs()
+    looking = asyncio.create_task(keeper.refresh("b0"))
+    await disk.until_held()
+    looking.cancel()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    was_let_go = looking.cancelled()
+    disk.release_syncs()
+    assert was_let_go
+    await keeper.finish()
+    assert await store.read(name) is not None
+    changed = await keeper.change("b0", lambda state: None if state is None else state.resigned())
+    assert changed is not None and changed.version == 3
 
 
 @pytest.mark.parametrize("error", [OSError("the store is away"), CorruptDataError("it is no state"), None])
