@@ -19,7 +19,10 @@ FOLDERS = ("unit", "sim", "integration", "interop", "e2e", "ui")
 AT_ONCE = ("-n", "2", "--dist", "worksteal")
 """Where tests share nothing: two processes; one that has no more to do takes from the other's rest."""
 
-WORDS = {"unit": AT_ONCE, "sim": AT_ONCE}
+FILES_AT_ONCE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+"""Where tests of a file share servers, and much of the time is waiting: each of two processes does a file at a time."""
+
+WORDS = {"unit": AT_ONCE, "sim": AT_ONCE, "integration": FILES_AT_ONCE}
 """What pytest is told besides, by folder."""
 
 BUDGET_S = 600

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bench.measure import CASES
 from tests.harness.standalone import ROOT
 
@@ -23,14 +25,23 @@ CASES_TRIED = (
 
 CLUSTER_CASES_TRIED = ("many-4", "idle-many", "scale-1b-1p-2w", "failover-switchover")
 
+BENCH_S_MAX = 250
+"""Many times what it takes, for machines that have a lot else to do."""
 
+
+@pytest.mark.timeout(BENCH_S_MAX + 20)
 def test_the_bench_measures_a_server(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
     words = ["--tiny", "--runs", "1", "--flush", "async", "--json", str(lines), "--data-dir", str(tmp_path)]
     for case in CASES_TRIED:
         words += ["--case", case]
     ended = subprocess.run(
-        [sys.executable, "-m", "bench", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
+        [sys.executable, "-m", "bench", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=BENCH_S_MAX,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
@@ -55,6 +66,7 @@ def test_the_bench_measures_a_server(tmp_path: Path) -> None:
     assert "messages_per_s" in ended.stdout, "the table"
 
 
+@pytest.mark.timeout(BENCH_S_MAX + 20)
 def test_the_bench_measures_clusters(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
     words = [
@@ -73,7 +85,12 @@ def test_the_bench_measures_clusters(tmp_path: Path) -> None:
     for case in CLUSTER_CASES_TRIED:
         words += ["--case", case]
     ended = subprocess.run(
-        [sys.executable, "-m", "bench", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=110
+        [sys.executable, "-m", "bench", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=BENCH_S_MAX,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
 

@@ -5,6 +5,7 @@ import json
 import random
 from pathlib import Path
 
+import httpx
 import pytest
 
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -16,6 +17,8 @@ from tests.integration.conftest import QUICK
 KILLS = 20
 SENDERS = 6
 CONSUMERS = 3
+ATTEMPTS_MAX = 1000
+"""What is never acked comes every three seconds, and shall not end as a dead letter, however long all kills take."""
 MEBIBYTE = 1024 * 1024
 RECOVERY_S_MAX = 2.0
 
@@ -26,6 +29,8 @@ async def test_kill_9_twenty_times_in_the_middle_of_load(tmp_path: Path) -> None
     server = StandaloneProcess(tmp_path / "data", QUICK)
     ledger = Ledger()
     with server:
+        made = {"name": "load", "max_attempts": ATTEMPTS_MAX}
+        assert httpx.post(f"{server.http_url}/api/v1/groups", json=made).status_code == 201
         for kill in range(KILLS):
             sent_before = len(ledger.sent)
             wanted = source.randrange(40, 400)
