@@ -23,8 +23,7 @@ async def test_who_waits_for_a_failure_and_is_cancelled_does_not_keep_the_broker
     await process.start()
     assert process._app is not None
     async with asyncio.timeout(10):
-        while process._app.leading is None or process._app.health() is not None:
-            await asyncio.sleep(0.01)
+        await process._app.until_leads()
     failed = asyncio.ensure_future(process.failed())
     await asyncio.sleep(0)
     failed.cancel()
