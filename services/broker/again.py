@@ -5,6 +5,9 @@ the end of the queue tell what is there: those of the last minute, and of the la
 kept while such tries come, up to a limit of their own. Past it those of the queues that nobody has asked about for the
 longest time are forgotten, and read again when somebody does: that costs time and never says of a message that it is
 not there.
+
+A first try may come after the second one, on a connection that its proxy has given up: what a network held back is
+delivered when it is whole again. So the ids of what was tried again are kept, too.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +31,7 @@ _KEPT_MS = 60_000
 """For so long after the last look what was read is kept: tries come in the moments after a failover, then no more."""
 _QUEUES_MAX = 256
 MESSAGES_MAX = 65_536
-"""So many messages are kept at the most, of some 250 bytes each."""
+"""So many messages are kept at the most, of some 250 bytes each, and so many ids of what was tried again."""
 
 
 class Timer(Protocol):
@@ -83,6 +86,7 @@ class AgainFinder:
         self._later = later
         self._topic_id = topic_id
         self._queues: dict[tuple[str, int], _Known] = {}
+        self._tried: dict[str, None] = {}
         self._looked_at_ms = 0
         self._timer: Timer | None = None
 
@@ -91,11 +95,20 @@ class AgainFinder:
         """Messages that are known from earlier looks, of `MESSAGES_MAX`."""
         return sum(len(known.messages) for known in self._queues.values())
 
+    @property
+    def kept_ids(self) -> int:
+        """Ids of messages that were tried again, of `MESSAGES_MAX`."""
+        return len(self._tried)
+
     def end(self) -> None:
         """Nobody looks any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def is_late(self, run: MessageRun) -> bool:
+        """Whether a message of what comes as a first try was tried again before."""
+        return any(_message_id(properties) in self._tried for properties in run.system_properties)
 
     def find(self, run: MessageRun) -> list[Stored | None]:
         """Which messages of a run are there; None for those that are not.
@@ -107,6 +120,7 @@ class AgainFinder:
         if self._timer is None:
             self._timer = self._later(_KEPT_MS / 1000, self._forget)
         ids = [_message_id(properties) for properties in run.system_properties]
+        self._tried.update(dict.fromkeys(filter(None, ids)))
         found = [self._in_queue(run.topic, run.queue_id, run.topic, 0, each) for each in ids]
         if run.due_ms and None in found:
             # Those that were due soon may have fired, so their topic is looked at first.
@@ -125,11 +139,14 @@ class AgainFinder:
             return
         self._timer = None
         self._queues.clear()
+        self._tried.clear()
 
     def _keep_within_limits(self) -> None:
         kept = self.kept_messages
         while kept > MESSAGES_MAX or len(self._queues) > _QUEUES_MAX:
             kept -= len(self._queues.pop(next(iter(self._queues))).messages)
+        while len(self._tried) > MESSAGES_MAX:
+            del self._tried[next(iter(self._tried))]
 
     def _in_queue(self, queue_topic: str, queue_id: int, topic: str, topic_id: int, message_id: str) -> Stored | None:
         queue = self._store.queue(queue_topic, queue_id)

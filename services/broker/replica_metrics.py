@@ -69,7 +69,7 @@ class ReplicaCollector(Collector):
             ),
             (
                 "popwheel_broker_kept_for_tries",
-                f"Messages kept in mind for sends that are tried again, of {MESSAGES_MAX}.",
+                f"Messages and ids kept in mind for sends that are tried again, each of {MESSAGES_MAX}.",
                 0 if leading is None else leading.server.kept_for_tries,
             ),
         ):

@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from services.broker.again import AgainFinder, Stored
@@ -101,8 +102,8 @@ class BrokerServer:
 
     @property
     def kept_for_tries(self) -> int:
-        """Messages that are kept in mind for sends that are tried again, of `again.MESSAGES_MAX`."""
-        return self._again.kept_messages
+        """Messages and ids that are kept in mind for sends that are tried again, of each `again.MESSAGES_MAX`."""
+        return self._again.kept_messages + self._again.kept_ids
 
     def arrived(self, queue: ConsumeQueue) -> None:
         """A message has become readable: wake the pulls that wait for it."""
@@ -156,6 +157,8 @@ class BrokerServer:
 
     async def _put_current(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append runs for topics that have their names; if a topic goes before that is durable, it is refused."""
+        if self._again.kept_ids:
+            runs = [replace(run, again=True) if self._again.is_late(run) else run for run in runs]
         topic_ids = self._core.topic_ids
         before = [topic_ids.get(run.topic) for run in runs]
         for run in runs:

@@ -91,6 +91,22 @@ async def test_what_was_read_is_kept_for_a_minute_after_the_last_look() -> None:
     assert later.action is None
 
 
+async def test_a_first_try_that_comes_after_the_second_one_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again, "MESSAGES_MAX", 2 * COUNT)
+    store, *_ = await saved_store()
+    later = Later()
+    finder = finder_of(store, ManualClock(), later)
+    finder.find(run_of(COUNT, COUNT + 1, again=True))
+    assert finder.is_late(run_of(COUNT + 2, COUNT + 1))
+    assert not finder.is_late(run_of(COUNT + 2))
+    finder.find(run_of(*range(COUNT + 1, 3 * COUNT + 1), again=True))
+    assert (finder.kept_ids, finder.is_late(run_of(COUNT))) == (2 * COUNT, False)
+    clock = finder._clock
+    assert isinstance(clock, ManualClock)
+    later.come(clock)
+    assert (finder.kept_ids, finder.is_late(run_of(COUNT + 1))) == (0, False)
+
+
 async def test_what_is_kept_has_a_limit_and_what_was_forgotten_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(again, "MESSAGES_MAX", 2 * COUNT)
     store = MessageStore(
