@@ -256,7 +256,9 @@ class GroupKeeper:
 def _take_error(task: "asyncio.Task[Any]") -> None:
     """Take the error of a change that nobody waits for any more; those of the store are told where they happen."""
     error = None if task.cancelled() else task.exception()
-    if error is not None and not isinstance(error, StatusError):
+    if isinstance(error, OSError):
+        _logger.warning("the store was away for a look at a broker group", change=task.get_name(), reason=str(error))
+    elif error is not None and not isinstance(error, StatusError):
         _logger.error("a change of a broker group failed", change=task.get_name(), exc_info=error)
 
 
