@@ -247,9 +247,13 @@ class Overseer:
         chosen = None
         if old is not None and new is not None and new.epoch > old.epoch:
             chosen = self.replicas.session(group, new.master)
-            if chosen is not None and len(old.sync_state_set) > 1 and not await self._is_what_it_said(chosen):
-                chosen.end(StatusError(Code.HA_NOT_AVAILABLE, "this replica does not answer at its address"))
-                return
+            sessions = [chosen]
+            if chosen is not None and chosen.report.doubtful:  # it is chosen by what all of them say
+                sessions = [self.replicas.session(group, number) for number in sorted(old.sync_state_set)]
+            for session in sessions if len(old.sync_state_set) > 1 else ():
+                if session is not None and not await self._is_what_it_said(session):
+                    session.end(StatusError(Code.HA_NOT_AVAILABLE, "this replica's address answers something else"))
+                    return
 
         def decision(state: GroupState | None) -> GroupState | None:
             after = settle(group, state, self.sight(group))
@@ -271,14 +275,17 @@ class Overseer:
         except (StatusError, RpcError) as error:
             why = str(error)
         else:
-            if (answer.group, answer.replica, answer.identity, answer.doubtful) == (
+            same = (answer.group, answer.replica, answer.identity, answer.doubtful) == (
                 report.group,
                 report.replica,
                 report.identity,
                 report.doubtful,
-            ):
+            )
+            if report.doubtful:
+                same &= (answer.last_epoch, answer.end_position) == (report.last_epoch, report.end_position)
+            if same:
                 return True
-            why = "another process is there"
+            why = "another process is there, or its log has changed"
         finally:
             await channel.close()
         _logger.warning("replica was not chosen for master", group=report.group, replica=report.replica, why=why)

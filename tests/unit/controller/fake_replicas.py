@@ -143,7 +143,12 @@ class FakeReplica:
     async def _status(self, call: Call, request: broker_pb2.ReplicaStatusRequest) -> broker_pb2.ReplicaStatusResponse:
         said = self.report
         return broker_pb2.ReplicaStatusResponse(
-            group=said.group, replica=said.replica, identity=said.identity, doubtful=said.doubtful
+            group=said.group,
+            replica=said.replica,
+            identity=said.identity,
+            last_epoch=said.last_epoch,
+            end_position=said.end_position,
+            doubtful=said.doubtful,
         )
 
     async def _hand_over(self, call: Call, request: broker_pb2.HandOverRequest) -> broker_pb2.HandOverResponse:

@@ -57,6 +57,24 @@ async def test_two_in_doubt_are_led_by_the_longer_log(here: Scene) -> None:
     await until(lambda: other.leads == 2)
 
 
+async def test_of_two_in_doubt_none_is_chosen_by_what_one_of_them_said_before(here: Scene) -> None:
+    master, slave = FakeReplica(0), FakeReplica(1)
+    await here.led_with(master, slave)
+    for each in (master, slave):
+        each.kill()
+    grown = master.next_life(doubtful=True, last_epoch=1, end_position=100)
+    await join_unheard(here, grown)
+    grown.beats = False
+    grown.report.end_position = 300
+    other = slave.next_life(doubtful=True, last_epoch=1, end_position=200)
+    await join_unheard(here, other)
+    await until(lambda: grown.refusal is not None)
+    assert other.leads is None
+    grown.beats = True
+    await grown.join(here.channel)
+    await until(lambda: grown.leads == 2)
+
+
 async def test_who_is_alone_in_the_set_is_not_held_up(here: Scene) -> None:
     master = FakeReplica(0)
     await here.join(master)

@@ -44,6 +44,9 @@ class Process:
     counted: set[int] = field(default_factory=set)
     has: dict[int, int] = field(default_factory=dict)
     """Of a master: how far each replica said that it is."""
+    doubtful: bool = False
+    complete_at: int | None = None
+    """Of a slave: where its master's log ended when it began to follow."""
 
     def report(self) -> ReplicaReport:
         heard = self.heard
@@ -58,6 +61,7 @@ class Process:
             sync_state_set=[] if heard is None else sorted(heard.sync_state_set),
             version=0 if heard is None else heard.version,
             leading=self.leads is not None,
+            doubtful=self.doubtful,
         )
 
 
@@ -95,6 +99,8 @@ class GroupMachine(RuleBasedStateMachine):
         self.acked: list[Entry] = []
         self.led_by: dict[int, Process] = {}
         self.wipes = 0
+        self.rotten: int | None = None
+        """Who has lost the end of its log."""
 
     def teardown(self) -> None:
         self.runner.close()
@@ -135,12 +141,25 @@ class GroupMachine(RuleBasedStateMachine):
             for number, standing in zip(NUMBERS, standings, strict=True)
             if (stream := chosen.streams.get(number)) is not None
         }
-        self.change(controller, lambda state: settle(GROUP, state, sight))
+
+        def decision(state: GroupState | None) -> GroupState | None:
+            after = settle(GROUP, state, sight)
+            if state is None or after is None or after.epoch == state.epoch or len(state.sync_state_set) == 1:
+                return after
+            # Who is chosen is asked first, and may not be any more who registered; all are if it is in doubt.
+            in_doubt = chosen.streams[after.master].report.doubtful
+            for number in state.sync_state_set if in_doubt else {after.master}:
+                stream, process = chosen.streams[number], self.processes[number]
+                if stream.process is not process or (in_doubt and stream.report.end_position != len(process.log)):
+                    return None
+            return after
+
+        self.change(controller, decision)
 
     @rule(controller=CONTROLLERS, to=REPLICAS)
     def hand_over(self, controller: int, to: int) -> None:
         def decision(state: GroupState | None) -> GroupState | None:
-            if state is None or to not in state.sync_state_set or to == state.master:
+            if state is None or to not in state.sync_state_set or to == state.master or self.processes[to].doubtful:
                 return None
             return state.elected(to)
 
@@ -231,8 +250,12 @@ class GroupMachine(RuleBasedStateMachine):
         if common < len(slave.log):
             del slave.log[common:]
             slave.synced = min(slave.synced, common)
+        if slave.complete_at is None:
+            slave.complete_at = len(master.log)
         slave.log.extend(master.log[common : common + count])
         master.has[number] = slave.synced
+        if slave.synced >= slave.complete_at:
+            self.end_doubt(slave)
         self.acknowledge(master)
 
     @rule(controller=CONTROLLERS, of=REPLICAS, number=REPLICAS, answered=st.booleans())
@@ -259,12 +282,39 @@ class GroupMachine(RuleBasedStateMachine):
         """A process dies and comes back; with the power, what was not synced is gone."""
         old = self.processes[number]
         kept = old.log[: old.synced] if power else list(old.log)
-        self.processes[number] = Process(number, old.identity, kept, len(kept), old.heard)
+        self.processes[number] = Process(number, old.identity, kept, len(kept), old.heard, doubtful=old.doubtful)
+
+    @rule(number=REPLICAS, kept=st.integers(0, 5), power=st.booleans())
+    def begin_in_doubt(self, number: int, kept: int, power: bool) -> None:
+        """One comes back that had to cut off the end of its log: what was torn, or more, as it has rotted. Only one at
+        a time has, and what it should have another member of the set has.
+        """
+        self.begin_anew(number, power)
+        process = self.processes[number]
+        process.doubtful = True
+        stored = self.store.history.get(group_document_name(GROUP))
+        members = group_of(json.loads(stored[-1]), "memory").sync_state_set if stored else frozenset()
+        others = [self.processes[other] for other in members - {number}]
+        if self.rotten in (None, number) and not self.wipes and any(set(self.acked) <= set(o.log) for o in others):
+            self.rotten = number
+            del process.log[max(0, len(process.log) - kept) :]
+            process.synced = len(process.log)
+
+    @rule(controller=CONTROLLERS, number=REPLICAS, kept=st.integers(1, 5), registers=st.booleans(), dead=REPLICAS)
+    def choose_in_doubt(self, controller: int, number: int, kept: int, registers: bool, dead: int) -> None:
+        """One comes back so, and somebody is to be chosen as another one dies; perhaps before it has registered."""
+        self.work(controller, set())
+        self.begin_in_doubt(number, kept, False)
+        if registers:
+            self.go_on(controller, {dead})
+        else:
+            self.decide(controller, [Standing.DEAD if each == dead else Standing.LIVING for each in NUMBERS])
+            self.go_on(controller, {dead})
 
     @rule(number=REPLICAS)
     def wipe(self, number: int) -> None:
         """A volume is lost. More than one loss could take all copies of a message: nobody promises anything then."""
-        if self.wipes < 1:
+        if self.wipes < 1 and self.rotten is None:
             self.wipes += 1
             self.processes[number] = Process(number, b"%d-%d" % (number, self.wipes))
 
@@ -324,6 +374,8 @@ class GroupMachine(RuleBasedStateMachine):
     def hear(self, process: Process, state: GroupState) -> None:
         if process.heard is not None and state.version <= process.heard.version:
             return
+        if process.heard is None or process.heard.epoch != state.epoch:
+            process.complete_at = None
         process.heard = state
         if state.master != process.number:
             process.leads = None
@@ -333,6 +385,11 @@ class GroupMachine(RuleBasedStateMachine):
             assert process.leads is None or process.leads < state.epoch
             self.lead(process, state)
 
+    def end_doubt(self, process: Process) -> None:
+        process.doubtful = False
+        if self.rotten == process.number:
+            self.rotten = None
+
     def lead(self, process: Process, state: GroupState) -> None:
         assert state.epoch not in self.led_by, "one epoch, one master"
         assert set(self.acked) <= set(process.log), "who leads has all that was acknowledged"
@@ -341,6 +398,7 @@ class GroupMachine(RuleBasedStateMachine):
         process.leads = state.epoch
         process.counted = set(state.sync_state_set)
         process.has = {}
+        self.end_doubt(process)
 
     def ask(self, controller: int, master: Process, members: set[int], answered: bool) -> None:
         assert master.heard is not None and master.leads is not None
