@@ -272,7 +272,8 @@ class BrokerApp:
         began_s = self._clock.monotonic()
         self._group = replica_files.load_group(self._disk, self._folder)
         # Not by the sync-state set: it may have grown at this replica's wish, and the answer never came.
-        alone = {replica.number for replica in self._group.replicas} <= {self._options.replica}
+        # A lost file says nothing of others.
+        alone = {replica.number for replica in self._group.replicas} == {self._options.replica}
         self.checkpoints.load()
         await self.files.start(alone=alone, repair=self._repair, is_nowhere=self.repairer.is_nowhere)
         self.identity = await replica_files.identity(self._disk, self._folder, self._random)

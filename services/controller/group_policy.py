@@ -55,7 +55,7 @@ def settle(name: str, state: GroupState | None, sight: Sight) -> GroupState | No
         after = after.with_replica(record_of(known[number]))
     if master_is_gone(after, sight):
         best = elect(after, known)
-        if best is not None:
+        if best is not None and not (best == after.master and _others_may_come(after, sight)):
             after = after.elected(best)
     return None if after == state else after
 
@@ -173,6 +173,16 @@ def master_is_gone(state: GroupState, sight: Sight) -> bool:
         return True
     seen = sight.get(state.master, _NOT_SEEN)
     return seen.standing is Standing.DEAD or _epoch_is_over(seen.earlier_epoch, state)
+
+
+def _others_may_come(state: GroupState, sight: Sight) -> bool:
+    """Whether other members of the set have not come yet, since this controller began to lead, and are not given up.
+
+    A master that begins anew may have lost what its device had said to be safe, and nothing tells it so. Those who come
+    within the detection time are compared with it; after that it counts as what it says.
+    """
+    others = (sight.get(number, _NOT_SEEN) for number in state.sync_state_set - {state.master})
+    return any(seen.standing is Standing.UNSURE and seen.report is None for seen in others)
 
 
 def _epoch_is_over(epoch: int | None, state: GroupState) -> bool:

@@ -59,6 +59,14 @@ async def test_who_cuts_what_nobody_could_be_asked_for_is_in_doubt_until_it_has_
         assert not doubtful(slave)
 
 
+async def test_who_has_lost_word_of_its_group_does_not_take_itself_for_alone() -> None:
+    async with group_of(2, checkpoint_interval_ms=RARELY_MS) as world:
+        slave = await two_of_which_one_rots(world)
+        slave.disk.remove(FOLDER / "group")
+        await slave.start()
+        assert doubtful(slave)
+
+
 async def test_doubt_ends_when_it_is_made_master() -> None:
     async with group_of(2, checkpoint_interval_ms=RARELY_MS) as world:
         slave = await two_of_which_one_rots(world)

@@ -87,6 +87,20 @@ def test_a_group_that_waits_for_the_end_of_a_doubt_says_so() -> None:
     assert after is not None and (after.epoch, after.master) == (4, 0)
 
 
+def test_a_master_that_begins_anew_waits_for_those_who_may_come_and_have_more() -> None:
+    """Its device may have lied; seed 61110 of the simulator of broker groups."""
+    group = state(0, 1)
+    anew = Seen(Standing.LIVING, report(0, 3, 100), earlier_epoch=3)
+    assert settle("b", group, {0: anew, 1: Seen(Standing.UNSURE)}) is None
+    after = settle("b", group, {0: anew, 1: Seen(Standing.LIVING, report(1, 3, 200))})
+    assert after is not None and (after.epoch, after.master) == (4, 1)
+    after = settle("b", group, {0: anew, 1: Seen(Standing.DEAD)})
+    assert after is not None and (after.epoch, after.master) == (4, 0)
+    of_three = {0: Seen(Standing.DEAD), 1: Seen(Standing.LIVING, report(1, 3, 200)), 2: Seen(Standing.UNSURE)}
+    after = settle("b", state(0, 1, 2), of_three)  # one that has served all the time waits for nobody
+    assert after is not None and (after.epoch, after.master) == (4, 1)
+
+
 def test_a_lost_group_is_led_by_a_doubtful_member_only_if_all_are() -> None:
     sure = report(0, 4, 100, version=6, sync_state_set=[0, 1])
     long, longer = (report(n, 4, 200 + n, version=6, sync_state_set=[0, 1], doubtful=True) for n in range(2))
