@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from services.broker import checkpoint as checkpoint_file
 from services.common.errors import CorruptDataError, UnknownFormatError
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.programs import DATA
@@ -78,6 +79,7 @@ class Atlas:
         self.is_quiet = False
         """Whether nothing else may strike, because one replica is a copy less."""
         world.on_failure = self.excused
+        world.watch.on_members = self._members_changed
         world.watch.rotten = lambda number: any(each.number == number for each in self.rotten)
 
     def number(self, machine: Machine[Any]) -> int:
@@ -179,6 +181,23 @@ class Atlas:
             self._put_back(each)
         self.rotten, self.derived = [], []
 
+    def _members_changed(self, members: set[int]) -> None:
+        """Put back what is damaged of a replica that is alone in the set now, where the log's end would seem to be torn
+        at its next start: no other one counts any more that has it.
+        """
+        for damage in [each for each in self.rotten if members == {each.number}]:
+            if int(damage.path.stem) + damage.at + len(damage.after) > self._known_synced(damage.number):
+                self._put_back(damage)
+                self.rotten.remove(damage)
+
+    def _known_synced(self, number: int) -> int:
+        """Up to here a replica knows after a restart that its log was on the device."""
+        contents = self._world.replicas[number].disk.contents(DATA / "checkpoint")
+        try:
+            return 0 if contents is None else checkpoint_file.decode(contents).store.synced_position
+        except (CorruptDataError, UnknownFormatError):
+            return 0
+
     def _put_back(self, damage: Damage) -> None:
         self._world.trace.add("fault", "put back", damage.number, damage.path.name, damage.at)
         self._world.replicas[damage.number].disk.overwrite(damage.path, damage.at, damage.before)
@@ -201,7 +220,21 @@ class Atlas:
         if derived and not machine.serving:
             # It would not start, and says that it has changed nothing: then what was there before must do.
             self._world.loop.outside(0, self._restore_files, number)
-        return derived or any(each.number == number for each in self.rotten)
+        rotten = [each for each in self.rotten if each.number == number]
+        if rotten and not machine.serving and all(self._is_deleted_elsewhere(each) for each in rotten):
+            # Nobody has those bytes any more, and the others have all that came after them.
+            self._world.loop.outside(0, self.wipe, machine)
+        return derived or bool(rotten)
+
+    def _is_deleted_elsewhere(self, damage: Damage) -> bool:
+        """Whether all other replicas are in the set, have everything, and have deleted what is damaged."""
+        position = int(damage.path.stem) + damage.at
+        others = [number for number in self._world.replicas if number != damage.number]
+        return all(self.has_all(number) and self._starts_behind(number, position) for number in others)
+
+    def _starts_behind(self, number: int, position: int) -> bool:
+        program = self._world.replicas[number].program
+        return program is not None and program.app.files.start_position > position
 
     def _restore_files(self, number: int) -> None:
         self._world.crash(self._world.replicas[number])

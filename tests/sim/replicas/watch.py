@@ -37,6 +37,8 @@ class Watch:
         """Whether an operator has allowed that acknowledged messages are lost."""
         self.rotten: Callable[[int], bool] = lambda number: False
         """Whether a replica's disk holds a flipped bit."""
+        self.on_members: Callable[[set[int]], None] = lambda members: None
+        """Who hears of each sync-state set that is stored."""
         self._loop = loop
         self._trace = trace
         self._options = options
@@ -150,6 +152,7 @@ class Watch:
             self.epochs.append((new["epoch"], new["master"], self._loop.time()))
             return
         members, before = set(new["sync_state_set"]), set(old["sync_state_set"])
+        self.on_members(members)
         if new["version"] <= old["version"]:
             self._broke("C1", f"version {new['version']} follows {old['version']}")
         if new["epoch"] < old["epoch"]:
