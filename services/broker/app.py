@@ -116,6 +116,7 @@ class BrokerApp:
         )
         self.identity = b""
         self._group = BrokerGroup()
+        self._kept_numbers: frozenset[int] = frozenset()
         self._has_heard = False
         self._group_changed = asyncio.Event()
         self._leads = asyncio.Event()
@@ -273,7 +274,8 @@ class BrokerApp:
         self._group = replica_files.load_group(self._disk, self._folder)
         # Not by the sync-state set: it may have grown at this replica's wish, and the answer never came.
         # A lost file says nothing of others.
-        alone = {replica.number for replica in self._group.replicas} == {self._options.replica}
+        self._kept_numbers = _numbers(self._group)
+        alone = self._kept_numbers == {self._options.replica}
         self.checkpoints.load()
         await self.files.start(alone=alone, repair=self._repair, is_nowhere=self.repairer.is_nowhere)
         self.identity = await replica_files.identity(self._disk, self._folder, self._random)
@@ -515,11 +517,20 @@ class BrokerApp:
         )
 
     async def _keep(self, group: BrokerGroup) -> None:
-        """Write down what was heard; a controller that has lost its state is told of it."""
+        """Write down what was heard; a controller that has lost its state is told of it.
+
+        Raises:
+            OSError: it was not, and a start would not know of one of the replicas: it might take itself for alone.
+        """
+        numbers = _numbers(group)
         try:
             await replica_files.save_group(self._disk, self._folder, group)
         except OSError as error:
+            if not numbers <= self._kept_numbers:
+                raise
             _log.error("the state of the broker's group could not be written down", error=str(error))
+        else:
+            self._kept_numbers = numbers
 
     def _report_soon(self) -> None:
         if self._registrar is not None:
@@ -548,3 +559,7 @@ class BrokerApp:
     def _fail(self, error: Exception) -> None:
         if not self.failure.done():
             self.failure.set_result(error)
+
+
+def _numbers(group: BrokerGroup) -> frozenset[int]:
+    return frozenset(replica.number for replica in group.replicas)

@@ -168,13 +168,13 @@ class ReplicaStore:
                 self._scan(begin, saved, tried, alone=alone)
                 break
             except CorruptDataError as error:
-                positions = self.log.damaged - tried
-                tried |= positions
-                self.log.damaged.clear()
                 synced = saved.store.synced_position
-                mended = [position for position in positions if position < synced and await repair(position)]
                 by_queue = isinstance(error, QueueDamagedError)
-                tails = [] if by_queue else [position for position in positions if position >= synced]
+                positions = {each for each in self.log.damaged - tried if each < synced or not by_queue}
+                tried |= positions  # a tail that was not asked for now is, before it goes
+                self.log.damaged.clear()
+                mended = [position for position in positions if position < synced and await repair(position)]
+                tails = [position for position in positions if position >= synced]
                 for position in tails:
                     await self._mend_tail(position, repair, is_nowhere)
                 if not mended and not tails:

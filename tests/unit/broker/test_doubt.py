@@ -4,6 +4,9 @@ import asyncio
 
 import pytest
 
+from services.broker import replica_files
+from services.broker.timer.delay import TIMER_TOPIC
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.harness.memory_disk import MemoryDisk
 from tests.unit.broker.group_world import FOLDER, GroupWorld, Member, group_of, until
@@ -57,6 +60,46 @@ async def test_who_cuts_what_nobody_could_be_asked_for_is_in_doubt_until_it_has_
         await slave.kill("power")
         await slave.start()
         assert not doubtful(slave)
+
+
+async def test_a_tail_is_asked_for_though_a_queue_is_damaged_as_well() -> None:
+    """The timer reads the end of the log before all else, and notes what it cannot read."""
+    async with group_of(2, checkpoint_interval_ms=RARELY_MS) as world:
+        master, slave = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        await world.put(b"later", topic="later", due_ms=world.clock.wall_ms() + 3_600_000)
+        await world.in_sync(0, 1)
+        await until(lambda: slave.alive.files.confirmed_position == master.end)
+        following = slave.alive.following
+        assert following is not None
+        await following.save()
+        for number in range(10):
+            await world.put(b"%d" % number)
+        await world.in_sync(0, 1)
+        await until(lambda: slave.alive.files.confirmed_position == master.end)
+        assert following._timer is not None
+        await following._timer.save()
+        for member in (master, slave):
+            await member.kill()
+        rot(slave.disk)
+        for path in [path for path in slave.disk.files() if path.parent.parent.name == TIMER_TOPIC]:
+            slave.disk.flip_bit(path, 16)
+        await slave.start()
+        assert doubtful(slave) and slave.end > 0
+
+
+async def test_who_may_not_know_another_replica_at_its_next_start_tries_to_write_it_down_again() -> None:
+    async with group_of(2) as world:
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        slave = world.members[1]
+        three = BrokerGroup.FromString(world.group.SerializeToString())
+        three.version += 1
+        three.replicas.add(number=2, address="elsewhere")
+        slave.disk.fail_syncs(2, of=lambda path: path.name.startswith("group"))
+        slave.alive.hear(three)
+        await until(lambda: len(replica_files.load_group(slave.disk, FOLDER).replicas) == 3)
 
 
 async def test_who_has_lost_word_of_its_group_does_not_take_itself_for_alone() -> None:
