@@ -54,8 +54,12 @@ def settle(name: str, state: GroupState | None, sight: Sight) -> GroupState | No
     for number in sorted(known):
         after = after.with_replica(record_of(known[number]))
     if master_is_gone(after, sight):
-        best = elect(after, known)
-        if best is not None and not (best == after.master and _others_may_come(after, sight)):
+        # A master that begins anew may have lost what its device had said to be safe, and nothing tells it so: any other
+        # member goes first, however little it said last.
+        best = elect(after, {number: report for number, report in known.items() if number != after.master})
+        if best is None and not _others_may_come(after, sight):
+            best = elect(after, known)
+        if best is not None:
             after = after.elected(best)
     return None if after == state else after
 
@@ -176,11 +180,7 @@ def master_is_gone(state: GroupState, sight: Sight) -> bool:
 
 
 def _others_may_come(state: GroupState, sight: Sight) -> bool:
-    """Whether other members of the set have not come yet, since this controller began to lead, and are not given up.
-
-    A master that begins anew may have lost what its device had said to be safe, and nothing tells it so. Those who come
-    within the detection time are compared with it; after that it counts as what it says.
-    """
+    """Whether other members of the set have not come yet, since this controller began to lead, and are not given up."""
     others = (sight.get(number, _NOT_SEEN) for number in state.sync_state_set - {state.master})
     return any(seen.standing is Standing.UNSURE and seen.report is None for seen in others)
 
