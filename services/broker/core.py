@@ -29,7 +29,8 @@ from services.common import names
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
 from services.common.disk import Disk, File
-from services.common.errors import CorruptDataError
+from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 _REWRITES_AT_ONCE = 1000
 
@@ -297,8 +298,13 @@ class BrokerCore:
         here, and what had its name before is gone. Both are written down, so `settle` finds nothing to change later.
 
         Raises:
-            StatusError: the disk is full; it is to be tried again.
+            StatusError: HA_NOT_AVAILABLE before anything was heard of the cluster: then it can't be told which topic is
+                the later one, nor where such records go. Or the disk is full; it is to be tried again.
         """
+        if not self._view.ready:
+            raise StatusError(
+                Code.HA_NOT_AVAILABLE, "the controller has not told the broker yet which topics there are; try again"
+            )
         known = self._topic_ids.get(topic, 0)
         if topic_id > max(known, self._view.version):
             if known:

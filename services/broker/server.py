@@ -4,6 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import TypeVar
 
 from services.broker.again import AgainFinder, Stored
@@ -36,8 +37,11 @@ _OK = int(Code.OK)
 _CANNOT_TELL = (
     "an earlier try may have stored the messages, and for that damage it can't be told; none was stored by this one"
 )
+_NOT_TOGETHER = (
+    "another try has stored some of the messages, so they do not stand one behind the other; ask about each by itself"
+)
 _Found = Sequence[Stored | None] | CorruptDataError
-"""What of a run is there already, or why that can't be told."""
+"""What of a run is there already, or why that can't be told; nothing at all if its topic was forgotten meanwhile."""
 
 
 class BrokerServer:
@@ -159,8 +163,7 @@ class BrokerServer:
         """Append runs for topics that have their names; if a topic goes before that is durable, it is refused."""
         if self._again.kept_ids:
             runs = [replace(run, again=True) if self._again.is_late(run) else run for run in runs]
-        topic_ids = self._core.topic_ids
-        before = [topic_ids.get(run.topic) for run in runs]
+        before = self._ids_of(runs)
         for run in runs:
             if run.again or run.due_ms:
                 put = self._put_again if any(run.again for run in runs) else self._put_some_delayed
@@ -168,12 +171,22 @@ class BrokerServer:
         else:
             put = self._put_at_once
         results = await put(runs)
-        if before == [topic_ids.get(run.topic) for run in runs]:
+        if before == self._ids_of(runs):
             return results
         return [
-            result if topic_id in (None, topic_ids.get(run.topic)) else _of_another_topic(run.topic)
-            for run, topic_id, result in zip(runs, before, results, strict=True)
+            _of_another_topic(run.topic) if is_gone else result
+            for run, is_gone, result in zip(runs, self._are_gone(runs, before), results, strict=True)
         ]
+
+    def _ids_of(self, runs: Sequence[MessageRun]) -> list[int | None]:
+        """Of the topics that have the names of those of the runs now."""
+        topic_ids = self._core.topic_ids
+        return [topic_ids.get(run.topic) for run in runs]
+
+    def _are_gone(self, runs: Sequence[MessageRun], before: Sequence[int | None]) -> list[bool]:
+        """Of each run whether the topic was forgotten that had its name before."""
+        pairs = zip(before, self._ids_of(runs), strict=True)
+        return [topic_id is not None and topic_id != now for topic_id, now in pairs]
 
     async def _put_new(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append what was not stored before."""
@@ -194,6 +207,7 @@ class BrokerServer:
 
     async def _put_again(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append of runs that were tried before what is not there yet; those are refused of which it can't be told."""
+        before = self._ids_of(runs)
         found = self._find(runs)
         tried: set[int] = set()
         while any(isinstance(each, CorruptDataError) for each in found):
@@ -202,6 +216,8 @@ class BrokerServer:
             if not await self._mended(damaged):
                 break
             found = self._find(runs)  # all of it: other tries of them may have been stored meanwhile
+        # Behind the record that forgets its topic it would belong to the one that is made anew.
+        found = [() if gone else each for gone, each in zip(self._are_gone(runs, before), found, strict=True)]
         rests = [_without(run, stored) for run, stored in zip(runs, found, strict=True)]
         missing = [rest for rest in rests if rest.payloads]
         put = iter(await self._put_new(missing)) if missing else iter(())
@@ -211,6 +227,9 @@ class BrokerServer:
         for run, stored, rest in zip(runs, found, rests, strict=True):
             if isinstance(stored, CorruptDataError):
                 results.append(PutResult(int(Code.INTERNAL_ERROR), f"{stored}; {_CANNOT_TELL}"))
+                continue
+            if not stored:
+                results.append(_of_another_topic(run.topic))
                 continue
             result = next(put) if rest.payloads else PutResult(_OK)
             if len(rest.payloads) < len(run.payloads) and result.code == _OK:
@@ -239,8 +258,11 @@ class BrokerServer:
         """The answer for a run of which some was there already, given that for the rest."""
         handles = iter(result.recall_handles)
         first = next(each for each in stored if each is not None)
-        if stored[0] is not None:
-            result.queue_offset = first.queue_offset
+        appended = count(result.queue_offset)
+        offsets = [next(appended) if each is None else each.queue_offset for each in stored]
+        if not run.due_ms and offsets != list(range(offsets[0], offsets[0] + len(offsets))):
+            return PutResult(int(Code.SLAVE_PERSISTENCE_TIMEOUT), _NOT_TOGETHER)
+        result.queue_offset = offsets[0]
         result.store_time_ms = first.store_time_ms
         if run.due_ms:
             result.recall_handles = [
@@ -253,10 +275,11 @@ class BrokerServer:
         """Append runs of which some are delayed; each of those is stored or refused by itself."""
         delayed = [run for run in runs if run.due_ms]
         others = [run for run in runs if not run.due_ms]
+        refusals: list[StatusError] = []
         try:
             of_delayed = self._timer.put(delayed)
         except StatusError as error:
-            await self._flusher.settle_refusal(error)
+            refusals.append(error)
             of_delayed = [PutResult(int(error.code), error.message) for _ in delayed]
         of_others: list[PutResult] = []
         if others:
@@ -265,8 +288,10 @@ class BrokerServer:
                 of_others = [PutResult(_OK, "", offset, appended.store_time_ms) for offset in appended.queue_offsets]
                 self._statistics.put(others)
             except StatusError as error:
-                await self._flusher.settle_refusal(error)
+                refusals.append(error)
                 of_others = [PutResult(int(error.code), error.message) for _ in others]
+        for refusal in refusals:  # only now: while this waits, topics may be forgotten
+            await self._flusher.settle_refusal(refusal)
         await self._flusher.durable(self._core.store.log.end_position)
         next_delayed, next_other = iter(of_delayed), iter(of_others)
         return [next(next_delayed if run.due_ms else next_other) for run in runs]

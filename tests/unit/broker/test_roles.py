@@ -111,7 +111,12 @@ async def test_a_send_that_is_tried_again_is_stored_once() -> None:
         assert (await world.put(b"5", again=True)).queue_offset == 5
         assert (await world.put(b"4", b"5", b"6", again=True)).queue_offset == 4
         assert (await world.put(b"6")).queue_offset == 6, "the first try, which a network held back until now"
-        assert sorted(await world.pop()) == [b"%d" % number for number in range(7)]
+        assert (await world.put(b"6", b"7")).queue_offset == 6
+        in_doubt = [await world.put(*bodies) for bodies in ((b"5", b"8"), (b"9", b"6"), (b"6", b"5"))]
+        assert {result.code for result in in_doubt} == {Code.SLAVE_PERSISTENCE_TIMEOUT}, "one offset tells of none"
+        for number in range(10):
+            assert (await world.put(b"%d" % number, again=True)).queue_offset == number
+        assert sorted(await world.pop()) == [b"%d" % number for number in range(10)]
         due_ms = world.clock.wall_ms() + 60_000
         handle = (await world.put(b"later", topic="later", due_ms=due_ms)).recall_handles
         again = await world.put(b"later", topic="later", due_ms=due_ms, again=True)

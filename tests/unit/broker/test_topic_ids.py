@@ -3,16 +3,22 @@ hears of it first, the broker or the proxy that sends (S1, P4).
 """
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
+from services.broker.store.message_store import disk_full
 from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay
+from services.common.errors import StatusError
+from services.common.names import revive_topic
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Topic
-from services.common.put import MessageRun
+from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Topic, WatchRequest
+from services.common.put import MessageRun, PutResult
 from services.rpc import methods
+from services.rpc.service import Call, Service, Stream
 from tests.unit.broker.group_world import GroupWorld, group_of, until
+from tests.unit.broker.test_roles import damage
 from tests.unit.broker.test_stale_view import fail_over, hear
 from tests.unit.broker.world import wire_message
 
@@ -101,6 +107,89 @@ async def test_what_is_forgotten_before_it_is_durable_is_refused(is_delayed: boo
         await hear(master, GONE, ANEW)
         puts.append(asyncio.create_task(w.put(b"1", topic_id=3, due_ms=due_ms)))
         assert [(await put).code for put in puts] == [Code.TOPIC_NOT_FOUND, Code.OK]
+
+
+async def test_what_is_refused_for_a_topic_that_goes_meanwhile_is_not_stored_behind_its_end() -> None:
+    """Delayed messages are refused, and what came with them is appended before that is on the device."""
+    async with group_of(1) as w:
+        master = await w.lead(0)
+        await w.put(b"old", topic_id=1)
+        app, waits, goes_on = master.alive, asyncio.Event(), asyncio.Event()
+        settle_refusal = app.flusher.settle_refusal
+
+        def refuse(runs: Sequence[MessageRun]) -> list[PutResult]:
+            raise disk_full()
+
+        async def settle_slowly(error: StatusError) -> None:
+            waits.set()
+            await goes_on.wait()
+            await settle_refusal(error)
+
+        app.server._timer.put = refuse  # type: ignore[method-assign]
+        app.flusher.settle_refusal = settle_slowly  # type: ignore[method-assign]
+        runs = [
+            MessageRun("t", 0, *([each] for each in wire_message("t", b"plain")), [""], topic_id=1),
+            MessageRun("t", 0, *([each] for each in wire_message("t", b"late")), [""], [HOUR_MS], topic_id=1),
+        ]
+        put = asyncio.create_task(w.channel.call(methods.PUT, runs))
+        await waits.wait()
+        await hear(master, GONE, ANEW)
+        goes_on.set()
+        assert [result.code for result in await put] == [Code.TOPIC_NOT_FOUND] * 2
+        assert sorted(await w.pop()) == []
+
+
+async def test_what_waits_for_damage_to_be_mended_is_not_stored_for_a_topic_that_goes_meanwhile() -> None:
+    async with group_of(2) as w:
+        master = await w.lead(0)
+        await w.in_sync(0, 1)
+        await w.put(b"body-1", topic_id=1)
+        damage(master, b"body-1")
+        server, waits, goes_on = master.alive.server, asyncio.Event(), asyncio.Event()
+        repair = server._repair
+
+        async def repair_slowly(position: int) -> bool:
+            waits.set()
+            await goes_on.wait()
+            return await repair(position)
+
+        server._repair = repair_slowly
+        put = asyncio.create_task(w.put(b"body-2", topic_id=1, again=True))
+        await waits.wait()
+        await hear(master, GONE, ANEW)
+        goes_on.set()
+        assert (await put).code == Code.TOPIC_NOT_FOUND
+        assert sorted(await w.pop()) == []
+
+
+async def test_a_topic_is_not_heard_of_by_a_put_before_anything_was_heard_of_the_cluster() -> None:
+    """Its name is not known either, and with it where records of topics go."""
+    async with group_of(1) as w:
+        tells = asyncio.Event()
+
+        async def watch(call: Call, stream: Stream[WatchRequest, ClusterUpdate]) -> None:
+            await stream.receive()
+            await tells.wait()
+            await stream.send([w.snapshot])
+            await asyncio.Event().wait()
+
+        master = w.members[0]
+        await master.stop()
+        w.service = Service()
+        w.service.stream(methods.WATCH, watch)
+        await master.start()
+        w.elect(0)
+        await until(lambda: master.alive.leading is not None)
+        await master.alive.until_leads()
+        end = master.end
+        with pytest.raises(StatusError) as refused:
+            await w.put(b"1", topic_id=1)
+        assert (refused.value.code, master.end) == (Code.HA_NOT_AVAILABLE, end)
+        tells.set()
+        await until(lambda: master.alive.view.ready)
+        assert (await w.put(b"1", topic_id=1)).code == Code.OK
+        await w.pop()
+        assert {name for name, _ in master.alive.core.store.queues} == {"t", revive_topic("test")}
 
 
 async def test_a_try_that_was_stored_before_the_topic_was_made_anew_does_not_count() -> None:
