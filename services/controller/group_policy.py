@@ -54,8 +54,8 @@ def settle(name: str, state: GroupState | None, sight: Sight) -> GroupState | No
     for number in sorted(known):
         after = after.with_replica(record_of(known[number]))
     if master_is_gone(after, sight):
-        # A master that begins anew may have lost what its device had said to be safe, and nothing tells it so: any other
-        # member goes first, however little it said last.
+        # A master that begins anew may have lost what its device had said to be safe, and nothing tells it so: any
+        # other member goes first, however little it said last.
         best = elect(after, {number: report for number, report in known.items() if number != after.master})
         if best is None and not _others_may_come(after, sight):
             best = elect(after, known)

@@ -77,11 +77,14 @@ class StateKeeper:
         self._task = asyncio.create_task(self._run(), name="controller-state")
 
     async def stop(self) -> None:
-        """Carry out what waits, then refuse all further changes until it is started again."""
+        """Carry out what waits, then refuse all further changes until it is started again.
+
+        Who is cancelled meanwhile may ask again: what waits is carried out all the same.
+        """
         self._stopping = True
         self._arrived.set()
         if self._task is not None:
-            await self._task
+            await asyncio.wait((self._task,))
             self._task = None
 
     async def change(self, decision: Decision) -> ClusterUpdate | None:

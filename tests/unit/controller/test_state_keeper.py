@@ -270,3 +270,19 @@ async def test_what_is_published_is_the_state_whatever_fails(batches: list[tuple
         durable = bench.saved[-1] if bench.saved else fresh_state()
         assert (durable.topics, durable.groups) == (bench.keeper.state.topics, bench.keeper.state.groups)
     await bench.keeper.stop()
+
+
+async def test_who_gives_up_waiting_for_its_end_may_ask_again(bench: Bench) -> None:
+    """A lead ends as the process does: the first end is cancelled, the second one must not meet that."""
+    bench.gate.clear()
+    change = asyncio.ensure_future(bench.keeper.change(topic("t")))
+    await asyncio.sleep(0)
+    stopping = asyncio.ensure_future(bench.keeper.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    bench.gate.set()
+    await bench.keeper.stop()
+    assert (await change) is not None
+    assert [list(state.topics) for state in bench.saved] == [["t"]]
