@@ -119,10 +119,6 @@ class Holding:
             timer.cancel()
             self.gates.stop_waiting(key, may_try)
 
-    async def pause(self, seconds: float) -> None:
-        """Wait for what no gate tells of."""
-        await asyncio.sleep(seconds)
-
     def close(self) -> None:
         """Let nobody try any more."""
         if self._timer is not None:

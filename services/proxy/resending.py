@@ -6,6 +6,7 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import Topic
 from services.proxy.brokers import Brokers
+from services.proxy.catalog import Catalog
 from services.proxy.holding import Holding
 from services.proxy.lane import NotSentError
 from services.proxy.lanes import Lanes
@@ -17,7 +18,9 @@ from services.proxy.tries import Fault, Place, SendTries, Step, fault_of, give_u
 from services.rpc.status import RpcError
 
 _ANSWER_RESERVE_S = 0.3
-_LOOK_EVERY_S = 0.05
+_LOOK_FIRST_S = 0.2
+_LOOK_S_MAX = 1.0
+"""For so long word of another topic is waited for before the broker is asked again, which may have been wrong."""
 _MESSAGE_OVERHEAD_BYTES = 64
 
 Stored = Sequence[int] | Sequence[str]
@@ -41,9 +44,22 @@ class Send:
         place: where the last one was; None if there was nowhere to go.
         failure: how that ended; None if nothing was sent.
         fault: what it means.
+        look_s: for how long word of another topic is waited for if the topic was deleted.
     """
 
-    __slots__ = ("deadline", "due_ms", "failure", "fault", "look_up", "messages", "pick", "place", "topic", "tries")
+    __slots__ = (
+        "deadline",
+        "due_ms",
+        "failure",
+        "fault",
+        "look_s",
+        "look_up",
+        "messages",
+        "pick",
+        "place",
+        "topic",
+        "tries",
+    )
 
     def __init__(
         self,
@@ -65,6 +81,7 @@ class Send:
         self.place: Place | None = None
         self.failure: StatusError | RpcError | None = None
         self.fault = Fault.NO_MASTER
+        self.look_s = _LOOK_FIRST_S
 
     @property
     def size(self) -> int:
@@ -104,13 +121,17 @@ class Resending:
     """Goes on with sends that did not go well.
 
     Args:
+        catalog: tells when topics change.
         brokers: the broker groups there are.
         lanes: the ways to them, and how they do.
         holding: where sends wait.
         metrics: what is counted.
     """
 
-    def __init__(self, brokers: Brokers, lanes: Lanes, holding: Holding, metrics: SendMetrics) -> None:
+    def __init__(
+        self, catalog: Catalog, brokers: Brokers, lanes: Lanes, holding: Holding, metrics: SendMetrics
+    ) -> None:
+        self._catalog = catalog
         self._brokers = brokers
         self._lanes = lanes
         self._holding = holding
@@ -160,14 +181,20 @@ class Resending:
             raise send.told()
 
     async def _look(self, send: Send, began: float) -> None:
-        """Wait a moment for the word of another topic of the name, unless it has come already."""
+        """Wait for the word of another topic of the name, unless it has come already; after a while the same broker is
+        asked again, ever more rarely: it could not answer otherwise before one of the two has heard something.
+        """
+        clock, give_up = self._holding.clock, self._give_up(send, began)
+        until = clock.monotonic() + send.look_s
+        send.look_s = min(2 * send.look_s, _LOOK_S_MAX)
         try:
-            if send.has_another_topic():
-                return
-            if self._holding.clock.monotonic() + _LOOK_EVERY_S > self._give_up(send, began):
-                raise send.told()
-            await self._holding.pause(_LOOK_EVERY_S)
-            send.has_another_topic()
+            while not send.has_another_topic():
+                now = clock.monotonic()
+                if now >= give_up:
+                    raise send.told()
+                if now >= until:
+                    return
+                await self._catalog.change(min(until, give_up) - now)
         except StatusError as refusal:
             send.failure = refusal
             raise send.told() from refusal

@@ -90,6 +90,26 @@ def test_a_send_for_a_topic_that_was_deleted_is_told_so_when_the_proxy_has_heard
     run(scenario())
 
 
+def test_what_waits_for_word_of_another_topic_does_not_ask_the_broker_all_the_time() -> None:
+    async def scenario() -> None:
+        async with cluster("a") as w:
+            w.broker.deleted.add(w.controller.topics["orders"].id)
+            assert (await w.send(message())).status.code == Code.TOPIC_NOT_FOUND
+            assert 3 < len(w.broker.asked("Put")) < 15
+            w.broker.calls.clear()
+            send = asyncio.create_task(w.send(message()))
+            await asyncio.sleep(2)
+            puts = len(w.broker.asked("Put"))
+            for number in range(20):
+                w.controller.add_topic(f"another-{number}")
+                await asyncio.sleep(0.01)
+            assert len(w.broker.asked("Put")) == puts
+            w.broker.deleted.clear()
+            assert (await send).status.code == Code.OK
+
+    run(scenario())
+
+
 def test_a_send_is_refused_by_a_topic_made_anew_that_does_not_take_it() -> None:
     async def scenario() -> None:
         async with cluster("a") as w:
