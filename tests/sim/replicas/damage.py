@@ -79,6 +79,7 @@ class Atlas:
         self.is_quiet = False
         """Whether nothing else may strike, because one replica is a copy less."""
         world.on_failure = self.excused
+        world.watch.before_deletion = self._before_deletion
         world.watch.on_members = self._members_changed
         world.watch.rotten = lambda number: any(each.number == number for each in self.rotten)
 
@@ -189,6 +190,12 @@ class Atlas:
             if int(damage.path.stem) + damage.at + len(damage.after) > self._known_synced(damage.number):
                 self._put_back(damage)
                 self.rotten.remove(damage)
+
+    def _before_deletion(self, number: int) -> None:
+        """Put back what nobody will read any more, so that it is known what a replica had that may be alone."""
+        for damage in [each for each in self.rotten if each.number == number]:
+            self._put_back(damage)
+            self.rotten.remove(damage)
 
     def _known_synced(self, number: int) -> int:
         """Up to here a replica knows after a restart that its log was on the device."""

@@ -39,6 +39,8 @@ class Watch:
         """Whether a replica's disk holds a flipped bit."""
         self.on_members: Callable[[set[int]], None] = lambda members: None
         """Who hears of each sync-state set that is stored."""
+        self.before_deletion: Callable[[int], None] = lambda number: None
+        """Who hears that a replica is about to delete old segments."""
         self._loop = loop
         self._trace = trace
         self._options = options
@@ -60,7 +62,7 @@ class Watch:
             self._watch_appends(name, app, place)
             self._watch_what_comes(name, app)
             self._watch_checkpoints(name, app)
-            self._watch_deletions(name, app)
+            self._watch_deletions(name, number, app)
 
         return watch
 
@@ -95,11 +97,13 @@ class Watch:
 
         file.store = stored  # type: ignore[method-assign]
 
-    def _watch_deletions(self, name: str, app: BrokerApp) -> None:
+    def _watch_deletions(self, name: str, number: int, app: BrokerApp) -> None:
         log = app.files.log
         remove_before = log.remove_before
 
         def removed(position: int) -> int:
+            if position > log.start_position:
+                self.before_deletion(number)
             self.look()  # what goes was confirmed, and is to be known
             count = remove_before(position)
             if count:
