@@ -306,7 +306,7 @@ class BrokerCore:
                 Code.HA_NOT_AVAILABLE, "the controller has not told the broker yet which topics there are; try again"
             )
         known = self._topic_ids.get(topic, 0)
-        if topic_id > max(known, self._view.version):
+        if topic_id > max(known, self._view.named):
             if known:
                 self.forget_topic(topic)
             self._note_names({topic: topic_id}, {})

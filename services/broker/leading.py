@@ -392,18 +392,18 @@ class Leading:
     async def _catch_up_with_log(self) -> None:
         """Hear of the cluster what the master before had heard: it may have put messages into topics that are new."""
         known, view = self.core.known_version, self._follower.view
-        if view.version >= known:
+        if view.named >= known:
             return
         self._follower.renew()
         with suppress(TimeoutError):
             async with asyncio.timeout(_VIEW_S):
-                while view.version < known:
+                while view.named < known:
                     self._cluster_changed.clear()
                     await self._cluster_changed.wait()
-        if view.version < known:
+        if view.named < known:
             _log.warning(
                 "the controller tells of an older state of the cluster than the broker's log, what is younger is kept",
-                version=view.version,
+                version=view.named,
                 log=known,
             )
 

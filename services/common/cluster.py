@@ -17,6 +17,8 @@ class ClusterView:
     def __init__(self) -> None:
         self.ready = False
         self.version = 0
+        self.named = 0
+        """Up to here topics and groups are heard of: those that are made later have larger ids."""
         self.name = ""
         self._receipt_key = b""
         self.topics: dict[str, Topic] = {}
@@ -65,6 +67,7 @@ class ClusterView:
         for name in update.departed_brokers:
             self.brokers.pop(name, None)
         self.version = update.version
+        self.named = update.named if update.HasField("named") else update.version
         self.ready = True
         for listener in self._listeners:
             listener(update)

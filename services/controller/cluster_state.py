@@ -40,6 +40,8 @@ class ClusterState:
         topics: by name; as durable as the store.
         groups: by name; as durable as the store.
         brokers: the routes to the masters of broker groups, by name; not stored with the cluster.
+        named: version of the last change of topics or groups, never beyond what is stored; one that is read back may
+            have it later, if only routes changed since.
     """
 
     name: str
@@ -48,6 +50,7 @@ class ClusterState:
     topics: Mapping[str, Topic] = field(default_factory=dict)
     groups: Mapping[str, Group] = field(default_factory=dict)
     brokers: Mapping[str, BrokerInfo] = field(default_factory=dict)
+    named: int = field(default=0, compare=False)
 
     def snapshot(self) -> ClusterUpdate:
         """The whole state, as a watcher gets it first."""
@@ -58,6 +61,7 @@ class ClusterState:
             topics=self.topics.values(),
             groups=self.groups.values(),
             brokers=self.brokers.values(),
+            named=self.named,
         )
 
     def after(self, update: ClusterUpdate) -> "ClusterState":
@@ -73,7 +77,7 @@ class ClusterState:
             del groups[name]
         for name in update.departed_brokers:
             del brokers[name]
-        return replace(self, version=update.version, topics=topics, groups=groups, brokers=brokers)
+        return replace(self, version=update.version, topics=topics, groups=groups, brokers=brokers, named=update.named)
 
     def create_topic(
         self, options: ControllerOptions, name: str, topic_type: TopicType.ValueType, queues: int | None = None
@@ -105,7 +109,8 @@ class ClusterState:
                 f"the cluster holds {len(self.topics)} topics, as many as controller.topics_max allows; delete some",
             )
         version = self.version + 1
-        return ClusterUpdate(version=version, topics=[Topic(name=name, type=topic_type, queues=queues, id=version)])
+        topic = Topic(name=name, type=topic_type, queues=queues, id=version)
+        return ClusterUpdate(version=version, topics=[topic], named=version)
 
     def delete_topic(self, name: str) -> ClusterUpdate:
         """Take a topic away.
@@ -114,7 +119,8 @@ class ClusterState:
             StatusError: TOPIC_NOT_FOUND.
         """
         self.topic(name)
-        return ClusterUpdate(version=self.version + 1, deleted_topics=[name])
+        version = self.version + 1
+        return ClusterUpdate(version=version, deleted_topics=[name], named=version)
 
     def create_group(
         self,
@@ -156,7 +162,7 @@ class ClusterState:
             )
         version = self.version + 1
         group = Group(name=name, max_attempts=attempts, fifo=fifo, backoff_ms=backoff, id=version)
-        return ClusterUpdate(version=version, groups=[group])
+        return ClusterUpdate(version=version, groups=[group], named=version)
 
     def delete_group(self, name: str) -> ClusterUpdate:
         """Take a consumer group away.
@@ -165,17 +171,18 @@ class ClusterState:
             StatusError: CONSUMER_GROUP_NOT_FOUND.
         """
         self.group(name)
-        return ClusterUpdate(version=self.version + 1, deleted_groups=[name])
+        version = self.version + 1
+        return ClusterUpdate(version=version, deleted_groups=[name], named=version)
 
     def register_broker(self, broker: BrokerInfo) -> ClusterUpdate:
         """Take a broker group into every route, or give it another master."""
-        return ClusterUpdate(version=self.version + 1, brokers=[broker])
+        return ClusterUpdate(version=self.version + 1, brokers=[broker], named=self.named)
 
     def dismiss_broker(self, name: str) -> ClusterUpdate | None:
         """Take a broker out of every route; None if it is in none."""
         if name not in self.brokers:
             return None
-        return ClusterUpdate(version=self.version + 1, departed_brokers=[name])
+        return ClusterUpdate(version=self.version + 1, departed_brokers=[name], named=self.named)
 
     def topic(self, name: str) -> Topic:
         """The topic of that name.

@@ -84,6 +84,7 @@ def cluster_of(document: Document, source: str) -> ClusterState:
             version=document["version"],
             topics={topic.name: topic for topic in topics},
             groups={group.name: group for group in groups},
+            named=document["version"],
         )
     except _NOT_SO as error:
         raise _damaged(source, error) from error

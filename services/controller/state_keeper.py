@@ -214,7 +214,12 @@ class StateKeeper:
         ours = self.state
         same = (stored.topics, stored.groups, stored.receipt_key) == (ours.topics, ours.groups, ours.receipt_key)
         if not same or stored.version > ours.version:
-            self.state = replace(stored, version=max(stored.version, ours.version), brokers=ours.brokers)
+            self.state = replace(
+                stored,
+                version=max(stored.version, ours.version),
+                brokers=ours.brokers,
+                named=max(stored.named, ours.named),
+            )
             self._publish(self.state.snapshot())
 
     def _decide(self, batch: Sequence[_Waiting]) -> tuple[ClusterState, _Done]:

@@ -78,6 +78,17 @@ class Catalog:
         self._check_ready()
         raise StatusError(Code.TOPIC_NOT_FOUND, f"the topic {name} does not exist; create it first")
 
+    def topic_now(self, topic: Topic) -> Topic:
+        """The topic that has the name of another one now; that itself if it is younger than all that was heard of.
+
+        Raises:
+            StatusError: as `topic` does.
+        """
+        now = self.find_topic(topic.name)
+        if now is None and topic.id > self._view.named:
+            return topic
+        return now or self.topic(topic.name)
+
     def topic_to_be(self, name: str) -> Topic:
         """A topic that is there, or as `ensure_topic` would make it; nothing is made yet.
 

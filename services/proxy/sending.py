@@ -231,7 +231,7 @@ class Sending:
 
     def _look_up(self, topic: Topic, messages: list[ClientMessage]) -> Topic:
         """The topic that has the name of another one now, if it takes these messages, which are for that one."""
-        now = self._catalog.topic(topic.name)
+        now = self._catalog.topic_now(topic)
         if now.type != topic.type:
             for message in messages:
                 check_message(message, now, self._options.message)

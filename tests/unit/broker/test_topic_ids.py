@@ -13,7 +13,7 @@ from services.common.errors import StatusError
 from services.common.names import revive_topic
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Topic, WatchRequest
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, Topic, WatchRequest
 from services.common.put import MessageRun, PutResult
 from services.rpc import methods
 from services.rpc.service import Call, Service, Stream
@@ -208,6 +208,14 @@ async def test_a_try_that_was_stored_before_the_topic_was_made_anew_does_not_cou
         assert queue is not None
         assert (live, queue.max_offset - queue.min_offset) == ([1, 3], 1)
         assert sorted(await w.pop()) == [b"1"]
+
+
+async def test_a_topic_is_new_to_who_has_heard_of_later_routes() -> None:
+    """Routes are not stored: a controller that begins anew may give an id that is less than the version told before."""
+    async with group_of(1) as w:
+        master = await w.lead(0)
+        await hear(master, ClusterUpdate(version=7, brokers=[BrokerInfo(name="another")], named=1))
+        assert (await w.put(b"1", topic="new", topic_id=2)).code == Code.OK
 
 
 async def test_a_topic_goes_by_the_id_that_all_say_though_the_log_knows_a_larger_one() -> None:

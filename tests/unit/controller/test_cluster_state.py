@@ -9,6 +9,7 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.controller.cluster_state import ClusterState
+from services.controller.documents import cluster_document, cluster_of
 from services.controller.options import ControllerOptions
 from tests.unit.controller.changes import CHANGES, OPTIONS, Change, contents, fresh_state, try_change
 
@@ -144,6 +145,27 @@ def test_a_view_that_applies_updates_equals_the_state(changes: list[Change], joi
                 view.apply(update)
                 view.apply(update)  # one that comes twice changes nothing
             assert (view.version, contents(view)) == (state.version, contents(state))
+
+
+@given(lives=st.lists(st.lists(CHANGES, max_size=10), max_size=5))
+def test_ids_are_larger_than_what_was_heard_of_topics_and_groups_before(lives: list[list[Change]]) -> None:
+    """Also those that another controller gives, which knows of routes only those that were stored with a topic."""
+    state, document = fresh_state(), cluster_document(fresh_state())
+    view = ClusterView()
+    for changes in lives:
+        view.apply(state.snapshot())
+        for change in changes:
+            state, update = try_change(state, change)
+            if update is None:
+                continue
+            ids = [topic.id for topic in update.topics] + [group.id for group in update.groups]
+            assert all(each > view.named for each in ids)
+            view.apply(update)
+            assert all(each <= view.named for each in ids)
+            if ids or update.deleted_topics or update.deleted_groups:
+                document = cluster_document(state)
+            assert view.named == state.named <= document["version"]
+        state = cluster_of(document, "the store")
 
 
 @given(changes=st.lists(CHANGES, max_size=40))

@@ -110,6 +110,20 @@ def test_what_waits_for_word_of_another_topic_does_not_ask_the_broker_all_the_ti
     run(scenario())
 
 
+def test_a_send_to_a_topic_that_only_its_maker_has_told_of_waits_for_the_broker_to_hear_of_it() -> None:
+    async def scenario() -> None:
+        async with cluster("a", auto_create_topics=True) as w:
+            w.controller._watchers.clear()
+            w.broker.deleted.add(w.controller.version + 1)
+            send = asyncio.create_task(w.send(message("new")))
+            await asyncio.sleep(0.3)
+            assert not send.done()
+            w.broker.deleted.clear()
+            assert (await send).status.code == Code.OK
+
+    run(scenario())
+
+
 def test_a_send_is_refused_by_a_topic_made_anew_that_does_not_take_it() -> None:
     async def scenario() -> None:
         async with cluster("a") as w:

@@ -450,8 +450,14 @@ class ClusterUpdate(_message.Message):
     DELETED_GROUPS_FIELD_NUMBER: _builtins.int
     BROKERS_FIELD_NUMBER: _builtins.int
     DEPARTED_BROKERS_FIELD_NUMBER: _builtins.int
+    NAMED_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     snapshot: _builtins.bool
+    named: _builtins.int
+    """Version of the last change of topics or groups, to compare their ids with: all up to here are told of with this, and
+    later ones are larger, as it is never beyond what is stored. `version` may be, and goes back to that with another
+    controller. Older controllers do not say it.
+    """
     @_builtins.property
     def cluster(self) -> Global___Cluster:
         """Only in a snapshot."""
@@ -480,12 +486,15 @@ class ClusterUpdate(_message.Message):
         deleted_groups: _abc.Iterable[_builtins.str] | None = ...,
         brokers: _abc.Iterable[Global___BrokerInfo] | None = ...,
         departed_brokers: _abc.Iterable[_builtins.str] | None = ...,
+        named: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_named", b"_named", "cluster", b"cluster", "named", b"named"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "cluster", b"cluster", "deleted_groups", b"deleted_groups", "deleted_topics", b"deleted_topics", "departed_brokers", b"departed_brokers", "groups", b"groups", "snapshot", b"snapshot", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_named", b"_named", "brokers", b"brokers", "cluster", b"cluster", "deleted_groups", b"deleted_groups", "deleted_topics", b"deleted_topics", "departed_brokers", b"departed_brokers", "groups", b"groups", "named", b"named", "snapshot", b"snapshot", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__named: _TypeAlias = _typing.Literal["named"]  # noqa: Y015
+    _WhichOneofArgType__named: _TypeAlias = _typing.Literal["_named", b"_named"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__named) -> _WhichOneofReturnType__named | None: ...
 
 Global___ClusterUpdate: _TypeAlias = ClusterUpdate  # noqa: Y015
 
