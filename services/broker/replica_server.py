@@ -77,8 +77,8 @@ class ReplicaServer:
     async def hand_over(self, call: Call, request: pb.HandOverRequest) -> pb.HandOverResponse:
         """Take nothing more, and answer when another replica has all; go on if no new epoch comes soon.
 
-        Whoever asks for the same meanwhile waits for the same, or is answered at once, and has as long as the first to
-        make the new epoch.
+        Whoever asks for the same meanwhile waits for the same, or is answered at once, and has what is left of the
+        first one's time to make the new epoch.
 
         Raises:
             StatusError: PRECONDITION_FAILED: this replica does not lead that epoch, or passes its role on to another
@@ -118,9 +118,8 @@ class ReplicaServer:
         except BaseException:
             self._go_on(leading, passing)
             raise
-        if passing.timer is not None:
-            passing.timer.cancel()
-        passing.timer = asyncio.get_running_loop().call_later(_NEW_EPOCH_S, self._go_on, leading, passing)
+        if passing.timer is None:  # else whoever asks again and again would keep the master paused
+            passing.timer = asyncio.get_running_loop().call_later(_NEW_EPOCH_S, self._go_on, leading, passing)
         return pb.HandOverResponse(end_position=end)
 
     def stop_waiting(self) -> None:
