@@ -27,12 +27,14 @@ class Checkpoint:
         pop: of the pop state, at the same position of the log.
         topic_ids: which topics the broker knew, to tell one that was deleted and made again meanwhile.
         group_ids: likewise of groups.
+        heard: up to this version the controller's changes of topics and groups were dealt with.
     """
 
     store: StoreCheckpoint = field(default_factory=StoreCheckpoint)
     pop: PopSnapshot = field(default_factory=PopSnapshot)
     topic_ids: dict[str, int] = field(default_factory=dict)
     group_ids: dict[str, int] = field(default_factory=dict)
+    heard: int = 0
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -45,12 +47,12 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "epoch": store.epoch,
             "queues": store.queues or {},
             "remade": store.remade,
-            "start_position": store.start_position,
             "offsets": pop.offsets,
             "revive_offsets": pop.revive_offsets,
             "next_number": pop.next_number,
             "topic_ids": checkpoint.topic_ids,
             "group_ids": checkpoint.group_ids,
+            "heard": checkpoint.heard,
         },
         separators=(",", ":"),
     ).encode()
@@ -80,7 +82,6 @@ def decode(data: bytes) -> Checkpoint:
             epoch=fields["epoch"],
             queues={topic: _by_queue(queues) for topic, queues in fields["queues"].items()},
             remade=fields.get("remade", False),
-            start_position=fields.get("start_position"),
         ),
         pop=PopSnapshot(
             offsets={
@@ -92,6 +93,7 @@ def decode(data: bytes) -> Checkpoint:
         ),
         topic_ids=fields["topic_ids"],
         group_ids=fields["group_ids"],
+        heard=fields.get("heard", 0),
     )
 
 

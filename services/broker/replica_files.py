@@ -39,7 +39,9 @@ async def identity(disk: Disk, folder: Path, random_source: random.Random) -> by
 
 
 def load_group(disk: Disk, folder: Path) -> BrokerGroup:
-    """The state of the group that was heard last; empty if none was, or the file is damaged: it can be heard again."""
+    """The state of the group that was heard last; empty if none was, or the file is damaged. It can be heard again, but
+    until then a start must not take this replica for the only one of its group.
+    """
     data = _contents(disk, folder / _GROUP_NAME)
     if data is None or len(data) < _PREFIX.size:
         return BrokerGroup()

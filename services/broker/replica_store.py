@@ -18,7 +18,9 @@ from services.broker.checkpoint import Checkpoint
 from services.broker.core import BrokerCore, QueueDamagedError
 from services.broker.replica.epochs import EpochFile, EpochHistory
 from services.broker.replica.raw_records import checked_records, whole_bytes
+from services.broker.store import log_start
 from services.broker.store.commit_log import CommitLog
+from services.broker.store.log_start import LogStart
 from services.broker.store.message_store import StoreCheckpoint, disk_refusal
 from services.broker.store.record import HEADER_BYTES, StoredRecord, length_at
 from services.common.clock import Clock
@@ -64,6 +66,7 @@ class ReplicaStore:
         self._saving = asyncio.Lock()
         self._syncing = asyncio.Lock()
         self._epoch_file = EpochFile(disk, folder / _EPOCHS_NAME)
+        self._log_start = LogStart(disk, folder / log_start.NAME)
         self._epochs_unsaved = False
         self._appended: deque[StoredRecord] = deque()
         self._appended_bytes = 0
@@ -143,7 +146,7 @@ class ReplicaStore:
         if self._disk.exists(self._folder / _INSTALLING_NAME):
             await self._wipe()
         saved = self._load()
-        self._check_start(saved)
+        self._check_start()
         if self.core.store.must_remake_queues(saved.store):
             # Said first: the process may end before the new files are on the device, and the next one must know.
             saved = replace(saved, store=replace(saved.store, remade=True))
@@ -194,9 +197,10 @@ class ReplicaStore:
         if not self._disk.exists(self._folder / _CHECKPOINT_NAME):
             # Before the first record: where there is no checkpoint, all that is there counts as synced.
             await self._write(self._saved)
+        await self._log_start.prepare(self.start_position)
 
-    def _check_start(self, saved: Checkpoint) -> None:
-        known = saved.store.start_position
+    def _check_start(self) -> None:
+        known = self._log_start.position
         if known is not None and known < self.start_position:
             raise CorruptDataError(
                 f"the commit log begins at {self.start_position}, though nothing from {known} on was to be deleted: "
@@ -220,7 +224,7 @@ class ReplicaStore:
     async def _begin_doubt(self, position: int) -> None:
         _log.error(
             "the end of the log is cut off, though not every other replica could be asked for it: until this one has "
-            "caught up with a master, it leads only if all of the sync-state set are there",
+            "caught up with a master, it leads only if all of the sync-state set are there and none of them is certain",
             at=position,
             dropped=self.log.end_position - position,
         )
@@ -452,8 +456,7 @@ class ReplicaStore:
     async def install(self, checkpoint: bytes, position: int, epochs: EpochHistory) -> None:
         """Drop all, and begin with a master's checkpoint and an empty log at `position` (see `ReplicaLog`)."""
         decoded = checkpoint_file.decode(checkpoint)
-        store = replace(decoded.store, remade=True, synced_position=position, start_position=position)
-        decoded = replace(decoded, store=store)
+        decoded = replace(decoded, store=replace(decoded.store, remade=True, synced_position=position))
         async with self._saving:
             await self._drop(position)
             await self._write(decoded)
@@ -484,15 +487,17 @@ class ReplicaStore:
         self.epochs = EpochHistory()
         self._epochs_unsaved = True
         await self.sync()
+        await self._log_start.set(position)
 
     async def delete_before(self, position: int) -> None:
-        """Delete old segments as the master has, one at a time (see `ReplicaLog`)."""
+        """Delete the oldest segment as the master has (see `ReplicaLog`)."""
 
         def bound() -> int:
             needed = self.core.timer.needed_from()
             return position if needed is None else min(position, needed)
 
-        await self._delete_before(bound)
+        if await self._delete_before(bound):
+            await self.sync()  # the next one may go
 
     async def delete_expired(self) -> int:
         """Delete the oldest segment if it is past its time; 1 if it went. To be called again after a sync.
@@ -504,17 +509,18 @@ class ReplicaStore:
         return await self._delete_before(lambda: self.core.expired_before())
 
     async def _delete_before(self, bound: Callable[[], int]) -> int:
-        async with self._saving:
-            # A restart begins with what was saved: what it needs of the log stays, though nothing needs it any more.
-            start = self.log.removable_before(min(bound(), self._needed_from))
-            if start == self.start_position:
-                return 0
-            saved = self._saved
-            if saved.store.start_position is None or saved.store.start_position < start:
-                # Said first: where the log begins later than that, segments are lost.
-                await self._write(replace(saved, store=replace(saved.store, start_position=start)))
-                start = min(start, bound())  # more may be needed since
-            return self.core.store.delete_before(start)
+        """Delete the oldest segment if `bound` lets it go, and no checkpoint needs it that the device may have. What is
+        cut or made anew meanwhile does not change that.
+        """
+
+        def start() -> int:
+            return self.log.removable_before(min(bound(), self._needed_from))
+
+        position = start()
+        if position == self.start_position:
+            return 0
+        await self._log_start.move_to(position)
+        return self.core.store.delete_before(min(position, start()))  # more may be needed since
 
     async def mend(self, position: int, data: bytes) -> None:
         """Write records in place of damaged bytes (see `ReplicaLog`)."""
@@ -556,6 +562,7 @@ class ReplicaStore:
             checkpoint, files = core.checkpoint()
             needed = core.needed_from()
             needed = checkpoint.store.position if needed is None else min(needed, checkpoint.store.position)
+            self._needed_from = min(self._needed_from, needed)  # until this is saved the device may have either
             await to_its_end(self._sync_queues(files))  # the next checkpoint counts on it
             try:
                 await settle()
@@ -566,7 +573,6 @@ class ReplicaStore:
             store = core.synced(checkpoint).store
             # By this a file of epochs is known that is older than what the checkpoint covers.
             epoch = max(1, self.epochs.last_epoch(store.position))
-            self._needed_from = min(self._needed_from, needed)  # the device may have either, if that fails
             await self._write(replace(checkpoint, store=replace(store, epoch=epoch)))
             self._needed_from = needed
 

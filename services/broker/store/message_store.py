@@ -58,8 +58,6 @@ class StoreCheckpoint:
         queues: lowest and next offset of each queue.
         remade: the queues' files are being made again, so they are to be made again after a crash, too: what is in
             them may not be on the device.
-        start_position: of the commit log; what is before it may be deleted, and nothing else. Where the log begins
-            later, segments are lost. None: an earlier release did not say.
     """
 
     position: int = 0
@@ -67,7 +65,6 @@ class StoreCheckpoint:
     epoch: int = 1
     queues: dict[str, dict[int, tuple[int, int]]] | None = None
     remade: bool = False
-    start_position: int | None = 0
 
 
 class MessageStore:
@@ -310,14 +307,7 @@ class MessageStore:
         except OSError:
             self._unsynced_files = files
             raise
-        checkpoint = StoreCheckpoint(
-            self.confirmed_position,
-            self.log.synced_position,
-            self.epoch,
-            queues,
-            start_position=self.log.start_position,
-        )
-        return checkpoint, files
+        return StoreCheckpoint(self.confirmed_position, self.log.synced_position, self.epoch, queues), files
 
     def must_remake_queues(self, checkpoint: StoreCheckpoint) -> bool:
         """Whether `begin` will have all queues made again, because files are missing or short; nothing is changed."""

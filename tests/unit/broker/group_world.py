@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions
 from services.common.clock import Clock, SystemClock
+from services.common.disk import File
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
@@ -48,6 +49,32 @@ async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
             await asyncio.sleep(0.005)
 
 
+class ProcessDisk:
+    """A process's hold on a disk: once that has crashed, no file is opened, removed or renamed by what is left of it.
+
+    Args:
+        disk: the device.
+    """
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._disk = disk
+        self._life = disk.life
+        self.exists, self.list, self.make_folder = disk.exists, disk.list, disk.make_folder
+        self.sync_folder, self.usage = disk.sync_folder, disk.usage
+
+    def open(self, path: Path) -> File:
+        self._disk.check_life(self._life)
+        return self._disk.open(path)
+
+    def remove(self, path: Path) -> None:
+        self._disk.check_life(self._life)
+        self._disk.remove(path)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._disk.check_life(self._life)
+        self._disk.replace(source, target)
+
+
 class Member:
     """One replica: its disk lasts, its process comes and goes."""
 
@@ -80,7 +107,7 @@ class Member:
             random.Random(self.number),
             self.registry,
             self.to_controller,
-            self.disk,
+            ProcessDisk(self.disk),
             to_replica=world.connect,
         )
         await self.app.start()

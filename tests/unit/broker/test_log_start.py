@@ -174,3 +174,52 @@ async def test_a_queue_that_is_found_damaged_at_a_start_is_made_again(topic: str
         with capture_logs() as logs:
             await member.start()
         assert not any("made again" in entry["event"] for entry in logs)
+
+
+async def test_retention_frees_a_disk_that_is_full_to_the_last_byte() -> None:
+    """Something else on it has filled it between two looks of the retention; no save has succeeded since."""
+    async with group_of(1, **OPTIONS | {"retention": {"hours": 1000, "interval_ms": 10}}) as world:
+        member = await world.lead(0)
+        await fill(world)
+        await save(member)
+        member.disk.fill(0)
+        await until(lambda: member.alive.files.start_position > 0)
+        start = member.alive.files.start_position
+        await until(lambda: member.disk.usage(FOLDER).free_bytes > 0)
+        await member.kill("power")
+        await member.start()
+        assert member.alive.files.start_position <= start
+
+
+async def test_a_file_that_says_where_the_log_begins_is_not_needed_and_an_old_one_is_refused() -> None:
+    async with group_of(1, **OPTIONS) as world:
+        member = await world.lead(0)
+        path = FOLDER / "logstart"
+        old = member.disk.files()[path]
+        await fill(world)
+        await save(member)
+        await begins_later(member)
+        await member.kill()
+        latest = member.disk.files()[path]
+        assert latest != old
+        put(member, path, old)
+        with pytest.raises(CorruptDataError, match="its oldest segments are lost"):
+            await member.start()
+        member.app = None
+        member.disk.remove(path)
+        await member.start()
+        assert member.disk.files()[path] == latest
+
+
+async def test_retention_goes_on_while_a_save_waits_for_other_replicas() -> None:
+    async with group_of(1, **OPTIONS | {"retention": {"hours": 1000, "interval_ms": 10}}) as world:
+        member = await world.lead(0)
+        await fill(world)
+        await save(member)
+        waiting = asyncio.create_task(member.alive.files.save(asyncio.Event().wait))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        member.disk.fill(0)
+        await until(lambda: member.alive.files.start_position > 0)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
