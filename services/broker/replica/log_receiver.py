@@ -138,6 +138,7 @@ class LogReceiver:
         slave, log, stream = self._slave, self._log, self._stream
         await stream.send([self._introduction()])
         await self._join()
+        await self._delete_old()  # on a full disk the stream may end with the first chunk
         await self._report()
         self._unsynced.set()
         while (chunk := await stream.receive()) is not None:
@@ -321,11 +322,15 @@ class LogReceiver:
         """Delete what the master has deleted; by itself, as it waits for the device."""
         while True:
             await asyncio.sleep(self._slave.options.heartbeat_ms / 1000)
-            if self.joined and self._log.start_position < self._master_start:
-                try:
-                    await self._log.delete_before(self._master_start)
-                except (OSError, CorruptDataError) as error:
-                    _log.error("old segments could not be deleted, trying again", error=str(error))
+            if self.joined:
+                await self._delete_old()
+
+    async def _delete_old(self) -> None:
+        if self._log.start_position < self._master_start:
+            try:
+                await self._log.delete_before(self._master_start)
+            except (OSError, CorruptDataError) as error:
+                _log.error("old segments could not be deleted, trying again", error=str(error))
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:

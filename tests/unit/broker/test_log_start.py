@@ -223,3 +223,24 @@ async def test_retention_goes_on_while_a_save_waits_for_other_replicas() -> None
         assert not waiting.done()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_a_slave_whose_disk_is_full_deletes_what_its_master_has_deleted_and_goes_on() -> None:
+    """Each of its streams ends at once, as the first records do not fit."""
+    async with group_of(2, **OPTIONS) as world:
+        master = await world.lead(0)
+        await world.in_sync(0, 1)
+        slave = world.members[1]
+        await fill(world)
+        await world.in_sync(0, 1)
+        await until(lambda: slave.alive.files.confirmed_position == master.end)
+        assert slave.alive.following is not None
+        await slave.alive.following.save()
+        slave.disk.fill(0)
+        await world.put(b"does not fit")
+        await until(lambda: list(world.group.sync_state_set) == [0])
+        assert slave.alive.files.start_position == 0
+        await save(master)
+        await begins_later(master)
+        await world.in_sync(0, 1)
+        assert slave.alive.files.start_position > 0
