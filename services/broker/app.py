@@ -539,7 +539,9 @@ class BrokerApp:
     # What comes in
 
     def _cluster_changes(self, update: ClusterUpdate) -> None:
-        self.core.cluster_changed(update.version, update.deleted_topics, update.deleted_groups)
+        self.core.cluster_changed(
+            update.version, update.deleted_topics, update.deleted_groups, is_snapshot=update.snapshot
+        )
         if update.deleted_topics or update.deleted_groups:
             self.statistics.forget(frozenset(update.deleted_topics), frozenset(update.deleted_groups))
         if self._leading is not None:

@@ -73,6 +73,8 @@ class BrokerCore:
         self._topic_ids: dict[str, int] = {}
         self._group_ids: dict[str, int] = {}
         self._queues_popped: dict[str, int] = {}
+        self._heard = 0
+        self._state_is_lost = False
         self._unsettled = True
         self._deleted_topics: dict[str, int] = {}
         self._deleted_groups: dict[str, int] = {}
@@ -99,6 +101,7 @@ class BrokerCore:
         """
         self._topic_ids = dict(checkpoint.topic_ids)
         self._group_ids = dict(checkpoint.group_ids)
+        self._heard = checkpoint.heard
         self._begun_with = checkpoint
         self._is_loaded = self._timer_is_finished = self.is_finished = False
         self._closed = {}
@@ -203,6 +206,7 @@ class BrokerCore:
             ids = json.loads(found.payload)
             self._topic_ids.update(ids["topics"])
             self._group_ids.update(ids["groups"])
+            self._heard = max(self._heard, ids.get("heard", 0))
         elif found.kind == RecordKind.FORGET_TOPIC:
             self._topic_ids.pop(found.payload.decode(), None)
         elif found.kind == RecordKind.FORGET_GROUP:
@@ -231,8 +235,8 @@ class BrokerCore:
         store, files = self.store.checkpoint()
         topic = self.revive_topic
         ends = tuple(self.store.next_offset(topic, number) for number in range(REVIVE_QUEUES))
-        checkpoint = Checkpoint(store, self.state.snapshot(ends), dict(self._topic_ids), dict(self._group_ids))
-        return checkpoint, files
+        pop = self.state.snapshot(ends)
+        return Checkpoint(store, pop, dict(self._topic_ids), dict(self._group_ids), self._heard), files
 
     def synced(self, checkpoint: Checkpoint) -> Checkpoint:
         """A checkpoint with the position that the log is synced up to now."""
@@ -244,15 +248,23 @@ class BrokerCore:
         """
         self._deleted_topics.update(before._deleted_topics)
         self._deleted_groups.update(before._deleted_groups)
+        self._state_is_lost = before._state_is_lost
 
-    def cluster_changed(self, version: int, deleted_topics: Iterable[str], deleted_groups: Iterable[str]) -> None:
+    def cluster_changed(
+        self, version: int, deleted_topics: Iterable[str], deleted_groups: Iterable[str], is_snapshot: bool = False
+    ) -> None:
         """The controller's state has changed, and these are not in it any more; `settle` does the rest.
 
         Args:
             version: of the state.
             deleted_topics, deleted_groups: what is not in it any more.
+            is_snapshot: whether all of it was told anew.
         """
         self._unsettled = True
+        if self._view.named >= self.known_version:
+            self._state_is_lost = False
+        elif is_snapshot:
+            self._state_is_lost = True  # no late word of changes: the controller itself knows less
         # A slave settles nothing: what its log has dropped, or the view has again, need not be kept in mind for ever.
         for deleted, known, held in (
             (self._deleted_topics, self._topic_ids, self._view.topics),
@@ -269,7 +281,9 @@ class BrokerCore:
         To be called before anything is read from or put into a topic: nobody gets a message of one that was deleted.
         What the controller does not know at all is kept: a controller that lost its state must not cost messages.
         So is what is younger than what the view says of it: ids are versions of the controller's state and only grow,
-        so the view of a new master that is behind the old one's tells of a topic or group that was there before.
+        so the view of a new master that is behind the old one's tells of a topic or group that was there before. What
+        such a view has and the log does not know was deleted, if it was made before the last change that whoever wrote
+        the log has dealt with. That stands in front of what it led to: cut off in between, the log knows what is gone.
 
         Raises:
             StatusError: the disk is full; it is to be tried again.
@@ -277,21 +291,41 @@ class BrokerCore:
         if not self._unsettled:
             return
         topics, groups = self._view.topics, self._view.groups
-        for name, known_id in list(self._topic_ids.items()):
-            if (topics[name].id if name in topics else self._deleted_topics.get(name, 0)) > known_id:
-                self.forget_topic(name)
-        for name, known_id in list(self._group_ids.items()):
-            if (groups[name].id if name in groups else self._deleted_groups.get(name, 0)) > known_id:
-                self.forget_group(name)
+        gone_topics = [
+            name
+            for name, known_id in self._topic_ids.items()
+            if (topics[name].id if name in topics else self._deleted_topics.get(name, 0)) > known_id
+        ]
+        gone_groups = [
+            name
+            for name, known_id in self._group_ids.items()
+            if (groups[name].id if name in groups else self._deleted_groups.get(name, 0)) > known_id
+        ]
+        dropped = self._dropped_up_to
+        new_topics = {
+            name: topic.id for name, topic in topics.items() if topic.id > max(self._topic_ids.get(name, -1), dropped)
+        }
+        # Groups that were dropped, too: what they do is gone when their deletion is heard of.
         new_groups = {name: group.id for name, group in groups.items() if self._group_ids.get(name, -1) < group.id}
-        self._note_names(
-            {name: topic.id for name, topic in topics.items() if self._topic_ids.get(name, -1) < topic.id},
-            new_groups,
-        )
+        if gone_topics or gone_groups:
+            self._note_names({}, {}, self._view.named)
+        for name in gone_topics:
+            self.forget_topic(name)
+        for name in gone_groups:
+            self.forget_group(name)
+        if new_topics or new_groups:
+            self._note_names(new_topics, new_groups, self._view.named)
         self._deleted_topics.clear()
         self._deleted_groups.clear()
         self._unsettled = False
         self._tell_of_what_became_visible(new_groups)
+
+    @property
+    def _dropped_up_to(self) -> int:
+        """Topics up to this id that the log does not know were deleted, whatever the view says, which is behind; -1 if
+        the view tells.
+        """
+        return -1 if self._state_is_lost or self._view.named >= self._heard else self._heard
 
     def hear_of_topic(self, topic: str, topic_id: int) -> None:
         """Whoever puts into a topic knows its id: one that was made after all that was heard of the cluster is heard of
@@ -306,16 +340,21 @@ class BrokerCore:
                 Code.HA_NOT_AVAILABLE, "the controller has not told the broker yet which topics there are; try again"
             )
         known = self._topic_ids.get(topic, 0)
-        if topic_id > max(known, self._view.named):
+        if topic_id > max(known, self._view.named, self._dropped_up_to):
             if known:
                 self.forget_topic(topic)
             self._note_names({topic: topic_id}, {})
 
     def is_current(self, topic: str, topic_id: int) -> bool:
         """Whether a topic by its id is the one that has its name now; 0 stands for whichever that is."""
+        known = self._topic_ids.get(topic)
+        if topic_id in (0, known):
+            return True
         held = self._view.topics.get(topic)
-        # By the view, too: a controller that has lost its state gives smaller ids than the log knows.
-        return topic_id in (0, self._topic_ids.get(topic)) or (held is not None and held.id == topic_id)
+        if known is None or held is None or held.id != topic_id:
+            return False
+        # A controller that has lost its state gives smaller ids than the log knows; else the view is behind.
+        return self._state_is_lost or known <= self._view.named
 
     def _tell_of_what_became_visible(self, new_groups: Container[str]) -> None:
         """Tell of messages that nothing but the controller's word made visible, as no arrival does.
@@ -346,13 +385,17 @@ class BrokerCore:
             if waiting:
                 interest.subscriber.tell(interest.id, waiting)
 
-    def _note_names(self, topic_ids: dict[str, int], group_ids: dict[str, int]) -> None:
-        """Write down new topics and groups before anything is put into them, so that no message survives without."""
-        if topic_ids or group_ids:
-            body = json.dumps({"topics": topic_ids, "groups": group_ids}).encode()
+    def _note_names(self, topic_ids: dict[str, int], group_ids: dict[str, int], heard: int = 0) -> None:
+        """Write down new topics and groups before anything is put into them, so that no message survives without; and
+        up to which version the controller's changes of them are dealt with.
+        """
+        heard = max(self._heard, heard)
+        if topic_ids or group_ids or heard > self._heard:
+            body = json.dumps({"topics": topic_ids, "groups": group_ids, "heard": heard}).encode()
             self.store.put([Record(RecordKind.NAMES, self.revive_topic, 0, body)])
             self._topic_ids.update(topic_ids)
             self._group_ids.update(group_ids)
+            self._heard = heard
 
     @property
     def topic_ids(self) -> Mapping[str, int]:
@@ -367,7 +410,7 @@ class BrokerCore:
     @property
     def known_version(self) -> int:
         """Of the controller's state: whoever wrote the log had heard of this one, if not of later ones."""
-        return max(itertools.chain(self._topic_ids.values(), self._group_ids.values()), default=0)
+        return max(itertools.chain((self._heard,), self._topic_ids.values(), self._group_ids.values()))
 
     @property
     def begun_position(self) -> int:

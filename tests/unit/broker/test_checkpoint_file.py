@@ -1,7 +1,9 @@
 """The checkpoint file: what is saved comes back, and damage is seen."""
 
+import json
 import struct
 
+import google_crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +28,7 @@ CHECKPOINTS = st.builds(
     ),
     topic_ids=st.dictionaries(NAMES, NUMBERS, max_size=3),
     group_ids=st.dictionaries(NAMES, NUMBERS, max_size=3),
+    heard=NUMBERS,
 )
 EXAMPLE = Checkpoint(StoreCheckpoint(100, 90, 1, {"t": {0: (1, 5)}}), PopSnapshot(), {"t": 3}, {"g": 4})
 
@@ -38,6 +41,14 @@ def test_what_is_saved_comes_back(checkpoint: Checkpoint) -> None:
 def test_the_first_one_comes_back() -> None:
     found = checkpoint_file.decode(checkpoint_file.encode(Checkpoint()))
     assert (found.store.position, found.pop, found.store.queues) == (0, PopSnapshot(), {})
+
+
+def test_one_of_an_older_release_does_not_say_what_was_heard() -> None:
+    body = json.loads(checkpoint_file.encode(EXAMPLE)[10:])
+    del body["heard"]
+    old = json.dumps(body).encode()
+    found = checkpoint_file.decode(struct.pack(">4sHI", b"PWCP", 1, google_crc32c.value(old)) + old)
+    assert (found.topic_ids, found.heard) == ({"t": 3}, 0)
 
 
 def test_every_garbled_byte_is_found() -> None:

@@ -9,18 +9,19 @@ import pytest
 
 from services.broker.store.message_store import disk_full
 from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay
+from services.common.cluster import ClusterView
 from services.common.errors import StatusError
 from services.common.names import revive_topic
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, Topic, WatchRequest
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, ClusterUpdate, Topic, WatchRequest
 from services.common.put import MessageRun, PutResult
 from services.rpc import methods
 from services.rpc.service import Call, Service, Stream
 from tests.unit.broker.group_world import GroupWorld, group_of, until
 from tests.unit.broker.test_roles import damage
 from tests.unit.broker.test_stale_view import fail_over, hear
-from tests.unit.broker.world import wire_message
+from tests.unit.broker.world import KEY, World, wire_message
 
 GONE = ClusterUpdate(version=2, deleted_topics=["t"])
 ANEW = ClusterUpdate(version=3, topics=[Topic(name="t", queues=2, id=3)])
@@ -29,6 +30,12 @@ HOUR_MS = 3_600_000
 
 async def pending(w: GroupWorld) -> int:
     return (await w.channel.call(methods.TIMER_STATS, pb.TimerStatsRequest())).pending
+
+
+async def fail_over_without_controller(w: GroupWorld) -> None:
+    """The new master can't ask what there is now."""
+    w.members[1].alive.follower.renew = lambda: None  # type: ignore[method-assign]
+    await fail_over(w)
 
 
 async def test_what_is_put_into_a_topic_that_was_made_anew_is_kept_by_a_broker_that_hears_of_it_later() -> None:
@@ -223,7 +230,104 @@ async def test_a_topic_goes_by_the_id_that_all_say_though_the_log_knows_a_larger
     async with group_of(1) as w:
         master = await w.lead(0)
         await w.put(b"1", topic_id=9)
-        w.snapshot.topics[0].id = 2
-        await hear(master, ClusterUpdate(version=2, topics=[Topic(name="t", queues=2, id=2)]))
+        w.snapshot.version = w.snapshot.topics[0].id = 2
+        await hear(master, w.snapshot)
         assert (await w.put(b"2", topic_id=2)).code == Code.OK
-        assert sorted(await w.pop()) == [b"1", b"2"]
+        for version in (8, 9):  # it has come to where it was, and has told of all up to there
+            await hear(master, ClusterUpdate(version=version))
+            assert (await w.put(b"%d" % version, topic_id=2)).code == Code.OK
+        assert sorted(await w.pop()) == [b"1", b"2", b"8", b"9"]
+
+
+async def test_a_topic_that_was_deleted_stays_so_at_a_master_that_has_not_heard_of_it() -> None:
+    """Its delayed messages, too. What the log tells of the cluster is later than the view, and goes on to be so."""
+    async with group_of() as w:
+        await w.lead(0)
+        await w.in_sync(0, 1)
+        await w.put(b"delayed", due_ms=w.clock.wall_ms() + 1500, topic_id=1)
+        await hear(w.members[0], GONE)
+        await fail_over_without_controller(w)
+        master = w.members[1]
+        assert (await w.put(b"1", topic_id=1)).code == Code.TOPIC_NOT_FOUND
+        await until(lambda: master.alive.core.timer.state.pending.total == 0)
+        assert sorted(await w.pop()) == []
+        assert (await w.put(b"3", topic_id=3)).code == Code.OK
+        await hear(master, GONE, ANEW)
+        assert sorted(await w.pop()) == [b"3"]
+
+
+async def test_what_was_made_and_deleted_unheard_is_not_taken_up_by_a_late_send() -> None:
+    async with group_of() as w:
+        await w.lead(0)
+        await w.in_sync(0, 1)
+        await hear(w.members[0], GONE, ANEW, ClusterUpdate(version=4, deleted_topics=["t"]))
+        await fail_over_without_controller(w)
+        assert (await w.put(b"3", topic_id=3)).code == Code.TOPIC_NOT_FOUND
+
+
+async def test_a_controller_that_has_lost_its_state_may_have_a_topic_that_was_deleted() -> None:
+    async with group_of() as w:
+        await w.lead(0)
+        await w.in_sync(0, 1)
+        await hear(w.members[0], GONE)
+        await fail_over(w)  # the new master asks anew, and is told of the first version
+        await until(lambda: "t" in w.members[1].alive.core.topic_ids)
+        assert (await w.put(b"1", topic_id=1)).code == Code.OK
+        assert sorted(await w.pop()) == [b"1"]
+
+
+async def test_a_send_for_a_topic_that_was_deleted_is_not_mixed_into_the_later_one_by_a_view_that_is_behind() -> None:
+    async with group_of() as w:
+        await w.lead(0)
+        await w.in_sync(0, 1)
+        await hear(w.members[0], GONE, ANEW)
+        await w.put(b"3", topic_id=3)
+        await fail_over_without_controller(w)
+        assert (await w.put(b"1", topic_id=1)).code == Code.TOPIC_NOT_FOUND
+        assert (await w.put(b"5", topic_id=5)).code == Code.OK  # by its word; the view comes to 3 only
+        await hear(w.members[1], GONE, ANEW)
+        assert (await w.put(b"3", topic_id=3)).code == Code.TOPIC_NOT_FOUND
+        assert sorted(await w.pop()) == [b"5"]
+
+
+def test_a_deletion_of_which_a_crash_cut_off_the_end_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.add_topic("t")
+    world.put("t", b"1")
+    before = ClusterUpdate(version=2, snapshot=True, cluster=Cluster(name="test", receipt_key=KEY))
+    before.topics.append(world.view.topics["t"])
+    monkeypatch.setattr(world.core, "forget_topic", lambda topic: None)
+    world.delete_topic("t")
+    assert world.core.known_version == 3
+    world.flush()
+    world.saved = None
+    world.view = ClusterView()
+    world.view.apply(before)
+    world.crash("power")
+    assert (world.core.known_version, dict(world.core.topic_ids)) == (3, {"t": 1})
+    world.view.apply(ClusterUpdate(version=3, deleted_topics=["t"]))
+    world.core.cluster_changed(3, ["t"], ())
+    world.core.settle()
+    assert (dict(world.core.topic_ids), world.held("t")) == ({}, [])
+
+
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_a_deletion_that_was_dealt_with_outlasts_the_process(is_saved: bool) -> None:
+    """By the log, or by the checkpoint that was made of it."""
+    world = World()
+    world.add_topic("t")
+    before = ClusterUpdate(version=2, snapshot=True, cluster=Cluster(name="test", receipt_key=KEY))
+    before.topics.append(world.view.topics["t"])
+    world.delete_topic("t")
+    world.flush()
+    if is_saved:
+        world.save()
+        world.start()  # what is read from the log is what came since
+    else:
+        world.saved = None
+    world.view = ClusterView()
+    world.view.apply(before)
+    world.crash("power")
+    assert dict(world.core.topic_ids) == {}
+    world.add_topic("t")
+    assert dict(world.core.topic_ids) == {"t": 3}
