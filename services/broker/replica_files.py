@@ -1,4 +1,4 @@
-"""The small files of a replica: who it is, and what it last heard of its group."""
+"""The small files of a replica: who it is, what it last heard of its group, and marks."""
 
 import random
 import struct
@@ -59,6 +59,35 @@ async def save_group(disk: Disk, folder: Path, group: BrokerGroup) -> None:
     """Write the state of the group; it is on the device when this returns."""
     body = group.SerializeToString()
     await replace_file(disk, folder / _GROUP_NAME, _PREFIX.pack(_MAGIC, _VERSION, value(body)) + body)
+
+
+class Mark:
+    """A file whose name is all that it says: something is so until it is taken away.
+
+    Args:
+        disk: where it is.
+        path: its name.
+    """
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self._path = path
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it is so."""
+        return self._disk.exists(self._path)
+
+    async def set(self) -> None:
+        """Say that it is so, durably. Raises OSError: it may be said or not."""
+        self._disk.open(self._path).close()
+        await self._disk.sync_folder(self._path.parent)
+
+    async def clear(self) -> None:
+        """Say that it is not so any more, durably. Raises OSError: it may be said or not, and be tried again."""
+        if self.is_set:
+            self._disk.remove(self._path)
+        await self._disk.sync_folder(self._path.parent)
 
 
 def _contents(disk: Disk, path: Path) -> bytes | None:

@@ -18,6 +18,7 @@ from services.broker.checkpoint import Checkpoint
 from services.broker.core import BrokerCore, QueueDamagedError
 from services.broker.replica.epochs import EpochFile, EpochHistory
 from services.broker.replica.raw_records import checked_records, whole_bytes
+from services.broker.replica_files import Mark
 from services.broker.store import log_start
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.log_start import LogStart
@@ -67,6 +68,8 @@ class ReplicaStore:
         self._syncing = asyncio.Lock()
         self._epoch_file = EpochFile(disk, folder / _EPOCHS_NAME)
         self._log_start = LogStart(disk, folder / log_start.NAME)
+        self._installing = Mark(disk, folder / _INSTALLING_NAME)
+        self._doubt = Mark(disk, folder / _DOUBT_NAME)
         self._epochs_unsaved = False
         self._appended: deque[StoredRecord] = deque()
         self._appended_bytes = 0
@@ -85,7 +88,7 @@ class ReplicaStore:
         """Told when that is over: it may go on, with what `core` is now."""
         self.on_doubt_ended: Callable[[], None] | None = None
         """Told when `is_doubtful` is over."""
-        self.is_doubtful = disk.exists(folder / _DOUBT_NAME)
+        self.is_doubtful = self._doubt.is_set
         """Whether acknowledged messages may be missing: this or an earlier start cut off the log's end, and not every
         other replica could be asked for it. It outlives the process."""
         self.epochs = EpochHistory()
@@ -143,7 +146,7 @@ class ReplicaStore:
             UnknownFormatError: the files are of a newer release; nothing was changed.
             OSError: the device refused.
         """
-        if self._disk.exists(self._folder / _INSTALLING_NAME):
+        if self._installing.is_set:
             await self._wipe()
         saved = self._load()
         self._check_start()
@@ -160,8 +163,15 @@ class ReplicaStore:
         if epochs is not None:
             self.epochs = epochs
         tried: set[int] = set()
+        damaged_queue: CorruptDataError | None = None
         while True:
             try:
+                if damaged_queue is not None and not saved.store.remade:
+                    # A damaged record that nobody has would be missing in new queues, too: then all stays as it is.
+                    deque(self.log.records(self.start_position, saved.store.synced_position), 0)
+                    _log.error("the queues are made again from the commit log", why=str(damaged_queue))
+                    saved = replace(saved, store=replace(saved.store, remade=True))
+                    await self._write(saved)
                 if epochs is None:  # first: a record of an unknown epoch can't be repaired
                     self._learn_epochs(saved.store.synced_position)
                     epochs = self.epochs
@@ -183,9 +193,7 @@ class ReplicaStore:
                 if not mended and not tails:
                     if not by_queue or saved.store.remade:
                         raise
-                    _log.error("the queues are made again from the commit log", why=str(error))
-                    saved = replace(saved, store=replace(saved.store, remade=True))
-                    await self._write(saved)
+                    damaged_queue = error
             self._remake_core()
         log = self.log
         if any(each.position > log.end_position for each in self.epochs):
@@ -228,16 +236,13 @@ class ReplicaStore:
             at=position,
             dropped=self.log.end_position - position,
         )
-        self._disk.open(self._folder / _DOUBT_NAME).close()
-        await self._disk.sync_folder(self._folder)
+        await self._doubt.set()
         self.is_doubtful = True
 
     async def end_doubt(self) -> None:
         """Whatever was acknowledged is here (see `ReplicaLog`)."""
         if self.is_doubtful:
-            if self._disk.exists(self._folder / _DOUBT_NAME):  # else this was begun before, and given up
-                self._disk.remove(self._folder / _DOUBT_NAME)
-            await self._disk.sync_folder(self._folder)
+            await self._doubt.clear()
             self.is_doubtful = False
             _log.info("this replica has everything again", position=self.end_position)
             if self.on_doubt_ended is not None:
@@ -464,21 +469,18 @@ class ReplicaStore:
             self._epochs_unsaved = True
             await self._save_epochs()
             await self._begin_anew()
-            self._disk.remove(self._folder / _INSTALLING_NAME)
-            await self._disk.sync_folder(self._folder)
+            await self._installing.clear()
 
     async def _wipe(self) -> None:
         """Begin with nothing."""
         await self._drop(0)
         await self._write(Checkpoint())
         await self._begin_anew()
-        self._disk.remove(self._folder / _INSTALLING_NAME)
-        await self._disk.sync_folder(self._folder)
+        await self._installing.clear()
 
     async def _drop(self, position: int) -> None:
         await self._rest()
-        self._disk.open(self._folder / _INSTALLING_NAME).close()
-        await self._disk.sync_folder(self._folder)
+        await self._installing.set()
         self._appended.clear()
         self._appended_bytes = self._confirmed = self._needed_from = 0
         await self.core.timer.cut_off(0)

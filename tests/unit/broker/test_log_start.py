@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from services.broker.pop.check_point import REVIVE_QUEUES
 from services.common.errors import CorruptDataError
 from tests.unit.broker.group_world import FOLDER, GroupWorld, Member, group_of, until
 
@@ -174,6 +175,30 @@ async def test_a_queue_that_is_found_damaged_at_a_start_is_made_again(topic: str
         with capture_logs() as logs:
             await member.start()
         assert not any("made again" in entry["event"] for entry in logs)
+
+
+async def test_a_damaged_record_that_a_queue_leads_to_is_refused_with_nothing_changed() -> None:
+    """Nobody has it, so queues that were made again would lack it, too: they stay, and the log is not read in vain."""
+    async with group_of(1, **OPTIONS | {"retention": {"hours": 1}}) as world:
+        member = await world.lead(0)
+        await world.put(b"1")
+        assert await world.pop()
+        await fill(world)
+        await save(member)
+        core = member.alive.core
+        queues = [core.store.queue(core.revive_topic, number) for number in range(REVIVE_QUEUES)]
+        entries = [entry for queue in queues if queue is not None for entry in queue.read(0, 1)]
+        position = next(entry.position for entry in entries if entry.position > 0)  # of the CK, which is open
+        await member.kill()
+        member.disk.flip_bit(FOLDER / "commitlog" / segments(member)[0], 8 * (position + 30))
+        before = member.disk.files()
+        for _ in range(2):
+            with pytest.raises(CorruptDataError, match=f"at {position}"):
+                await member.start()
+            member.app = None
+        assert member.disk.files() == before
+        member.disk.flip_bit(FOLDER / "commitlog" / segments(member)[0], 8 * (position + 30))
+        await member.start()
 
 
 async def test_retention_frees_a_disk_that_is_full_to_the_last_byte() -> None:
