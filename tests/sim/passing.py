@@ -1,8 +1,9 @@
 """A topic that comes and goes: it is deleted with messages in hand, and made again under the same name (P4)."""
 
 import asyncio
+import json
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from services.broker.store.record import RecordKind, StoredRecord
 from services.broker.timer.delay import decode_delay
@@ -136,6 +137,39 @@ def _gone(log: Sequence[StoredRecord], appends: Mapping[int, tuple[int, float]])
         elif found.topic == TOPIC or (found.kind == RecordKind.TIMER and decode_delay(found.origin).topic == TOPIC):
             there.add(SystemProperties.FromString(found.system_properties).message_id)
     return {message_id: gone_s for message_id, gone_s in gone.items() if message_id not in there}
+
+
+def mixed(log: Sequence[StoredRecord], puts: Mapping[str, Collection[int]]) -> list[str]:
+    """Messages that stand in another topic of the name than those that they were put for, or fired there (P4).
+
+    Args:
+        log: all records in their order.
+        puts: ids of the topics that each message was put for, by message id.
+    """
+    found = []
+    now = 0
+    for record in log:
+        topic_id = now
+        if record.kind == RecordKind.NAMES:
+            now = json.loads(record.payload)["topics"].get(TOPIC, now)
+            continue
+        if record.kind == RecordKind.FORGET_TOPIC:
+            now = 0 if record.payload.decode() == TOPIC else now
+            continue
+        if record.kind == RecordKind.TIMER:
+            delay = decode_delay(record.origin)
+            if delay.topic != TOPIC:
+                continue
+            topic_id = delay.topic_id  # it is fired there or nowhere
+        elif record.topic != TOPIC:
+            continue
+        message_id = SystemProperties.FromString(record.system_properties).message_id
+        meant = puts.get(message_id)
+        if meant and topic_id not in meant:
+            found.append(
+                f"P4: {message_id} was put for topics {sorted(meant)}, and stands at {record.position} in {topic_id}"
+            )
+    return found
 
 
 async def carried_out(change: Awaitable[object], timeout_s: float = 3.0) -> bool:

@@ -16,7 +16,7 @@ from tests.sim.delays import NEAR_MS
 from tests.sim.history import Disaster, History
 from tests.sim.loop import SimLoop, StuckError
 from tests.sim.outcome import Outcome
-from tests.sim.passing import TOPIC, TYPE, Passing, carried_out
+from tests.sim.passing import TOPIC, TYPE, Passing, carried_out, mixed
 from tests.sim.process import ProcessClock
 from tests.sim.replicas.checker import GroupChecker
 from tests.sim.replicas.faults import Faults
@@ -391,6 +391,7 @@ class _Run:
             ]
             verdict.violations += self._passing.violations(forgotten)
             verdict.violations += self._passing.lost(log, world.watch.appends)
+            verdict.violations += mixed(log, world.watch.puts)
         for number, held in self._end.items():
             self._check_derived(verdict, delayed, number, held)
         return verdict

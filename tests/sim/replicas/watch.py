@@ -1,11 +1,15 @@
 """Looks on from outside: who writes in which epoch, what is confirmed, which steps the group's state takes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from services.common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint
+from services.common.put import MessageRun
 from services.controller.documents import Document
+from services.rpc.methods import PUT
+from services.rpc.service import Call
 from tests.sim.cluster.programs import Place
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
@@ -31,6 +35,8 @@ class Watch:
         """Where the last record that a master appended ends."""
         self.epochs: list[tuple[int, int, float]] = []
         """Each mastership by the store: epoch, number, when."""
+        self.puts: dict[str, set[int]] = {}
+        """Which topics of its name each message was put for, as masters and others were asked, by message id."""
         self.checkpoints: list[ReplicaCheckpoint] = []
         """All that were sent to slaves."""
         self.unclean = False
@@ -61,6 +67,7 @@ class Watch:
             self._compared.pop(name, None)
             self._watch_appends(name, app, place)
             self._watch_what_comes(name, app)
+            self._watch_puts(app)
             self._watch_checkpoints(name, app)
             self._watch_deletions(name, number, app)
 
@@ -80,6 +87,19 @@ class Watch:
                 )
 
         files.append_raw = appended  # type: ignore[method-assign]
+
+    def _watch_puts(self, app: BrokerApp) -> None:
+        handlers = app.service.unary_handlers
+        method, put = handlers[PUT.path]
+
+        def asked(call: Call, runs: Sequence[MessageRun]) -> Awaitable[object]:
+            for run in runs:
+                for properties in run.system_properties:
+                    message_id = SystemProperties.FromString(properties).message_id
+                    self.puts.setdefault(message_id, set()).add(run.topic_id)
+            return put(call, runs)
+
+        handlers[PUT.path] = method, asked
 
     def _watch_checkpoints(self, name: str, app: BrokerApp) -> None:
         file = app.checkpoints.file
