@@ -85,7 +85,7 @@ class ProxyApp:
         )
         receive = options.receive
         self._brokers = Brokers(self.view, broker_channels, self._background)
-        self._holding = Holding(self._brokers, options.failover, clock, self.metrics.failover)
+        self._holding = Holding(self.view, self._brokers, options.failover, clock, self.metrics.failover)
         reaching = Reaching(self._brokers, self._holding, receive.pop_timeout_ms / 1000)
         self._clients = Clients(options.client.sessions_max, options.client.expiry_ms / 1000)
         self._book = InterestBook(receive.interests_max, receive.interest_idle_ms / 1000)

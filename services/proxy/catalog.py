@@ -1,14 +1,10 @@
 """Topics and groups as a call needs them: found, made on first use where that is allowed, or refused."""
 
-import asyncio
-from contextlib import suppress
-
 from services.common.cluster import ClusterView
 from services.common.errors import StatusError
 from services.common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, group_of_retry_topic, is_system_topic
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import (
-    ClusterUpdate,
     EnsureGroupRequest,
     EnsureTopicRequest,
     Group,
@@ -38,19 +34,6 @@ class Catalog:
         self._view = view
         self._controller = controller
         self._options = options
-        self._changed = asyncio.Event()
-        view.subscribe(self._note_change)
-
-    def _note_change(self, update: ClusterUpdate) -> None:
-        if update.snapshot or update.topics or update.deleted_topics:
-            self._changed.set()
-            self._changed = asyncio.Event()
-
-    async def change(self, wait_s: float) -> None:
-        """Wait for word of topics, for so many seconds at the most."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await self._changed.wait()
 
     def find_topic(self, name: str) -> Topic | None:
         """A topic that is there; retry and dead letter topics are there when their group is, with one queue."""

@@ -1,9 +1,12 @@
 """Holds calls while their broker group has no master, or does not answer, and lets them try again."""
 
 import asyncio
+from contextlib import suppress
 from math import inf
 
 from services.common.clock import Clock
+from services.common.cluster import ClusterView
+from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from services.proxy.brokers import Brokers
 from services.proxy.failover_metrics import FailoverMetrics
 from services.proxy.gates import ANYWHERE, HELD_BYTES_MAX, HELD_CALLS_MAX, Gates, for_sends, group_of
@@ -56,13 +59,16 @@ class Holding:
     """All calls that are held.
 
     Args:
+        view: tells of topics.
         brokers: the broker groups there are.
         options: for how long calls are held.
         clock: the time.
         metrics: what is counted.
     """
 
-    def __init__(self, brokers: Brokers, options: FailoverOptions, clock: Clock, metrics: FailoverMetrics) -> None:
+    def __init__(
+        self, view: ClusterView, brokers: Brokers, options: FailoverOptions, clock: Clock, metrics: FailoverMetrics
+    ) -> None:
         self.gates = Gates(HELD_CALLS_MAX, HELD_BYTES_MAX)
         self.hold_s = options.hold_ms / 1000
         self.clock = clock
@@ -71,6 +77,8 @@ class Holding:
         self._names = frozenset(brokers.names)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
+        self._topics_changed = asyncio.Event()
+        view.subscribe(self._cluster_changed)
         brokers.subscribe(self._routes_changed)
 
     def hold(self, size: int = 0) -> Held:
@@ -118,6 +126,17 @@ class Holding:
         finally:
             timer.cancel()
             self.gates.stop_waiting(key, may_try)
+
+    async def word_of_topics(self, wait_s: float) -> None:
+        """Wait for it, for so many seconds at the most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._topics_changed.wait()
+
+    def _cluster_changed(self, update: ClusterUpdate) -> None:
+        if update.snapshot or update.topics or update.deleted_topics:
+            self._topics_changed.set()
+            self._topics_changed = asyncio.Event()
 
     def close(self) -> None:
         """Let nobody try any more."""

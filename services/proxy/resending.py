@@ -6,7 +6,6 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import Topic
 from services.proxy.brokers import Brokers
-from services.proxy.catalog import Catalog
 from services.proxy.holding import Holding
 from services.proxy.lane import NotSentError
 from services.proxy.lanes import Lanes
@@ -121,17 +120,13 @@ class Resending:
     """Goes on with sends that did not go well.
 
     Args:
-        catalog: tells when topics change.
         brokers: the broker groups there are.
         lanes: the ways to them, and how they do.
         holding: where sends wait.
         metrics: what is counted.
     """
 
-    def __init__(
-        self, catalog: Catalog, brokers: Brokers, lanes: Lanes, holding: Holding, metrics: SendMetrics
-    ) -> None:
-        self._catalog = catalog
+    def __init__(self, brokers: Brokers, lanes: Lanes, holding: Holding, metrics: SendMetrics) -> None:
         self._brokers = brokers
         self._lanes = lanes
         self._holding = holding
@@ -194,7 +189,7 @@ class Resending:
                     raise send.told()
                 if now >= until:
                     return
-                await self._catalog.change(min(until, give_up) - now)
+                await self._holding.word_of_topics(min(until, give_up) - now)
         except StatusError as refusal:
             send.failure = refusal
             raise send.told() from refusal

@@ -75,7 +75,7 @@ class Sending:
         self._clock = clock
         self._metrics = metrics
         self._lanes = Lanes(brokers, options.send, clock, background, metrics.sends, holding.answered)
-        self._resending = Resending(catalog, brokers, self._lanes, holding, metrics.sends)
+        self._resending = Resending(brokers, self._lanes, holding, metrics.sends)
         self._health = self._lanes.health
         self._turns: dict[str, int] = {}
 
