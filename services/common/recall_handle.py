@@ -1,8 +1,8 @@
 """The recall handle: what a producer shows to take back a delayed message before its time.
 
-Opaque text (base64url, RFC 4648) of the broker, the position of the message's first TIMER record, its delivery time and
-its message id, and of a keyed BLAKE2b that signs them and the topic. A proxy reads the broker's name from it to know
-where it belongs; only the broker checks it.
+Opaque text (base64url, RFC 4648) of the broker, the position of the message's first TIMER record, the epoch of the
+master that gave it out, its delivery time and its message id, and of a keyed BLAKE2b that signs them and the topic. A
+proxy reads the broker's name from it to know where it belongs; only the broker checks it.
 """
 
 import hmac
@@ -27,15 +27,20 @@ class RecallHandle(NamedTuple):
         position: of its first TIMER record in the commit log; it names the timer for as long as it lives.
         due_ms: when it is to be delivered, wall clock.
         message_id: as its sender gave it.
+        epoch: of the master that gave the handle out; 0 for those of before there were any. One of an earlier epoch
+            cannot tell that there is no such message.
     """
 
     broker_name: str
     position: int
     due_ms: int
     message_id: str
+    epoch: int = 0
 
 
-def encode(key: bytes, topic: str, broker_name: str, position: int, due_ms: int, message_id: str) -> str:
+def encode(
+    key: bytes, topic: str, broker_name: str, position: int, due_ms: int, message_id: str, epoch: int = 0
+) -> str:
     """Make the handle of a message.
 
     Args:
@@ -45,7 +50,8 @@ def encode(key: bytes, topic: str, broker_name: str, position: int, due_ms: int,
     """
     # The id stands last, as it may hold blanks. The broker's name stands before the signature, whose first bits could
     # make the text begin with `-`, which a command line would take for an option.
-    fields = f"{broker_name} {position} {due_ms} {message_id}".encode("utf-8", "surrogatepass")
+    place = f"{position}:{epoch}" if epoch else f"{position}"
+    fields = f"{broker_name} {place} {due_ms} {message_id}".encode("utf-8", "surrogatepass")
     return urlsafe_b64encode(fields + _sign(key, topic, fields)).rstrip(b"=").decode()
 
 
@@ -90,7 +96,8 @@ def _fields(data: bytes) -> RecallHandle:
     try:
         parts = data.decode("utf-8", "surrogatepass").split(" ", _FIELDS - 1)
         if len(parts) == _FIELDS and parts[0]:
-            return RecallHandle(parts[0], int(parts[1]), int(parts[2]), parts[3])
+            position, _, epoch = parts[1].partition(":")
+            return RecallHandle(parts[0], int(position), int(parts[2]), parts[3], int(epoch or 0))
     except ValueError:
         pass  # told below, like any other shape
     raise _invalid()

@@ -114,11 +114,16 @@ class TimerServer:
 
     def _handle(self, key: bytes, topic: str, properties: bytes, due_ms: int, position: int) -> str:
         message_id = overview.system_properties(properties).message_id
-        return recall_handle.encode(key, topic, self._broker_name, position, due_ms, message_id)
+        return recall_handle.encode(key, topic, self._broker_name, position, due_ms, message_id, self._store.epoch)
 
     async def recall(self, call: Call, request: pb.RecallRequest) -> pb.RecallResponse:
         """Take a message back that is not due yet; durably, when this is answered (T4)."""
         handle = recall_handle.decode(self._view.receipt_key, request.topic, request.recall_handle)
+        if handle.epoch > self._store.epoch:
+            raise StatusError(
+                Code.HA_NOT_AVAILABLE,
+                f"a later master of {self._broker_name} gave this handle out, so this one leads no more; ask again",
+            )
         recall = partial(self._timer.intake.recall, request.topic, handle.position, handle.due_ms, handle.message_id)
         try:
             record = recall()
@@ -163,6 +168,7 @@ class TimerServer:
                 message.root,
                 message.delay.due_ms,
                 message.properties.message_id,
+                self._store.epoch,
             )
             answer.timers.add(
                 due_ms=message.delay.due_ms,

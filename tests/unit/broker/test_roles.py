@@ -333,6 +333,23 @@ async def test_a_recall_has_a_damaged_record_mended_and_is_decided_then() -> Non
         assert refused.value.code == Code.INTERNAL_ERROR
 
 
+async def test_a_master_that_was_deposed_and_has_not_heard_of_it_cannot_say_that_a_message_is_not_there() -> None:
+    """Seed 106256 of the simulator of broker groups: it told a client so of a message that its successor held."""
+    async with group_of(2) as world:
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        deposed = world.members[0]
+        deposed.reachable = False
+        await world.lead(1)
+        due_ms = world.clock.wall_ms() + 60_000
+        handle = (await world.put(b"later", topic="later", due_ms=due_ms)).recall_handles[0]
+        request = pb.RecallRequest(topic="later", recall_handle=handle)
+        with pytest.raises(StatusError, match="leads no more") as told:
+            await deposed.channel.call(methods.RECALL, request)
+        assert told.value.code == Code.HA_NOT_AVAILABLE
+        await world.channel.call(methods.RECALL, request)
+
+
 async def test_a_recall_whose_record_is_mended_as_another_takes_the_lead_writes_nothing() -> None:
     async with group_of(2) as world:
         first, second = world.members

@@ -25,10 +25,11 @@ def spelt(data: bytes) -> str:
     position=st.integers(0, 2**63 - 1),
     due_ms=st.integers(0, 2**63 - 1),
     message_id=st.text(max_size=256),
+    epoch=st.integers(0, 2**63 - 1),
 )
-def test_a_handle_is_read_as_it_was_made(broker: str, position: int, due_ms: int, message_id: str) -> None:
-    handle = recall_handle.encode(KEY, "orders", broker, position, due_ms, message_id)
-    assert recall_handle.decode(KEY, "orders", handle) == RecallHandle(broker, position, due_ms, message_id)
+def test_a_handle_is_read_as_it_was_made(broker: str, position: int, due_ms: int, message_id: str, epoch: int) -> None:
+    handle = recall_handle.encode(KEY, "orders", broker, position, due_ms, message_id, epoch)
+    assert recall_handle.decode(KEY, "orders", handle) == RecallHandle(broker, position, due_ms, message_id, epoch)
     assert recall_handle.broker_name(handle) == broker
     assert handle.isascii()
     assert handle[0] not in "-_", "a command line would take it for an option"
