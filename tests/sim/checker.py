@@ -172,7 +172,8 @@ class Checker:
             known = at.setdefault(place, (delivery.message_id, delivery.got_s, delivery.position))
             if known[0] == delivery.message_id:
                 continue
-            if self._swarm.is_lossy and self._history.lost_by(delivery.got_s, delivery.position):
+            # Since it was asked for: it may have been under way when its broker's power went.
+            if self._swarm.is_lossy and self._history.lost_by(delivery.asked_s, delivery.position):
                 continue
             self._verdict.broke("S3", f"{place} was {delivery.message_id} at {delivery.got_s:.6f} and is {known[0]}")
 

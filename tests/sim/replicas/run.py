@@ -380,17 +380,18 @@ class _Run:
         verdict.violations[:0] = self.verdict.violations
         for number in records:
             self._check_same(verdict, number, records)
-        delayed = Timers(swarm, self.history, log, world.watch.appends, self._topic_ids, verdict)
+        appends = world.watch.appends(log)
+        delayed = Timers(swarm, self.history, log, appends, self._topic_ids, verdict)
         delayed.judge(self._end[self._master].wall_ms)
         if self._passing is not None:
             forgotten = [
-                world.watch.appends[each.position][1]
+                appends[each.position][1]
                 for each in log
                 if each.kind == RecordKind.FORGET_TOPIC and each.payload.decode() == TOPIC
-                if each.position in world.watch.appends
+                if each.position in appends
             ]
             verdict.violations += self._passing.violations(forgotten)
-            verdict.violations += self._passing.lost(log, world.watch.appends)
+            verdict.violations += self._passing.lost(log, appends)
             verdict.violations += mixed(log, world.watch.puts)
         for number, held in self._end.items():
             self._check_derived(verdict, delayed, number, held)

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions
+from services.broker.store.record import StoredRecord
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from services.common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint
 from services.common.put import MessageRun
@@ -29,8 +30,7 @@ class Watch:
     def __init__(self, loop: SimLoop, trace: Trace, options: BrokerOptions) -> None:
         self.broken: list[str] = []
         """What does not hold, the invariant's number first."""
-        self.appends: dict[int, tuple[int, float]] = {}
-        """When each record was appended by a master, by its position: its wall clock, and virtual time."""
+        self._appends: dict[tuple[int, int], tuple[int, float]] = {}
         self.end_position = 0
         """Where the last record that a master appended ends."""
         self.epochs: list[tuple[int, int, float]] = []
@@ -132,6 +132,12 @@ class Watch:
 
         log.remove_before = removed  # type: ignore[method-assign]
 
+    def appends(self, log: Sequence[StoredRecord]) -> dict[int, tuple[int, float]]:
+        """When the records of a log were appended, by position: wall clock of that machine, virtual time."""
+        return {
+            each.position: when for each in log if (when := self._appends.get((each.epoch, each.position))) is not None
+        }
+
     def confirmed_before(self, position: int) -> bytes:
         """All that was confirmed up to a position, also what was deleted since; shorter if nobody has seen it."""
         return bytes(self._confirmed[:position])
@@ -146,12 +152,12 @@ class Watch:
 
         def appended(lengths: Sequence[int], buffers: Sequence[bytes]) -> None:
             now = place.clock.wall_ms(), self._loop.time()
+            epoch = app.files.core.store.epoch
             position = log.end_position
             for length in lengths:  # noted first: the process may die when the bytes are written
-                self.appends[position] = now
+                self._appends[epoch, position] = now
                 position += length
             self.end_position = position
-            epoch = app.files.core.store.epoch
             me = (name, place.process.number)
             if self._writers.setdefault(epoch, me) != me:
                 self._broke(
