@@ -7,7 +7,7 @@ from what was saved before or from the whole log.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,17 +15,21 @@ import structlog
 
 from services.broker import checkpoint as checkpoint_file
 from services.broker.checkpoint import Checkpoint
-from services.broker.core import BrokerCore, QueueDamagedError
-from services.broker.replica.epochs import EpochFile, EpochHistory
+from services.broker.core import BrokerCore
+from services.broker.log_epochs import LogEpochs
+from services.broker.recovery import Recovery
+from services.broker.replica.epochs import EpochHistory
 from services.broker.replica.raw_records import checked_records, whole_bytes
 from services.broker.replica_files import Mark
+from services.broker.retention import Retention
+from services.broker.saved_checkpoint import SavedCheckpoint
 from services.broker.store import log_start
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.log_start import LogStart
-from services.broker.store.message_store import StoreCheckpoint, disk_refusal
+from services.broker.store.message_store import disk_refusal
 from services.broker.store.record import HEADER_BYTES, StoredRecord, length_at
 from services.common.clock import Clock
-from services.common.disk import Disk, File, replace_file, to_its_end
+from services.common.disk import Disk
 from services.common.errors import CorruptDataError, StatusError
 
 _log = structlog.get_logger()
@@ -59,27 +63,18 @@ class ReplicaStore:
         make_core: Callable[[CommitLog | None], BrokerCore],
         on_failure: Callable[[Exception], None],
     ) -> None:
-        self._disk = disk
-        self._folder = folder
         self._clock = clock
         self._make_core = make_core
         self._on_failure = on_failure
         self._saving = asyncio.Lock()
-        self._syncing = asyncio.Lock()
-        self._epoch_file = EpochFile(disk, folder / _EPOCHS_NAME)
         self._log_start = LogStart(disk, folder / log_start.NAME)
         self._installing = Mark(disk, folder / _INSTALLING_NAME)
         self._doubt = Mark(disk, folder / _DOUBT_NAME)
-        self._epochs_unsaved = False
         self._appended: deque[StoredRecord] = deque()
         self._appended_bytes = 0
         self._confirmed = 0
         self._folding: asyncio.TimerHandle | asyncio.Handle | None = None
-        self._saved = Checkpoint()
-        self._needed_from = 0
-        """Of the log: what the checkpoint that is saved needs stands from here on; 0 as long as that is not known."""
-        self._is_saved = True
-        """Whether the device has `_saved`; if not, what was to be saved after it may be there in its place."""
+        self._saved = SavedCheckpoint(disk, folder / _CHECKPOINT_NAME, on_failure)
         self.on_folded: Callable[[], None] | None = None
         """Told when records were folded into the core."""
         self.before_new_core: Callable[[], Awaitable[None]] | None = None
@@ -91,12 +86,13 @@ class ReplicaStore:
         self.is_doubtful = self._doubt.is_set
         """Whether acknowledged messages may be missing: this or an earlier start cut off the log's end, and not every
         other replica could be asked for it. It outlives the process."""
-        self.epochs = EpochHistory()
         self.is_followers = True
         """Whether the core is one that a follower may go on with; if not, `unfinish` makes it so."""
         self._is_whole = True
         self.core = make_core(None)
         self.log = self.core.store.log
+        self._epochs = LogEpochs(disk, folder / _EPOCHS_NAME, self.log)
+        self._retention = Retention(lambda: self.core, self.log, self._log_start, self._saved)
 
     # What it is
 
@@ -119,6 +115,11 @@ class ReplicaStore:
     def confirmed_position(self) -> int:
         """What is before it the sync-state set has, and it is folded into the core."""
         return self.core.store.confirmed_position
+
+    @property
+    def epochs(self) -> EpochHistory:
+        """Who wrote the log."""
+        return self._epochs.history
 
     @property
     def last_epoch(self) -> int:
@@ -148,86 +149,16 @@ class ReplicaStore:
         """
         if self._installing.is_set:
             await self._wipe()
-        saved = self._load()
-        self._check_start()
-        if self.core.store.must_remake_queues(saved.store):
-            # Said first: the process may end before the new files are on the device, and the next one must know.
-            saved = replace(saved, store=replace(saved.store, remade=True))
-            await self._write(saved)
-        self._saved = saved
-        epochs = self._load_epochs()
-        self.log.check_contiguous(saved.store.synced_position)
-        if epochs is not None and epochs.latest < saved.store.epoch and saved.store.position <= self.end_position:
-            _log.error("the file of epochs is older than the checkpoint, it is made again from the log")
-            epochs = None
-        if epochs is not None:
-            self.epochs = epochs
-        tried: set[int] = set()
-        damaged_queue: CorruptDataError | None = None
-        while True:
-            try:
-                if damaged_queue is not None and not saved.store.remade:
-                    # A damaged record that nobody has would be missing in new queues, too: then all stays as it is.
-                    deque(self.log.records(self.start_position, saved.store.synced_position), 0)
-                    _log.error("the queues are made again from the commit log", why=str(damaged_queue))
-                    saved = replace(saved, store=replace(saved.store, remade=True))
-                    await self._write(saved)
-                if epochs is None:  # first: a record of an unknown epoch can't be repaired
-                    self._learn_epochs(saved.store.synced_position)
-                    epochs = self.epochs
-                begin = self.core.begin(saved)
-                if self._begins_unknown(begin):
-                    self._learn_epochs(saved.store.synced_position)
-                self._scan(begin, saved, tried, alone=alone)
-                break
-            except CorruptDataError as error:
-                synced = saved.store.synced_position
-                by_queue = isinstance(error, QueueDamagedError)
-                positions = {each for each in self.log.damaged - tried if each < synced or not by_queue}
-                tried |= positions  # a tail that was not asked for now is, before it goes
-                self.log.damaged.clear()
-                mended = [position for position in positions if position < synced and await repair(position)]
-                tails = [position for position in positions if position >= synced]
-                for position in tails:
-                    await self._mend_tail(position, repair, is_nowhere)
-                if not mended and not tails:
-                    if not by_queue or saved.store.remade:
-                        raise
-                    damaged_queue = error
-            self._remake_core()
-        log = self.log
-        if any(each.position > log.end_position for each in self.epochs):
-            self.epochs = EpochHistory(each for each in self.epochs if each.position <= log.end_position)
-            self._epochs_unsaved = True
-        if not log.segment_count:
-            log.reset(0)  # lest a loss of power takes the first segment and leaves the next: that is taken for damage
+        recovery = Recovery(self.core, self._remake_core, self._log_start, self._saved, self._epochs, self._begin_doubt)
+        await recovery.run(alone=alone, repair=repair, is_nowhere=is_nowhere)
+        if not self.log.segment_count:
+            # Lest a loss of power takes the first segment and leaves the next: that is taken for damage.
+            self.log.reset(0)
         await self.sync()
-        if not self._disk.exists(self._folder / _CHECKPOINT_NAME):
+        if not self._saved.exists:
             # Before the first record: where there is no checkpoint, all that is there counts as synced.
-            await self._write(self._saved)
+            await self._saved.write(self._saved.checkpoint)
         await self._log_start.prepare(self.start_position)
-
-    def _check_start(self) -> None:
-        known = self._log_start.position
-        if known is not None and known < self.start_position:
-            raise CorruptDataError(
-                f"the commit log begins at {self.start_position}, though nothing from {known} on was to be deleted: "
-                "its oldest segments are lost. Restore them from a backup; or give this replica an empty volume, if "
-                "another one of its group has everything"
-            )
-
-    async def _mend_tail(
-        self, position: int, repair: Callable[[int], Awaitable[bool]], is_nowhere: Callable[[int], Awaitable[bool]]
-    ) -> None:
-        """Have the records from a damaged one to the end mended, as far as another replica has them. That the rest will
-        be cut off is written down before, unless nobody can have it.
-        """
-        while position < self.log.end_position:
-            if not await repair(position):
-                if not await is_nowhere(position):
-                    await self._begin_doubt(position)
-                return
-            position += length_at(self.log.read(position, HEADER_BYTES), 0)
 
     async def _begin_doubt(self, position: int) -> None:
         _log.error(
@@ -247,15 +178,6 @@ class ReplicaStore:
             _log.info("this replica has everything again", position=self.end_position)
             if self.on_doubt_ended is not None:
                 self.on_doubt_ended()
-
-    def _scan(self, begin: int, saved: Checkpoint, asked: Container[int], *, alone: bool) -> None:
-        """Check the log from a position on, and fold what is known to stay. A tail goes only if no other replica was
-        found to have it: this one may have said that it was synced, and be chosen for that.
-        """
-        for found in self.log.scan(begin, saved.store.synced_position, lambda position: alone or position in asked):
-            self._note_epoch(found)
-            if alone or found.position < saved.store.position:
-                self.core.fold(found)
 
     async def finish(self, epoch: int) -> None:
         """Begin an epoch: fold the rest of the log, and leave it to be written.
@@ -279,9 +201,8 @@ class ReplicaStore:
             self._is_whole = False  # it may have met the damage with a record half folded
             raise
         if epoch > self.epochs.latest:
-            self.epochs.begin(epoch, self.end_position)
-            self._epochs_unsaved = True
-        await self._save_epochs()
+            self._epochs.begin(epoch, self.end_position)
+        await self._epochs.save()
         self.core.store.epoch = epoch
         self.core.store.ended = None
         if not self.core.is_finished:
@@ -337,8 +258,7 @@ class ReplicaStore:
         except OSError as error:
             raise disk_refusal(error) from error
         if epochs is not None:
-            self.epochs = epochs
-            self._epochs_unsaved = True
+            self._epochs.set(epochs)
         goes_on = not self._appended or self._appended[-1].position + self._appended[-1].length == position
         if goes_on and self._appended_bytes + len(data) <= _KEPT_BYTES:
             self._appended.extend(records)
@@ -346,9 +266,9 @@ class ReplicaStore:
 
     async def sync(self) -> None:
         """Bring all that was appended up to now to the device (see `ReplicaLog`)."""
-        async with self._syncing:
+        async with self._epochs.writing:
             try:
-                await self._write_epochs()
+                await self._epochs.write()
             except OSError as error:  # the disk is full, perhaps; the records tell it, too, and `save` waits for it
                 _log.error("the epochs could not be written down, trying again", error=str(error))
             try:
@@ -419,23 +339,22 @@ class ReplicaStore:
             if position < self.end_position:
                 await self._rest()
                 await self._cut(position)
-            if self.epochs.cut(position):
-                self._epochs_unsaved = True
-                await self._save_epochs()
+            if self._epochs.cut(position):
+                await self._epochs.save()
 
     async def _cut(self, position: int) -> None:
         _log.warning("the log parts from its master's, its end is cut off", at=position, end=self.end_position)
         self._appended.clear()
         self._appended_bytes = 0
         self._confirmed = min(self._confirmed, position)
-        saved = self._saved
+        saved = self._saved.checkpoint
         if saved.store.position > position:
             await self._cut_below_what_was_saved(position)
             return
-        if saved.store.synced_position > position or not self._is_saved:
+        if saved.store.synced_position > position or not self._saved.is_certain:
             # Said first, or a crash now would leave a log that is shorter than it was known to be.
             known = min(saved.store.synced_position, position)
-            await self._write(replace(saved, store=replace(saved.store, synced_position=known)))
+            await self._saved.write(replace(saved, store=replace(saved.store, synced_position=known)))
         knows_more = await self.core.timer.cut_off(position)
         async with self.log.at_rest:
             self.log.cut(position)
@@ -450,8 +369,8 @@ class ReplicaStore:
         if self.start_position > 0:
             await self._wipe()
             return
-        self._needed_from = 0
-        await self._write(Checkpoint())
+        self._saved.needed_from = 0
+        await self._saved.write(Checkpoint())
         await self.core.timer.cut_off(0)
         async with self.log.at_rest:
             self.log.cut(position)
@@ -464,17 +383,16 @@ class ReplicaStore:
         decoded = replace(decoded, store=replace(decoded.store, remade=True, synced_position=position))
         async with self._saving:
             await self._drop(position)
-            await self._write(decoded)
-            self.epochs = EpochHistory(epochs)
-            self._epochs_unsaved = True
-            await self._save_epochs()
+            await self._saved.write(decoded)
+            self._epochs.set(EpochHistory(epochs))
+            await self._epochs.save()
             await self._begin_anew()
             await self._installing.clear()
 
     async def _wipe(self) -> None:
         """Begin with nothing."""
         await self._drop(0)
-        await self._write(Checkpoint())
+        await self._saved.write(Checkpoint())
         await self._begin_anew()
         await self._installing.clear()
 
@@ -482,47 +400,22 @@ class ReplicaStore:
         await self._rest()
         await self._installing.set()
         self._appended.clear()
-        self._appended_bytes = self._confirmed = self._needed_from = 0
+        self._appended_bytes = self._confirmed = self._saved.needed_from = 0
         await self.core.timer.cut_off(0)
         async with self.log.at_rest:
             self.log.reset(position)
-        self.epochs = EpochHistory()
-        self._epochs_unsaved = True
+        self._epochs.set(EpochHistory())
         await self.sync()
         await self._log_start.set(position)
 
     async def delete_before(self, position: int) -> None:
         """Delete the oldest segment as the master has (see `ReplicaLog`)."""
-
-        def bound() -> int:
-            needed = self.core.timer.needed_from()
-            return position if needed is None else min(position, needed)
-
-        if await self._delete_before(bound):
+        if await self._retention.delete_before(position):
             await self.sync()  # the next one may go
 
     async def delete_expired(self) -> int:
-        """Delete the oldest segment if it is past its time; 1 if it went. To be called again after a sync.
-
-        Raises:
-            OSError: the device refused; it may be tried again.
-            CorruptDataError: the log, or a queue, is damaged.
-        """
-        return await self._delete_before(lambda: self.core.expired_before())
-
-    async def _delete_before(self, bound: Callable[[], int]) -> int:
-        """Delete the oldest segment if `bound` lets it go, and no checkpoint needs it that the device may have. What is
-        cut or made anew meanwhile does not change that.
-        """
-
-        def start() -> int:
-            return self.log.removable_before(min(bound(), self._needed_from))
-
-        position = start()
-        if position == self.start_position:
-            return 0
-        await self._log_start.move_to(position)
-        return self.core.store.delete_before(min(position, start()))  # more may be needed since
+        """Delete the oldest segment if it is past its time (see `Retention`)."""
+        return await self._retention.delete_expired()
 
     async def mend(self, position: int, data: bytes) -> None:
         """Write records in place of damaged bytes (see `ReplicaLog`)."""
@@ -538,7 +431,7 @@ class ReplicaStore:
 
     def checkpoint_file(self) -> bytes:
         """A checkpoint file for a follower that has nothing (see `ReplicaLog`)."""
-        saved = self._saved
+        saved = self._saved.checkpoint
         return checkpoint_file.encode(
             replace(saved, store=replace(saved.store, remade=True, synced_position=self.start_position))
         )
@@ -546,7 +439,7 @@ class ReplicaStore:
     @property
     def saved_position(self) -> int:
         """Of the log, up to where the core is saved: a restart reads on from there."""
-        return self._saved.store.position
+        return self._saved.checkpoint.store.position
 
     async def save(self, settle: Callable[[], Awaitable[None]]) -> None:
         """Save how far the core is.
@@ -558,70 +451,13 @@ class ReplicaStore:
             OSError: the device refused, now, or the last time the epochs were to be written down.
         """
         async with self._saving:
-            core = self.core
-            if not core.can_be_saved:
-                return
-            checkpoint, files = core.checkpoint()
-            needed = core.needed_from()
-            needed = checkpoint.store.position if needed is None else min(needed, checkpoint.store.position)
-            self._needed_from = min(self._needed_from, needed)  # until this is saved the device may have either
-            await to_its_end(self._sync_queues(files))  # the next checkpoint counts on it
-            try:
-                await settle()
-            except OSError as error:
-                self._on_failure(error)
-                raise
-            await self._save_epochs()  # a restart reads on behind where they began
-            store = core.synced(checkpoint).store
-            # By this a file of epochs is known that is older than what the checkpoint covers.
-            epoch = max(1, self.epochs.last_epoch(store.position))
-            await self._write(replace(checkpoint, store=replace(store, epoch=epoch)))
-            self._needed_from = needed
-
-    async def _sync_queues(self, files: Sequence[File]) -> None:
-        try:
-            for file in files:
-                await file.sync()
-        except OSError as error:
-            # What the queues' files hold can't be told any more, whatever a later sync says: no checkpoint may count
-            # on them, and the next process makes them again from the log.
-            self._on_failure(error)
-            raise
-        finally:
-            for file in files:
-                file.close()
-
-    async def _write(self, checkpoint: Checkpoint) -> None:
-        await to_its_end(self._replace(checkpoint))
-
-    async def _replace(self, checkpoint: Checkpoint) -> None:
-        self._is_saved = False
-        await replace_file(self._disk, self._folder / _CHECKPOINT_NAME, checkpoint_file.encode(checkpoint))
-        self._saved = checkpoint
-        self._is_saved = True
-
-    def _load(self) -> Checkpoint:
-        path = self._folder / _CHECKPOINT_NAME
-        if not self._disk.exists(path):
-            if self.start_position > 0:
-                raise CorruptDataError(
-                    f"the checkpoint file is lost, and the log begins at {self.start_position}: what was before it "
-                    "(how far the queues and groups are, names) is told nowhere else. Restore the file from a backup; "
-                    "or give this replica an empty volume, if another one of its group has everything"
-                )
-            # The first checkpoint is written before the first message, so without one nothing may be cut off.
-            return Checkpoint(store=StoreCheckpoint(synced_position=self.end_position))
-        file = self._disk.open(path)
-        try:
-            return checkpoint_file.decode(file.read(0, file.size()))
-        finally:
-            file.close()
+            await self._saved.save(self.core, self._epochs, settle)
 
     async def _begin_anew(self) -> None:
         self.is_followers = self._is_whole = False
         await self._rest()
         self._remake_core()
-        self.core.begin(self._saved)
+        self.core.begin(self._saved.checkpoint)
         self.is_followers = self._is_whole = True
         if self.on_new_core is not None:
             self.on_new_core()
@@ -635,64 +471,9 @@ class ReplicaStore:
         if self.before_new_core is not None:
             await self.before_new_core()
 
-    def _remake_core(self) -> None:
+    def _remake_core(self) -> BrokerCore:
         before = self.core
         before.close()
         self.core = self._make_core(self.log)
         self.core.inherit(before)
-
-    # Epochs
-
-    async def _save_epochs(self) -> None:
-        async with self._syncing:
-            await self._write_epochs()
-
-    async def _write_epochs(self) -> None:
-        if self._epochs_unsaved:
-            self._epochs_unsaved = False
-            saved = False
-            try:
-                await self._epoch_file.save(self.epochs)
-                saved = True
-            finally:
-                self._epochs_unsaved |= not saved
-
-    def _load_epochs(self) -> EpochHistory | None:
-        try:
-            return self._epoch_file.load()
-        except CorruptDataError as error:
-            _log.error("the file of epochs is damaged, it is made again from the log", why=str(error))
-            return None
-
-    def _begins_unknown(self, position: int) -> bool:
-        """Whether the record at a position is of an epoch that the history does not know, so began there or before."""
-        try:
-            return next(self.log.records(position, position + 1)).epoch > self.epochs.latest
-        except (CorruptDataError, StopIteration):
-            self.log.damaged.discard(position)
-            return False  # there is none, or it is torn or damaged, with which the scan deals
-
-    def _learn_epochs(self, synced_position: int) -> None:
-        """Add the epochs that only the log's records tell of; a segment that begins and ends in one is not read.
-
-        Raises:
-            CorruptDataError: a record before `synced_position` is damaged. What was learned up to there is noted.
-        """
-        log = self.log
-        segments = [(start, end) for start, end in log.segments() if end > start]
-        try:
-            for index, (start, end) in enumerate(segments):
-                last = index + 1 == len(segments)
-                self._note_epoch(next(log.records(start, start + 1)))
-                if last or next(log.records(end, end + 1)).epoch > self.epochs.latest:
-                    for found in log.records(start, end):
-                        self._note_epoch(found)
-        except CorruptDataError:
-            if min(log.damaged, default=0) < synced_position:
-                raise
-            log.damaged.clear()  # a torn tail, with which the scan deals
-
-    def _note_epoch(self, found: StoredRecord) -> None:
-        if found.epoch > self.epochs.latest:
-            self.epochs.begin(found.epoch, found.position)
-            self._epochs_unsaved = True
+        return self.core

@@ -25,6 +25,7 @@ WAITING = {
     "services.broker.following": "runs what keeps up with a master",
     "services.broker.front": "lets calls wait for a mastership",
     "services.broker.leading": "runs what a mastership does, and what time brings about",
+    "services.broker.log_epochs": "lets one write wait for another",
     "services.broker.replica.log_receiver": "takes over the log, syncs and reports at once",
     "services.broker.replica.log_sender": "sends the log while it hears how far a slave is",
     "services.broker.replica.master_checkpoint_file": "stores one checkpoint after the other",

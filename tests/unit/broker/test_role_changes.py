@@ -356,7 +356,7 @@ async def test_a_replica_that_cannot_save_its_progress_leads_all_the_same() -> N
         async def full(checkpoint: object) -> None:
             raise OSError(errno.ENOSPC, "no space left on device")
 
-        files._write = full  # type: ignore[method-assign]
+        files._saved.write = full  # type: ignore[method-assign]
         await w.lead(0)
         given = await w.pop()
         assert sorted(given) == [b"1", b"2"]
