@@ -16,12 +16,12 @@ import structlog
 from services.broker import checkpoint as checkpoint_file
 from services.broker.checkpoint import Checkpoint
 from services.broker.core import BrokerCore
+from services.broker.log_cleaner import LogCleaner
 from services.broker.log_epochs import LogEpochs
 from services.broker.recovery import Recovery
 from services.broker.replica.epochs import EpochHistory
 from services.broker.replica.raw_records import checked_records, whole_bytes
 from services.broker.replica_files import Mark
-from services.broker.retention import Retention
 from services.broker.saved_checkpoint import SavedCheckpoint
 from services.broker.store import log_start
 from services.broker.store.commit_log import CommitLog
@@ -92,7 +92,7 @@ class ReplicaStore:
         self.core = make_core(None)
         self.log = self.core.store.log
         self._epochs = LogEpochs(disk, folder / _EPOCHS_NAME, self.log)
-        self._retention = Retention(lambda: self.core, self.log, self._log_start, self._saved)
+        self._cleaner = LogCleaner(lambda: self.core, self.log, self._log_start, self._saved)
 
     # What it is
 
@@ -410,12 +410,12 @@ class ReplicaStore:
 
     async def delete_before(self, position: int) -> None:
         """Delete the oldest segment as the master has (see `ReplicaLog`)."""
-        if await self._retention.delete_before(position):
+        if await self._cleaner.delete_before(position):
             await self.sync()  # the next one may go
 
     async def delete_expired(self) -> int:
-        """Delete the oldest segment if it is past its time (see `Retention`)."""
-        return await self._retention.delete_expired()
+        """Delete the oldest segment if it is past its time (see `LogCleaner`)."""
+        return await self._cleaner.delete_expired()
 
     async def mend(self, position: int, data: bytes) -> None:
         """Write records in place of damaged bytes (see `ReplicaLog`)."""

@@ -8,7 +8,7 @@ from services.broker.store.commit_log import CommitLog
 from services.broker.store.log_start import LogStart
 
 
-class Retention:
+class LogCleaner:
     """Deletes one segment at a time.
 
     Args:
