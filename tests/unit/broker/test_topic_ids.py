@@ -132,7 +132,7 @@ async def test_what_is_refused_for_a_topic_that_goes_meanwhile_is_not_stored_beh
             await goes_on.wait()
             await settle_refusal(error)
 
-        app.server._timer.put = refuse  # type: ignore[method-assign]
+        app.server._putting._timer.put = refuse  # type: ignore[method-assign]
         app.flusher.settle_refusal = settle_slowly  # type: ignore[method-assign]
         runs = [
             MessageRun("t", 0, *([each] for each in wire_message("t", b"plain")), [""], topic_id=1),
@@ -152,15 +152,15 @@ async def test_what_waits_for_damage_to_be_mended_is_not_stored_for_a_topic_that
         await w.in_sync(0, 1)
         await w.put(b"body-1", topic_id=1)
         damage(master, b"body-1")
-        server, waits, goes_on = master.alive.server, asyncio.Event(), asyncio.Event()
-        repair = server._repair
+        putting, waits, goes_on = master.alive.server._putting, asyncio.Event(), asyncio.Event()
+        repair = putting._repair
 
         async def repair_slowly(position: int) -> bool:
             waits.set()
             await goes_on.wait()
             return await repair(position)
 
-        server._repair = repair_slowly
+        putting._repair = repair_slowly
         put = asyncio.create_task(w.put(b"body-2", topic_id=1, again=True))
         await waits.wait()
         await hear(master, GONE, ANEW)
