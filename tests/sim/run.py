@@ -242,6 +242,8 @@ class _Run:
         if world.cluster is None or world.process is None:
             return
         broker = world.cluster.broker
+        if broker.leading is None:
+            return  # it never took its role, and what it left undone was told
 
         async def stop_timer() -> None:
             await broker.timer.stop()
