@@ -323,6 +323,7 @@ class BrokerApp:
             following=[] if leading is None else leading.replication.lags(),
             leading=leading is not None and leading.epoch == group.epoch,
             doubtful=self.files.is_doubtful,
+            acks_alone=self._options.replication.ack_mode == "master",
         )
 
     async def leave(self) -> None:

@@ -22,11 +22,13 @@ class Seen:
         report: what it said last; None if it has said nothing yet.
         earlier_epoch: the latest epoch that an earlier process of it may have led (`find_earlier_epoch`); None if this
             one led when it came.
+        asked_in_vain: whether it was to be chosen a short time ago and did not answer at its address.
     """
 
     standing: Standing
     report: ReplicaReport | None = None
     earlier_epoch: int | None = None
+    asked_in_vain: bool = False
 
 
 _NOT_SEEN = Seen(Standing.DEAD)
@@ -54,11 +56,14 @@ def settle(name: str, state: GroupState | None, sight: Sight) -> GroupState | No
     for number in sorted(known):
         after = after.with_replica(record_of(known[number]))
     if master_is_gone(after, sight):
+        may = {number: report for number, report in known.items() if not sight[number].asked_in_vain}
         # A master that begins anew may have lost what its device had said to be safe, and nothing tells it so: any
-        # other member goes first, however little it said last.
-        best = elect(after, {number: report for number, report in known.items() if number != after.master})
+        # other member goes first, however little it said last. But where it alone acknowledges, others may have less.
+        first = known.get(after.master)
+        acks_alone = first is not None and first.acks_alone
+        best = None if acks_alone else elect(after, {n: report for n, report in may.items() if n != after.master})
         if best is None and not _others_may_come(after, sight):
-            best = elect(after, known)
+            best = elect(after, may)
         if best is not None:
             after = after.elected(best)
     return None if after == state else after
@@ -132,6 +137,8 @@ def trouble(state: GroupState | None, sight: Sight) -> str:
         return ""
     if why := held_up(state, sight):
         return why
+    if vain := [n for n in sorted(reports) if sight[n].asked_in_vain]:
+        return f"{_replicas(vain)} has registered, but does not answer at its address: the controller must reach it"
     wiped = [n for n, report in sorted(reports.items()) if state.is_wiped(n, report.identity)]
     if state.sync_state_set <= frozenset(wiped):
         return (
@@ -180,9 +187,11 @@ def master_is_gone(state: GroupState, sight: Sight) -> bool:
 
 
 def _others_may_come(state: GroupState, sight: Sight) -> bool:
-    """Whether other members of the set have not come yet, since this controller began to lead, and are not given up."""
+    """Whether other members of the set have no stream here, as those who have not come since this controller began to
+    lead, and are not given up.
+    """
     others = (sight.get(number, _NOT_SEEN) for number in state.sync_state_set - {state.master})
-    return any(seen.standing is Standing.UNSURE and seen.report is None for seen in others)
+    return any(seen.standing is Standing.UNSURE and seen.report is None and not seen.asked_in_vain for seen in others)
 
 
 def _epoch_is_over(epoch: int | None, state: GroupState) -> bool:

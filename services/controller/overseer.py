@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import structlog
 
@@ -54,7 +55,7 @@ class Overseer:
         metrics: GroupMetrics,
         check_leads: Callable[[], None],
     ) -> None:
-        detection_s = options.detection_ms / 1000
+        detection_s = self._detection_s = options.detection_ms / 1000
         self.groups = groups(self._changed)
         self.replicas = Replicas(detection_s, detection_s / 2)
         self._probe_s = options.probe_ms / 1000
@@ -71,6 +72,7 @@ class Overseer:
         self._shown: dict[str, BrokerInfo | None] = {}
         self._held_up: dict[str, str] = {}
         self._settling: dict[str, asyncio.Task[None]] = {}
+        self._in_vain: dict[Key, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
 
@@ -103,7 +105,7 @@ class Overseer:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.groups.finish()
         self._watching = None
-        for each in (self._dirty, self._unsettled, self._seen, self._shown, self._held_up):
+        for each in (self._dirty, self._unsettled, self._seen, self._shown, self._held_up, self._in_vain):
             each.clear()
         self.replicas.forget_all()
         self.groups.forget()
@@ -177,8 +179,12 @@ class Overseer:
 
     def sight(self, group: str) -> Sight:
         """How the replicas of a group look now."""
-        state = self.groups.states.get(group)
-        return self.replicas.sight(group, () if state is None else state.replicas, self._clock.monotonic())
+        state, now = self.groups.states.get(group), self._clock.monotonic()
+        sight = self.replicas.sight(group, () if state is None else state.replicas, now)
+        return {
+            number: replace(seen, asked_in_vain=now < self._in_vain.get((group, number), now))
+            for number, seen in sight.items()
+        }
 
     def names(self) -> list[str]:
         """All groups that are known, or of which a replica is registered."""
@@ -266,6 +272,12 @@ class Overseer:
 
         await self.groups.change(group, decision)
 
+    def _pass_over(self, key: Key) -> None:
+        """Choose this one no more for the detection time: it may come again and again, and never answer."""
+        now = self._clock.monotonic()
+        self._in_vain = {each: until for each, until in self._in_vain.items() if until > now}
+        self._in_vain[key] = now + self._detection_s
+
     async def _is_what_it_said(self, session: Session) -> bool:
         """Whether the process that registered is there still."""
         report = session.report
@@ -274,6 +286,8 @@ class Overseer:
             answer = await channel.call(REPLICA_STATUS, ReplicaStatusRequest(), timeout_s=self._probe_s)
         except (StatusError, RpcError) as error:
             why = str(error)
+            if isinstance(error, RpcError) and error.status is GrpcStatus.DEADLINE_EXCEEDED:
+                self._pass_over((report.group, report.replica))
         else:
             same = (answer.group, answer.replica, answer.identity, answer.doubtful) == (
                 report.group,
@@ -384,7 +398,7 @@ def _roles(state: GroupState, sight: Sight) -> GroupRoles:
 
 
 def _outline(sight: Sight) -> object:
-    return {number: seen.standing for number, seen in sight.items()}
+    return {number: (seen.standing, seen.asked_in_vain) for number, seen in sight.items()}
 
 
 def _has_new_master(old: GroupState | None, new: GroupState) -> bool:

@@ -25,7 +25,7 @@ from services.controller.state_store import StateStore
 from services.rpc.local import LocalChannel
 from services.rpc.methods import CHANGE_SYNC_STATE_SET, HAND_OVER, REGISTER_BROKER, REPLICA_STATUS
 from services.rpc.service import Call, Channel, ClientStream, Service, StreamClosedError
-from services.rpc.status import RpcError
+from services.rpc.status import GrpcStatus, RpcError
 from tests.unit.controller.nowhere import Nowhere
 
 GROUP = "broker-0"
@@ -53,6 +53,7 @@ class FakeReplica:
         self.heard: list[BrokerGroup] = []
         self.refusal: StatusError | RpcError | None = None
         self.alive = True
+        self.answers = True
         self.beats = True
         self.hand_over_error: StatusError | None = None
         self.handed_over_to: list[int] = []
@@ -142,6 +143,8 @@ class FakeReplica:
 
     async def _status(self, call: Call, request: broker_pb2.ReplicaStatusRequest) -> broker_pb2.ReplicaStatusResponse:
         said = self.report
+        if not self.answers:
+            raise RpcError(GrpcStatus.DEADLINE_EXCEEDED, "nobody answers in time")
         return broker_pb2.ReplicaStatusResponse(
             group=said.group,
             replica=said.replica,

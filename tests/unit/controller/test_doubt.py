@@ -127,3 +127,25 @@ async def test_who_is_not_the_process_any_more_that_registered_is_not_chosen(her
         here.machines.add(gone.next_life(doubtful=True))
     master.kill()
     await until(lambda: other.leads == 2)
+
+
+async def test_who_registers_and_never_answers_at_its_address_is_passed_over(here: Scene) -> None:
+    master, slave = FakeReplica(0), FakeReplica(1)
+    await here.led_with(master, slave)
+    for each in (master, slave):
+        each.kill()
+    mute = slave.next_life()
+    mute.answers = False
+    await join_unheard(here, mute)
+
+    async def insist() -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            mute.cut()
+            await mute.join(here.channel)
+
+    insisting = asyncio.create_task(insist())
+    back = master.next_life()
+    await here.join(back)
+    await until(lambda: back.leads == 2)
+    insisting.cancel()

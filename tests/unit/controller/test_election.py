@@ -104,6 +104,28 @@ def test_a_master_that_begins_anew_is_chosen_only_if_no_other_member_will_come()
     assert after is not None and (after.epoch, after.master) == (4, 1)
 
 
+def test_a_master_that_acknowledges_alone_is_compared_with_the_others_though_it_begins_anew() -> None:
+    anew = Seen(Standing.LIVING, report(0, 3, 300, acks_alone=True), earlier_epoch=3)
+    for end, chosen in ((200, 0), (400, 1)):
+        after = settle("b", state(0, 1), {0: anew, 1: Seen(Standing.LIVING, report(1, 3, end))})
+        assert after is not None and after.master == chosen
+    assert settle("b", state(0, 1), {0: anew, 1: Seen(Standing.UNSURE)}) is None
+
+
+def test_who_was_asked_in_vain_is_not_chosen_nor_waited_for() -> None:
+    group = state(0, 1)
+    anew = Seen(Standing.LIVING, report(0, 3, 100), earlier_epoch=3)
+    for mute in (
+        Seen(Standing.LIVING, report(1, 3, 200), asked_in_vain=True),
+        Seen(Standing.UNSURE, asked_in_vain=True),
+    ):
+        after = settle("b", group, {0: anew, 1: mute})
+        assert after is not None and (after.epoch, after.master) == (4, 0)
+    mute = Seen(Standing.LIVING, report(1, 3, 200), asked_in_vain=True)
+    assert settle("b", group, {0: Seen(Standing.DEAD), 1: mute}) is None
+    assert "replica 1 has registered, but does not answer" in trouble(group, {0: Seen(Standing.DEAD), 1: mute})
+
+
 def test_a_lost_group_is_led_by_a_doubtful_member_only_if_all_are() -> None:
     sure = report(0, 4, 100, version=6, sync_state_set=[0, 1])
     long, longer = (report(n, 4, 200 + n, version=6, sync_state_set=[0, 1], doubtful=True) for n in range(2))

@@ -232,6 +232,7 @@ class ReplicaReport(_message.Message):
     CHECKPOINT_VERSION_FIELD_NUMBER: _builtins.int
     LEADING_FIELD_NUMBER: _builtins.int
     DOUBTFUL_FIELD_NUMBER: _builtins.int
+    ACKS_ALONE_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     replica: _builtins.int
     address: _builtins.str
@@ -255,6 +256,10 @@ class ReplicaReport(_message.Message):
     doubtful: _builtins.bool
     """When it started it cut off the end of its log, which was torn or damaged, and could not ask every other replica
     whether that has it: acknowledged messages may be missing. Over once it has caught up with a master, or is one.
+    """
+    acks_alone: _builtins.bool
+    """It acknowledges what other members of the set need not have yet (`broker.replication.ack_mode=master`): if it begins
+    anew, nobody goes before it who has less.
     """
     @_builtins.property
     def sync_state_set(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -284,10 +289,11 @@ class ReplicaReport(_message.Message):
         checkpoint_version: _builtins.int = ...,
         leading: _builtins.bool = ...,
         doubtful: _builtins.bool = ...,
+        acks_alone: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "checkpoint_version", b"checkpoint_version", "confirmed_position", b"confirmed_position", "doubtful", b"doubtful", "end_position", b"end_position", "epoch", b"epoch", "following", b"following", "group", b"group", "identity", b"identity", "last_epoch", b"last_epoch", "leading", b"leading", "leaving", b"leaving", "replica", b"replica", "sync_state_set", b"sync_state_set", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks_alone", b"acks_alone", "address", b"address", "checkpoint_version", b"checkpoint_version", "confirmed_position", b"confirmed_position", "doubtful", b"doubtful", "end_position", b"end_position", "epoch", b"epoch", "following", b"following", "group", b"group", "identity", b"identity", "last_epoch", b"last_epoch", "leading", b"leading", "leaving", b"leaving", "replica", b"replica", "sync_state_set", b"sync_state_set", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
