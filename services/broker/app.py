@@ -397,8 +397,8 @@ class BrokerApp:
                 self._group_changed.set()
             except (OSError, StatusError) as error:
                 _log.error("the role could not be taken, trying again", name=self._options.name, error=str(error))
-                self._trouble = str(error)
                 if self._leading is None and self._following is None:
+                    self._trouble = str(error)
                     self.front.refuse(f"cannot take its role at this moment: {error}")
                 await asyncio.sleep(_TRY_AGAIN_S)
                 self._group_changed.set()
@@ -408,15 +408,16 @@ class BrokerApp:
         leading = self._leading
         if group.master == self._options.replica and group.epoch > 0:
             if leading is not None and leading.epoch == group.epoch:
-                await self._keep(group)  # first: a replica that may be asked into the set is known at the next start
-                leading.decided(group)
+                try:  # first: a replica that may be asked into the set is known at the next start
+                    await self._keep(group)
+                finally:
+                    leading.decided(group)  # a master with a full disk goes on, and tries to write it down again
             else:
-                await self._lead(group)
                 await self._keep(group)
+                await self._lead(group)
             return
         if leading is not None:
             await self._lead_no_more()  # first: who waits for an answer need not wait for the device
-        await self._keep(group)
         if not self.files.is_followers:  # also if this replica was about to lead, or this has failed before
             await self.files.unfinish()
             _log.info("the broker leads no more", name=self._options.name, replica=self._options.replica)
@@ -430,6 +431,7 @@ class BrokerApp:
             self.front.refuse(f"is led by another replica, at {master.address}")
             if self._following is None:
                 self._follow(group, master)
+        await self._keep(group)
 
     async def _lead(self, group: BrokerGroup) -> None:
         began_s = self._clock.monotonic()

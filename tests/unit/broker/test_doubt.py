@@ -6,6 +6,7 @@ import pytest
 
 from services.broker import replica_files
 from services.broker.timer.delay import TIMER_TOPIC
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.harness.memory_disk import MemoryDisk
@@ -100,6 +101,24 @@ async def test_who_may_not_know_another_replica_at_its_next_start_tries_to_write
         slave.disk.fail_syncs(2, of=lambda path: path.name.startswith("group"))
         slave.alive.hear(three)
         await until(lambda: len(replica_files.load_group(slave.disk, FOLDER).replicas) == 3)
+
+
+async def test_a_master_that_cannot_write_down_who_else_there_is_goes_on() -> None:
+    async with group_of(2) as world:
+        master = await world.lead(0)
+        await world.in_sync(0, 1)
+        more = BrokerGroup.FromString(world.group.SerializeToString())
+        more.version += 1
+        more.replicas.add(number=2, address="elsewhere")
+        master.disk.fail_syncs(1 << 20, of=lambda path: path.name.startswith("group"))
+        master.alive.hear(more)
+        leading = master.alive.leading
+        assert leading is not None
+        await until(lambda: master.alive.report(master.address).version == more.version)
+        await asyncio.sleep(0.05)
+        assert master.alive.health() is None and master.alive.trouble is None
+        assert (await world.put(b"1")).code == Code.OK
+        master.disk.fail_syncs(0)
 
 
 async def test_who_has_lost_word_of_its_group_does_not_take_itself_for_alone() -> None:
