@@ -6,6 +6,7 @@ from what was saved before or from the whole log.
 """
 
 import asyncio
+import errno
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -31,6 +32,7 @@ from services.broker.store.record import HEADER_BYTES, StoredRecord, length_at
 from services.common.clock import Clock
 from services.common.disk import Disk
 from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 _log = structlog.get_logger()
 
@@ -337,45 +339,50 @@ class ReplicaStore:
         self.stop_folding()
         async with self._saving:
             if position < self.end_position:
+                is_below_saved = self._saved.checkpoint.store.position > position
+                await self._say_cut(position)
                 await self._rest()
-                await self._cut(position)
+                await self._cut(position, is_below_saved)
             if self._epochs.cut(position):
                 await self._epochs.save()
 
-    async def _cut(self, position: int) -> None:
+    async def _say_cut(self, position: int) -> None:
+        """Said first, or a crash in between would leave a log that is shorter than it was known to be.
+
+        Raises:
+            StatusError: the disk is full; nothing is cut, and it may be tried again.
+        """
+        saved = self._saved.checkpoint
+        try:
+            if saved.store.position > position:
+                if self.start_position == 0:
+                    self._saved.needed_from = 0
+                    await self._saved.write(Checkpoint())
+            elif saved.store.synced_position > position or not self._saved.is_certain:
+                known = min(saved.store.synced_position, position)
+                await self._saved.write(replace(saved, store=replace(saved.store, synced_position=known)))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            sentence = "the disk is full, so the log cannot be brought in line with its master's; free some space"
+            raise StatusError(Code.INTERNAL_ERROR, sentence) from error
+
+    async def _cut(self, position: int, is_below_saved: bool) -> None:
         _log.warning("the log parts from its master's, its end is cut off", at=position, end=self.end_position)
         self._appended.clear()
         self._appended_bytes = 0
         self._confirmed = min(self._confirmed, position)
-        saved = self._saved.checkpoint
-        if saved.store.position > position:
-            await self._cut_below_what_was_saved(position)
+        if is_below_saved and self.start_position > 0:
+            await self._wipe()  # what was made of the log is void, and without its beginning it can't be made again
             return
-        if saved.store.synced_position > position or not self._saved.is_certain:
-            # Said first, or a crash now would leave a log that is shorter than it was known to be.
-            known = min(saved.store.synced_position, position)
-            await self._saved.write(replace(saved, store=replace(saved.store, synced_position=known)))
-        knows_more = await self.core.timer.cut_off(position)
+        knows_more = await self.core.timer.cut_off(0 if is_below_saved else position)
         async with self.log.at_rest:
             self.log.cut(position)
         await self.sync()
-        if knows_more or self.core.folded_position > position or self.core.is_finished:
+        if is_below_saved or knows_more or self.core.folded_position > position or self.core.is_finished:
             await self._begin_anew()
         elif self.on_new_core is not None:
             self.on_new_core()
-
-    async def _cut_below_what_was_saved(self, position: int) -> None:
-        """All that was made of the log is void. Without its beginning it can't be made again, then all is dropped."""
-        if self.start_position > 0:
-            await self._wipe()
-            return
-        self._saved.needed_from = 0
-        await self._saved.write(Checkpoint())
-        await self.core.timer.cut_off(0)
-        async with self.log.at_rest:
-            self.log.cut(position)
-        await self.sync()
-        await self._begin_anew()
 
     async def install(self, checkpoint: bytes, position: int, epochs: EpochHistory) -> None:
         """Drop all, and begin with a master's checkpoint and an empty log at `position` (see `ReplicaLog`)."""

@@ -446,6 +446,36 @@ async def test_what_was_folded_of_a_cut_end_is_made_anew() -> None:
         assert sorted(await world.pop()) == [b"both", b"new 0", b"new 1", b"new 2"]
 
 
+async def test_a_log_is_cut_when_there_is_room_to_say_so() -> None:
+    """Seed 51371 of the simulator of broker groups: the process ended instead."""
+    replication = {"ack_mode": "master", "heartbeat_ms": 50, "silence_ms_max": 1000}
+    async with group_of(2, replication=replication) as world:
+        first, second = world.members
+        await world.lead(0)
+        await world.in_sync(0, 1)
+        await world.put(b"both")
+        await world.in_sync(0, 1)
+        await second.alive.following.stop()  # type: ignore[union-attr]
+        for number in range(10):
+            await world.put(b"lost %d" % number)
+        await first.alive.leading.save()  # type: ignore[union-attr]
+        first.reachable = False
+        await world.lead(1)
+        for number in range(3):
+            await world.put(b"new %d" % number)
+        first.disk.fill(0)
+        first.reachable = True
+        first.hear(world.group)
+        await until(lambda: first.alive.following is not None)
+        await asyncio.sleep(0.3)
+        assert not first.alive.failure.done() and first.end > second.end
+        first.disk.fill(1 << 30)
+        await world.in_sync(0, 1)
+        assert first.log_bytes() == second.log_bytes()
+        await world.lead(0)
+        assert sorted(await world.pop()) == [b"both", b"new 0", b"new 1", b"new 2"]
+
+
 async def test_what_a_call_has_done_is_well_when_it_is_tried_again_and_for_no_other_call() -> None:
     """P7: an earlier call of the client itself is not taken for an earlier try of this one."""
     async with group_of(2) as world:
