@@ -130,6 +130,7 @@ class _Run:
             machine.disk.sync_s_max = swarm.sync_s_max
         self.faults = Faults(world, swarm)
         self._end: dict[int, _Held] = {}
+        self._end_seen = 0
         self._topic_ids: dict[str, int] = {}
         self._master = -1
         self._chance = swarm.random("replicas recoveries")
@@ -295,6 +296,9 @@ class _Run:
             return f"the sync-state set is {group['sync_state_set']}"
         app = master.program.app
         core = app.core
+        end, self._end_seen = self._end_seen, app.files.end_position
+        if app.files.confirmed_position < min(end, app.files.end_position):
+            return f"what is behind {app.files.confirmed_position} is not confirmed, so nobody can have it yet"
         if core.state.table.open_messages:
             now_ms = core._clock.steady_ms()
             some = [f"{each.id // 8} {each.group} due in {each.due_ms - now_ms} ms" for each in core.state.table][:3]
