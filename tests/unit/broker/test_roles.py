@@ -10,7 +10,7 @@ from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from services.rpc import methods
 from tests.harness.manual_clock import ManualClock, run_virtually
-from tests.unit.broker.group_world import Member, group_of, until
+from tests.unit.broker.group_world import GroupWorld, Member, group_of, until
 
 
 async def test_a_slave_has_what_was_answered_and_leads_on() -> None:
@@ -421,23 +421,36 @@ async def test_all_modes_replicate(ack_mode: str, flush: str) -> None:
         assert len(await world.pop()) == 30
 
 
+FAST_ACKS = {"ack_mode": "master", "heartbeat_ms": 50, "silence_ms_max": 1000}
+
+
+async def parted(world: GroupWorld) -> tuple[Member, Member]:
+    """The first of two leads and has acknowledged what the second has not; both."""
+    first, second = world.members
+    await world.lead(0)
+    await world.in_sync(0, 1)
+    await world.put(b"both")
+    await world.in_sync(0, 1)
+    await second.alive.following.stop()  # type: ignore[union-attr]
+    for number in range(10):
+        await world.put(b"lost %d" % number)
+    return first, second
+
+
+async def lead_the_other(world: GroupWorld) -> None:
+    """The second leads, and the first has not heard of it."""
+    world.members[0].reachable = False
+    await world.lead(1)
+    for number in range(3):
+        await world.put(b"new %d" % number)
+
+
 async def test_what_was_folded_of_a_cut_end_is_made_anew() -> None:
     """With ack_mode=master a deposed master has folded, and given out, what is cut off."""
-    replication = {"ack_mode": "master", "heartbeat_ms": 50, "silence_ms_max": 1000}
-    async with group_of(2, replication=replication) as world:
-        first, second = world.members
-        await world.lead(0)
-        await world.in_sync(0, 1)
-        await world.put(b"both")
-        await world.in_sync(0, 1)
-        await second.alive.following.stop()  # type: ignore[union-attr]
-        for number in range(10):
-            await world.put(b"lost %d" % number)
+    async with group_of(2, replication=FAST_ACKS) as world:
+        first, second = await parted(world)
         assert len(await world.pop()) == 11
-        first.reachable = False
-        await world.lead(1)
-        for number in range(3):
-            await world.put(b"new %d" % number)
+        await lead_the_other(world)
         first.reachable = True
         first.hear(world.group)
         await world.in_sync(0, 1)
@@ -448,21 +461,10 @@ async def test_what_was_folded_of_a_cut_end_is_made_anew() -> None:
 
 async def test_a_log_is_cut_when_there_is_room_to_say_so() -> None:
     """Seed 51371 of the simulator of broker groups: the process ended instead."""
-    replication = {"ack_mode": "master", "heartbeat_ms": 50, "silence_ms_max": 1000}
-    async with group_of(2, replication=replication) as world:
-        first, second = world.members
-        await world.lead(0)
-        await world.in_sync(0, 1)
-        await world.put(b"both")
-        await world.in_sync(0, 1)
-        await second.alive.following.stop()  # type: ignore[union-attr]
-        for number in range(10):
-            await world.put(b"lost %d" % number)
+    async with group_of(2, replication=FAST_ACKS) as world:
+        first, second = await parted(world)
         await first.alive.leading.save()  # type: ignore[union-attr]
-        first.reachable = False
-        await world.lead(1)
-        for number in range(3):
-            await world.put(b"new %d" % number)
+        await lead_the_other(world)
         first.disk.fill(0)
         first.reachable = True
         first.hear(world.group)
