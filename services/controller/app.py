@@ -1,8 +1,10 @@
 """The controller, put together: its state in a store, the service that others follow, the admin API."""
 
+import asyncio
+import math
 import random
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 _RECEIPT_KEY_BYTES = 32
 _LIFE_BYTES = 8
 _LOCK_NAME = "store.lock"
+_READS_MAX = 8
+_READ_AGAIN_S = 0.1
 
 _logger = structlog.get_logger()
 
@@ -228,23 +232,35 @@ class ControllerApp:
         await self.overseer.groups.look_for_changes(versions)
 
     async def _load_or_make(self) -> ClusterState:
+        known = 0 if self._alone else math.inf
         if (await self._store.read(CLUSTER)) is not None:
-            return await self._load()
+            return await self._load(known)
         state = ClusterState(self._options.cluster_name, self._random_source.randbytes(_RECEIPT_KEY_BYTES))
         try:
             await self._store.write(CLUSTER, cluster_document(state), None)
             _logger.info("new cluster", cluster=state.name, place=self._store.where(CLUSTER))
         except ConflictError as conflict:
             _logger.info("another controller was first to make the cluster", cluster=state.name, reason=str(conflict))
-        return await self._load()
+        return await self._load(known)
 
-    async def _load(self) -> ClusterState:
-        stored = await self._store.read(CLUSTER)
+    async def _load(self, known: float) -> ClusterState:
+        """What is stored. A read may give what was there before, as from a cache on its way: what is older than `known`
+        counts only if it can be written again in its own place. Else topics would come back that are deleted.
+        """
         place = self._store.where(CLUSTER)
-        if stored is None:
-            raise FileNotFoundError(f"{place} is gone")
-        self._cluster_version = stored.version
-        return cluster_of(stored.document, place)
+        for _ in range(_READS_MAX):
+            stored = await self._store.read(CLUSTER)
+            if stored is None:
+                raise FileNotFoundError(f"{place} is gone")
+            state = cluster_of(stored.document, place)
+            if state.version >= known:
+                self._cluster_version = stored.version
+                return state
+            with suppress(ConflictError):
+                self._cluster_version = await self._store.write(CLUSTER, stored.document, stored.version)
+                return state
+            await asyncio.sleep(_READ_AGAIN_S)
+        raise OSError(f"{place} was read {_READS_MAX} times, and each time it held something else by then")
 
     async def _save(self, state: ClusterState) -> None:
         began = self._clock.monotonic()

@@ -41,7 +41,8 @@ class StateKeeper:
         state: the state to begin with.
         save: makes a state durable in place of the one before, or raises ConflictError if another controller has
             changed that, or OSError if it is not known whether it was saved.
-        load: gives the state that is stored, or raises OSError, CorruptDataError or UnknownFormatError.
+        load: gives the state that is stored, or raises OSError, CorruptDataError or UnknownFormatError. What is older
+            than the version given was certainly stored once: it counts only if nothing else is there now.
         publish: told of each change right after it has become the current state.
         waiting_max: how many changes may wait.
     """
@@ -50,7 +51,7 @@ class StateKeeper:
         self,
         state: ClusterState,
         save: Callable[[ClusterState], Awaitable[None]],
-        load: Callable[[], Awaitable[ClusterState]],
+        load: Callable[[int], Awaitable[ClusterState]],
         publish: Callable[[ClusterUpdate], None],
         waiting_max: int,
     ) -> None:
@@ -149,7 +150,7 @@ class StateKeeper:
     async def _refresh(self) -> None:
         self._is_outdated = False
         try:
-            stored = await self._load()
+            stored = await self._load(self.state.named)
         except _STORE_ERRORS as error:
             _logger.warning("cluster state cannot be read again", error=str(error), version=self.state.version)
             return
@@ -187,7 +188,7 @@ class StateKeeper:
                 self._doubtful = False
                 return state, done
             except ConflictError:
-                stored = await self._load()
+                stored = await self._load(self.state.named)
                 self._doubtful = False
                 if stored == replace(state, brokers={}):  # its own save, which something on the way made twice
                     return state, done
@@ -201,7 +202,7 @@ class StateKeeper:
     async def _cleared_up(self, batch: Sequence[_Waiting]) -> Sequence[_Waiting]:
         """Read what is stored after a save whose outcome is not known; those who can go on now."""
         try:
-            stored = await self._load()
+            stored = await self._load(self.state.named)
         except _STORE_ERRORS as error:
             _logger.error("cluster state cannot be read", error=str(error), version=self.state.version)
             return _refuse(batch, f"the change has not happened, because the state cannot be read: {error}")

@@ -100,7 +100,11 @@ class ReplicationSlave:
     async def _run(self) -> None:
         pause_s = _PAUSE_FIRST_S
         while True:
-            why = await self._follow()
+            try:
+                why = await self._follow()
+            except OSError as error:  # the device has failed: the broker ends, and its start sees what there is
+                self._on_failure(error)
+                return
             if self.is_connected:
                 pause_s = _PAUSE_FIRST_S
                 self._told = None

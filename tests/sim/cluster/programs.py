@@ -73,7 +73,9 @@ class Place:
         """The way to the controller, or to whichever of several leads."""
         if len(addresses) == 1:
             return self.channel(addresses[0])
-        return ControllerChannel([self.channel(address) for address in addresses], self.clock)
+        # As `services.cli.serving.SEVERAL_CONTROLLERS_LIMITS`: when one hangs, another is asked soon.
+        channels = [self.network.channel(self.process, address, CONTROLLER_KEEPALIVE_S) for address in addresses]
+        return ControllerChannel(channels, self.clock)
 
     def listen(self, service: Service, keepalive_s: float, tamper: Tamper | None = None) -> Listener:
         """Take calls at the address."""

@@ -295,6 +295,9 @@ class _Run:
         if set(group["sync_state_set"]) != set(world.replicas):
             return f"the sync-state set is {group['sync_state_set']}"
         app = master.program.app
+        for proxy in world.proxies.values():
+            if proxy.program is None or not any(each.address for each in proxy.program.app.view.brokers.values()):
+                return f"{proxy.name} knows of no master"
         core = app.core
         end, self._end_seen = self._end_seen, app.files.end_position
         if app.files.confirmed_position < min(end, app.files.end_position):

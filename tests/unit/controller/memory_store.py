@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from services.controller.documents import Document
+from services.controller.documents import CLUSTER, Document
 from services.controller.state_store import ConflictError, Stored
 
 
@@ -24,10 +24,15 @@ class MemoryStore:
         """So many of the next writes are not stored."""
         self.lost_answers = 0
         """So many of the next writes are stored, and yet fail."""
+        self.late_reads = 0
+        """So many of the next reads of the cluster's state give what was there before the last write."""
 
     async def read(self, name: str) -> Stored | None:
         await self._turn()
         found = self.history.get(name)
+        if name == CLUSTER and found and self.late_reads:
+            self.late_reads -= 1
+            found = found[:-1]
         return None if not found else Stored(json.loads(found[-1]), str(len(found)))
 
     async def write(self, name: str, document: Document, expected: str | None) -> str:

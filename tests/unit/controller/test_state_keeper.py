@@ -45,7 +45,7 @@ class Bench:
             raise ConflictError("cluster")
         self.saved.append(state)
 
-    async def _load(self) -> ClusterState:
+    async def _load(self, known: int) -> ClusterState:
         if self.load_error is not None:
             raise self.load_error
         stored, self.stored_by_another = self.stored_by_another, None

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from services.common.errors import ConfigurationError, StatusError
 from services.common.http import make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import EnsureTopicRequest, TopicType, WatchRequest
+from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, EnsureTopicRequest, TopicType, WatchRequest
 from services.controller.broker_group import NO_MASTER, GroupState, ReplicaRecord
 from services.controller.documents import (
     CLUSTER,
@@ -31,6 +31,7 @@ from services.controller.documents import (
 from services.controller.lease import Lease
 from services.rpc.local import LocalChannel
 from services.rpc.methods import ENSURE_TOPIC, WATCH
+from services.rpc.service import ClientStream
 from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Machines, make_controller, scene, until
 from tests.unit.controller.memory_store import MemoryStore
 
@@ -283,6 +284,43 @@ async def test_what_one_that_led_before_writes_late_is_taken_up(tmp_path: Path) 
         assert both.apps[0].state.topics.keys() == {"late", "after"}
 
 
+async def test_what_a_late_read_gives_is_not_led_with(tmp_path: Path) -> None:
+    """A topic that was deleted came back: messages were put into it, and the log took them for another one's."""
+    store = MemoryStore()
+    async with pair(tmp_path, store) as both:
+        await make_topic(both.channels[0], "gone")
+        await both.apps[0]._keeper.change(lambda state: state.delete_topic("gone"))
+        store.late_reads = 2
+        await both.apps[0].stop()
+        await until(lambda: both.leading() == [1])
+        assert (store.late_reads, list(both.apps[1].state.topics)) == (0, [])
+
+
+async def test_a_leader_does_not_go_back_to_what_a_late_read_gives(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with pair(tmp_path, store) as both:
+        await make_topic(both.channels[0], "one")
+        await make_topic(both.channels[0], "two")
+        watcher = both.channels[0].open(WATCH)
+        await watcher.send([WatchRequest(process="proxy-0")])
+        store.failing_writes, store.late_reads = 1, 1
+        with pytest.raises(StatusError, match="not known whether"):
+            await make_topic(both.channels[0], "three")
+        await make_topic(both.channels[0], "four")
+        told = [update async for update in _until_topic(watcher, "four")]
+        assert [sorted(topic.name for topic in update.topics) for update in told] == [["one", "two"], ["four"]]
+
+
+async def test_a_state_that_was_set_back_is_taken_up(tmp_path: Path) -> None:
+    """By somebody who has brought back a backup of it, say."""
+    store = MemoryStore()
+    async with pair(tmp_path, store) as both:
+        await make_topic(both.channels[0], "one")
+        await make_topic(both.channels[0], "two")
+        store.history[CLUSTER].append(store.history[CLUSTER][-2])
+        await until(lambda: list(both.apps[0].state.topics) == ["one"])
+
+
 async def test_a_damaged_lease_is_said_and_nobody_leads(tmp_path: Path) -> None:
     store = MemoryStore()
     async with pair(tmp_path, store) as both:
@@ -293,6 +331,16 @@ async def test_a_damaged_lease_is_said_and_nobody_leads(tmp_path: Path) -> None:
 def test_a_lease_is_read_back() -> None:
     lease = Lease("life", "one:1", "admin:1", 7)
     assert Lease.of(lease.document()) == lease
+
+
+async def _until_topic(
+    watcher: ClientStream[ClusterUpdate, WatchRequest], name: str
+) -> AsyncIterator[ClusterUpdate]:
+    """What is told up to the update that has a topic."""
+    while (update := await watcher.receive()) is not None:
+        yield update
+        if any(topic.name == name for topic in update.topics):
+            return
 
 
 def _parsed(contents: str) -> dict[str, Any]:
