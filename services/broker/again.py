@@ -17,8 +17,7 @@ from google.protobuf.message import DecodeError
 
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import MessageStore, check_place
-from services.broker.store.record import StoredRecord
-from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_timer
+from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_timer
 from services.common.clock import Clock
 from services.common.errors import CorruptDataError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
@@ -47,7 +46,8 @@ class Stored(NamedTuple):
     Args:
         queue_offset: in its queue, or in the timer queue.
         store_time_ms: wall clock.
-        timer_position: of its TIMER record, if it is or was a delayed one; else -1.
+        timer_position: of its first TIMER record, which names it, while it is a delayed one; of its last one when it
+            has fired; else -1.
     """
 
     queue_offset: int
@@ -176,12 +176,13 @@ class AgainFinder:
                 raise CorruptDataError(f"an entry of {topic}/{queue_id} leads out of the log: {error}") from error
             for index, found in enumerate(records):
                 check_place(queue, offset + index, found)
-                name, topic_id = topic, 0
+                name, topic_id, timer_position = topic, 0, fired_timer(found)
                 if topic == TIMER_TOPIC:
                     delay = decode_delay(found.origin)
                     name, topic_id = delay.topic, delay.topic_id
+                    timer_position = found.position if delay.root == NONE else delay.root  # rolled since
                 known.messages[name, topic_id, _message_id(found.system_properties)] = Stored(
-                    found.queue_offset, found.store_time_ms, _timer_position(found, topic)
+                    found.queue_offset, found.store_time_ms, timer_position
                 )
             if records[0].store_time_ms < since_ms:
                 return
@@ -203,10 +204,6 @@ class AgainFinder:
                 entries += more
             yield begin, entries
             end = begin
-
-
-def _timer_position(found: StoredRecord, topic: str) -> int:
-    return found.position if topic == TIMER_TOPIC else fired_timer(found)
 
 
 def _message_id(properties: bytes) -> str:

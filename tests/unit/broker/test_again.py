@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from services.broker.again import AgainFinder
 from services.broker.options import LogOptions
 from services.broker.store.consume_queue import ENTRY_BYTES
 from services.broker.store.message_store import MessageStore
+from services.broker.store.record import Record, RecordKind
+from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
 from services.common.errors import CorruptDataError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from services.common.put import MessageRun
@@ -71,6 +74,22 @@ async def test_all_are_found_whether_they_are_in_files_or_in_memory(saved: int) 
     assert [each and each.queue_offset for each in found] == [*range(COUNT), None]
     store.put_runs([run_of(COUNT)])  # not confirmed
     assert [each and each.queue_offset for each in finder.find(run_of(COUNT, again=True))] == [COUNT]
+
+
+def test_a_delayed_message_that_was_rolled_is_found_by_the_name_it_was_given_first() -> None:
+    """A recall handle made of its later record was not known."""
+    clock = ManualClock()
+    store = MessageStore(MemoryDisk(random.Random(1)), Path("/broker"), OPTIONS, clock, lambda queue, tag_hashes: None)
+    run, origin = replace(run_of(1), due_ms=7_000), Delay(TOPIC, 0, 0, 7_000)
+
+    def put(origin: Delay) -> int:
+        record = Record(RecordKind.TIMER, TIMER_TOPIC, TIMER_QUEUE, b"payload", run.system_properties[0])
+        return store.put([replace(record, origin=origin.encode())]).positions[0]
+
+    root = put(origin)
+    put(origin._replace(root=root, predecessor=root))
+    (found,) = finder_of(store, clock).find(run)
+    assert found is not None and found.timer_position == root
 
 
 async def test_what_was_read_is_kept_for_a_minute_after_the_last_look() -> None:
