@@ -7,7 +7,8 @@ ends. A slave is a core that has begun and not finished yet.
 import itertools
 import json
 import random
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -497,19 +498,20 @@ class BrokerCore:
 
     def expired_before(self) -> int:
         """The position before which segments are past their time, and not needed by what there is now."""
-        segments = self.store.log.segments()
-        ages = [
-            SegmentAge(end, self.store.first_store_time_ms(following))
-            for (_, end), (following, following_end) in itertools.pairwise(segments)
-            if following_end > following
-        ]
         return retention.delete_before(
-            ages,
+            self._segment_ages(),
             self._clock.wall_ms(),
             self._options.retention.hours,
             self._disk.usage(self._folder).used_share > self._options.retention.disk_used_share_max,
             self.needed_from(),
         )
+
+    def _segment_ages(self) -> Iterator[SegmentAge]:
+        """Of all but the last one, oldest first: none is younger than the next record whose store time is known."""
+        segments = [(start, end) for start, end in self.store.log.segments() if end > start]
+        for number, (_, end) in enumerate(segments[:-1]):
+            times = (self.store.first_store_time_ms(start) for start, _ in segments[number + 1 :])
+            yield SegmentAge(end, next((time_ms for time_ms in times if time_ms is not None), sys.maxsize))
 
     def needed_from(self) -> int | None:
         """The least position that an open CK needs, of its message or of its own record, or that a timer needs."""

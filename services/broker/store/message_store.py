@@ -260,10 +260,14 @@ class MessageStore:
                 high = middle
         return low
 
-    def first_store_time_ms(self, position: int) -> int:
-        """When the record that begins at `position` was stored."""
-        header = self.log.read(position, record.HEADER_BYTES)
-        return record.store_time_ms(header)
+    def first_store_time_ms(self, position: int) -> int | None:
+        """When the record that begins at `position` was stored; None if it is damaged."""
+        length = record.length_at(self.log.read(position, record.HEADER_BYTES), 0)
+        try:
+            return record.decode(self.log.read(position, length), 0, position).store_time_ms
+        except CorruptDataError:
+            self.log.note_damage(position)
+            return None
 
     def forget_topic(self, topic: str) -> None:
         """Make what the topic's queues hold void, after a `FORGET_TOPIC` record said so. Offsets are not used again."""

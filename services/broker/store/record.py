@@ -233,12 +233,6 @@ def length_at(data: bytes, offset: int) -> int:
     return int.from_bytes(data[offset : offset + 4], "big")
 
 
-def store_time_ms(header: bytes) -> int:
-    """The store time that a record's header says, unchecked."""
-    written: int = HEADER.unpack_from(header)[8]
-    return written
-
-
 def decode(data: bytes, offset: int, position: int) -> StoredRecord:
     """Read and check the record at `offset` of `data`, which is said to stand at `position` of the log.
 

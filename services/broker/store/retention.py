@@ -1,6 +1,6 @@
 """Which of the oldest segments of the commit log may go."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -18,7 +18,7 @@ class SegmentAge:
 
 
 def delete_before(
-    segments: Sequence[SegmentAge],
+    segments: Iterable[SegmentAge],
     now_ms: int,
     hours: float,
     disk_is_short: bool,

@@ -638,3 +638,20 @@ def test_a_checkpoint_older_than_the_last_deletion_leads_to_nothing_that_is_gone
     world.crash("process")
     assert world.held("t", 0) == held
     assert len(held) < 9
+
+
+def test_damage_makes_no_segment_look_old() -> None:
+    """The store time of a damaged record was taken for one long ago."""
+    world = World(0, BrokerOptions(log=LogOptions(segment_bytes=4096)))
+    world.add_topic("t")
+    for _ in range(12):
+        world.put("t", b"x" * 1000)
+    world.save()
+    log = world.core.store.log
+    (second, _), (third, _) = log.segments()[1:3]
+    world.disk.flip_bit(FOLDER / "commitlog" / f"{second:020}.log", 26 * 8)
+    assert world.core.expired_before() == 0
+    assert log.damaged == {second}
+    world.clock.advance(80 * 3_600_000)
+    world.put("t", b"new")
+    assert world.core.expired_before() >= third

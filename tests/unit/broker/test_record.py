@@ -68,7 +68,6 @@ def test_what_is_written_comes_back(
         queue_offset=queue_offset,
     )
     assert record.length_at(before + data, len(before)) == len(data)
-    assert record.store_time_ms(data) == store_time_ms
 
 
 @given(each=RECORDS, data=st.data())
