@@ -16,10 +16,9 @@ from typing import NamedTuple, Protocol
 from google.protobuf.message import DecodeError
 
 from services.broker.store.consume_queue import ConsumeQueue, Entry
-from services.broker.store.message_store import MessageStore, check_place
+from services.broker.store.message_store import MessageStore
 from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_timer
 from services.common.clock import Clock
-from services.common.errors import CorruptDataError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from services.common.put import MessageRun
 
@@ -168,14 +167,10 @@ class AgainFinder:
     def _read(self, queue: ConsumeQueue, known: _Known) -> None:
         """Read from the queue's end back to what is known, or too old."""
         since_ms = self._clock.wall_ms() - _AGE_MS_MAX
-        topic, queue_id = queue.topic, queue.queue_id
+        topic = queue.topic
         for offset, entries in self._entries_backwards(queue, known.end_offset):
-            try:
-                records = self._store.read_many(entries)
-            except ValueError as error:
-                raise CorruptDataError(f"an entry of {topic}/{queue_id} leads out of the log: {error}") from error
-            for index, found in enumerate(records):
-                check_place(queue, offset + index, found)
+            records = self._store.read_checked(queue, range(offset, offset + len(entries)), entries)
+            for found in records:
                 name, topic_id, timer_position = topic, 0, fired_timer(found)
                 if topic == TIMER_TOPIC:
                     delay = decode_delay(found.origin)

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from services.broker.leading import Leading
 from services.broker.metrics import BrokerCollector, BrokerStatistics
 from services.broker.options import BrokerOptions
 from services.broker.replica.metrics import ReplicationCollector
+from services.broker.replica.peers import Peers
 from services.broker.replica.record_reader import RecordReader
 from services.broker.replica.repair import Repairer
 from services.broker.replica.statistics import ReplicationStatistics
@@ -105,12 +106,13 @@ class BrokerApp:
         self.files = ReplicaStore(self._disk, data_dir, clock, self._make_core, self._fail)
         self.files.on_doubt_ended = self._report_soon
         self.replication_statistics = ReplicationStatistics()
-        self._peers: dict[str, Channel] = {}
+        timeout_ms = options.replication.repair_timeout_ms
+        self._peers = Peers(options.name, options.replica, to_replica, controller, timeout_ms)
         self.repairer = Repairer(
             options.name,
             self.files,
-            self._others,
-            options.replication.repair_timeout_ms,
+            self._peers.others,
+            timeout_ms,
             clock,
             self.replication_statistics,
         )
@@ -170,24 +172,10 @@ class BrokerApp:
             log,
         )
 
-    def _others(self) -> Iterator[tuple[int, Channel]]:
-        """The ways to the other replicas of the group, as far as they are known."""
-        for replica in self._group.replicas:
-            if replica.number != self._options.replica and self._to_replica is not None:
-                if replica.address not in self._peers:
-                    self._peers[replica.address] = self._to_replica(replica.address)
-                yield replica.number, self._peers[replica.address]
-
-    async def _forget_peers(self, group: BrokerGroup) -> None:
-        """Close the ways to where no replica is any more: one that starts again may be at another address each time."""
-        for address in sorted(self._peers.keys() - {replica.address for replica in group.replicas}):
-            await self._peers.pop(address).close()
-
     async def _repair(self, position: int) -> bool:
         """Have a damaged record mended by another replica, if there are others; whether it is good then."""
-        if not any(replica.number != self._options.replica for replica in self._group.replicas):
-            return False
-        return await self.repairer.repair(position)
+        await self._peers.ask()
+        return self._peers.are_there and await self.repairer.repair(position)
 
     # What it is
 
@@ -272,6 +260,7 @@ class BrokerApp:
         """
         began_s = self._clock.monotonic()
         self._group = replica_files.load_group(self._disk, self._folder)
+        self._peers.know(self._group)
         # Not by the sync-state set: it may have grown at this replica's wish, and the answer never came.
         # A lost file says nothing of others.
         self._kept_numbers = _numbers(self._group)
@@ -356,8 +345,7 @@ class BrokerApp:
             else:
                 await self._leading.stop()
         await self.follower.stop()
-        for channel in self._peers.values():
-            await channel.close()
+        await self._peers.close()
         self.files.close()
         if isinstance(self._disk, SystemDisk):
             self._disk.close()
@@ -370,6 +358,7 @@ class BrokerApp:
         if group.version < known.version or (group.version == known.version and self._has_heard):
             return
         self._group = group
+        self._peers.hear(group)
         self._has_heard = True
         self._group_changed.set()
 
@@ -404,7 +393,7 @@ class BrokerApp:
                 self._group_changed.set()
 
     async def _take_role(self, group: BrokerGroup) -> None:
-        await self._forget_peers(group)
+        await self._peers.forget_gone()
         leading = self._leading
         if group.master == self._options.replica and group.epoch > 0:
             if leading is not None and leading.epoch == group.epoch:

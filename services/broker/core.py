@@ -22,7 +22,7 @@ from services.broker.pop.popping import Popping
 from services.broker.store import retention
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.consume_queue import ConsumeQueue
-from services.broker.store.message_store import MessageStore, check_place
+from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.store.retention import SegmentAge
 from services.broker.timer.message_timer import MessageTimer
@@ -218,12 +218,8 @@ class BrokerCore:
         if queue is None:
             return
         for start in range(max(begin, queue.min_offset), end, 1024):
-            try:
-                found = self.store.read_many(queue.read(start, min(1024, end - start)))
-            except ValueError as error:
-                raise CorruptDataError(f"an entry of {topic}/{number} leads out of the log: {error}") from error
-            for offset, record in enumerate(found, start):
-                check_place(queue, offset, record)
+            entries = queue.read(start, min(1024, end - start))
+            for record in self.store.read_checked(queue, range(start, start + len(entries)), entries):
                 self.state.replay_revive_record(record)
 
     @property
@@ -514,15 +510,19 @@ class BrokerCore:
             yield SegmentAge(end, next((time_ms for time_ms in times if time_ms is not None), sys.maxsize))
 
     def needed_from(self) -> int | None:
-        """The least position that an open CK needs, of its message or of its own record, or that a timer needs."""
+        """The least position that an open CK needs, of its message or of its own record, or that a timer needs.
+
+        Raises:
+            CorruptDataError: a queue, or a record that it leads to, is damaged: it can't be told.
+        """
         needed = (self.state.table.first_position(), self.timer.needed_from())
         positions = [position for position in needed if position is not None]
         topic = self.revive_topic
         for number in range(REVIVE_QUEUES):
             queue = self.store.queue(topic, number)
             if queue is not None:
-                oldest = queue.read(self.state.table.oldest_offset(number, queue.max_offset), 1)
-                positions += [entry.position for entry in oldest]
+                oldest = self.store.position_of(queue, self.state.table.oldest_offset(number, queue.max_offset))
+                positions += [] if oldest is None else [oldest]
         return min(positions, default=None)
 
     def _arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:

@@ -1,16 +1,21 @@
-"""The calls of replicas: RegisterBroker and ChangeSyncStateSet."""
+"""The calls of replicas: RegisterBroker, ChangeSyncStateSet and DescribeBrokerGroup."""
 
 import asyncio
 from collections.abc import Callable
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, ReplicaReport, SyncStateSetRequest
-from services.controller.broker_group import GroupState
+from services.common.pb.popwheel.v1.controller_pb2 import (
+    BrokerGroup,
+    DescribeBrokerGroupRequest,
+    ReplicaReport,
+    SyncStateSetRequest,
+)
+from services.controller.broker_group import GroupState, unknown_group
 from services.controller.hand_over import HandOvers
 from services.controller.overseer import Overseer
 from services.controller.replicas import Session
-from services.rpc.methods import CHANGE_SYNC_STATE_SET, REGISTER_BROKER
+from services.rpc.methods import CHANGE_SYNC_STATE_SET, DESCRIBE_BROKER_GROUP, REGISTER_BROKER
 from services.rpc.service import Call, Service, Stream, StreamClosedError
 
 
@@ -32,6 +37,7 @@ class ReplicaStreams:
         self._check_leads = check_leads
         service.stream(REGISTER_BROKER, self._register)
         service.unary(CHANGE_SYNC_STATE_SET, self._change_sync_state_set)
+        service.unary(DESCRIBE_BROKER_GROUP, self._describe)
 
     async def _register(self, call: Call, stream: Stream[ReplicaReport, BrokerGroup]) -> None:
         """Take a replica for living while the stream lives; tell it how its group is, at once and at each change."""
@@ -87,3 +93,10 @@ class ReplicaStreams:
 
         self._check_leads()
         return (await self._overseer.change(request.group, decide)).message()
+
+    async def _describe(self, call: Call, request: DescribeBrokerGroupRequest) -> BrokerGroup:
+        self._check_leads()
+        state = self._overseer.groups.states.get(request.group)
+        if state is None:
+            raise unknown_group(request.group)
+        return state.message()

@@ -65,3 +65,6 @@ REGISTER_BROKER = _method("popwheel.v1.Controller", "RegisterBroker", controller
 CHANGE_SYNC_STATE_SET = _method(
     "popwheel.v1.Controller", "ChangeSyncStateSet", controller.SyncStateSetRequest, controller.BrokerGroup
 )
+DESCRIBE_BROKER_GROUP = _method(
+    "popwheel.v1.Controller", "DescribeBrokerGroup", controller.DescribeBrokerGroupRequest, controller.BrokerGroup
+)

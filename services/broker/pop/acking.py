@@ -8,7 +8,7 @@ from services.broker.pop import check_point as codec
 from services.broker.pop.check_point import CheckPoint, Origin
 from services.broker.pop.pop_state import PopState, stored_topic
 from services.broker.pop.redelivery import dead_letter, redelivered
-from services.broker.store.message_store import MessageStore, check_place
+from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common import names, receipt
 from services.common.clock import Clock
@@ -314,11 +314,7 @@ class Acking:
         if queue is None or offset < queue.min_offset:
             return None
         entries = queue.read(offset, 1)
-        if not entries:
-            return None
-        stored = self._store.read(entries[0])
-        check_place(queue, offset, stored)
-        return stored
+        return self._store.read_checked(queue, (offset,), entries)[0] if entries else None
 
     def _ack_record(self, check_point: CheckPoint, bits: int, call: int) -> Record:
         return Record(

@@ -11,7 +11,7 @@ from services.broker.pop.check_point import CheckPoint
 from services.broker.pop.merge_buffer import QueueProgress
 from services.broker.pop.pop_state import PopState
 from services.broker.store.consume_queue import ConsumeQueue, Entry
-from services.broker.store.message_store import MessageStore, check_place
+from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common import names, receipt
 from services.common.clock import Clock
@@ -176,9 +176,7 @@ class Popping:
             if fitting < len(entries):
                 entries, offsets = entries[:fitting], offsets[:fitting]
                 next_offset = offsets[-1] + 1
-            records = self._store.read_many(entries)
-            for offset, stored in zip(offsets, records, strict=True):
-                check_place(queue, offset, stored)
+            records = self._store.read_checked(queue, offsets, entries)
         except CorruptDataError as error:
             # Never delivered, never skipped (S7): the queue stands still until an operator has dealt with it.
             self.damaged[queue] = str(error)

@@ -7,7 +7,7 @@ gets a message that a power loss could take back). Making it durable is the call
 
 import errno
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -249,6 +249,32 @@ class MessageStore:
                 found += [self.read(entry) for entry in run]
         return found
 
+    def read_checked(self, queue: ConsumeQueue, offsets: Iterable[int], entries: Sequence[Entry]) -> list[StoredRecord]:
+        """The records that entries of a queue lead to, each at its place: entries have no checksum.
+
+        Args:
+            queue: whose entries they are.
+            offsets: of each entry.
+            entries: as they were read, of messages that are held.
+
+        Raises:
+            CorruptDataError: a record, or an entry, is damaged (S7).
+        """
+        try:
+            records = self.read_many(entries)
+        except ValueError as error:
+            raise CorruptDataError(
+                f"an entry of consume queue {queue.topic}/{queue.queue_id} leads out of the log: {error}"
+            ) from error
+        for offset, found in zip(offsets, records, strict=True):
+            check_place(queue, offset, found)
+        return records
+
+    def position_of(self, queue: ConsumeQueue, offset: int) -> int | None:
+        """Where the record of an offset stands in the log; None if there is none. Raises as `read_checked`."""
+        entries = queue.read(offset, 1)
+        return self.read_checked(queue, (offset,), entries)[0].position if entries else None
+
     def offset_at(self, queue: ConsumeQueue, timestamp_ms: int) -> int:
         """Offset of the first record that was stored at or after a time; the queue's end if there is none."""
         low, high = queue.min_offset, queue.max_offset
@@ -289,8 +315,7 @@ class MessageStore:
             oldest = queue.read(queue.min_offset, 1)
             if oldest and oldest[0].position < start:
                 offset = queue.first_at_or_after(start)
-                for entry in queue.read(offset, 1):  # lest a damaged entry leads the search astray
-                    check_place(queue, offset, self.read(entry))
+                self.position_of(queue, offset)  # lest a damaged entry has led the search astray
                 queue.forget_before(offset)
 
     def checkpoint(self) -> tuple[StoreCheckpoint, list[File]]:

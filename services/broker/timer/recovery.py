@@ -17,7 +17,7 @@ import structlog
 from numpy.typing import NDArray
 
 from services.broker.store.consume_queue import ConsumeQueue, Entry
-from services.broker.store.message_store import MessageStore, check_place
+from services.broker.store.message_store import MessageStore
 from services.broker.store.record import RecordKind, StoredRecord
 from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_timer
 from services.broker.timer.pending import UNREADABLE
@@ -321,12 +321,8 @@ def _records(store: MessageStore, queue: ConsumeQueue, first_offset: int, positi
     """
     offset = first_offset
     while offset < queue.max_offset:
-        try:
-            records = store.read_many(queue.read(offset, _READ_AT_ONCE))
-        except ValueError as error:
-            raise CorruptDataError(f"an entry of the timer queue leads out of the log: {error}") from error
-        for found in records:
-            check_place(queue, offset, found)
+        entries = queue.read(offset, _READ_AT_ONCE)
+        for found in store.read_checked(queue, range(offset, offset + len(entries)), entries):
             if found.position >= position:
                 return
             yield found

@@ -19,6 +19,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import (
     BrokerGroup,
     Cluster,
     ClusterUpdate,
+    DescribeBrokerGroupRequest,
     Group,
     Replica,
     SyncStateSetRequest,
@@ -84,10 +85,11 @@ class Member:
         self.disk = MemoryDisk(random.Random(seed), 1 << 30)
         self.app: BrokerApp | None = None
         self.reachable = True
+        self.port = 1
 
     @property
     def address(self) -> str:
-        return f"replica-{self.number}:1"
+        return f"replica-{self.number}:{self.port}"
 
     @property
     def alive(self) -> BrokerApp:
@@ -173,6 +175,7 @@ class GroupWorld:
         self.service = Service()
         self.service.stream(methods.WATCH, self._watch)
         self.service.unary(methods.CHANGE_SYNC_STATE_SET, self._change)
+        self.service.unary(methods.DESCRIBE_BROKER_GROUP, self._describe)
         self.members = [Member(self, number, number) for number in range(count)]
 
     async def start(self) -> None:
@@ -207,6 +210,11 @@ class GroupWorld:
         self._decide(sync_state_set=list(request.sync_state_set))
         return self.group
 
+    async def _describe(self, call: Call, request: DescribeBrokerGroupRequest) -> BrokerGroup:
+        if self.controller_away:
+            raise RpcError(GrpcStatus.UNAVAILABLE, "the controller is away")
+        return self.group
+
     def _decide(self, **changes: object) -> None:
         group = BrokerGroup()
         group.CopyFrom(self.group)
@@ -227,8 +235,12 @@ class GroupWorld:
             epoch=self.group.epoch + 1,
             master=number,
             sync_state_set=[number],
-            replicas=[Replica(number=each.number, address=each.address) for each in self.members],
+            replicas=self.places(),
         )
+
+    def places(self) -> list[Replica]:
+        """Where the replicas are."""
+        return [Replica(number=each.number, address=each.address) for each in self.members]
 
     async def lead(self, number: int) -> Member:
         """Make a replica the master, and wait until it leads."""

@@ -148,6 +148,20 @@ async def test_what_others_have_is_mended_and_leaves_no_doubt() -> None:
         assert not doubtful(slave) and slave.end == world.members[0].end
 
 
+@pytest.mark.parametrize("knows", [True, False], ids=["knows where it was", "has lost its group's file"])
+async def test_another_one_is_asked_where_it_is_now(knows: bool) -> None:
+    """By the controller's word: who cannot start does not register, and so did not hear that others had moved."""
+    async with group_of(2, checkpoint_interval_ms=RARELY_MS) as world:
+        slave = await two_of_which_one_rots(world)
+        if not knows:
+            slave.disk.remove(FOLDER / replica_files._GROUP_NAME)
+        world.members[0].port = 2
+        await world.members[0].start()
+        world._decide(replicas=world.places())
+        await slave.start()
+        assert not doubtful(slave) and slave.end == world.members[0].end
+
+
 @pytest.mark.parametrize("another_answers", [False, True])
 async def test_what_no_other_has_is_torn_and_cut_without_doubt(another_answers: bool) -> None:
     async with group_of(2, checkpoint_interval_ms=RARELY_MS) as world:

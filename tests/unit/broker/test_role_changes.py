@@ -369,9 +369,9 @@ async def test_the_way_to_a_replica_that_is_elsewhere_now_is_closed() -> None:
         await w.lead(0)
         await w.in_sync(0, 1)
         app = w.members[0].alive
-        assert [number for number, _ in app._others()] == [1]
-        assert list(app._peers) == ["replica-1:1"]
+        assert [number for number, _ in app._peers.others()] == [1]
+        assert list(app._peers._channels) == ["replica-1:1"]
         w._decide(replicas=[Replica(number=0, address="replica-0:1"), Replica(number=1, address="replica-1:2")])
-        await until(lambda: not app._peers)
-        assert [number for number, _ in app._others()] == [1]
-        assert list(app._peers) == ["replica-1:2"]
+        await until(lambda: not app._peers._channels)
+        assert [number for number, _ in app._peers.others()] == [1]
+        assert list(app._peers._channels) == ["replica-1:2"]

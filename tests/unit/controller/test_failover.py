@@ -13,8 +13,10 @@ from prometheus_client import CollectorRegistry
 from services.common.errors import StatusError
 from services.common.http import make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import DescribeBrokerGroupRequest
 from services.controller.broker_group import NO_MASTER
 from services.controller.state_keeper import StateKeeper
+from services.rpc.methods import DESCRIBE_BROKER_GROUP
 from tests.unit.controller.fake_replicas import DETECTION_MS, GROUP, FakeReplica, Scene, masters, scene, until
 from tests.unit.controller.memory_store import MemoryStore
 
@@ -448,3 +450,14 @@ async def test_as_many_groups_as_may_be(tmp_path: Path) -> None:
         await asyncio.sleep(0.1)
         assert (second.heard, list(here.app.overseer.groups.states)) == ([], [GROUP])
         second.cut()
+
+
+async def test_who_cannot_register_yet_may_ask_where_the_others_are(tmp_path: Path) -> None:
+    async with scene(tmp_path) as here:
+        await here.led_with(FakeReplica(0), FakeReplica(1))
+        group = await here.channel.call(DESCRIBE_BROKER_GROUP, DescribeBrokerGroupRequest(group=GROUP))
+        assert [replica.number for replica in group.replicas] == [0, 1]
+        assert all(replica.address for replica in group.replicas)
+        with pytest.raises(StatusError) as refused:
+            await here.channel.call(DESCRIBE_BROKER_GROUP, DescribeBrokerGroupRequest(group="another"))
+        assert refused.value.code == Code.NOT_FOUND

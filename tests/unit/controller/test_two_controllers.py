@@ -333,9 +333,7 @@ def test_a_lease_is_read_back() -> None:
     assert Lease.of(lease.document()) == lease
 
 
-async def _until_topic(
-    watcher: ClientStream[ClusterUpdate, WatchRequest], name: str
-) -> AsyncIterator[ClusterUpdate]:
+async def _until_topic(watcher: ClientStream[ClusterUpdate, WatchRequest], name: str) -> AsyncIterator[ClusterUpdate]:
     """What is told up to the update that has a topic."""
     while (update := await watcher.receive()) is not None:
         yield update

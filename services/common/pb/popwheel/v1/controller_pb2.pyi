@@ -366,6 +366,25 @@ class SyncStateSetRequest(_message.Message):
 Global___SyncStateSetRequest: _TypeAlias = SyncStateSetRequest  # noqa: Y015
 
 @_typing.final
+class DescribeBrokerGroupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeBrokerGroupRequest: _TypeAlias = DescribeBrokerGroupRequest  # noqa: Y015
+
+@_typing.final
 class Cluster(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
