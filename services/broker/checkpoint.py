@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from google_crc32c import value
 
+from services.broker.known_names import SavedNames
 from services.broker.pop.pop_state import PopSnapshot
 from services.broker.store.message_store import StoreCheckpoint
 from services.common.errors import CorruptDataError, UnknownFormatError
@@ -25,21 +26,17 @@ class Checkpoint:
     Args:
         store: of the message store.
         pop: of the pop state, at the same position of the log.
-        topic_ids: which topics the broker knew, to tell one that was deleted and made again meanwhile.
-        group_ids: likewise of groups.
-        heard: up to this version the controller's changes of topics and groups were dealt with.
+        names: the topics and groups that were known there.
     """
 
     store: StoreCheckpoint = field(default_factory=StoreCheckpoint)
     pop: PopSnapshot = field(default_factory=PopSnapshot)
-    topic_ids: dict[str, int] = field(default_factory=dict)
-    group_ids: dict[str, int] = field(default_factory=dict)
-    heard: int = 0
+    names: SavedNames = field(default_factory=SavedNames)
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
     """The contents of the file."""
-    store, pop = checkpoint.store, checkpoint.pop
+    store, pop, names = checkpoint.store, checkpoint.pop, checkpoint.names
     body = json.dumps(
         {
             "position": store.position,
@@ -50,9 +47,11 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "offsets": pop.offsets,
             "revive_offsets": pop.revive_offsets,
             "next_number": pop.next_number,
-            "topic_ids": checkpoint.topic_ids,
-            "group_ids": checkpoint.group_ids,
-            "heard": checkpoint.heard,
+            "topic_ids": names.topic_ids,
+            "group_ids": names.group_ids,
+            "former_topic_ids": names.former_topic_ids,
+            "heard": names.heard,
+            "life": names.life,
         },
         separators=(",", ":"),
     ).encode()
@@ -91,9 +90,13 @@ def decode(data: bytes) -> Checkpoint:
             revive_offsets=tuple(fields["revive_offsets"]),
             next_number=fields["next_number"],
         ),
-        topic_ids=fields["topic_ids"],
-        group_ids=fields["group_ids"],
-        heard=fields.get("heard", 0),
+        names=SavedNames(
+            topic_ids=fields["topic_ids"],
+            group_ids=fields["group_ids"],
+            former_topic_ids=fields.get("former_topic_ids", {}),
+            heard=fields.get("heard", 0),
+            life=fields.get("life", ""),
+        ),
     )
 
 

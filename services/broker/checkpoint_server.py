@@ -108,7 +108,7 @@ class CheckpointServer:
             self._looks += 1
             source, core = self._source, leading.core
             looked_position = core.store.log.end_position
-            source.look_at_names(core.topic_ids, core.group_ids)
+            source.look_at_names(core.names.topic_ids, core.names.group_ids)
             buffer = core.state.merge_buffer
             progress = iter(list(buffer.progress.items()))
             while some := list(islice(progress, _LOOKED_AT_ONCE)):

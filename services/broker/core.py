@@ -4,15 +4,14 @@ All of it is a fold over the log (S6): `begin` with a checkpoint, `fold` record 
 ends. A slave is a core that has begun and not finished yet.
 """
 
-import itertools
-import json
 import random
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from services.broker.checkpoint import Checkpoint
+from services.broker.known_names import KnownNames, Names
 from services.broker.notification import Interest, Interests
 from services.broker.options import BrokerOptions
 from services.broker.pop.acking import Acking
@@ -71,14 +70,9 @@ class BrokerCore:
         self._clock = clock
         self._view = view
         self._on_arrival = on_arrival
-        self._topic_ids: dict[str, int] = {}
-        self._group_ids: dict[str, int] = {}
+        self.names = KnownNames(view)
+        """The topics and groups that the log knows."""
         self._queues_popped: dict[str, int] = {}
-        self._heard = 0
-        self._state_is_lost = False
-        self._unsettled = True
-        self._deleted_topics: dict[str, int] = {}
-        self._deleted_groups: dict[str, int] = {}
         self._begun_with = Checkpoint()
         self._is_loaded = False
         self._timer_is_finished = False
@@ -89,9 +83,7 @@ class BrokerCore:
         self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max)
         self.popping = Popping(self.store, self.state, view, options.pop, clock, random_source, options.name)
         self.acking = Acking(self.store, self.state, view, clock, options.name, on_due_changed, self.knows_group)
-        self.timer = MessageTimer(
-            self.store, disk, folder / "timer", options, clock, lambda topic: self._topic_ids.get(topic), on_fired
-        )
+        self.timer = MessageTimer(self.store, disk, folder / "timer", options, clock, self.names, on_fired)
 
     def begin(self, checkpoint: Checkpoint) -> int:
         """Load what a checkpoint covers; from where on the log's records are to be folded, which may be before it.
@@ -100,9 +92,7 @@ class BrokerCore:
             UnknownFormatError: the files are of a newer release.
             QueueDamagedError: a queue, or a record that one leads to, is damaged.
         """
-        self._topic_ids = dict(checkpoint.topic_ids)
-        self._group_ids = dict(checkpoint.group_ids)
-        self._heard = checkpoint.heard
+        self.names.restore(checkpoint.names)
         self._begun_with = checkpoint
         self._is_loaded = self._timer_is_finished = self.is_finished = False
         self._closed = {}
@@ -204,14 +194,11 @@ class BrokerCore:
     def _replay_names(self, found: StoredRecord) -> None:
         """Which topics and groups were known when the log ended."""
         if found.kind == RecordKind.NAMES:
-            ids = json.loads(found.payload)
-            self._topic_ids.update(ids["topics"])
-            self._group_ids.update(ids["groups"])
-            self._heard = max(self._heard, ids.get("heard", 0))
+            self.names.note(Names.decode(found.payload))
         elif found.kind == RecordKind.FORGET_TOPIC:
-            self._topic_ids.pop(found.payload.decode(), None)
+            self.names.forget_topic(found.payload.decode())
         elif found.kind == RecordKind.FORGET_GROUP:
-            self._group_ids.pop(found.payload.decode(), None)
+            self.names.forget_group(found.payload.decode())
 
     def _replay_revive_queue(self, topic: str, number: int, begin: int, end: int) -> None:
         queue = self.store.queue(topic, number)
@@ -233,7 +220,7 @@ class BrokerCore:
         topic = self.revive_topic
         ends = tuple(self.store.next_offset(topic, number) for number in range(REVIVE_QUEUES))
         pop = self.state.snapshot(ends)
-        return Checkpoint(store, pop, dict(self._topic_ids), dict(self._group_ids), self._heard), files
+        return Checkpoint(store, pop, self.names.saved()), files
 
     def synced(self, checkpoint: Checkpoint) -> Checkpoint:
         """A checkpoint with the position that the log is synced up to now."""
@@ -243,86 +230,40 @@ class BrokerCore:
         """Take the place of a core that was given up: what it had heard of the cluster and not dealt with is to be
         dealt with here.
         """
-        self._deleted_topics.update(before._deleted_topics)
-        self._deleted_groups.update(before._deleted_groups)
-        self._state_is_lost = before._state_is_lost
+        self.names.inherit(before.names)
 
     def cluster_changed(
         self, version: int, deleted_topics: Iterable[str], deleted_groups: Iterable[str], is_snapshot: bool = False
     ) -> None:
-        """The controller's state has changed, and these are not in it any more; `settle` does the rest.
-
-        Args:
-            version: of the state.
-            deleted_topics, deleted_groups: what is not in it any more.
-            is_snapshot: whether all of it was told anew.
-        """
-        self._unsettled = True
-        if self._view.named >= self.known_version:
-            self._state_is_lost = False
-        elif is_snapshot:
-            self._state_is_lost = True  # no late word of changes: the controller itself knows less
-        # A slave settles nothing: what its log has dropped, or the view has again, need not be kept in mind for ever.
-        for deleted, known, held in (
-            (self._deleted_topics, self._topic_ids, self._view.topics),
-            (self._deleted_groups, self._group_ids, self._view.groups),
-        ):
-            for name in [name for name in deleted if name in held or name not in known]:
-                del deleted[name]
-        self._deleted_topics.update(dict.fromkeys(deleted_topics, version))
-        self._deleted_groups.update(dict.fromkeys(deleted_groups, version))
+        """The controller's state has changed (see `KnownNames.hear`); `settle` does the rest."""
+        self.names.hear(version, deleted_topics, deleted_groups, is_snapshot)
 
     def settle(self) -> None:
         """Drop what belongs to topics and groups that were deleted, also if they were made again since.
 
         To be called before anything is read from or put into a topic: nobody gets a message of one that was deleted.
-        What the controller does not know at all is kept: a controller that lost its state must not cost messages.
-        So is what is younger than what the view says of it: ids are versions of the controller's state and only grow,
-        so the view of a new master that is behind the old one's tells of a topic or group that was there before. What
-        such a view has and the log does not know was deleted, if it was made before the last change that whoever wrote
-        the log has dealt with. That stands in front of what it led to: cut off in between, the log knows what is gone.
+        That changes were dealt with stands in front of what they led to: cut off in between, the log knows what is
+        gone.
 
         Raises:
             StatusError: the disk is full; it is to be tried again.
         """
-        if not self._unsettled:
+        if not self.names.is_unsettled:
             return
-        topics, groups = self._view.topics, self._view.groups
-        gone_topics = [
-            name
-            for name, known_id in self._topic_ids.items()
-            if (topics[name].id if name in topics else self._deleted_topics.get(name, 0)) > known_id
-        ]
-        gone_groups = [
-            name
-            for name, known_id in self._group_ids.items()
-            if (groups[name].id if name in groups else self._deleted_groups.get(name, 0)) > known_id
-        ]
-        dropped = self._dropped_up_to
-        new_topics = {
-            name: topic.id for name, topic in topics.items() if topic.id > max(self._topic_ids.get(name, -1), dropped)
-        }
-        # Groups that were dropped, too: what they do is gone when their deletion is heard of.
-        new_groups = {name: group.id for name, group in groups.items() if self._group_ids.get(name, -1) < group.id}
-        if gone_topics or gone_groups:
-            self._note_names({}, {}, self._view.named)
-        for name in gone_topics:
+        anew = self.names.new_life()
+        if anew is not None:
+            self._note_names(anew)
+        changes = self.names.changes()
+        if changes.gone_topics or changes.gone_groups:
+            self._hear_up_to_now({}, {})
+        for name in changes.gone_topics:
             self.forget_topic(name)
-        for name in gone_groups:
+        for name in changes.gone_groups:
             self.forget_group(name)
-        if new_topics or new_groups:
-            self._note_names(new_topics, new_groups, self._view.named)
-        self._deleted_topics.clear()
-        self._deleted_groups.clear()
-        self._unsettled = False
-        self._tell_of_what_became_visible(new_groups)
-
-    @property
-    def _dropped_up_to(self) -> int:
-        """Topics up to this id that the log does not know were deleted, whatever the view says, which is behind; -1 if
-        the view tells.
-        """
-        return -1 if self._state_is_lost or self._view.named >= self._heard else self._heard
+        if changes.new_topics or changes.new_groups:
+            self._hear_up_to_now(changes.new_topics, changes.new_groups)
+        self.names.settled()
+        self._tell_of_what_became_visible(changes.new_groups)
 
     def hear_of_topic(self, topic: str, topic_id: int) -> None:
         """Whoever puts into a topic knows its id: one that was made after all that was heard of the cluster is heard of
@@ -336,22 +277,14 @@ class BrokerCore:
             raise StatusError(
                 Code.HA_NOT_AVAILABLE, "the controller has not told the broker yet which topics there are; try again"
             )
-        known = self._topic_ids.get(topic, 0)
-        if topic_id > max(known, self._view.named, self._dropped_up_to):
-            if known:
+        if self.names.is_later(topic, topic_id):
+            if self.names.topic_ids.get(topic):
                 self.forget_topic(topic)
-            self._note_names({topic: topic_id}, {})
+            self._note_names(Names({topic: topic_id}, heard=self.names.heard, life=self.names.life))
 
     def is_current(self, topic: str, topic_id: int) -> bool:
         """Whether a topic by its id is the one that has its name now; 0 stands for whichever that is."""
-        known = self._topic_ids.get(topic)
-        if topic_id in (0, known):
-            return True
-        held = self._view.topics.get(topic)
-        if known is None or held is None or held.id != topic_id:
-            return False
-        # A controller that has lost its state gives smaller ids than the log knows; else the view is behind.
-        return self._state_is_lost or known <= self._view.named
+        return self.names.is_current(topic, topic_id)
 
     def _tell_of_what_became_visible(self, new_groups: Container[str]) -> None:
         """Tell of messages that nothing but the controller's word made visible, as no arrival does.
@@ -382,32 +315,18 @@ class BrokerCore:
             if waiting:
                 interest.subscriber.tell(interest.id, waiting)
 
-    def _note_names(self, topic_ids: dict[str, int], group_ids: dict[str, int], heard: int = 0) -> None:
+    def _hear_up_to_now(self, topic_ids: dict[str, int], group_ids: dict[str, int]) -> None:
         """Write down new topics and groups before anything is put into them, so that no message survives without; and
         up to which version the controller's changes of them are dealt with.
         """
-        heard = max(self._heard, heard)
-        if topic_ids or group_ids or heard > self._heard:
-            body = json.dumps({"topics": topic_ids, "groups": group_ids, "heard": heard}).encode()
-            self.store.put([Record(RecordKind.NAMES, self.revive_topic, 0, body)])
-            self._topic_ids.update(topic_ids)
-            self._group_ids.update(group_ids)
-            self._heard = heard
+        names = self.names
+        heard = max(names.heard, self._view.named)
+        if topic_ids or group_ids or heard > names.heard:
+            self._note_names(Names(topic_ids, group_ids, heard, names.life))
 
-    @property
-    def topic_ids(self) -> Mapping[str, int]:
-        """Ids of the topics that were heard of, and not of their deletion."""
-        return self._topic_ids
-
-    @property
-    def group_ids(self) -> Mapping[str, int]:
-        """Likewise of consumer groups."""
-        return self._group_ids
-
-    @property
-    def known_version(self) -> int:
-        """Of the controller's state: whoever wrote the log had heard of this one, if not of later ones."""
-        return max(itertools.chain((self._heard,), self._topic_ids.values(), self._group_ids.values()))
+    def _note_names(self, names: Names) -> None:
+        self.store.put([Record(RecordKind.NAMES, self.revive_topic, 0, names.encode())])
+        self.names.note(names)
 
     @property
     def begun_position(self) -> int:
@@ -425,12 +344,12 @@ class BrokerCore:
             return self.knows_group(topic.removeprefix(names.DEAD_LETTER_PREFIX))
         if topic.startswith(names.RETRY_PREFIX):
             group, topic = names.group_of_retry_topic(topic), names.topic_of_retry_topic(topic)
-            return self.knows_group(group) and topic in self._topic_ids
-        return topic in self._topic_ids
+            return self.knows_group(group) and topic in self.names.topic_ids
+        return topic in self.names.topic_ids
 
     def knows_group(self, group: str) -> bool:
         """Whether a group was heard of, and not of its deletion."""
-        return group in self._group_ids
+        return group in self.names.group_ids
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: its messages are gone, and no group has any progress in it."""
@@ -446,7 +365,7 @@ class BrokerCore:
         for name in stored:
             self.store.forget_topic(name)
             self.state.forget_topic(name)
-        self._topic_ids.pop(topic, None)
+        self.names.forget_topic(topic)
 
     def forget_group(self, group: str) -> None:
         """A group was deleted: its progress, its retry topics and its dead letters are gone."""
@@ -467,7 +386,7 @@ class BrokerCore:
         self.state.forget_group(group)
         for name in stored:
             self.store.forget_topic(name)
-        self._group_ids.pop(group, None)
+        self.names.forget_group(group)
 
     def commit_offset(self, commit: OffsetCommit) -> None:
         """Set a group's committed offset by hand.

@@ -391,8 +391,9 @@ class Leading:
 
     async def _catch_up_with_log(self) -> None:
         """Hear of the cluster what the master before had heard: it may have put messages into topics that are new."""
-        known, view = self.core.known_version, self._follower.view
-        if view.named >= known:
+        names, view = self.core.names, self._follower.view
+        known = names.known_version
+        if view.named >= known or names.life not in ("", view.life):
             return
         self._follower.renew()
         with suppress(TimeoutError):

@@ -7,6 +7,7 @@ from itertools import count
 from services.broker.again import AgainFinder, Stored
 from services.broker.core import BrokerCore
 from services.broker.flusher import Flusher, too_few_replicas
+from services.broker.known_names import NOT_PLACED
 from services.broker.metrics import BrokerStatistics
 from services.broker.options import BrokerOptions
 from services.broker.store.message_store import disk_full, disk_refusal
@@ -80,7 +81,7 @@ class Putting:
             )
         if not all(run.is_even for run in runs):
             raise StatusError(Code.BAD_REQUEST, "a run is empty or its columns differ in length; nothing was stored")
-        topic_ids = self._core.topic_ids
+        topic_ids = self._core.names.topic_ids
         for run in runs:
             if run.topic_id and run.topic_id != topic_ids.get(run.topic):
                 return await self._put_of_topics(runs)
@@ -122,13 +123,16 @@ class Putting:
 
     def _ids_of(self, runs: Sequence[MessageRun]) -> list[int | None]:
         """Of the topics that have the names of those of the runs now."""
-        topic_ids = self._core.topic_ids
+        topic_ids = self._core.names.topic_ids
         return [topic_ids.get(run.topic) for run in runs]
 
     def _are_gone(self, runs: Sequence[MessageRun], before: Sequence[int | None]) -> list[bool]:
         """Of each run whether the topic was forgotten that had its name before."""
         pairs = zip(before, self._ids_of(runs), strict=True)
-        return [topic_id is not None and topic_id != now for topic_id, now in pairs]
+        return [
+            topic_id is not None and topic_id != now and (topic_id != NOT_PLACED or now is None)
+            for topic_id, now in pairs
+        ]
 
     async def _put_new(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append what was not stored before."""

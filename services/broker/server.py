@@ -67,7 +67,7 @@ class BrokerServer:
         self._clock = clock
         self._statistics = statistics
         self._due_changed = due_changed
-        self._again = AgainFinder(core.store, clock, _call_later, lambda topic: core.topic_ids.get(topic, 0))
+        self._again = AgainFinder(core.store, clock, _call_later, lambda topic: core.names.topic_ids.get(topic, 0))
         self._putting = Putting(
             core, flusher, self._again, options, statistics, disk_is_full, timer, repair, has_enough_replicas
         )

@@ -1,6 +1,7 @@
 """What a broker or proxy knows of the cluster: the controller's topics, groups and brokers, as last heard of."""
 
 from collections.abc import Callable
+from hashlib import blake2b
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -39,6 +40,13 @@ class ClusterView:
                 Code.HA_NOT_AVAILABLE, "the controller has not told yet which receipt handles are good; try again"
             )
         return self._receipt_key
+
+    @property
+    def life(self) -> str:
+        """Names the controllers' state for as long as it lives: one that was lost and made anew has another key. Empty
+        before the first snapshot.
+        """
+        return blake2b(self._receipt_key, digest_size=8).hexdigest() if self._receipt_key else ""
 
     def subscribe(self, listener: Callable[[ClusterUpdate], None]) -> None:
         """Call `listener` after each update has been applied (also the first snapshot)."""

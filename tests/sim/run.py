@@ -257,7 +257,7 @@ class _Run:
             self._state = stored.derived_state(world.cluster.broker.core)
             self._progress = stored.progress(world.cluster.broker.core)
             self._stood_still_ms = world.machine.wall_ms()
-            self._topic_ids = dict(world.cluster.broker.core._topic_ids)
+            self._topic_ids = dict(world.cluster.broker.core.names.topic_ids)
             self._timer_state = timers.state_of(world.cluster.broker.core)
 
     def judge(self) -> Verdict:

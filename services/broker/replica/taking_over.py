@@ -42,8 +42,8 @@ def _is_same(core: BrokerCore, held: MasterCheckpoint, group: str, topic: str) -
     """Whether a group and a topic are those that the old master knew by their names."""
     if topic.startswith(names.DEAD_LETTER_PREFIX):
         owner = topic.removeprefix(names.DEAD_LETTER_PREFIX)
-        topic_is_same = owner in core.group_ids and core.group_ids[owner] == held.groups.get(owner)
+        topic_is_same = owner in core.names.group_ids and core.names.group_ids[owner] == held.groups.get(owner)
     else:
         base = names.topic_of_retry_topic(topic) or topic
-        topic_is_same = base in core.topic_ids and core.topic_ids[base] == held.topics.get(base)
-    return topic_is_same and group in core.group_ids and core.group_ids[group] == held.groups.get(group)
+        topic_is_same = base in core.names.topic_ids and core.names.topic_ids[base] == held.topics.get(base)
+    return topic_is_same and group in core.names.group_ids and core.names.group_ids[group] == held.groups.get(group)

@@ -1,7 +1,8 @@
 """What senders ask of the timer: to take delayed messages in, within limits, and to take them back."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from services.broker.known_names import KnownNames
 from services.broker.options import TimerOptions
 from services.broker.store.message_store import Appended, MessageStore
 from services.broker.store.record import HEADER_BYTES, Record, RecordKind, decode, hash_tag, length_at
@@ -21,25 +22,17 @@ class TimerIntake:
         store: where all messages are.
         options: limits.
         clock: the time.
-        topic_id: id of the topic that has a name now, None if there is none.
-        is_alive: whether the topic of that name is still the one with that id.
+        topics: which topics are known.
     """
 
     def __init__(
-        self,
-        state: TimerState,
-        store: MessageStore,
-        options: TimerOptions,
-        clock: Clock,
-        topic_id: Callable[[str], int | None],
-        is_alive: Callable[[str, int], bool],
+        self, state: TimerState, store: MessageStore, options: TimerOptions, clock: Clock, topics: KnownNames
     ) -> None:
         self._state = state
         self._store = store
         self._options = options
         self._clock = clock
-        self._topic_id = topic_id
-        self._is_alive = is_alive
+        self._topics = topics
 
     def accept(self, run: MessageRun) -> tuple[list[Record], list[Delay | None]]:
         """The records of a delayed run: of the timer queue, or of the topic itself where the time has come already.
@@ -55,7 +48,7 @@ class TimerIntake:
         """
         now_ms = self._clock.wall_ms()
         options, pending = self._options, self._state.pending
-        topic_id = self._topic_id(run.topic) or 0
+        topic_id = self._topics.topic_ids.get(run.topic, 0)
         records: list[Record] = []
         delays: list[Delay | None] = []
         delayed = 0
@@ -171,7 +164,7 @@ class TimerIntake:
         delay = decode_delay(stored.origin)
         return (
             (delay.topic, delay.due_ms, delay.root) == (topic, due_ms, NONE)
-            and self._is_alive(topic, delay.topic_id)
+            and self._topics.is_topic(topic, delay.topic_id)
             and SystemProperties.FromString(stored.system_properties).message_id == message_id
         )
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import structlog
 
+from services.broker.known_names import KnownNames
 from services.broker.options import BrokerOptions
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import StoredRecord
@@ -74,7 +75,7 @@ class MessageTimer:
         folder: their folder.
         options: limits and sizes.
         clock: the time.
-        topic_id: id of the topic that has a name now, None if there is none.
+        topics: which topics are known.
         on_fired: told of each message that has fired: its topic, and by how many milliseconds it was late.
     """
 
@@ -85,7 +86,7 @@ class MessageTimer:
         folder: Path,
         options: BrokerOptions,
         clock: Clock,
-        topic_id: Callable[[str], int | None],
+        topics: KnownNames,
         on_fired: Callable[[str, int], None],
     ) -> None:
         self._store = store
@@ -94,7 +95,7 @@ class MessageTimer:
         self._options = options.timer
         self._roll_window_ms = options.roll_window_ms
         self._clock = clock
-        self._topic_id = topic_id
+        self._topics = topics
         self._on_fired = on_fired
         self.has_begun = False
         """Whether what was saved is loaded; before that there is nothing to do, and nothing to save."""
@@ -117,9 +118,9 @@ class MessageTimer:
         self._enqueue_get = TimerEnqueueGet(state, self._store)
         self._enqueue_put = TimerEnqueuePut(state, self._roll_window_ms)
         self._dequeue_get = TimerDequeueGet(state)
-        self._get_message = TimerDequeueGetMessage(state, self._store, self._is_alive)
-        self._put_message = TimerDequeuePutMessage(state, self._store, self._is_alive, self._on_fired)
-        self.intake = TimerIntake(state, self._store, options, self._clock, self._topic_id, self._is_alive)
+        self._get_message = TimerDequeueGetMessage(state, self._store, self._topics.is_topic)
+        self._put_message = TimerDequeuePutMessage(state, self._store, self._topics.is_topic, self._on_fired)
+        self.intake = TimerIntake(state, self._store, options, self._clock, self._topics)
         self._following = TimerFollowing(state, self._dequeue_get, self._get_message, lambda: self.enqueue_lag)
 
     # Recovery, and following
@@ -308,7 +309,3 @@ class MessageTimer:
     def path_of_checkpoint(self) -> Path:
         """Where the checkpoint is saved."""
         return self.folder / timer_checkpoint.NAME
-
-    def _is_alive(self, topic: str, topic_id: int) -> bool:
-        """Whether a topic is the one that a message was sent to; 0 if that was not known to this broker then."""
-        return topic_id == 0 or self._topic_id(topic) == topic_id

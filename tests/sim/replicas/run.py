@@ -351,7 +351,7 @@ class _Run:
         if master is None or master.program is None:
             return
         self._master = next(number for number, each in world.replicas.items() if each is master)
-        self._topic_ids = dict(master.program.app.core.topic_ids)
+        self._topic_ids = dict(master.program.app.core.names.topic_ids)
         for number, machine in world.replicas.items():
             if machine.program is not None:
                 self._end[number] = _Held(machine.program.app.core, machine.clock.wall_ms())

@@ -76,6 +76,8 @@ DRAWN = ("topic comes and goes",)
 """Those of them that go on all the time, if they are drawn, and do not strike."""
 
 
+RETENTION_MS = 3000
+"""For how long messages are held where old segments are deleted."""
 _OFTEN_MS_MIN = 100
 _PROBED = 0.25
 
@@ -195,7 +197,7 @@ def _rare_faults(rare: random.Random, only: tuple[str, ...] | None) -> dict[str,
 def _with_retention(options: StandaloneOptions) -> StandaloneOptions:
     """Have small segments deleted that are some seconds old, and nothing acknowledged be lost otherwise."""
     values = options.model_dump()
-    values["broker"]["retention"].update(hours=3 / 3600, interval_ms=200)
+    values["broker"]["retention"].update(hours=RETENTION_MS / 3_600_000, interval_ms=200)
     values["broker"]["timer"]["roll_window_ms"] = 2000
     values["broker"].update(checkpoint_interval_ms=200, flush="sync")
     values["broker"]["replication"].update(ack_mode="sync_state_set", min_in_sync_replicas=1)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from services.broker import checkpoint as checkpoint_file
 from services.broker.checkpoint import Checkpoint
+from services.broker.known_names import SavedNames
 from services.broker.pop.pop_state import PopSnapshot
 from services.broker.store.message_store import StoreCheckpoint
 from services.common.errors import CorruptDataError, UnknownFormatError
@@ -26,11 +27,16 @@ CHECKPOINTS = st.builds(
         st.tuples(*[NUMBERS] * 8),
         NUMBERS,
     ),
-    topic_ids=st.dictionaries(NAMES, NUMBERS, max_size=3),
-    group_ids=st.dictionaries(NAMES, NUMBERS, max_size=3),
-    heard=NUMBERS,
+    names=st.builds(
+        SavedNames,
+        st.dictionaries(NAMES, NUMBERS, max_size=3),
+        st.dictionaries(NAMES, NUMBERS, max_size=3),
+        st.dictionaries(NAMES, st.lists(NUMBERS, max_size=3), max_size=3),
+        NUMBERS,
+        NAMES,
+    ),
 )
-EXAMPLE = Checkpoint(StoreCheckpoint(100, 90, 1, {"t": {0: (1, 5)}}), PopSnapshot(), {"t": 3}, {"g": 4})
+EXAMPLE = Checkpoint(StoreCheckpoint(100, 90, 1, {"t": {0: (1, 5)}}), PopSnapshot(), SavedNames({"t": 3}, {"g": 4}))
 
 
 @given(checkpoint=CHECKPOINTS)
@@ -45,10 +51,11 @@ def test_the_first_one_comes_back() -> None:
 
 def test_one_of_an_older_release_does_not_say_what_was_heard() -> None:
     body = json.loads(checkpoint_file.encode(EXAMPLE)[10:])
-    del body["heard"]
+    for later in ("heard", "life", "former_topic_ids"):
+        del body[later]
     old = json.dumps(body).encode()
     found = checkpoint_file.decode(struct.pack(">4sHI", b"PWCP", 1, google_crc32c.value(old)) + old)
-    assert (found.topic_ids, found.heard) == ({"t": 3}, 0)
+    assert found.names == SavedNames({"t": 3}, {"g": 4})
 
 
 def test_every_garbled_byte_is_found() -> None:

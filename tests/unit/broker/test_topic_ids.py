@@ -62,7 +62,7 @@ async def test_another_replica_and_another_process_know_the_topic_by_the_log(res
         else:
             await fail_over(w)
             master = w.members[1]
-        assert master.alive.core.topic_ids["t"] == 3
+        assert master.alive.core.names.topic_ids["t"] == 3
         assert (await w.put(b"late", topic_id=2)).code == Code.TOPIC_NOT_FOUND
         await hear(master, GONE, ANEW)
         assert sorted(await w.pop()) == [b"new"]
@@ -271,7 +271,7 @@ async def test_a_controller_that_has_lost_its_state_may_have_a_topic_that_was_de
         await w.in_sync(0, 1)
         await hear(w.members[0], GONE)
         await fail_over(w)  # the new master asks anew, and is told of the first version
-        await until(lambda: "t" in w.members[1].alive.core.topic_ids)
+        await until(lambda: "t" in w.members[1].alive.core.names.topic_ids)
         assert (await w.put(b"1", topic_id=1)).code == Code.OK
         assert sorted(await w.pop()) == [b"1"]
 
@@ -298,17 +298,17 @@ def test_a_deletion_of_which_a_crash_cut_off_the_end_is_made_up_for(monkeypatch:
     before.topics.append(world.view.topics["t"])
     monkeypatch.setattr(world.core, "forget_topic", lambda topic: None)
     world.delete_topic("t")
-    assert world.core.known_version == 3
+    assert world.core.names.known_version == 3
     world.flush()
     world.saved = None
     world.view = ClusterView()
     world.view.apply(before)
     world.crash("power")
-    assert (world.core.known_version, dict(world.core.topic_ids)) == (3, {"t": 1})
+    assert (world.core.names.known_version, dict(world.core.names.topic_ids)) == (3, {"t": 1})
     world.view.apply(ClusterUpdate(version=3, deleted_topics=["t"]))
     world.core.cluster_changed(3, ["t"], ())
     world.core.settle()
-    assert (dict(world.core.topic_ids), world.held("t")) == ({}, [])
+    assert (dict(world.core.names.topic_ids), world.held("t")) == ({}, [])
 
 
 @pytest.mark.parametrize("is_saved", [False, True])
@@ -328,6 +328,6 @@ def test_a_deletion_that_was_dealt_with_outlasts_the_process(is_saved: bool) -> 
     world.view = ClusterView()
     world.view.apply(before)
     world.crash("power")
-    assert dict(world.core.topic_ids) == {}
+    assert dict(world.core.names.topic_ids) == {}
     world.add_topic("t")
-    assert dict(world.core.topic_ids) == {"t": 3}
+    assert dict(world.core.names.topic_ids) == {"t": 3}
