@@ -194,13 +194,14 @@ class KnownNames:
         self.is_unsettled = False
 
     def new_life(self) -> Names | None:
-        """What to write down first if the log is not of the controllers' state, as they have lost that one and made a new
-        one; None if it is. What was there is kept, and goes on under the ids that they give its names next.
+        """What to write down first if the log is not of the controllers' state, as they have lost that one and made a
+        new one; None if it is. What was there is kept, and goes on under the ids that they give its names next.
         """
         view = self._view
-        if not view.ready or view.life == self.life:
+        if not view.ready or view.life == self.life or not (self.life or self.topic_ids or self.group_ids):
             return None
-        return Names(heard=self.heard if not self.life else view.named, life=view.life, is_anew=bool(self.life))
+        # A log of a release that did not say it is taken for one of the state that is heard of first.
+        return Names(heard=view.named if self.life else self.heard, life=view.life, is_anew=bool(self.life))
 
     def changes(self) -> NameChanges:
         """What is gone, and what is new, by the controllers' word.

@@ -1,10 +1,8 @@
 """The controller, put together: its state in a store, the service that others follow, the admin API."""
 
-import asyncio
-import math
 import random
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +17,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
 from services.controller.checkpoint_carrier import CheckpointCarrier
 from services.controller.checkpoint_sync import CheckpointSync
 from services.controller.cluster_state import ClusterState
-from services.controller.documents import CLUSTER, cluster_document, cluster_of
+from services.controller.documents import CLUSTER
 from services.controller.file_state_store import FileStateStore
 from services.controller.folder_lock import folder_lock
 from services.controller.forgetting import Forgetting
@@ -36,7 +34,8 @@ from services.controller.replica_streams import ReplicaStreams
 from services.controller.roles import Roles
 from services.controller.server import ControllerServer
 from services.controller.state_keeper import StateKeeper
-from services.controller.state_store import ConflictError, StateStore
+from services.controller.state_store import StateStore
+from services.controller.stored_cluster import StoredCluster
 from services.controller.timers import Timers
 from services.controller.watchers import Watchers
 from services.rpc.service import Channel, Service
@@ -44,11 +43,8 @@ from services.rpc.service import Channel, Service
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-_RECEIPT_KEY_BYTES = 32
 _LIFE_BYTES = 8
 _LOCK_NAME = "store.lock"
-_READS_MAX = 8
-_READ_AGAIN_S = 0.1
 
 _logger = structlog.get_logger()
 
@@ -84,7 +80,6 @@ class ControllerApp:
     ) -> None:
         self._options = options
         self._clock = clock
-        self._random_source = random_source
         self._metrics = ControllerMetrics(registry)
         self._own_disk: PrivateDisk | None = None
         if disk is None:
@@ -92,13 +87,15 @@ class ControllerApp:
         self._alone = shared is None and options.store.kind == "file" and not options.store.folder
         life = "" if self._alone else random_source.randbytes(_LIFE_BYTES).hex()
         self._store = shared or _store(options, data_dir, disk, life)
-        self._cluster_version: str | None = None
+        self._stored = StoredCluster(
+            self._store, alone=self._alone, random_source=random_source, clock=clock, metrics=self._metrics
+        )
         self._watchers = Watchers()
         # The state is read when it begins to lead; until then nothing is known and nothing is saved.
         self._keeper = StateKeeper(
             ClusterState(options.cluster_name, b""),
-            self._save,
-            self._load,
+            self._stored.save,
+            self._stored.load,
             self._watchers.publish,
             options.changes_waiting_max,
         )
@@ -205,7 +202,7 @@ class ControllerApp:
 
     async def _begin(self) -> None:
         """Lead from now on."""
-        state = await self._load_or_make()
+        state = await self._stored.load_or_make(self._options.cluster_name)
         if state.name != self._options.cluster_name:
             raise ConfigurationError(
                 "controller.cluster_name",
@@ -226,50 +223,10 @@ class ControllerApp:
     async def _check_store(self) -> None:
         """See what others have changed in a store that is not ours alone."""
         versions = await self._store.versions()
-        if versions.get(CLUSTER, self._cluster_version) != self._cluster_version:
+        if versions.get(CLUSTER, self._stored.version) != self._stored.version:
             # One that led before may have written after this one had read.
             self._keeper.refresh_soon()
         await self.overseer.groups.look_for_changes(versions)
-
-    async def _load_or_make(self) -> ClusterState:
-        known = 0 if self._alone else math.inf
-        if (await self._store.read(CLUSTER)) is not None:
-            return await self._load(known)
-        state = ClusterState(self._options.cluster_name, self._random_source.randbytes(_RECEIPT_KEY_BYTES))
-        try:
-            await self._store.write(CLUSTER, cluster_document(state), None)
-            _logger.info("new cluster", cluster=state.name, place=self._store.where(CLUSTER))
-        except ConflictError as conflict:
-            _logger.info("another controller was first to make the cluster", cluster=state.name, reason=str(conflict))
-        return await self._load(known)
-
-    async def _load(self, known: float) -> ClusterState:
-        """What is stored. A read may give what was there before, as from a cache on its way: what is older than `known`
-        counts only if it can be written again in its own place. Else topics would come back that are deleted.
-        """
-        place = self._store.where(CLUSTER)
-        for _ in range(_READS_MAX):
-            stored = await self._store.read(CLUSTER)
-            if stored is None:
-                raise FileNotFoundError(f"{place} is gone")
-            state = cluster_of(stored.document, place)
-            if state.version >= known:
-                self._cluster_version = stored.version
-                return state
-            with suppress(ConflictError):
-                self._cluster_version = await self._store.write(CLUSTER, stored.document, stored.version)
-                return state
-            await asyncio.sleep(_READ_AGAIN_S)
-        raise OSError(f"{place} was read {_READS_MAX} times, and each time it held something else by then")
-
-    async def _save(self, state: ClusterState) -> None:
-        began = self._clock.monotonic()
-        try:
-            self._cluster_version = await self._store.write(CLUSTER, cluster_document(state), self._cluster_version)
-        except OSError:
-            self._metrics.save_failures.inc()
-            raise
-        self._metrics.saves.observe(self._clock.monotonic() - began)
 
     def _gauges(self) -> dict[str, Callable[[], float]]:
         return {

@@ -67,6 +67,7 @@ WAITING = {
     "services.controller.server": "answers calls",
     "services.controller.state_keeper": "waits until a change is saved",
     "services.controller.status_admin": "asks all processes at once",
+    "services.controller.stored_cluster": "reads again what was out of date",
     "services.controller.timers": "asks all brokers at once",
     "services.proxy.acking": "asks several brokers at once",
     "services.proxy.app": "wires the proxy and runs what time brings about",
