@@ -202,7 +202,9 @@ class Watch:
         if not self._strict or self.unclean:
             return
         for name, (number, app, place) in self._living.items():
-            if place.process.alive and not app.failure.done() and not self.rotten(number):
+            # A start folds what it finds and then has it synced; before that is done it counts for nothing.
+            has_begun = bool(app.identity)
+            if place.process.alive and has_begun and not app.failure.done() and not self.rotten(number):
                 self._compare(name, app)
 
     def _compare(self, name: str, app: BrokerApp) -> None:
