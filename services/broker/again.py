@@ -10,7 +10,7 @@ A first try may come after the second one, on a connection that its proxy has gi
 delivered when it is whole again. So the ids of what was tried again are kept, too.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
@@ -70,7 +70,7 @@ class AgainFinder:
         store: the messages.
         clock: how old they are.
         later: has something done after so many seconds.
-        topic_id: id of the topic that has a name now, 0 if there is none.
+        ids_of: all ids under which records may speak of the topic that has a name now.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class AgainFinder:
         store: MessageStore,
         clock: Clock,
         later: Callable[[float, Callable[[], None]], Timer],
-        topic_id: Callable[[str], int],
+        ids_of: Callable[[str], Sequence[int]],
     ) -> None:
         self._store = store
         self._clock = clock
         self._later = later
-        self._topic_id = topic_id
+        self._ids_of = ids_of
         self._queues: dict[tuple[str, int], _Known] = {}
         self._tried: dict[str, None] = {}
         self._looked_at_ms = 0
@@ -120,12 +120,12 @@ class AgainFinder:
             self._timer = self._later(_KEPT_MS / 1000, self._forget)
         ids = [_message_id(properties) for properties in run.system_properties]
         self._tried.update(dict.fromkeys(filter(None, ids)))
-        found = [self._in_queue(run.topic, run.queue_id, run.topic, 0, each) for each in ids]
+        found = [self._in_queue(run.topic, run.queue_id, run.topic, (0,), each) for each in ids]
         if run.due_ms and None in found:
             # Those that were due soon may have fired, so their topic is looked at first.
-            topic_id = self._topic_id(run.topic)
+            topic_ids = self._ids_of(run.topic) or (0,)
             found = [
-                stored or self._in_queue(TIMER_TOPIC, TIMER_QUEUE, run.topic, topic_id, each)
+                stored or self._in_queue(TIMER_TOPIC, TIMER_QUEUE, run.topic, topic_ids, each)
                 for stored, each in zip(found, ids, strict=True)
             ]
         self._keep_within_limits()
@@ -147,7 +147,9 @@ class AgainFinder:
         while len(self._tried) > MESSAGES_MAX:
             del self._tried[next(iter(self._tried))]
 
-    def _in_queue(self, queue_topic: str, queue_id: int, topic: str, topic_id: int, message_id: str) -> Stored | None:
+    def _in_queue(
+        self, queue_topic: str, queue_id: int, topic: str, topic_ids: Sequence[int], message_id: str
+    ) -> Stored | None:
         queue = self._store.queue(queue_topic, queue_id)
         if queue is None or not message_id:
             return None
@@ -160,7 +162,8 @@ class AgainFinder:
             known.end_offset = max(known.end_offset, end - _ENTRIES_MAX)
             self._read(queue, known)
             known.end_offset = end
-        stored = known.messages.get((topic, topic_id, message_id))
+        places = (known.messages.get((topic, topic_id, message_id)) for topic_id in topic_ids)
+        stored = next((place for place in places if place is not None), None)
         # What stood there when the topic was deleted is not in the one that was made anew.
         return None if stored is None or stored.queue_offset < queue.min_offset else stored
 

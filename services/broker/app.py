@@ -107,11 +107,11 @@ class BrokerApp:
         self.files.on_doubt_ended = self._report_soon
         self.replication_statistics = ReplicationStatistics()
         timeout_ms = options.replication.repair_timeout_ms
-        self._peers = Peers(options.name, options.replica, to_replica, controller, timeout_ms)
+        self._peers = Peers(options.name, options.replica, to_replica, controller, timeout_ms, clock)
         self.repairer = Repairer(
             options.name,
             self.files,
-            self._peers.others,
+            self._peers,
             timeout_ms,
             clock,
             self.replication_statistics,
@@ -171,11 +171,6 @@ class BrokerApp:
             self.timer_statistics.fire,
             log,
         )
-
-    async def _repair(self, position: int) -> bool:
-        """Have a damaged record mended by another replica, if there are others; whether it is good then."""
-        await self._peers.ask()
-        return self._peers.are_there and await self.repairer.repair(position)
 
     # What it is
 
@@ -266,7 +261,7 @@ class BrokerApp:
         self._kept_numbers = _numbers(self._group)
         alone = self._kept_numbers == {self._options.replica}
         self.checkpoints.load()
-        await self.files.start(alone=alone, repair=self._repair, is_nowhere=self.repairer.is_nowhere)
+        await self.files.start(alone=alone, repair=self.repairer.repair, is_nowhere=self.repairer.is_nowhere)
         self.identity = await replica_files.identity(self._disk, self._folder, self._random)
         _log.info(
             "broker recovered",
@@ -380,7 +375,7 @@ class BrokerApp:
                 damaged = self.files.log.damaged - mended
                 mended |= damaged
                 self.files.log.damaged.clear()
-                if not [position for position in sorted(damaged) if await self._repair(position)]:
+                if not [position for position in sorted(damaged) if await self.repairer.repair(position)]:
                     self._fail(error)
                     return
                 self._group_changed.set()
@@ -446,7 +441,7 @@ class BrokerApp:
             self.timer_statistics,
             self._controller,
             self.replication_statistics,
-            self._repair,
+            self.repairer.repair,
             self.hear,
             self._fail,
         )
@@ -496,7 +491,7 @@ class BrokerApp:
             master.address,
             partial(self._to_replica, master.address),
             self.replication_statistics,
-            self._repair,
+            self.repairer.repair,
             self._fail,
         )
         self._following.start()

@@ -51,7 +51,6 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "group_ids": names.group_ids,
             "former_topic_ids": names.former_topic_ids,
             "heard": names.heard,
-            "life": names.life,
         },
         separators=(",", ":"),
     ).encode()
@@ -95,7 +94,6 @@ def decode(data: bytes) -> Checkpoint:
             group_ids=fields["group_ids"],
             former_topic_ids=fields.get("former_topic_ids", {}),
             heard=fields.get("heard", 0),
-            life=fields.get("life", ""),
         ),
     )
 

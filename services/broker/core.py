@@ -280,7 +280,7 @@ class BrokerCore:
         if self.names.is_later(topic, topic_id):
             if self.names.topic_ids.get(topic):
                 self.forget_topic(topic)
-            self._note_names(Names({topic: topic_id}, heard=self.names.heard, life=self._view.life))
+            self._note_names(Names({topic: topic_id}, heard=self.names.heard))
 
     def is_current(self, topic: str, topic_id: int) -> bool:
         """Whether a topic by its id is the one that has its name now; 0 stands for whichever that is."""
@@ -322,7 +322,7 @@ class BrokerCore:
         names = self.names
         heard = max(names.heard, self._view.named)
         if topic_ids or group_ids or heard > names.heard:
-            self._note_names(Names(topic_ids, group_ids, heard, self._view.life))
+            self._note_names(Names(topic_ids, group_ids, heard))
 
     def _note_names(self, names: Names) -> None:
         self.store.put([Record(RecordKind.NAMES, self.revive_topic, 0, names.encode())])

@@ -1,15 +1,16 @@
 """Which topics and groups a broker's log knows, and what the controllers' word makes of that (pure).
 
 A topic or group of a name is told from an earlier one by its id: the version of the controllers' state in which it was
-made. Versions only grow, as long as that state lives. What is decided here the core writes down (records NAMES) before
-it acts on it, so that replicas and restarts agree.
+made. Versions only grow, as long as that state lives; one that was lost and made anew begins another life, which each
+version says (`services.common.cluster.life_of`). What is decided here the core writes down (records NAMES) before it
+acts on it, so that replicas and restarts agree.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from services.common.cluster import ClusterView
+from services.common.cluster import ClusterView, life_of
 
 _FORMER_IDS_MAX = 16
 NOT_PLACED = 0
@@ -23,30 +24,23 @@ class Names:
     Args:
         topics: ids of topics that are new, by name.
         groups: likewise of groups.
-        heard: up to this version the controllers' changes of topics and groups are dealt with.
-        life: of the controllers' state that all this is of (`ClusterView.life`).
-        is_anew: whether that state is another one than before, which the controllers have lost.
+        heard: up to this version the controllers' changes of topics and groups are dealt with. If it is of another life
+            than what was known, that is of a state that the controllers have lost.
     """
 
     topics: Mapping[str, int] = field(default_factory=dict)
     groups: Mapping[str, int] = field(default_factory=dict)
     heard: int = 0
-    life: str = ""
-    is_anew: bool = False
 
     def encode(self) -> bytes:
         """The record's payload."""
-        body: dict[str, object] = {"topics": self.topics, "groups": self.groups, "heard": self.heard, "life": self.life}
-        if self.is_anew:
-            body["anew"] = True
-        return json.dumps(body).encode()
+        return json.dumps({"topics": self.topics, "groups": self.groups, "heard": self.heard}).encode()
 
     @staticmethod
     def decode(payload: bytes) -> "Names":
         """Read it back."""
         body = json.loads(payload)
-        heard, life, is_anew = body.get("heard", 0), body.get("life", ""), body.get("anew", False)
-        return Names(body["topics"], body["groups"], heard, life, is_anew)
+        return Names(body["topics"], body["groups"], body.get("heard", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +52,12 @@ class SavedNames:
         group_ids: likewise of groups.
         former_topic_ids: ids that topics had in states that the controllers have lost, by name.
         heard: up to this version the controllers' changes of topics and groups were dealt with.
-        life: of the controllers' state; empty if it is of a release that did not know it.
     """
 
     topic_ids: dict[str, int] = field(default_factory=dict)
     group_ids: dict[str, int] = field(default_factory=dict)
     former_topic_ids: dict[str, list[int]] = field(default_factory=dict)
     heard: int = 0
-    life: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +87,15 @@ class KnownNames:
     def __init__(self, view: ClusterView) -> None:
         self._view = view
         self.topic_ids: dict[str, int] = {}
+        """Ids of the topics that were heard of, and not of their deletion; or `NOT_PLACED`."""
         self.group_ids: dict[str, int] = {}
+        """Likewise of consumer groups."""
         self.heard = 0
-        self.life = ""
+        """Up to this version the controllers' changes are dealt with."""
         self._former_topic_ids: dict[str, list[int]] = {}
-        """Ids that topics had in states that the controllers have lost: delayed messages say them."""
+        """Ids that topics had in states that the controllers have lost: delayed messages say them. The latest few."""
         self.is_unsettled = True
+        """Whether something was heard that is not dealt with."""
         self._is_set_back = False
         self._deleted_topics: dict[str, int] = {}
         self._deleted_groups: dict[str, int] = {}
@@ -111,18 +106,15 @@ class KnownNames:
         """Begin with what a checkpoint says."""
         self.topic_ids, self.group_ids = dict(saved.topic_ids), dict(saved.group_ids)
         self._former_topic_ids = dict(saved.former_topic_ids)
-        self.heard, self.life = saved.heard, saved.life
+        self.heard = saved.heard
 
     def saved(self) -> SavedNames:
         """For a checkpoint."""
-        return SavedNames(
-            dict(self.topic_ids), dict(self.group_ids), dict(self._former_topic_ids), self.heard, self.life
-        )
+        return SavedNames(dict(self.topic_ids), dict(self.group_ids), dict(self._former_topic_ids), self.heard)
 
     def note(self, names: Names) -> None:
         """Take in a record."""
-        self.life = names.life or self.life
-        if names.is_anew:
+        if self.known_version and names.heard and life_of(names.heard) != self.life:
             self._begin_anew()
         self.heard = max(self.heard, names.heard)
         self.topic_ids.update(names.topics)
@@ -139,9 +131,11 @@ class KnownNames:
 
     def _begin_anew(self) -> None:
         self.heard = 0
+        self._is_set_back = False
         for topic, known in self.topic_ids.items():
-            if known != NOT_PLACED:
-                self._former_topic_ids[topic] = [*self._former_topic_ids.get(topic, ()), known][-_FORMER_IDS_MAX:]
+            former = self._former_topic_ids.get(topic, [])
+            if known != NOT_PLACED and known not in former:
+                self._former_topic_ids[topic] = [*former, known][-_FORMER_IDS_MAX:]
         self.topic_ids = dict.fromkeys(self.topic_ids, NOT_PLACED)
         self.group_ids = dict.fromkeys(self.group_ids, NOT_PLACED)
 
@@ -149,6 +143,16 @@ class KnownNames:
     def known_version(self) -> int:
         """Of the controllers' state: whoever wrote the log had heard of this one, if not of later ones."""
         return max(self.heard, *self.topic_ids.values(), *self.group_ids.values(), NOT_PLACED)
+
+    @property
+    def life(self) -> int:
+        """Of the controllers' state that the log is of."""
+        return life_of(self.known_version)
+
+    def ids_of(self, topic: str) -> list[int]:
+        """All ids under which records may speak of the topic that has a name now; none if none has."""
+        known = self.topic_ids.get(topic)
+        return [] if known is None else [*self._former_topic_ids.get(topic, ()), known]
 
     def is_topic(self, topic: str, topic_id: int) -> bool:
         """Whether an id that was written down says the topic that has the name now; 0 was written by who knew none."""
@@ -170,7 +174,7 @@ class KnownNames:
         if self._view.named >= self.known_version:
             self._is_set_back = False
         elif is_snapshot:
-            self._is_set_back = True  # no late word of changes: the controllers themselves know less, of this life
+            self._is_set_back = True  # no late word of changes: the controllers themselves know less
         # A slave settles nothing: what its log has dropped, or the view has again, need not be kept in mind for ever.
         for deleted, known, held in (
             (self._deleted_topics, self.topic_ids, self._view.topics),
@@ -198,10 +202,7 @@ class KnownNames:
         new one; None if it is. What was there is kept, and goes on under the ids that they give its names next.
         """
         view = self._view
-        if not view.ready or view.life == self.life or not (self.life or self.topic_ids or self.group_ids):
-            return None
-        # A log of a release that did not say it is taken for one of the state that is heard of first.
-        return Names(heard=view.named if self.life else self.heard, life=view.life, is_anew=bool(self.life))
+        return Names(heard=view.named) if view.ready and self.known_version and self.life != view.life else None
 
     def changes(self) -> NameChanges:
         """What is gone, and what is new, by the controllers' word.
@@ -239,8 +240,11 @@ class KnownNames:
         return -1 if self._is_set_back or self._view.named >= self.heard else self.heard
 
     def is_later(self, topic: str, topic_id: int) -> bool:
-        """Whether a Put's word tells of a topic that was made after all that was heard of the cluster."""
-        return topic_id > max(self.topic_ids.get(topic, 0), self._view.named, self._dropped_up_to)
+        """Whether a Put's word tells of a topic that was made after all that was heard of the cluster. Not if it is of
+        another life of the controllers' state: which of two is the later one only they can tell.
+        """
+        heard_of = max(self.topic_ids.get(topic, NOT_PLACED), self._view.named, self._dropped_up_to)
+        return life_of(topic_id) == self._view.life and topic_id > heard_of
 
     def is_current(self, topic: str, topic_id: int) -> bool:
         """Whether a Put's word says the topic that has the name now; 0 stands for whichever that is."""

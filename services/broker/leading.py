@@ -23,7 +23,7 @@ from services.broker.timer.service import TimerService
 from services.broker.timer.timer_metrics import TimerStatistics
 from services.broker.timer.timer_server import TimerServer
 from services.common.clock import Clock
-from services.common.cluster import ClusterView
+from services.common.cluster import ClusterView, life_of
 from services.common.disk import Disk
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -393,15 +393,26 @@ class Leading:
         """Hear of the cluster what the master before had heard: it may have put messages into topics that are new."""
         names, view = self.core.names, self._follower.view
         known = names.known_version
-        if view.named >= known or names.life not in ("", view.life):
+
+        def is_behind() -> bool:
+            return view.life != life_of(known) or view.named < known
+
+        if not known or not is_behind():
             return
         self._follower.renew()
         with suppress(TimeoutError):
             async with asyncio.timeout(_VIEW_S):
-                while view.named < known:
+                while is_behind():
                     self._cluster_changed.clear()
                     await self._cluster_changed.wait()
-        if view.named < known:
+        if view.life != life_of(known):
+            _log.error(
+                "the controllers have lost the state of the cluster that the broker's log is of; what the log holds is "
+                "kept, and goes on when topics and groups are made again under their names",
+                version=view.named,
+                log=known,
+            )
+        elif view.named < known:
             _log.warning(
                 "the controller tells of an older state of the cluster than the broker's log, what is younger is kept",
                 version=view.named,

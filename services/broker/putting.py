@@ -7,7 +7,6 @@ from itertools import count
 from services.broker.again import AgainFinder, Stored
 from services.broker.core import BrokerCore
 from services.broker.flusher import Flusher, too_few_replicas
-from services.broker.known_names import NOT_PLACED
 from services.broker.metrics import BrokerStatistics
 from services.broker.options import BrokerOptions
 from services.broker.store.message_store import disk_full, disk_refusal
@@ -128,10 +127,10 @@ class Putting:
 
     def _are_gone(self, runs: Sequence[MessageRun], before: Sequence[int | None]) -> list[bool]:
         """Of each run whether the topic was forgotten that had its name before."""
-        pairs = zip(before, self._ids_of(runs), strict=True)
+        names = self._core.names
         return [
-            topic_id is not None and topic_id != now and (topic_id != NOT_PLACED or now is None)
-            for topic_id, now in pairs
+            topic_id is not None and not (run.topic in names.topic_ids and names.is_topic(run.topic, topic_id))
+            for run, topic_id in zip(runs, before, strict=True)
         ]
 
     async def _put_new(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:

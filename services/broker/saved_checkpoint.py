@@ -74,12 +74,13 @@ class SavedCheckpoint:
         """
         if not core.can_be_saved:
             return
-        checkpoint, files = core.checkpoint()
+        # First, as it may find the device refusing: once `checkpoint` has given its files, they are to be synced.
         try:
             needed = core.needed_from()
-            needed = checkpoint.store.position if needed is None else min(needed, checkpoint.store.position)
         except CorruptDataError:
             needed = self.needed_from  # whoever deletes segments tells of it
+        checkpoint, files = core.checkpoint()
+        needed = checkpoint.store.position if needed is None else min(needed, checkpoint.store.position)
         self.needed_from = min(self.needed_from, needed)  # until this is saved the device may have either
         await to_its_end(self._sync_queues(files))  # the next checkpoint counts on it
         try:

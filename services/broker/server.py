@@ -67,7 +67,7 @@ class BrokerServer:
         self._clock = clock
         self._statistics = statistics
         self._due_changed = due_changed
-        self._again = AgainFinder(core.store, clock, _call_later, lambda topic: core.names.topic_ids.get(topic, 0))
+        self._again = AgainFinder(core.store, clock, _call_later, core.names.ids_of)
         self._putting = Putting(
             core, flusher, self._again, options, statistics, disk_is_full, timer, repair, has_enough_replicas
         )
@@ -199,6 +199,7 @@ class BrokerServer:
             return pb.PullResponse(next_offset=offset), False, offset
         at = max(offset, queue.min_offset)
         entries: list[Entry] = []
+        offsets: list[int] = []
         size = 0
         for entry in queue.read(at, request.max_messages if wanted is None else _SCAN_ENTRIES):
             if wanted is None or entry.tag_hash in wanted:
@@ -206,11 +207,13 @@ class BrokerServer:
                 if entries and size > self._options.pop.response_bytes_max:
                     break
                 entries.append(entry)
+                offsets.append(at)
             at += 1
             if len(entries) == request.max_messages:
                 break
         common = delivery.common_properties(self._options.name, _NO_INVISIBLE_DURATION)
-        messages = [delivery.pulled_message(stored, common) for stored in self._core.store.read_many(entries)]
+        records = self._core.store.read_checked(queue, offsets, entries)
+        messages = [delivery.pulled_message(stored, common) for stored in records]
         return pb.PullResponse(messages=messages, next_offset=at), bool(messages), at
 
     async def _wait_for_arrival(self, queue: tuple[str, int], timeout_s: float) -> None:

@@ -188,7 +188,7 @@ class StateKeeper:
                 self._doubtful = False
                 return state, done
             except ConflictError:
-                stored = await self._load(self.state.named)
+                stored = await self._load(self.state.named + 1)  # what this was made from is not there any more
                 self._doubtful = False
                 if stored == replace(state, brokers={}):  # its own save, which something on the way made twice
                     return state, done

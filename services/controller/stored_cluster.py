@@ -8,13 +8,14 @@ from contextlib import suppress
 import structlog
 
 from services.common.clock import Clock
+from services.common.cluster import LIVES, VERSIONS_PER_LIFE
 from services.controller.cluster_state import ClusterState
 from services.controller.documents import CLUSTER, cluster_document, cluster_of
 from services.controller.metrics import ControllerMetrics
 from services.controller.state_store import ConflictError, StateStore
 
 _RECEIPT_KEY_BYTES = 32
-_READS_MAX = 8
+_READS_MAX = 16
 _READ_AGAIN_S = 0.1
 
 _logger = structlog.get_logger()
@@ -52,7 +53,8 @@ class StoredCluster:
         """What is stored; if nothing is, a new cluster of that name. Raises as `load` does."""
         if (await self._store.read(CLUSTER)) is not None:
             return await self.load(self._known_at_first)
-        state = ClusterState(name, self._random_source.randbytes(_RECEIPT_KEY_BYTES))
+        begin = self._random_source.randrange(1, LIVES) * VERSIONS_PER_LIFE
+        state = ClusterState(name, self._random_source.randbytes(_RECEIPT_KEY_BYTES), begin, named=begin)
         try:
             await self._store.write(CLUSTER, cluster_document(state), None)
             _logger.info("new cluster", cluster=state.name, place=self._store.where(CLUSTER))
@@ -72,10 +74,13 @@ class StoredCluster:
             CorruptDataError, UnknownFormatError: it is damaged, or of another release.
         """
         place = self._store.where(CLUSTER)
-        for _ in range(_READS_MAX):
+        stored = None
+        for attempt in range(_READS_MAX):
+            if attempt:
+                await asyncio.sleep(_READ_AGAIN_S)
             stored = await self._store.read(CLUSTER)
             if stored is None:
-                raise FileNotFoundError(f"{place} is gone")
+                continue
             state = cluster_of(stored.document, place)
             if state.version >= known:
                 self.version = stored.version
@@ -83,7 +88,8 @@ class StoredCluster:
             with suppress(ConflictError):
                 self.version = await self._store.write(CLUSTER, stored.document, stored.version)
                 return state
-            await asyncio.sleep(_READ_AGAIN_S)
+        if stored is None:
+            raise FileNotFoundError(f"{place} is gone; stop all controllers and start them again to make a new one")
         raise OSError(f"{place} was read {_READS_MAX} times, and each time it held something else by then")
 
     async def save(self, state: ClusterState) -> None:

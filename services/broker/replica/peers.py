@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
+from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, DescribeBrokerGroupRequest
 from services.rpc.methods import DESCRIBE_BROKER_GROUP
@@ -11,6 +12,8 @@ from services.rpc.service import Channel
 from services.rpc.status import RpcError
 
 _log = structlog.get_logger()
+
+_ASK_AGAIN_MS = 5000
 
 
 class Peers:
@@ -22,10 +25,17 @@ class Peers:
         connect: makes the way to a replica, from its address; None: none can be reached.
         controller: tells where they are.
         timeout_ms: how long it is waited for.
+        clock: the time.
     """
 
     def __init__(
-        self, group: str, me: int, connect: Callable[[str], Channel] | None, controller: Channel, timeout_ms: int
+        self,
+        group: str,
+        me: int,
+        connect: Callable[[str], Channel] | None,
+        controller: Channel,
+        timeout_ms: int,
+        clock: Clock,
     ) -> None:
         self._group = group
         self._me = me
@@ -34,33 +44,39 @@ class Peers:
         self._timeout_s = timeout_ms / 1000
         self._addresses: dict[int, str] = {}
         self._channels: dict[str, Channel] = {}
-        self._is_told = False
-
-    @property
-    def are_there(self) -> bool:
-        """Whether any is known."""
-        return bool(self._addresses)
+        self._clock = clock
+        self._is_told = connect is None
+        self._asked_ms: int | None = None
 
     def know(self, group: BrokerGroup) -> None:
         """This is how the group was when it was written down."""
-        self._addresses = {each.number: each.address for each in group.replicas if each.number != self._me}
+        self._addresses = self._others_of(group)
 
     def hear(self, group: BrokerGroup) -> None:
         """The controller has told how the group is."""
         self._is_told = True
-        self.know(group)
+        self._addresses = self._others_of(group)
 
     async def ask(self) -> None:
         """Have the controller tell, if it has not since the process began: others may have come, or moved, while this
-        one was away, and it does not register before it knows what it has. In vain while the controller is away.
+        one was away, and it does not register before it knows what it has. In vain while the controller is away, and
+        then not again for some seconds: a start may meet much damage.
         """
-        if self._is_told:
+        now_ms = self._clock.steady_ms()
+        if self._is_told or (self._asked_ms is not None and now_ms - self._asked_ms < _ASK_AGAIN_MS):
             return
+        self._asked_ms = now_ms
         request = DescribeBrokerGroupRequest(group=self._group)
         try:
-            self.hear(await self._controller.call(DESCRIBE_BROKER_GROUP, request, timeout_s=self._timeout_s))
+            told = await self._controller.call(DESCRIBE_BROKER_GROUP, request, timeout_s=self._timeout_s)
         except (StatusError, RpcError) as error:
             _log.warning("the controller cannot tell where the other replicas are", group=self._group, why=str(error))
+            return
+        self._is_told = True
+        self._addresses |= self._others_of(told)  # a controller that has lost its state may not know all yet
+
+    def _others_of(self, group: BrokerGroup) -> dict[int, str]:
+        return {each.number: each.address for each in group.replicas if each.number != self._me}
 
     def others(self) -> Iterator[tuple[int, Channel]]:
         """The ways to the other replicas, by their numbers."""

@@ -1,10 +1,10 @@
 """Mends damaged records of a log with those of other replicas (S7): damage in the middle costs nobody a message."""
 
 import asyncio
-from collections.abc import Callable, Iterable
 
 import structlog
 
+from services.broker.replica.peers import Peers
 from services.broker.replica.raw_records import checked_records, whole_length
 from services.broker.replica.replica_log import ReplicaLog
 from services.broker.replica.statistics import ReplicationStatistics
@@ -31,7 +31,7 @@ class Repairer:
     Args:
         group: name of the broker group.
         log: this replica's log.
-        peers: the other replicas, by number, with a way to each; asked one after another.
+        peers: the other replicas; asked one after another.
         timeout_ms: how long each is waited for.
         clock: the time.
         statistics: what is counted.
@@ -41,7 +41,7 @@ class Repairer:
         self,
         group: str,
         log: ReplicaLog,
-        peers: Callable[[], Iterable[tuple[int, Channel]]],
+        peers: Peers,
         timeout_ms: int,
         clock: Clock,
         statistics: ReplicationStatistics,
@@ -71,7 +71,8 @@ class Repairer:
             now_ms = self._clock.steady_ms()
             if now_ms - self._vain.get(position, -_VAIN_PAUSE_MS) < _VAIN_PAUSE_MS:
                 return False
-            for number, channel in self._peers():
+            await self._peers.ask()
+            for number, channel in list(self._peers.others()):
                 data = await self._ask(number, channel, position)
                 if not self._is_held(position):
                     return False  # deleted while others were asked
@@ -96,7 +97,7 @@ class Repairer:
         That somebody else answers at the address of one proves nothing.
         """
         asked = False
-        for number, channel in self._peers():
+        for number, channel in self._peers.others():
             asked = True
             try:
                 answer = await channel.call(REPLICA_STATUS, ReplicaStatusRequest(), timeout_s=self._timeout_s)

@@ -276,11 +276,13 @@ class MessageStore:
         return self.read_checked(queue, (offset,), entries)[0].position if entries else None
 
     def offset_at(self, queue: ConsumeQueue, timestamp_ms: int) -> int:
-        """Offset of the first record that was stored at or after a time; the queue's end if there is none."""
+        """Offset of the first record that was stored at or after a time; the queue's end if there is none. Raises as
+        `read_checked`.
+        """
         low, high = queue.min_offset, queue.max_offset
         while low < high:
             middle = (low + high) // 2
-            if self.read(queue.read(middle, 1)[0]).store_time_ms < timestamp_ms:
+            if self.read_checked(queue, (middle,), queue.read(middle, 1))[0].store_time_ms < timestamp_ms:
                 low = middle + 1
             else:
                 high = middle
@@ -290,6 +292,8 @@ class MessageStore:
         """When the record that begins at `position` was stored; None if it is damaged."""
         length = record.length_at(self.log.read(position, record.HEADER_BYTES), 0)
         try:
+            if length > record.RECORD_BYTES_MAX:
+                raise CorruptDataError(f"the record at {position} cannot be as long as it says")
             return record.decode(self.log.read(position, length), 0, position).store_time_ms
         except CorruptDataError:
             self.log.note_damage(position)
@@ -309,14 +313,21 @@ class MessageStore:
         return removed
 
     def _forget_what_is_gone(self) -> None:
-        """Let the entries go that lead to before the log's start."""
+        """Let the entries go that lead to before the log's start; all that can be told, also if a queue is damaged."""
         start = self.log.start_position
+        damage: CorruptDataError | None = None
         for queue in self.queues.values():
             oldest = queue.read(queue.min_offset, 1)
             if oldest and oldest[0].position < start:
                 offset = queue.first_at_or_after(start)
-                self.position_of(queue, offset)  # lest a damaged entry has led the search astray
-                queue.forget_before(offset)
+                try:
+                    self.position_of(queue, offset)  # lest a damaged entry has led the search astray
+                except CorruptDataError as error:
+                    damage = error
+                else:
+                    queue.forget_before(offset)
+        if damage is not None:
+            raise damage
 
     def checkpoint(self) -> tuple[StoreCheckpoint, list[File]]:
         """Write the queues' files as far as they are confirmed.

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable, Sequence
 
 from services.broker.store.consume_queue import Entry
-from services.broker.store.message_store import MessageStore, check_place
+from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_origin
 from services.broker.timer.timer_state import (
@@ -67,8 +67,8 @@ class TimerEnqueueGet:
                 return self._take_handed(min(count, queue.max_offset - first))
             count = min(count, handed[0].queue_offset - first)
         entries = queue.read(first, count)
-        for offset, stored in enumerate(self._store.read_many(entries), first):
-            check_place(queue, offset, stored)
+        offsets = range(first, first + len(entries))
+        for offset, stored in zip(offsets, self._store.read_checked(queue, offsets, entries), strict=True):
             state.log_time_ms = max(state.log_time_ms, stored.store_time_ms)
             state.enqueue_put_queue.append(
                 TimerRequest(

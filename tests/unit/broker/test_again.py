@@ -48,7 +48,7 @@ class Later:
 
 
 def finder_of(store: MessageStore, clock: ManualClock, later: Later | None = None) -> AgainFinder:
-    return AgainFinder(store, clock, later or Later(), lambda topic: 0)
+    return AgainFinder(store, clock, later or Later(), lambda topic: ())
 
 
 def run_of(*numbers: int, again: bool = False, queue_id: int = 0) -> MessageRun:

@@ -1,22 +1,34 @@
 """Controllers that have lost their state, and count from the beginning again, cost no message (S1, P1)."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
+from services.common.cluster import VERSIONS_PER_LIFE
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
 from tests.unit.broker.group_world import GroupWorld, Member, group_of, until
 from tests.unit.broker.test_stale_view import hear
 
-T50 = Topic(name="t", queues=2, id=50)
-G51 = Group(name="g", max_attempts=3, id=51)
+ANEW = 7 * VERSIONS_PER_LIFE
+T = Topic(name="t", queues=2, id=ANEW + 1)
+G = Group(name="g", max_attempts=3, id=ANEW + 2)
+MADE = [
+    ClusterUpdate(version=ANEW + 1, topics=[T], named=ANEW + 1),
+    ClusterUpdate(version=ANEW + 2, groups=[G], named=ANEW + 2),
+]
 
 
-def made_anew(w: GroupWorld, *topics: Topic, version: int = 0) -> ClusterUpdate:
-    """Controllers with an empty store draw another key; who asks them from now on hears this."""
+def made_anew(w: GroupWorld, *topics: Topic, groups: Sequence[Group] = ()) -> ClusterUpdate:
+    """Controllers with an empty store draw another key and another life; who asks them from now on hears this."""
     w.snapshot = ClusterUpdate(
-        version=version, snapshot=True, cluster=Cluster(name="test", receipt_key=b"another key" * 3), topics=topics
+        version=ANEW + len(topics) + len(groups),
+        snapshot=True,
+        cluster=Cluster(name="test", receipt_key=b"another key" * 3),
+        topics=topics,
+        groups=groups,
+        named=ANEW + len(topics) + len(groups),
     )
     return w.snapshot
 
@@ -27,17 +39,24 @@ async def fail_over(w: GroupWorld) -> Member:
     return await w.lead(1)
 
 
-@pytest.mark.parametrize("known", [1, 7])
+async def got(w: GroupWorld) -> list[bytes]:
+    """What comes next, when it comes."""
+    async with asyncio.timeout(10):
+        while not (found := await w.pop()):
+            await asyncio.sleep(0.05)
+    return sorted(found)
+
+
+@pytest.mark.parametrize("known", [1, 7, 9 * VERSIONS_PER_LIFE])
 async def test_a_topic_and_a_group_that_are_made_again_go_on_where_they_were(known: int) -> None:
     async with group_of(1) as w:
         master = await w.lead(0)
         await hear(master, ClusterUpdate(version=known, topics=[Topic(name="t", queues=2, id=known)]))
         await w.put(b"1", b"2", topic_id=known)
         await w.ack(*(await w.pop(1)).values())
-        await hear(master, made_anew(w))
-        await hear(master, ClusterUpdate(version=50, topics=[T50]), ClusterUpdate(version=51, groups=[G51]))
-        assert (await w.put(b"3", topic_id=50)).code == Code.OK
-        assert sorted(await w.pop()) == [b"2", b"3"]
+        await hear(master, made_anew(w), *MADE)
+        assert (await w.put(b"3", topic_id=T.id)).code == Code.OK
+        assert await got(w) == [b"2", b"3"]
 
 
 @pytest.mark.parametrize("hears", ["all of it", "the end of it", "what is made again"])
@@ -46,20 +65,13 @@ async def test_what_is_delayed_fires_in_the_topic_that_is_made_again(hears: str)
         master = await w.lead(0)
         await w.put(b"1", due_ms=w.clock.wall_ms() + 1500, topic_id=1)
         if hears == "all of it":
-            await hear(master, made_anew(w))
-            await hear(master, ClusterUpdate(version=50, topics=[T50]))
+            await hear(master, made_anew(w), *MADE)
         elif hears == "what is made again":
-            await hear(master, made_anew(w, T50, version=50))
-        snapshot = made_anew(w, T50, version=50)
-        snapshot.groups.append(G51)
+            await hear(master, made_anew(w, T))
+        snapshot = made_anew(w, T, groups=[G])
         await fail_over(w)
         await hear(w.members[1], snapshot)
-        got: list[bytes] = []
-        async with asyncio.timeout(10):
-            while not got:
-                await asyncio.sleep(0.1)
-                got += await w.pop()
-        assert got == [b"1"]
+        assert await got(w) == [b"1"]
 
 
 async def test_a_restart_knows_what_is_of_the_state_that_was_lost() -> None:
@@ -68,11 +80,11 @@ async def test_a_restart_knows_what_is_of_the_state_that_was_lost() -> None:
         await w.put(b"1", topic_id=1)
         await hear(master, made_anew(w))
         await master.kill()
-        made_anew(w, T50, version=50).groups.append(G51)
+        made_anew(w, T, groups=[G])
         await master.start()
         await w.lead(0)
-        assert sorted(await w.pop()) == [b"1"]
-        assert master.alive.core.names.topic_ids["t"] == 50
+        assert await got(w) == [b"1"]
+        assert master.alive.core.names.topic_ids["t"] == T.id
 
 
 async def test_what_is_deleted_by_the_new_state_is_gone() -> None:
@@ -80,8 +92,76 @@ async def test_what_is_deleted_by_the_new_state_is_gone() -> None:
         master = await w.lead(0)
         await w.put(b"1", topic_id=1)
         await w.put(b"2", due_ms=w.clock.wall_ms() + 1500, topic_id=1)
-        await hear(master, made_anew(w, T50, version=50))
-        await hear(master, ClusterUpdate(version=51, deleted_topics=["t"]))
-        await hear(master, ClusterUpdate(version=52, topics=[Topic(name="t", queues=2, id=52)], groups=[G51]))
+        await hear(master, made_anew(w), *MADE)
+        await hear(master, ClusterUpdate(version=ANEW + 3, deleted_topics=["t"]))
+        await hear(master, ClusterUpdate(version=ANEW + 4, topics=[Topic(name="t", queues=2, id=ANEW + 4)]))
         await until(lambda: master.alive.core.timer.state.pending.total == 0)
         assert sorted(await w.pop()) == []
+
+
+@pytest.mark.parametrize("is_placed", [False, True])
+async def test_a_proxy_that_has_not_heard_of_the_new_state_is_to_try_again(is_placed: bool) -> None:
+    """By its id, of a later version of the state that was lost, the topic looked deleted and made anew."""
+    async with group_of(1) as w:
+        master = await w.lead(0)
+        old = 9 * VERSIONS_PER_LIFE + 40
+        await hear(master, ClusterUpdate(version=old, topics=[Topic(name="t", queues=2, id=old)]))
+        await w.put(b"1", topic_id=old)
+        await hear(master, made_anew(w), *(MADE if is_placed else ()))
+        assert (await w.put(b"late", topic_id=old)).code == Code.TOPIC_NOT_FOUND
+        assert (await w.put(b"later", topic_id=old + 1)).code == Code.TOPIC_NOT_FOUND
+        if not is_placed:
+            await hear(master, *MADE)
+        assert (await w.put(b"2", topic_id=T.id)).code == Code.OK
+        assert await got(w) == [b"1", b"2"]
+
+
+async def test_a_proxy_that_has_heard_of_the_new_state_first_is_to_try_again() -> None:
+    async with group_of(1) as w:
+        master = await w.lead(0)
+        await w.put(b"1", topic_id=1)
+        assert (await w.put(b"2", topic_id=T.id)).code == Code.TOPIC_NOT_FOUND
+        await hear(master, made_anew(w, T, groups=[G]))
+        assert (await w.put(b"2", topic_id=T.id)).code == Code.OK
+        assert await got(w) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_what_waits_for_the_device_meanwhile_is_accepted(again: bool) -> None:
+    async with group_of(1) as w:
+        master = await w.lead(0)
+        master.disk.hold_syncs()
+        put = asyncio.create_task(w.put(b"1", topic_id=1, again=again))
+        await master.disk.until_held()
+        master.alive.view.apply(made_anew(w, T, groups=[G]))
+        master.alive.core.settle()
+        master.disk.release_syncs()
+        assert (await put).code == Code.OK
+        assert await got(w) == [b"1"]
+
+
+async def test_a_second_try_of_what_is_delayed_finds_the_first_one() -> None:
+    async with group_of(1) as w:
+        master = await w.lead(0)
+        due_ms = w.clock.wall_ms() + 3_600_000
+        await w.put(b"1", due_ms=due_ms, topic_id=1)
+        await hear(master, made_anew(w, T, groups=[G]))
+        assert (await w.put(b"1", due_ms=due_ms, topic_id=T.id, again=True)).code == Code.OK
+        assert master.alive.core.timer.state.pending.total == 1
+
+
+async def test_a_new_master_that_hears_of_the_lost_state_asks_again() -> None:
+    """What was deleted and made again in the new state is not taken for what was there before."""
+    async with group_of() as w:
+        master = await w.lead(0)
+        await w.in_sync(0, 1)
+        renewed = made_anew(w, T, groups=[G])
+        await hear(master, renewed)
+        await w.put(b"1", topic_id=T.id)
+        await hear(master, ClusterUpdate(version=ANEW + 3, deleted_topics=["t"]))
+        again = Topic(name="t", queues=2, id=ANEW + 4)
+        await hear(master, ClusterUpdate(version=ANEW + 4, topics=[again]))
+        made_anew(w, again, groups=[G]).version = w.snapshot.named = ANEW + 4
+        await fail_over(w)
+        await w.put(b"2", topic_id=again.id)
+        assert await got(w) == [b"2"]

@@ -360,14 +360,12 @@ async def test_a_recall_whose_record_is_mended_as_another_takes_the_lead_writes_
         await world.in_sync(0, 1)
         damage(first, b"body")
         asked, answer = asyncio.Event(), asyncio.Event()
-        repair = first.alive.repairer.repair
 
-        async def slow_repair(position: int) -> bool:
+        async def ask_slowly() -> None:
             asked.set()
             await answer.wait()
-            return await repair(position)
 
-        first.alive.repairer.repair = slow_repair  # type: ignore[method-assign]
+        first.alive.repairer._peers.ask = ask_slowly  # type: ignore[method-assign]
         recalling = asyncio.create_task(
             world.channel.call(methods.RECALL, pb.RecallRequest(topic="later", recall_handle=handle))
         )

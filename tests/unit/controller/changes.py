@@ -1,10 +1,11 @@
 """Random changes of a cluster's state, for properties that must hold after any of them."""
 
 from collections.abc import Callable
+from typing import Any
 
 from hypothesis import strategies as st
 
-from services.common.cluster import ClusterView
+from services.common.cluster import VERSIONS_PER_LIFE, ClusterView
 from services.common.errors import StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, TopicType
 from services.controller.cluster_state import ClusterState
@@ -81,3 +82,12 @@ def try_change(state: ClusterState, change: Change) -> tuple[ClusterState, Clust
 def contents(holder: ClusterState | ClusterView) -> tuple[object, ...]:
     """What a state or a view of it holds, to be compared; without the version."""
     return dict(holder.topics), dict(holder.groups), dict(holder.brokers), holder.name, holder.receipt_key
+
+
+def less_life(found: Any) -> Any:
+    """Numbers in an answer without the life of the cluster's state, which is drawn when it is made."""
+    if isinstance(found, dict):
+        return {key: less_life(value) for key, value in found.items()}
+    if isinstance(found, list):
+        return [less_life(value) for value in found]
+    return found % VERSIONS_PER_LIFE if type(found) is int else found

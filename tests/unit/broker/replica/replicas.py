@@ -24,6 +24,16 @@ from tests.unit.broker.replica.memory_log import MemoryLog
 GROUP = "broker-0"
 
 
+class KnownPeers:
+    """`services.broker.replica.peers.Peers` of which nobody needs to be asked."""
+
+    def __init__(self, ways: Callable[[], list[tuple[int, Any]]]) -> None:
+        self.others = ways
+
+    async def ask(self) -> None:
+        pass
+
+
 class Controller:
     """Keeps the state of the group by compare-and-swap; answers as it is told."""
 
@@ -189,9 +199,13 @@ class Replica:
         self.repairer = Repairer(
             GROUP,
             self.log,
-            lambda: [
-                (each.number, world.link(number, each.number).channel()) for each in world.replicas if each is not self
-            ],
+            KnownPeers(
+                lambda: [
+                    (each.number, world.link(number, each.number).channel())
+                    for each in world.replicas
+                    if each is not self
+                ]
+            ),
             world.options.repair_timeout_ms,
             world.clock,
             self.statistics,

@@ -18,7 +18,7 @@ from services.broker.store.commit_log import CommitLog
 from services.common.cluster import ClusterView
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.harness.memory_disk import MemoryDisk
-from tests.unit.broker.replica.replicas import GROUP, World
+from tests.unit.broker.replica.replicas import GROUP, KnownPeers, World
 from tests.unit.broker.world import with_small_timer
 
 FOLDER = Path("/slave")
@@ -52,7 +52,7 @@ class StoreSlave:
         self.slave: ReplicationSlave | None = None
         self.statistics = world.replicas[1].statistics
         self.repairer = Repairer(
-            GROUP, self.files, lambda: [(0, world.link(1, 0).channel())], 100, world.clock, self.statistics
+            GROUP, self.files, KnownPeers(lambda: [(0, world.link(1, 0).channel())]), 100, world.clock, self.statistics
         )
 
     def _make_core(self, log: CommitLog | None) -> BrokerCore:
