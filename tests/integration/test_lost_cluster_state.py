@@ -1,0 +1,60 @@
+"""The controller's store is lost, and what the brokers hold is not: topics that come into being again go on."""
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+from services.common.cluster import life_of
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from tests.harness.client import MessagingClient, bodies, delayed_message
+from tests.harness.cluster import ClusterCommand
+from tests.integration.conftest import QUICK
+
+AHEAD_S = 6.0
+
+
+def lose_state(cluster: ClusterCommand) -> None:
+    """Kill the controller, and delete all that it has stored before it is started again."""
+    (pid,) = [pid for pid in cluster.pids()[1:] if b"\0controller\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(cluster.pid, signal.SIGSTOP)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(cluster.data_dir / "controller" / "controller")
+    finally:
+        os.kill(cluster.pid, signal.SIGCONT)
+
+
+async def version(cluster: ClusterCommand) -> int:
+    """Of the cluster's state; 0 if nobody tells."""
+    code, page = await asyncio.to_thread(cluster.page, f"{cluster.url}/api/v1/cluster")
+    return int(page.partition('"version":')[2].partition(",")[0]) if code == 200 else 0
+
+
+async def test_messages_and_progress_outlive_the_controllers_store(tmp_path: Path) -> None:
+    with ClusterCommand(tmp_path, "--groups", "1", "--replicas", "2", "--proxies", "1", *QUICK) as cluster:
+        address = cluster.rows()["proxy-0"][0]
+        async with MessagingClient(address) as client:
+            due_ms = int((time.time() + AHEAD_S) * 1000)
+            sent = [await client.send("Plain", b"%d" % number) for number in range(4)]
+            sent.append(await client.send_messages(delayed_message("Delayed", b"late", due_ms)))
+            assert {answer.status.code for answer in sent} == {Code.OK}
+            taken = await client.receive_all("readers", "Plain", 2)
+            assert (await client.ack("readers", "Plain", taken)).status.code == Code.OK
+            before = await version(cluster)
+
+            await asyncio.to_thread(lose_state, cluster)
+            async with asyncio.timeout(20):
+                while life_of(await version(cluster)) in (0, life_of(before)):
+                    await asyncio.sleep(0.1)
+                while (await client.send("Plain", b"4")).status.code != Code.OK:
+                    await asyncio.sleep(0.1)
+                while (await client.send("Delayed", b"now")).status.code != Code.OK:
+                    await asyncio.sleep(0.1)
+            received = await client.receive_all("readers", "Plain", 3)
+            assert sorted(bodies(received)) == sorted({b"%d" % number for number in range(5)} - set(bodies(taken)))
+            received = await client.receive_all("readers", "Delayed", 2)
+            assert sorted(bodies(received)) == [b"late", b"now"]
+            assert time.time() * 1000 >= due_ms
