@@ -50,7 +50,9 @@ class LogCleaner:
         """
 
         def start() -> int:
-            return self._log.removable_before(min(bound(), self._saved.needed_from))
+            # A core that was begun anew may still have to read what its checkpoint covers: its queues are made again.
+            needed_from = min(self._saved.needed_from, self._core().folded_position)
+            return self._log.removable_before(min(bound(), needed_from))
 
         position = start()
         if position == self._log.start_position:

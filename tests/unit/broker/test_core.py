@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from services.broker.log_cleaner import LogCleaner
 from services.broker.metrics import BrokerCollector, BrokerStatistics
 from services.broker.options import BrokerOptions, LogOptions, PopOptions
 from services.broker.pop.check_point import OffsetCommit
@@ -655,3 +656,30 @@ def test_damage_makes_no_segment_look_old() -> None:
     world.clock.advance(80 * 3_600_000)
     world.put("t", b"new")
     assert world.core.expired_before() >= third
+
+
+def test_what_a_core_has_still_to_read_is_not_deleted() -> None:
+    """A master that was deposed reads its log anew; it has let go before of what its checkpoint covers."""
+    world = World(0, BrokerOptions(log=LogOptions(segment_bytes=4096)))
+    world.add_topic("t")
+    for _ in range(12):
+        world.put("t", b"x" * 1000)
+    world.save()
+    log, behind = world.core.store.log, world.core.store.log.segments()[1][0]
+
+    class Anew:
+        folded_position = behind
+        store = world.core.store
+
+        def expired_before(self) -> int:
+            return log.end_position
+
+    class Anything:
+        needed_from = log.end_position
+
+        async def move_to(self, position: int) -> None:
+            assert position == behind
+
+    cleaner = LogCleaner(Anew, log, Anything(), Anything())  # type: ignore[arg-type]
+    assert [run_now(cleaner.delete_expired()) for _ in range(2)] == [1, 0]
+    assert log.start_position == behind
