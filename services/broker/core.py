@@ -282,10 +282,6 @@ class BrokerCore:
                 self.forget_topic(topic)
             self._note_names(Names({topic: topic_id}, heard=self.names.heard))
 
-    def is_current(self, topic: str, topic_id: int) -> bool:
-        """Whether a topic by its id is the one that has its name now; 0 stands for whichever that is."""
-        return self.names.is_current(topic, topic_id)
-
     def _tell_of_what_became_visible(self, new_groups: Container[str]) -> None:
         """Tell of messages that nothing but the controller's word made visible, as no arrival does.
 

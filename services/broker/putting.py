@@ -93,7 +93,7 @@ class Putting:
         core = self._core
         for run in runs:
             core.hear_of_topic(run.topic, run.topic_id)
-        are_current = [core.is_current(run.topic, run.topic_id) for run in runs]
+        are_current = [core.names.is_current(run.topic, run.topic_id) for run in runs]
         current = [run for run, is_current in zip(runs, are_current, strict=True) if is_current]
         put = iter(await self._put_current(current) if current else ())
         return [

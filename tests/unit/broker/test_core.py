@@ -29,6 +29,17 @@ def world_of(seed: int = 0, *, max_attempts: int = 3, queues: int = 1, **pop: in
     return world
 
 
+def world_of_segments(messages: int) -> World:
+    """A topic with messages that fill several segments, saved."""
+    world = World(0, BrokerOptions(log=LogOptions(segment_bytes=4096)))
+    world.add_topic("t")
+    world.add_group("g")
+    for _ in range(messages):
+        world.put("t", b"x" * 1000)
+    world.save()
+    return world
+
+
 def metrics(world: World) -> str:
     registry = CollectorRegistry()
     BrokerCollector(
@@ -623,13 +634,7 @@ def test_names_survive_with_the_messages_that_came_after_them() -> None:
 
 
 def test_a_checkpoint_older_than_the_last_deletion_leads_to_nothing_that_is_gone() -> None:
-    options = BrokerOptions(log=LogOptions(segment_bytes=4096))
-    world = World(0, options)
-    world.add_topic("t")
-    world.add_group("g")
-    for _ in range(8):
-        world.put("t", b"x" * 1000)
-    world.save()
+    world = world_of_segments(8)
     world.clock.advance(80 * 3_600_000)
     world.put("t", b"new")
     while world.core.store.delete_before(world.core.expired_before()):
@@ -643,11 +648,7 @@ def test_a_checkpoint_older_than_the_last_deletion_leads_to_nothing_that_is_gone
 
 def test_damage_makes_no_segment_look_old() -> None:
     """The store time of a damaged record was taken for one long ago."""
-    world = World(0, BrokerOptions(log=LogOptions(segment_bytes=4096)))
-    world.add_topic("t")
-    for _ in range(12):
-        world.put("t", b"x" * 1000)
-    world.save()
+    world = world_of_segments(12)
     log = world.core.store.log
     (second, _), (third, _) = log.segments()[1:3]
     world.disk.flip_bit(FOLDER / "commitlog" / f"{second:020}.log", 26 * 8)
@@ -660,11 +661,7 @@ def test_damage_makes_no_segment_look_old() -> None:
 
 def test_what_a_core_has_still_to_read_is_not_deleted() -> None:
     """A master that was deposed reads its log anew; it has let go before of what its checkpoint covers."""
-    world = World(0, BrokerOptions(log=LogOptions(segment_bytes=4096)))
-    world.add_topic("t")
-    for _ in range(12):
-        world.put("t", b"x" * 1000)
-    world.save()
+    world = world_of_segments(12)
     log, behind = world.core.store.log, world.core.store.log.segments()[1][0]
 
     class Anew:
