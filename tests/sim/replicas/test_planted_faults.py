@@ -9,6 +9,7 @@ import pytest
 from services.broker.again import AgainFinder
 from services.broker.checkpoint_server import CheckpointServer
 from services.broker.core import BrokerCore
+from services.broker.known_names import KnownNames
 from services.broker.notification import Interests
 from services.broker.replica.log_receiver import LogReceiver
 from services.broker.replica.master_checkpoint import MasterCheckpoint
@@ -150,7 +151,7 @@ def what_is_cut_in_doubt_is_not_told(patch: pytest.MonkeyPatch) -> None:
 def topics_go_by_their_names(patch: pytest.MonkeyPatch) -> None:
     """Whatever has a topic's name is taken for the one that a send is for."""
     patch.setattr(BrokerCore, "hear_of_topic", lambda self, topic, topic_id: None)
-    patch.setattr(BrokerCore, "is_current", lambda self, topic, topic_id: True)
+    patch.setattr(KnownNames, "is_current", lambda self, topic, topic_id: True)
 
 
 CAUGHT_BY: dict[Plant, int] = {
