@@ -157,7 +157,7 @@ class BrokerCore:
         self.store.finish()
         state = self.state
         state.table.bound_dues(self._clock.steady_ms())
-        state.table.restart_ids(self._begun_with.pop.next_number)
+        state.table.restart_ids(self._begun_with.pop.next_number, self.store.epoch)
         if not self._timer_is_finished:
             self.timer.finish()
             self._timer_is_finished = True

@@ -11,6 +11,7 @@ from itertools import islice
 from services.broker.pop.check_point import REVIVE_QUEUES, CheckPoint, bit_indexes
 
 _IDS_SKIPPED_AT_START = 1_000_000
+_IDS_OF_AN_EPOCH = 10**11
 _SCHEDULE_SLACK = 8192
 _LATEST_MAX = 10_000
 """What was done a moment ago is looked for among so many CKs."""
@@ -39,9 +40,17 @@ class ReviveTable:
         """The least number that no id was made with yet."""
         return self._next_number
 
-    def restart_ids(self, next_number: int) -> None:
-        """Go on with ids well above those that an earlier process may have given out without a trace."""
-        self._next_number = max(self._next_number, next_number) + _IDS_SKIPPED_AT_START
+    def restart_ids(self, next_number: int, epoch: int) -> None:
+        """Go on with ids that were given out by no earlier process, not even without a trace.
+
+        Each epoch has a range of its own: a master whose log was given up (by an unclean election, say) has left
+        receipt handles with clients, and they must not be good for what its successor gives out.
+
+        Args:
+            next_number: as a checkpoint tells it.
+            epoch: in which the ids are made.
+        """
+        self._next_number = max(self._next_number, next_number, epoch * _IDS_OF_AN_EPOCH + 1) + _IDS_SKIPPED_AT_START
 
     def bound_dues(self, now_ms: int) -> None:
         """Let no message stay hidden for longer from now than it was to be from its pop.

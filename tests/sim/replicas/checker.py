@@ -59,11 +59,6 @@ class GroupChecker(Checker):
         """In the mode that waits for no slave, one who was deposed gives out what his successor does, until he hears
         of it.
         """
-        # By the numbers of their pops: a master that was chosen so knows nothing of the one that came before, and may
-        # have given the other its number, or a smaller one.
-        begin_s, end_s = min(earlier.asked_s, later.asked_s), max(earlier.got_s, later.got_s)
-        if not self._draw.is_safe and self._history.disaster_between(begin_s, end_s):
-            return True
         lives = {each.handle.check_point // IDS_SKIPPED for each in (earlier, later)}
         return (len(lives) > 1 and not self._draw.is_safe) or super()._may_have_ended(earlier, later)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from services.broker import checkpoint as checkpoint_file
 from services.common.errors import CorruptDataError, UnknownFormatError
+from tests.harness.memory_disk import SECTOR_BYTES
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.programs import DATA
 from tests.sim.replicas.world import GroupWorld, Replica
@@ -157,6 +158,21 @@ class Atlas:
         before = "none" if damage.before is None else len(damage.before)
         self._world.trace.add("fault", "file", damage.number, damage.path, f"{before} -> {after}")
         self._world.replicas[damage.number].disk.put(damage.path, damage.after)
+
+    def lose_power(self, number: int) -> None:
+        """Power goes that keeps of a replica what it likes, and note what of the log's confirmed bytes is not what was
+        written: a start reads only what is behind its last checkpoint.
+        """
+        machine, certain = self._world.replicas[number], self.certain()
+        written = {path: data for path, data in machine.disk.files().items() if path.parent == DATA / "commitlog"}
+        self._world.crash(machine, "power")
+        for path, data in written.items():
+            left = machine.disk.contents(path) or b""
+            end = max(0, min(len(left), certain - int(path.stem)))
+            for at in range(0, end, SECTOR_BYTES):
+                before, after = (each[at : min(at + SECTOR_BYTES, end)] for each in (data, left))
+                if before != after:
+                    self.rotten.append(Damage(number, path, at, before, after))
 
     def remake_queues(self) -> None:
         """What a broker asks for whose queue stands still at a damaged entry: start it without the queue's folder."""

@@ -228,7 +228,7 @@ class DiskFaults:
             self._world.trace.add("fault", "lies", machine.name)
             await asyncio.sleep(self._rare.choice((0.3, 1.0, 3.0)))
             if self._others_have_all(number) and machine.process is not None:
-                self._world.crash(machine, "power")
+                self._atlas.lose_power(number)
                 machine.disk.lies = False
                 self._atlas.lied_to.add(number)
                 await self._let_catch_up(number)

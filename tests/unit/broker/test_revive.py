@@ -157,5 +157,17 @@ def test_ids_name_their_revive_queue_and_are_given_out_once(revive_queue: int | 
     assert {each % 8 for each in ids} == (set(range(8)) if revive_queue is None else {5})
     later = ReviveTable()
     later.open(check_point(max(ids)))
-    later.restart_ids(table.next_number)
+    later.restart_ids(table.next_number, 0)
     assert later.make_id() > max(ids) + 1_000_000
+
+
+def test_ids_of_an_epoch_whose_log_was_given_up_are_not_given_out_again() -> None:
+    """A client that still has one would end what another one was given."""
+    ids: list[set[int]] = []
+    for epoch in (5, 6):  # both go on from the same log
+        table = ReviveTable()
+        table.open(check_point(4_000_060 * 8))
+        table.restart_ids(1, epoch)
+        ids.append({table.make_id() for _ in range(100)})
+    assert not ids[0] & ids[1]
+    assert min(ids[0]) > 4_000_060 * 8
