@@ -7,6 +7,7 @@ ends. A slave is a core that has begun and not finished yet.
 import random
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,6 +164,7 @@ class BrokerCore:
             self._timer_is_finished = True
         self._acknowledge(self._closed)
         self._closed = {}
+        self.names.begin_to_lead()
         self.is_finished = True
 
     def _note_closed(self, found: StoredRecord, closed: dict[int, int]) -> None:
@@ -248,7 +250,7 @@ class BrokerCore:
         Raises:
             StatusError: the disk is full; it is to be tried again.
         """
-        if not self.names.is_unsettled:
+        if not self.names.can_be_settled:
             return
         anew = self.names.new_life()
         if anew is not None:
@@ -299,6 +301,8 @@ class BrokerCore:
     def damage_mended(self) -> None:
         """Records were mended at which queues or delayed messages stood still: these are tried again, and told of."""
         self.timer.state.damage_mended()
+        with suppress(CorruptDataError):  # other damage is left; it was said when the segment went
+            self.store.forget_what_is_gone()
         topics = {queue.topic for queue in self.popping.damaged}
         self.popping.damaged.clear()
         for topic in topics:

@@ -97,6 +97,7 @@ class KnownNames:
         self.is_unsettled = True
         """Whether something was heard that is not dealt with."""
         self._is_set_back = False
+        self._awaits_snapshot = False
         self._deleted_topics: dict[str, int] = {}
         self._deleted_groups: dict[str, int] = {}
 
@@ -171,6 +172,8 @@ class KnownNames:
             is_snapshot: whether all of it was told anew.
         """
         self.is_unsettled = True
+        if is_snapshot:
+            self._awaits_snapshot = False
         if self._view.named >= self.known_version:
             self._is_set_back = False
         elif is_snapshot:
@@ -191,6 +194,21 @@ class KnownNames:
         self._deleted_groups.update(before._deleted_groups)
         self._is_set_back = before._is_set_back
 
+    def begin_to_lead(self) -> None:
+        """Doubt a view of another life than the log's until it was told anew: whoever wrote the log may have heard of
+        the later one, which can't be told by the numbers.
+        """
+        self._awaits_snapshot = self._view.ready and self._is_of_another_life
+
+    @property
+    def can_be_settled(self) -> bool:
+        """Whether anything was heard that is not dealt with, and may be."""
+        return self.is_unsettled and not self._awaits_snapshot
+
+    @property
+    def _is_of_another_life(self) -> bool:
+        return self.known_version > 0 and self.life != self._view.life
+
     def settled(self) -> None:
         """All that was heard is dealt with."""
         self._deleted_topics.clear()
@@ -201,8 +219,7 @@ class KnownNames:
         """What to write down first if the log is not of the controllers' state, as they have lost that one and made a
         new one; None if it is. What was there is kept, and goes on under the ids that they give its names next.
         """
-        view = self._view
-        return Names(heard=view.named) if view.ready and self.known_version and self.life != view.life else None
+        return Names(heard=self._view.named) if self._view.ready and self._is_of_another_life else None
 
     def changes(self) -> NameChanges:
         """What is gone, and what is new, by the controllers' word.
@@ -220,17 +237,22 @@ class KnownNames:
             [
                 name
                 for name, known in self.topic_ids.items()
-                if _is_gone(known, topic_ids.get(name), self._deleted_topics.get(name, 0))
+                if _is_gone(known, topic_ids.get(name), self._deleted(self._deleted_topics, name))
             ],
             [
                 name
                 for name, known in self.group_ids.items()
-                if _is_gone(known, group_ids.get(name), self._deleted_groups.get(name, 0))
+                if _is_gone(known, group_ids.get(name), self._deleted(self._deleted_groups, name))
             ],
             {name: each for name, each in topic_ids.items() if each > max(self.topic_ids.get(name, -1), dropped)},
             # Groups that were dropped, too: what they do is gone when their deletion is heard of.
             {name: each for name, each in group_ids.items() if each > self.group_ids.get(name, -1)},
         )
+
+    def _deleted(self, deleted: Mapping[str, int], name: str) -> int:
+        """In which version a name was deleted; 0 if that was not heard, or told of a state that was lost since."""
+        version = deleted.get(name, 0)
+        return version if life_of(version) == self._view.life else 0
 
     @property
     def _dropped_up_to(self) -> int:

@@ -346,7 +346,7 @@ class Leading:
             if queue not in self._damage_told:
                 self._damage_told.add(queue)
                 _log.error(
-                    "a queue stands still at a damaged record", topic=queue.topic, queue=queue.queue_id, why=damage
+                    "a queue stands still at a damaged record", topic=queue.topic, queue=queue.queue_id, why=damage.why
                 )
 
     async def _mend(self) -> None:

@@ -1,6 +1,6 @@
 """Topics and groups as a call needs them: found, made on first use where that is allowed, or refused."""
 
-from services.common.cluster import ClusterView
+from services.common.cluster import ClusterView, life_of
 from services.common.errors import StatusError
 from services.common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, group_of_retry_topic, is_system_topic
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -62,13 +62,13 @@ class Catalog:
         raise StatusError(Code.TOPIC_NOT_FOUND, f"the topic {name} does not exist; create it first")
 
     def topic_now(self, topic: Topic) -> Topic:
-        """The topic that has the name of another one now; that itself if it is younger than all that was heard of.
+        """The topic that has the name of another one now; that itself if it may be younger than all that was heard of.
 
         Raises:
             StatusError: as `topic` does.
         """
         now = self.find_topic(topic.name)
-        if now is None and topic.id > self._view.named:
+        if now is None and (topic.id > self._view.named or life_of(topic.id) != self._view.life):
             return topic
         return now or self.topic(topic.name)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 
+from services.common.cluster import life_of
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import Topic
@@ -88,7 +89,8 @@ class Send:
         return sum(len(one.payload) + len(one.system_properties) + _MESSAGE_OVERHEAD_BYTES for one in self.messages)
 
     def has_another_topic(self) -> bool:
-        """Whether another topic has the name now; then the messages are for that.
+        """Whether another topic has the name now; then the messages are for that. If the controllers have lost their
+        state since, it may be the same one under a new id: what was stored is in it.
 
         Raises:
             StatusError: there is none, or it does not take them.
@@ -96,8 +98,9 @@ class Send:
         topic = self.look_up(self.topic, self.messages)
         if topic.id == self.topic.id:
             return False
+        if life_of(topic.id) == life_of(self.topic.id):
+            self.tries.left_behind()
         self.topic = topic
-        self.tries.left_behind()
         return True
 
     def told(self) -> StatusError:

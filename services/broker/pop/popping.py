@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from services.broker.filter.tag import wanted_hashes
 from services.broker.options import PopOptions
@@ -53,6 +54,18 @@ class _Taken:
     next_offset: int
 
 
+class Standstill(NamedTuple):
+    """Where a queue stands still.
+
+    Args:
+        min_offset: the first offset it held when that was met; what is damaged may go with it.
+        why: what is damaged.
+    """
+
+    min_offset: int
+    why: str
+
+
 class Popping:
     """Serves pops.
 
@@ -83,7 +96,7 @@ class Popping:
         self._clock = clock
         self._random = random_source
         self._broker_name = broker_name
-        self.damaged: dict[ConsumeQueue, str] = {}
+        self.damaged: dict[ConsumeQueue, Standstill] = {}
 
     def pop(self, request: PopRequest) -> PopAnswer:
         """Give out up to `max_messages` messages and hide them from the group; never waits.
@@ -127,7 +140,7 @@ class Popping:
     def _waiting(
         self, retry: QueueProgress | None, queues: Sequence[QueueProgress], wanted: frozenset[int] | None
     ) -> int:
-        ahead = sum(progress.available for progress in queues if progress.queue not in self.damaged)
+        ahead = sum(progress.available for progress in queues if not self._stands_still(progress.queue))
         if wanted is not None:
             ahead = min(ahead, 1)
         return ahead + (retry.available if retry is not None else 0)
@@ -159,7 +172,7 @@ class Popping:
         """Read the next messages of one queue that the filter wants."""
         queue = progress.queue
         start = progress.next_offset
-        if start >= queue.max_offset or queue in self.damaged:
+        if start >= queue.max_offset or self._stands_still(queue):
             return
         try:
             if wanted is None:
@@ -179,11 +192,19 @@ class Popping:
             records = self._store.read_checked(queue, offsets, entries)
         except CorruptDataError as error:
             # Never delivered, never skipped (S7): the queue stands still until an operator has dealt with it.
-            self.damaged[queue] = str(error)
+            self.damaged[queue] = Standstill(queue.min_offset, str(error))
             return
         budget.messages -= len(entries)
         budget.response_bytes -= sum(entry.length for entry in entries)
         taken.append(_Taken(progress, origin, entries, offsets, records, start, next_offset))
+
+    def _stands_still(self, queue: ConsumeQueue) -> bool:
+        """Whether a queue stands at a damaged record, which has not gone with an old segment meanwhile."""
+        met = self.damaged.get(queue)
+        if met is not None and met.min_offset != queue.min_offset:
+            del self.damaged[queue]
+            return False
+        return met is not None
 
     def _scan(
         self, queue: ConsumeQueue, start: int, wanted: frozenset[int], budget: _Budget

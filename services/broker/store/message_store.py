@@ -309,11 +309,16 @@ class MessageStore:
         """Delete the oldest segment if it ends at or before `position`, and what leads into it; 1 if it went."""
         removed = self.log.remove_before(position)
         if removed:
-            self._forget_what_is_gone()
+            self.forget_what_is_gone()
         return removed
 
-    def _forget_what_is_gone(self) -> None:
-        """Let the entries go that lead to before the log's start; all that can be told, also if a queue is damaged."""
+    def forget_what_is_gone(self) -> None:
+        """Let the entries go that lead to before the log's start; all that can be told, also if a queue is damaged.
+
+        Raises:
+            CorruptDataError: where a queue's first entry is that leads to what is held could not be told; tried again
+                when a segment goes or damage was mended.
+        """
         start = self.log.start_position
         damage: CorruptDataError | None = None
         for queue in self.queues.values():
@@ -321,13 +326,24 @@ class MessageStore:
             if oldest and oldest[0].position < start:
                 offset = queue.first_at_or_after(start)
                 try:
-                    self.position_of(queue, offset)  # lest a damaged entry has led the search astray
+                    self._check_first_held(queue, offset)
                 except CorruptDataError as error:
                     damage = error
                 else:
                     queue.forget_before(offset)
         if damage is not None:
             raise damage
+
+    def _check_first_held(self, queue: ConsumeQueue, offset: int) -> None:
+        """Raise CorruptDataError if a damaged entry has led the search for the first record held astray: one that leads
+        to before the log's start though it should not stands in front of `offset`, and after one that leads beyond.
+        """
+        self.position_of(queue, offset)
+        before = queue.read(max(offset - 2, queue.min_offset), min(offset - queue.min_offset, 2))
+        if len(before) == 2 and before[0].position >= before[1].position:
+            raise CorruptDataError(
+                f"entry {offset - 1} or the one before it of {queue.topic}/{queue.queue_id} is damaged"
+            )
 
     def checkpoint(self) -> tuple[StoreCheckpoint, list[File]]:
         """Write the queues' files as far as they are confirmed.
@@ -406,7 +422,7 @@ class MessageStore:
                     # It was made again, and the log holds nothing of it any more: its offsets go on all the same (S3).
                     queue.begin_at(max_offset)
         # The checkpoint may be older than what retention deleted last.
-        self._forget_what_is_gone()
+        self.forget_what_is_gone()
 
     def finish(self) -> None:
         """All records of the log have been taken up: go on behind them."""

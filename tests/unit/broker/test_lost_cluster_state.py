@@ -5,11 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from services.broker.known_names import Names
 from services.common.cluster import VERSIONS_PER_LIFE
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
 from tests.unit.broker.group_world import GroupWorld, Member, group_of, until
 from tests.unit.broker.test_stale_view import hear
+from tests.unit.broker.world import World
 
 ANEW = 7 * VERSIONS_PER_LIFE
 T = Topic(name="t", queues=2, id=ANEW + 1)
@@ -20,9 +22,9 @@ MADE = [
 ]
 
 
-def made_anew(w: GroupWorld, *topics: Topic, groups: Sequence[Group] = ()) -> ClusterUpdate:
-    """Controllers with an empty store draw another key and another life; who asks them from now on hears this."""
-    w.snapshot = ClusterUpdate(
+def made_anew_for(*topics: Topic, groups: Sequence[Group] = ()) -> ClusterUpdate:
+    """Controllers with an empty store draw another key and another life."""
+    return ClusterUpdate(
         version=ANEW + len(topics) + len(groups),
         snapshot=True,
         cluster=Cluster(name="test", receipt_key=b"another key" * 3),
@@ -30,6 +32,11 @@ def made_anew(w: GroupWorld, *topics: Topic, groups: Sequence[Group] = ()) -> Cl
         groups=groups,
         named=ANEW + len(topics) + len(groups),
     )
+
+
+def made_anew(w: GroupWorld, *topics: Topic, groups: Sequence[Group] = ()) -> ClusterUpdate:
+    """Who asks the controllers from now on hears this."""
+    w.snapshot = made_anew_for(*topics, groups=groups)
     return w.snapshot
 
 
@@ -165,3 +172,42 @@ async def test_a_new_master_that_hears_of_the_lost_state_asks_again() -> None:
         await fail_over(w)
         await w.put(b"2", topic_id=again.id)
         assert await got(w) == [b"2"]
+
+
+def behind_a_lost_state(deleted: bool) -> World:
+    """A master that begins with the word of a state that was lost since; its log is of the state that was made anew."""
+    world = World()
+    world.add_topic("t")
+    world.put("t", b"1")
+    if deleted:  # after what it has folded: a slave settles nothing
+        world.core.cluster_changed(9 * VERSIONS_PER_LIFE, ["t"], [])
+    world.core._note_names(Names(heard=ANEW))
+    world.core._note_names(Names({"t": T.id}, heard=T.id))
+    world.put("t", b"2")
+    return world
+
+
+def test_a_new_master_that_has_heard_of_the_lost_state_only_goes_by_its_log() -> None:
+    """It took the lost state for the later one, as it was another one than its log's."""
+    world = behind_a_lost_state(deleted=False)
+    world.crash("process")
+    names = world.core.names
+    world.core.settle()
+    assert names.topic_ids["t"] == T.id
+    assert names.is_unsettled
+    world.view.apply(made_anew_for(T))
+    world.core.cluster_changed(T.id, (), (), is_snapshot=True)
+    world.core.settle()
+    assert names.topic_ids["t"] == T.id
+    assert not names.is_unsettled
+    assert world.bodies(world.pop("g", "t")) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("hears_of_it", [True, False])
+def test_a_deletion_that_the_lost_state_told_of_deletes_nothing_that_was_made_again(hears_of_it: bool) -> None:
+    world = behind_a_lost_state(deleted=True)
+    update = made_anew_for(*[T] if hears_of_it else [])
+    world.view.apply(update)
+    world.core.cluster_changed(update.named, (), (), is_snapshot=True)
+    world.core.settle()
+    assert len(world.held("t")) == 2

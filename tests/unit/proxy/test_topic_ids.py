@@ -2,6 +2,9 @@
 
 import asyncio
 
+import pytest
+
+from services.common.cluster import VERSIONS_PER_LIFE
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
@@ -137,7 +140,12 @@ def test_a_send_is_refused_by_a_topic_made_anew_that_does_not_take_it() -> None:
     run(scenario())
 
 
-def test_a_send_in_doubt_for_a_topic_that_was_deleted_may_go_anywhere_in_the_one_made_anew() -> None:
+@pytest.mark.parametrize("state_was_lost", [False, True])
+def test_a_send_in_doubt_may_go_anywhere_in_a_topic_made_anew_unless_that_holds_what_is_stored(
+    state_was_lost: bool,
+) -> None:
+    """Where the controllers have lost their state, a topic goes on under another id."""
+
     async def scenario() -> None:
         async with cluster("a") as w:
             broker = w.broker
@@ -147,10 +155,14 @@ def test_a_send_in_doubt_for_a_topic_that_was_deleted_may_go_anywhere_in_the_one
             broker.put_error = None
             broker.deleted.add(w.controller.topics["orders"].id)
             await asyncio.sleep(0.3)
+            first: list[MessageRun] = broker.asked("Put")[0]  # type: ignore[assignment]
             w.controller.delete_topic("orders")
+            if state_was_lost:
+                w.controller.version = VERSIONS_PER_LIFE
             w.controller.add_topic("orders", queues=1)
             assert (await send).status.code == Code.OK
             last: list[MessageRun] = broker.asked("Put")[-1]  # type: ignore[assignment]
-            assert [(each.again, each.queue_id) for each in last] == [(False, 0)]
+            place = (True, first[0].queue_id) if state_was_lost else (False, 0)
+            assert [(each.again, each.queue_id) for each in last] == [place]
 
     run(scenario())
