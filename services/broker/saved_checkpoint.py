@@ -27,6 +27,7 @@ class SavedCheckpoint:
         self._disk = disk
         self._path = path
         self._on_failure = on_failure
+        self._queues_failed: OSError | None = None
         self.checkpoint = Checkpoint()
         """What was saved last."""
         self.needed_from = 0
@@ -71,7 +72,12 @@ class SavedCheckpoint:
     async def save(self, core: BrokerCore, epochs: LogEpochs, settle: Callable[[], Awaitable[None]]) -> None:
         """Save how far a core is, if it can be saved now; nothing else saves, cuts the log or makes the core anew
         meanwhile (see `ReplicaStore`).
+
+        Raises:
+            OSError: the device refused; for good, if queues could not be synced.
         """
+        if self._queues_failed is not None:
+            raise self._queues_failed
         if not core.can_be_saved:
             return
         # First, as it may find the device refusing: once `checkpoint` has given its files, they are to be synced.
@@ -102,6 +108,7 @@ class SavedCheckpoint:
         except OSError as error:
             # What the queues' files hold can't be told any more, whatever a later sync says: no checkpoint may count
             # on them, and the next process makes them again from the log.
+            self._queues_failed = error
             self._on_failure(error)
             raise
         finally:

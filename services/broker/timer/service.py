@@ -64,6 +64,7 @@ class TimerService:
         self._sync = sync
         self._confirm_later = confirm_later
         self._on_failure = on_failure
+        self._log_failed: OSError | None = None
         self._arrived = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.failing: str | None = None
@@ -161,9 +162,11 @@ class TimerService:
         any point leaves sound: units before slots that lead to them, what fired before the time that says so.
 
         Raises:
-            OSError: the device refused.
+            OSError: the device refused; for good, if the timer log could not be synced.
             StatusError: this broker leads no more.
         """
+        if self._log_failed is not None:
+            raise self._log_failed
         timer = self._timer
         if not timer.has_begun:
             return
@@ -197,6 +200,7 @@ class TimerService:
         except OSError as error:
             # What is on the device can't be told any more, whatever a later sync says: no checkpoint may count on it.
             # The next process makes it again from where the last checkpoint says that it was good.
+            self._log_failed = error
             self._on_failure(error)
             raise
 

@@ -437,8 +437,9 @@ async def test_a_consume_queue_that_could_not_be_synced_is_not_trusted_later() -
         for number in range(5):
             await broker.put(b"%d" % number)
         disk.fail_syncs(1, of=lambda path: path.suffix == ".queue")
-        with pytest.raises(OSError, match="Input/output"):
-            await broker.app._mastership().save()
+        for _ in range(2):  # until it has ended, the broker tries again
+            with pytest.raises(OSError, match="Input/output"):
+                await broker.app._mastership().save()
         assert isinstance(await broker.app.failure, OSError)
         disk.crash("process")
         await end_dead(broker)
