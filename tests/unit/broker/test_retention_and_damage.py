@@ -11,7 +11,7 @@ MESSAGES = 12
 
 @pytest.fixture
 def world() -> World:
-    """Three messages a segment, all of them in files."""
+    """Each message in a segment of its own, all of their entries in files."""
     made = World(0, BrokerOptions(log=LogOptions(segment_bytes=4096, queue_entries_in_memory=0)))
     made.add_topic("t")
     made.add_group("g")
