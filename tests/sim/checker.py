@@ -208,7 +208,7 @@ class Checker:
             if len(self._originals.get(key[1], ())) > 1:
                 continue
             for earlier, later in itertools.pairwise(deliveries):
-                held_until = self._held_until(key, earlier)
+                held_until = self._held_until(key, earlier, later)
                 if later.handle.pop_ms < held_until and not self._may_have_ended(earlier, later):
                     self._verdict.broke(
                         "P2",
@@ -216,12 +216,18 @@ class Checker:
                         f"{later.got_s:.6f}, popped at {later.handle.pop_ms}",
                     )
 
-    def _held_until(self, key: Key, delivery: Delivery) -> int:
-        """Until when, in steady milliseconds, a delivery hides its message from the others."""
+    def _held_until(self, key: Key, delivery: Delivery, later: Delivery) -> int:
+        """Until when, in steady milliseconds, a delivery hides its message from the others.
+
+        Its handle may be good again once a disaster has taken a later delivery: until then it was not.
+        """
         if delivery.vanished:
             return 0
+        is_lost = self._history.lost_by(later.asked_s, later.position) is not None
         until = delivery.handle.pop_ms + delivery.handle.invisible_ms
         for settling in self._settled[key]:
+            if is_lost and settling.began_s > later.got_s:
+                continue
             if settling.delivery is delivery and settling.outcome != "refused" and settling.kind != "forged":
                 if settling.outcome == "ok" and settling.kind == "change":
                     until = Handle.read(settling.new_receipt).pop_ms + settling.invisible_ms

@@ -32,6 +32,7 @@ class TimerSnapshot:
         recalled: roots of those that were taken back.
         held: positions of the records that are in the wheel or still to be put there.
         broken: chains that are not what their slots say.
+        fired_until_ms: what was due by then is done with, though the clock may have been set back since.
     """
 
     pending: dict[str, int]
@@ -39,6 +40,7 @@ class TimerSnapshot:
     recalled: frozenset[int]
     held: frozenset[int]
     broken: tuple[str, ...]
+    fired_until_ms: int
 
 
 def state_of(core: BrokerCore) -> TimerSnapshot:
@@ -64,7 +66,14 @@ def state_of(core: BrokerCore) -> TimerSnapshot:
         at = max(state.commit_queue_offset, queue.min_offset)
         held.update(entry.position for entry in queue.read(at, queue.max_offset - at))
     pending = state.pending
-    return TimerSnapshot(pending.by_topic(), pending.total, frozenset(state.recalled), frozenset(held), tuple(broken))
+    return TimerSnapshot(
+        pending.by_topic(),
+        pending.total,
+        frozenset(state.recalled),
+        frozenset(held),
+        tuple(broken),
+        state.fired_until_ms,
+    )
 
 
 def is_readable(core: BrokerCore) -> bool:
@@ -300,9 +309,9 @@ class Timers:
                 pending[timer.delay.topic] += 1
                 if timer.positions[-1] not in state.held:
                     verdict.broke("S6", f"{what} does not hold {timer.message_id}, due at {timer.delay.due_ms}")
-            elif not timer.recalled or timer.delay.due_ms <= now_ms or timer.record.position in state.recalled:
+            elif not timer.recalled or timer.record.position in state.recalled:
                 continue
-            elif timer.positions[-1] in state.held:  # else it is done with: it was due before the clock was set back
+            elif timer.delay.due_ms > max(now_ms, state.fired_until_ms) and timer.positions[-1] in state.held:
                 verdict.broke("S6", f"{what} does not know that {timer.message_id} was taken back")
         counted = {topic: count for topic, count in state.pending.items() if topic != TOPIC}
         if counted != dict(pending):

@@ -120,12 +120,14 @@ class OpenSlot:
         outstanding: units that are not dealt with.
         next_position: where to read on in its chain; -1 if all is read.
         units: read so far, while the chain is being read.
+        keeps_open: earlier slots that wait for this one to be done, as often as for a unit of their own.
     """
 
     begin_position: int
     outstanding: int = 0
     next_position: int = -1
     units: list[DueUnit] = field(default_factory=list)
+    keeps_open: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -138,11 +140,13 @@ class Recall:
         due_ms: when it would have been.
         is_dropped: whether the message's own record was met, and left out.
         unit: of the record that recalls it, if its time has come before that; its slot stays open.
+        slot_ms: where the message's own record was met, or -1.
     """
 
     due_ms: int
     is_dropped: bool = False
     unit: DueUnit | None = None
+    slot_ms: int = -1
 
 
 class TimerState:
@@ -281,6 +285,8 @@ class TimerState:
         if slot is not None:
             del self.opened_slots[slot_ms]
         self.wheel.clear(slot_ms)
+        for earlier_ms in () if slot is None else slot.keeps_open:
+            self.finish(earlier_ms)
         self.settle_commit()
 
     def settle_commit(self) -> None:
@@ -303,11 +309,10 @@ class TimerState:
     def drop_recalled(self, root: int, slot_ms: int) -> None:
         """The record of a recalled message was met."""
         recall = self.recalled[root]
-        recall.is_dropped = True
+        recall.is_dropped, recall.slot_ms = True, slot_ms
         self.finish(slot_ms)
         if recall.unit is not None:
-            del self.recalled[root]
-            self.finish(recall.unit.slot_ms)
+            self._forget_recall(root, recall.unit)
 
     def drop_homeless(self, unit: DueUnit, delay: Delay) -> None:
         """The topic of a message is gone."""
@@ -324,5 +329,13 @@ class TimerState:
         if recall is not None and not recall.is_dropped:
             recall.unit = unit
             return
-        self.recalled.pop(root, None)
-        self.finish(unit.slot_ms)
+        self._forget_recall(root, unit)
+
+    def _forget_recall(self, root: int, unit: DueUnit) -> None:
+        """Both are dealt with; but the next start must not find the message without what recalls it."""
+        recall = self.recalled.pop(root, None)
+        slot = None if recall is None or recall.slot_ms <= unit.slot_ms else self.opened_slots.get(recall.slot_ms)
+        if slot is None:
+            self.finish(unit.slot_ms)
+        else:
+            slot.keeps_open.append(unit.slot_ms)

@@ -111,6 +111,38 @@ def test_a_recalled_message_is_not_delivered_though_it_rolls_behind_its_recall()
     assert world.timer.state.pending.total == 0
 
 
+@pytest.mark.parametrize("message_first", [False, True])
+def test_after_a_crash_a_message_is_not_found_without_its_recall_that_was_of_an_earlier_slot(
+    message_first: bool,
+) -> None:
+    world = TimerWorld()
+    world.pass_to(500)
+    position = world.send(b"a", 3_100)
+    world.pass_to(1_900)
+    if message_first:
+        world.send(b"b", 3_050)  # holds up the recall until the message is there
+        world.turn()
+    world.disk.fill(0)
+    world.clock.advance(100)
+    assert world.turn().refusal is not None  # it was to roll
+    world.clock.advance(1_000)
+    world.disk.fill(1 << 30)
+    world.recall(position, b"a", 3_100)
+    world.timer.step()  # puts the recall into its slot, and lets the message roll behind it
+    world.flush()
+    world.clock.advance(600)  # a long pause: the message meets the next slot
+    for _ in range(4):
+        world.timer.step(fired_at_once=1)
+        world.flush()
+    assert world.timer.state.recalled == {}
+    world.save_timer()
+    world.crash("process")
+    world.pass_to(20_000)
+    assert world.fired_bodies() == [b"b"] * message_first
+    assert world.timer.state.pending.total == 0
+    assert world.timer.state.recalled == {}
+
+
 def test_a_message_that_was_recalled_does_not_roll_any_more() -> None:
     world = TimerWorld()
     position = world.send(b"a", 30_000)
