@@ -98,6 +98,7 @@ class Interest:
         polls: how many there are, waiting or not.
         registered: whether all brokers are to notify.
         registered_at: brokers that are to notify although not all are.
+        turn: how many polls have named no broker; they go round all.
     """
 
     id: int
@@ -114,6 +115,7 @@ class Interest:
     polls: int = 0
     registered: bool = False
     registered_at: frozenset[str] = frozenset()
+    turn: int = 0
 
     @property
     def key(self) -> Key:

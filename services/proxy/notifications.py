@@ -86,11 +86,11 @@ class Notifications:
                 link.tell(told)
 
     def register_at(self, interest: Interest, broker: str) -> None:
-        """Have one broker notify for an interest."""
+        """Have one broker notify for an interest; one without a master is told as it has one."""
         if not interest.registered and broker not in interest.registered_at:
+            interest.registered_at |= {broker}
             link = self._links.get(broker)
             if link is not None:
-                interest.registered_at |= {broker}
                 link.tell(_registration(interest))
 
     def cancel(self, interest: Interest) -> None:

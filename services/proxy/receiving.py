@@ -27,8 +27,7 @@ from services.rpc.service import Call, Stream, StreamClosedError
 _ANY_QUEUE = -1
 _GRACE_S = 0.2
 _GOLDEN_RATIO = 0.6180339887498949
-"""Its multiples are spread evenly, and so is every second, third ... of them. Counting round the brokers instead, polls
-that come in step would always get the same ones: of two groups beside four brokers, each only every second one."""
+"""Its multiples are spread evenly, and so is every second, third ... of them."""
 _MESSAGE_TAG = b"\x12"
 _OK_ANSWER = ReceiveMessageResponse(status=OK).SerializeToString()
 
@@ -71,7 +70,6 @@ class Receiving:
         self._clock = clock
         self._polls: dict[Poll, None] = {}  # the oldest first
         self._draining = False
-        self._turn = 0
 
     async def receive(self, call: Call, client_id: str, stream: Stream[ReceiveMessageRequest, bytes]) -> None:
         """Answer one ReceiveMessage.
@@ -196,7 +194,7 @@ class Receiving:
             mode = self._adaptive.uncounted
         now = self._clock.monotonic()
         wait_s = self._wait_s(call, asked_ms, now)
-        first = self._named(request)
+        first = self._named(request, interest)
         if wait_s <= 0:
             known = (first, *interest.left_over) if first in interest.left_over else (*interest.left_over, first)
             brokers = dict.fromkeys((*known, *tools.brokers.names))
@@ -229,16 +227,20 @@ class Receiving:
         left_s = call.deadline - now - ANSWER_RESERVE_MS / 1000
         return max(0.0, min(asked_ms / 1000, left_s))
 
-    def _named(self, request: ReceiveMessageRequest) -> str:
-        """The broker that the client names, or another, in turn, if that one is not there."""
+    def _named(self, request: ReceiveMessageRequest, interest: Interest) -> str:
+        """The broker that the client names; if there is none of that name any other, in turn.
+
+        Each interest has a turn of its own: in one that others share, polls that come in step with them would see only
+        some of the brokers. It begins somewhere else each time, as an interest may last for a single poll.
+        """
         names = self._tools.brokers.names
         if not names:
             raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
         named = request.message_queue.broker.name
         if named in names:
             return named
-        self._turn += 1
-        return names[int(self._turn * _GOLDEN_RATIO % 1.0 * len(names))]
+        interest.turn += 1
+        return names[(int(interest.id * _GOLDEN_RATIO % 1.0 * len(names)) + interest.turn) % len(names)]
 
 
 def answer_parts(messages: Sequence[bytes], now_ms: int) -> list[bytes]:

@@ -227,6 +227,8 @@ class Consumer:
         self.manners = manners
         self._work: set[asyncio.Task[None]] = set()
         self.stopping = False
+        self.rest_s_max = 0.0
+        """How long it may rest between two polls, for others that would find no room."""
 
     async def run(self) -> None:
         """Poll until told to stop, then finish what is in hand."""
@@ -260,6 +262,8 @@ class Consumer:
                 await asyncio.sleep(0.05 + self._chance.random() * 0.3)
             elif code == d.Code.MESSAGE_NOT_FOUND and self._tools.now() - began_s < _SHORT_POLL_S:
                 await asyncio.sleep(_SHORT_POLL_S + self._chance.random() * 0.3)
+            if self.rest_s_max:
+                await asyncio.sleep(self._chance.random() * self.rest_s_max)
 
     async def _beat(self) -> None:
         request = pb.HeartbeatRequest(group=d.Resource(name=self.subscription.group))

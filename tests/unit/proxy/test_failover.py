@@ -15,6 +15,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpd
 from services.common.put import MessageRun
 from services.proxy import protocol
 from services.proxy.brokers import PARTING_S
+from services.proxy.long_poll import SLICE_S, SLICES_MAX
 from services.proxy.tries import LEFT_S
 from services.rpc.methods import PUT
 from tests.unit.proxy.fake_broker import Timer
@@ -284,6 +285,23 @@ def test_a_poll_whose_pop_is_cut_off_takes_what_is_at_the_next_master() -> None:
             await asyncio.sleep(0.5)
             await w.kill_master("a", 1)
             assert (await poll).code == Code.MESSAGE_NOT_FOUND, "no error"
+
+    run(scenario())
+
+
+def test_a_poll_that_comes_to_wait_at_a_group_without_master_is_told_by_the_next_one() -> None:
+    async def scenario() -> None:
+        async with groups("a", poll_mode="sliced") as w:
+            poll = w.poll(poll_request(broker="a"))
+            await asyncio.sleep(1.0)
+            await w.kill_master("a")
+            await asyncio.sleep(SLICES_MAX * SLICE_S)  # now it waits, after its last short pop
+            w.elect("a", 1)
+            await asyncio.sleep(0.5)
+            began = now()
+            await arrive(w.logs["a"])
+            assert (await poll).code == Code.OK
+            assert now() - began < 0.1
 
     run(scenario())
 
