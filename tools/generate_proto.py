@@ -9,6 +9,7 @@ import shutil
 import sys
 from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from grpc_tools import protoc
 
@@ -21,9 +22,8 @@ _OWN_MODULE = re.compile(r"(?<![\w./])((?:apache|popwheel)\.(?:\w+\.)*v\d+)(?=\.
 
 
 def generate(target: Path) -> int:
-    """Write modules, type stubs and package files into `target`, anew; the exit code is protoc's."""
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
+    """Write modules, type stubs and package files into `target`, a new folder; the exit code is protoc's."""
+    target.mkdir()
     arguments = [
         f"--proto_path={SOURCE}",
         f"--proto_path={files('grpc_tools') / '_proto'}",
@@ -39,5 +39,16 @@ def generate(target: Path) -> int:
     return code
 
 
+def main() -> int:
+    """Generate the code anew; what stood there stays if protoc fails."""
+    with TemporaryDirectory() as temporary:
+        generated = Path(temporary, "pb")
+        code = generate(generated)
+        if code == 0:
+            shutil.rmtree(TARGET, ignore_errors=True)
+            shutil.copytree(generated, TARGET)
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(generate(TARGET))
+    sys.exit(main())
