@@ -43,7 +43,6 @@ lint: setup ## Check format, style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy demo tools tests/harness
 
 format: setup ## Put all code into the common format
 	$(BIN)/ruff format .

@@ -63,7 +63,7 @@ class MessagingClient:
                 grpc.ssl_channel_credentials(root_certificates=certificate),
                 [*options, ("grpc.ssl_target_name_override", "localhost")],
             )
-        self.metadata = (
+        self.metadata: tuple[tuple[str, str], ...] = (
             ("x-mq-client-id", self.client_id),
             ("x-mq-client-version", "5.1.2"),
             ("x-mq-language", "PYTHON"),

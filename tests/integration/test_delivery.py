@@ -36,10 +36,13 @@ async def test_all_that_was_sent_comes_out_and_what_clients_need_is_added(client
     assert 0 <= added.queue_id < 8
     assert added.store_timestamp.seconds >= sent.system_properties.born_timestamp.seconds
     assert added.store_host
-    for name in ("receipt_handle", "delivery_attempt", "invisible_duration", "queue_offset", "queue_id"):
-        added.ClearField(name)
-    for name in ("store_timestamp", "store_host"):
-        added.ClearField(name)
+    added.ClearField("receipt_handle")
+    added.ClearField("delivery_attempt")
+    added.ClearField("invisible_duration")
+    added.ClearField("queue_offset")
+    added.ClearField("queue_id")
+    added.ClearField("store_timestamp")
+    added.ClearField("store_host")
     assert delivered == sent
 
 

@@ -235,7 +235,7 @@ def four_topics(client: Client) -> None:
             consumer.ack(message)
 
 
-class _Listener(MessageListener):
+class _Listener(MessageListener):  # type: ignore[misc]
     """Reports what it is given, and fails on the first attempt of what it is told to fail on."""
 
     def __init__(self, count: int, fails_on: str | None = None) -> None:

@@ -21,7 +21,12 @@ def main() -> None:
     """Receive and ack."""
     endpoint, topic, group = sys.argv[1:]
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def wait_for_end() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
     configuration = ClientConfiguration(endpoint, Credentials(), request_timeout=5)
     consumer = SimpleConsumer(configuration, group, await_duration=POLL_S)
     consumer.startup()

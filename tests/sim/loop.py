@@ -10,9 +10,10 @@ import contextvars
 from collections import deque
 from collections.abc import Callable, Coroutine
 from heapq import heappop, heappush
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar, TypeVarTuple
 
 Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
 
 _STEP_COST_S = 2e-6
 _TASKS_BEFORE_PRUNING = 512
@@ -65,7 +66,7 @@ class _Step(asyncio.Handle):
 
     def cancel(self) -> None:
         self._cancelled = True
-        self._callback = self._args = None
+        self._callback = self._args = None  # type: ignore[assignment]
 
 
 class _TimedStep(asyncio.TimerHandle):
@@ -106,7 +107,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.act: Callable[[], None] = _nothing
         self.failures: list[dict[str, Any]] = []
         """What tasks and callbacks raised that nobody asked for."""
-        self.set_task_factory(self._make_task)  # type: ignore[arg-type]
+        self.set_task_factory(self._make_task)
         self.set_exception_handler(lambda _, context: self._failed(context))
 
     def time(self) -> float:
@@ -124,28 +125,42 @@ class SimLoop(asyncio.BaseEventLoop):
         """Run a task on behalf of no process."""
         return self.create_task(work, context=self._base_context.copy())
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:
+    def run_in_executor(self, executor: Any, func: Callable[[*Arguments], Any], *args: *Arguments) -> NoReturn:
         raise AssertionError(f"{func} would run in a thread, whose timing no seed decides")
 
-    get_debug = bool  # type: ignore[assignment]
+    get_debug = bool
     """No: it is asked for every future, and a method of Python takes longer to say so."""
 
     def _write_to_self(self) -> None:
         """There is no thread that would have to be woken."""
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon(
+        self, callback: Callable[[*Arguments], object], *args: *Arguments, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
         step = _Step(callback, args, context)
         if not self._over:
             self._ready.append(step)  # type: ignore[attr-defined]
         return step
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
         step = _TimedStep(when := self._now_s + delay, callback, args, context)
         if not self._over:
             heappush(self._scheduled, (when, step))  # type: ignore[attr-defined]
         return step
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
         step = _TimedStep(when, callback, args, context)
         if not self._over:
             heappush(self._scheduled, (when, step))  # type: ignore[attr-defined]

@@ -80,7 +80,7 @@ def test_a_delayed_message_that_was_rolled_is_found_by_the_name_it_was_given_fir
     """A recall handle made of its later record was not known."""
     clock = ManualClock()
     store = MessageStore(MemoryDisk(random.Random(1)), Path("/broker"), OPTIONS, clock, lambda queue, tag_hashes: None)
-    run, origin = replace(run_of(1), due_ms=7_000), Delay(TOPIC, 0, 0, 7_000)
+    run, origin = replace(run_of(1), due_ms=[7_000]), Delay(TOPIC, 0, 0, 7_000)
 
     def put(origin: Delay) -> int:
         record = Record(RecordKind.TIMER, TIMER_TOPIC, TIMER_QUEUE, b"payload", run.system_properties[0])

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -10,7 +11,7 @@ from services.broker.pop.check_point import REVIVE_QUEUES
 from services.common.errors import CorruptDataError
 from tests.unit.broker.group_world import FOLDER, GroupWorld, Member, group_of, until
 
-OPTIONS: dict[str, object] = {
+OPTIONS: dict[str, Any] = {
     "checkpoint_interval_ms": 60_000,
     "log": {"segment_bytes": 4096, "queue_entries_per_file": 64},
     "retention": {"hours": 1e-6, "interval_ms": 10},

@@ -4,6 +4,7 @@ hears of it first, the broker or the proxy that sends (S1, P4).
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -26,6 +27,11 @@ from tests.unit.broker.world import KEY, World, wire_message
 GONE = ClusterUpdate(version=2, deleted_topics=["t"])
 ANEW = ClusterUpdate(version=3, topics=[Topic(name="t", queues=2, id=3)])
 HOUR_MS = 3_600_000
+
+
+def run_of(body: bytes, topic_id: int) -> MessageRun:
+    payload, properties = wire_message("t", body)
+    return MessageRun("t", 0, [payload], [properties], [""], topic_id=topic_id)
 
 
 async def pending(w: GroupWorld) -> int:
@@ -92,10 +98,7 @@ async def test_a_put_for_a_topic_that_was_deleted_is_refused_and_what_comes_with
         assert (await w.put(b"1", topic_id=1)).code == Code.TOPIC_NOT_FOUND
         assert (await w.put(b"1", topic_id=1, due_ms=w.clock.wall_ms() + HOUR_MS)).code == Code.TOPIC_NOT_FOUND
         assert master.end == end
-        runs = [
-            MessageRun("t", 0, *([each] for each in wire_message("t", b"%d" % topic_id)), [""], topic_id=topic_id)
-            for topic_id in (1, 3, 2)
-        ]
+        runs = [run_of(b"%d" % topic_id, topic_id) for topic_id in (1, 3, 2)]
         results = await w.channel.call(methods.PUT, runs)
         assert [result.code for result in results] == [Code.TOPIC_NOT_FOUND, Code.OK, Code.TOPIC_NOT_FOUND]
         assert sorted(await w.pop()) == [b"3"]
@@ -135,8 +138,8 @@ async def test_what_is_refused_for_a_topic_that_goes_meanwhile_is_not_stored_beh
         app.server._putting._timer.put = refuse  # type: ignore[method-assign]
         app.flusher.settle_refusal = settle_slowly  # type: ignore[method-assign]
         runs = [
-            MessageRun("t", 0, *([each] for each in wire_message("t", b"plain")), [""], topic_id=1),
-            MessageRun("t", 0, *([each] for each in wire_message("t", b"late")), [""], [HOUR_MS], topic_id=1),
+            run_of(b"plain", 1),
+            replace(run_of(b"late", 1), due_ms=[HOUR_MS]),
         ]
         put = asyncio.create_task(w.channel.call(methods.PUT, runs))
         await waits.wait()

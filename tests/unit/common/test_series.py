@@ -25,7 +25,7 @@ def test_no_name_is_taken_for_the_others() -> None:
 
 
 def test_the_largest_values_are_shown_by_name() -> None:
-    values = {(f"group-{number}", "topic"): number for number in range(10)}
+    values: dict[tuple[str, ...], int] = {(f"group-{number}", "topic"): number for number in range(10)}
     assert bounded(values, 2) == {("group-9", "topic"): 9, ("group-8", "topic"): 8, (OTHER, OTHER): 28}
     assert bounded(values, 10) is values
     assert bounded({}, 10) == {}

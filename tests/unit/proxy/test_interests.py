@@ -237,6 +237,7 @@ def test_one_poll_pops_at_all_brokers_that_refuse_though_their_turns_come_togeth
         book.refuse(interest.id, broker, 0.0)
     waiter = wait_in_vain(book, interest)
     book.serve_refused(1.0)
+    ticket: Ticket | None
     (ticket,) = waiter.woken
     asked = []
     while ticket is not None:

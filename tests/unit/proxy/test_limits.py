@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -132,7 +133,7 @@ class Case:
     limit: str
     attempt: Attempt
     code: int
-    options: dict[str, object] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 CASES = [
@@ -240,7 +241,7 @@ async def test_no_poll_waits_longer_than_the_longest_time() -> None:
         ),
     ],
 )
-async def test_no_group_is_made_for_a_poll_that_is_refused(fields: dict[str, object], code: int) -> None:
+async def test_no_group_is_made_for_a_poll_that_is_refused(fields: dict[str, Any], code: int) -> None:
     async with world() as w:
         status = await receive(**fields)(w)
         assert status.code == code, status

@@ -315,7 +315,7 @@ async def test_messages_of_a_slow_reader_are_counted_and_given_back_when_it_goes
         await w.send(*(message(body=bytes(40_000)) for _ in range(32)))
         handler = w.app.service.stream_handlers[protocol.RECEIVE_MESSAGE.path][1]
         call = Call(protocol.RECEIVE_MESSAGE.path, CLIENT, None, "somewhere:1")
-        reader = asyncio.create_task(handler(call, SlowReader()))  # type: ignore[arg-type]
+        reader = asyncio.ensure_future(handler(call, SlowReader()))
         await until(lambda: w.metric("popwheel_proxy_unsent_bytes") > 1024 * 1024)
         assert (await w.receive(poll_request())).code == Code.TOO_MANY_REQUESTS
         assert w.metric("popwheel_proxy_limit_hits_total", {"limit": "receive.unsent_bytes_max"}) == 1

@@ -1,6 +1,7 @@
 """Settings as official clients need them, and a stream that is never ended from here."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -44,7 +45,7 @@ async def answer_to(stream: TelemetryStream, settings: d.Settings) -> pb.Telemet
     return answer
 
 
-async def told(settings: d.Settings, **options: object) -> d.Settings:
+async def told(settings: d.Settings, **options: Any) -> d.Settings:
     async with world(**options) as w:
         answer = await answer_to(open_stream(w), settings)
         assert answer.status.code == Code.OK

@@ -4,7 +4,14 @@ import pytest
 
 from services.rpc import frames, hpack
 from services.rpc.connection import Connection
-from services.rpc.events import DataReceived, RequestReceived, RequestTooLarge, StreamFlushed, StreamReset
+from services.rpc.events import (
+    ConnectionFailed,
+    DataReceived,
+    RequestReceived,
+    RequestTooLarge,
+    StreamFlushed,
+    StreamReset,
+)
 from services.rpc.frames import ErrorCode
 from services.rpc.limits import Limits
 from tests.unit.rpc.peers import ANSWER, REQUEST, START, TRAILERS, Served, block, data, headers
@@ -358,7 +365,7 @@ def test_floods(limit: str) -> None:
         if number == 5:
             assert not served.connection.failed
     served.receive(FLOODS[limit](10), FLOODS[limit](11))
-    (failed,) = [event for event in served.events if event.__class__.__name__ == "ConnectionFailed"]
+    (failed,) = [event for event in served.events if isinstance(event, ConnectionFailed)]
     assert failed.limit == limit
     patient = Served(Limits(**{limit: 10}))
     for number in range(30):

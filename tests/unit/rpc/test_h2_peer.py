@@ -1,6 +1,7 @@
 """python-hyper's h2 as the other side, in memory: its client against our server, and our client against its server."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import h2.config
 import h2.connection
@@ -69,11 +70,11 @@ class Pair:
             self.their_events += self.theirs.receive_data(to_theirs)
             self.our_events += self.ours.receive(to_ours, 0.0)
 
-    def ours_of(self, kind: type) -> list:
+    def ours_of(self, kind: type) -> list[Any]:
         """Our events of one kind."""
         return [event for event in self.our_events if isinstance(event, kind)]
 
-    def theirs_of(self, kind: type) -> list:
+    def theirs_of(self, kind: type) -> list[Any]:
         """h2's events of one kind."""
         return [event for event in self.their_events if isinstance(event, kind)]
 

@@ -176,5 +176,5 @@ async def test_context_variables_are_its_own() -> None:
         await asyncio.sleep(0.001)
         return variable.get()
 
-    assert await asyncio.gather(run(work("a")), run(work("b"))) == ["a", "b"]
+    assert [*await asyncio.gather(run(work("a")), run(work("b")))] == ["a", "b"]
     assert variable.get() == "outside"

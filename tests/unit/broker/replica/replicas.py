@@ -1,10 +1,11 @@
 """Replicas of a group in one process: a master, its slaves, a controller, and links that fail as they are told."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from services.broker.replica.options import ReplicationOptions
+from services.broker.replica.peers import Peers
 from services.broker.replica.record_reader import RecordReader
 from services.broker.replica.repair import Repairer
 from services.broker.replica.replication_master import ReplicationMaster
@@ -16,7 +17,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, SyncStateSetRequest
 from services.rpc.local import LocalChannel
 from services.rpc.methods import CHANGE_SYNC_STATE_SET, READ_RECORDS, REPLICATE
-from services.rpc.service import Call, Service
+from services.rpc.service import Call, Channel, Service
 from services.rpc.status import GrpcStatus, RpcError
 from tests.harness.manual_clock import ManualClock
 from tests.unit.broker.replica.memory_log import MemoryLog
@@ -24,11 +25,14 @@ from tests.unit.broker.replica.memory_log import MemoryLog
 GROUP = "broker-0"
 
 
-class KnownPeers:
-    """`services.broker.replica.peers.Peers` of which nobody needs to be asked."""
+class KnownPeers(Peers):
+    """Those of whom nobody needs to be asked where they are."""
 
     def __init__(self, ways: Callable[[], list[tuple[int, Any]]]) -> None:
-        self.others = ways
+        self._ways = ways
+
+    def others(self) -> Iterator[tuple[int, Channel]]:
+        return iter(self._ways())
 
     async def ask(self) -> None:
         pass

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import EpochStart, ReplicateProgress
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from services.rpc.local import LocalChannel
@@ -81,7 +82,11 @@ def test_a_slave_that_cannot_fold_a_good_record_says_so_and_ends(kind: type[Exce
 
         def does_not_fit(position: int) -> None:
             if position > 0:
-                raise StatusError(1, "no more queues") if kind is StatusError else kind("it does not fit")
+                raise (
+                    StatusError(Code.TOO_MANY_REQUESTS, "no more queues")
+                    if kind is StatusError
+                    else kind("it does not fit")
+                )
 
         slave.log.confirm = does_not_fit  # type: ignore[method-assign]
         master.write(1)
@@ -113,7 +118,8 @@ def test_what_a_stranger_has_said_already_when_it_is_found_out_does_not_bring_it
         world.controller.state = state
         master.master.decided(state)
         await asyncio.sleep(1)
-        assert (master.members.members, world.controller.asked) == ({0}, [])
+        assert master.members.members == {0}
+        assert world.controller.asked == []
         assert list(master.members.lags(world.clock.steady_ms())) == []
         await channel.close()
 
