@@ -313,3 +313,12 @@ async def group_of(count: int = 2, clock: Clock | None = None, **options: object
         yield world
     finally:
         await world.stop()
+
+
+def damage(member: Member, body: bytes) -> None:
+    """Let a record rot that holds a body."""
+    for path, contents in member.disk.files().items():
+        if path.suffix == ".log" and body in contents:
+            member.disk.flip_bit(path, 8 * contents.index(body))
+            return
+    raise AssertionError("no record holds it")

@@ -1,57 +1,18 @@
 """What users of such systems met, as examples with the broker's core, and its limits (DESIGN 7)."""
 
 import random
-from collections.abc import Callable
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 
-from services.broker.log_cleaner import LogCleaner
-from services.broker.metrics import BrokerCollector, BrokerStatistics
-from services.broker.options import BrokerOptions, LogOptions, PopOptions
+from services.broker.options import BrokerOptions, LogOptions
 from services.broker.pop.check_point import OffsetCommit
 from services.broker.store.consume_queue import Entry
 from services.common import names
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from tests.unit.broker.world import FOLDER, INVISIBLE_MS, World, attempts, handles, run_now
-
-
-def world_of(seed: int = 0, *, max_attempts: int = 3, queues: int = 1, **pop: int) -> World:
-    options = BrokerOptions(
-        log=LogOptions(segment_bytes=4096, queue_entries_per_file=16, queue_entries_in_memory=500),
-        pop=PopOptions(**pop),
-    )
-    world = World(seed, options)
-    world.add_topic("t", queues)
-    world.add_group("g", max_attempts)
-    return world
-
-
-def world_of_segments(messages: int) -> World:
-    """A topic with messages that fill several segments, saved."""
-    world = World(0, BrokerOptions(log=LogOptions(segment_bytes=4096)))
-    world.add_topic("t")
-    world.add_group("g")
-    for _ in range(messages):
-        world.put("t", b"x" * 1000)
-    world.save()
-    return world
-
-
-def metrics(world: World) -> str:
-    registry = CollectorRegistry()
-    BrokerCollector(
-        registry,
-        world.options,
-        lambda: world.core,
-        BrokerStatistics(),
-        world.clock,
-        lambda: 0,
-        lambda: world.disk.usage(FOLDER),
-    )
-    return generate_latest(registry).decode()
+from tests.unit.broker.core_world import metrics, world_of
+from tests.unit.broker.world import INVISIBLE_MS, World, attempts, handles, run_now
 
 
 def test_a_message_comes_again_with_its_attempts_and_ends_as_a_dead_letter() -> None:
@@ -326,68 +287,6 @@ def test_a_long_open_check_point_is_written_again_so_that_recovery_reads_little(
     assert world.revive() == 1
 
 
-def test_a_segment_that_an_open_check_point_needs_stays() -> None:
-    world = world_of()
-    world.put("t", b"held")
-    world.pop("g", "t", invisible_ms=100 * 3_600_000)
-    for _ in range(60):
-        world.put("t", bytes(100))
-    world.clock.advance(73 * 3_600_000)
-    world.put("t", b"young")
-    assert world.retain() == 0
-    world.clock.advance(27 * 3_600_000)
-    assert world.revive() == 1
-    world.flush()
-    assert world.retain() > 0
-    assert b"held" in world.bodies(world.pop("g", "t", max_messages=100) + world.pop("g", "t", max_messages=100))
-
-
-def test_retention_goes_by_disk_share_too() -> None:
-    world = world_of()
-    for _ in range(60):
-        world.put("t", bytes(100))
-    assert world.retain() == 0
-    world.disk.fill(world.disk.used_bytes // 10)
-    before = world.core.store.log.segment_count
-    assert world.retain() > 0
-    assert world.core.store.log.segment_count < before
-
-
-def test_acks_and_pops_go_on_when_puts_do_not_fit() -> None:
-    world = world_of()
-    world.put("t", b"1")
-    world.disk.fill(400)
-    with pytest.raises(StatusError, match="takes no messages"):
-        world.put("t", bytes(500))
-    assert world.ack("g", "t", *handles(world.pop("g", "t"))) == [Code.OK]
-
-
-@pytest.mark.parametrize("call", ["pop", "ack", "change", "renew", "release", "dead"])
-def test_a_call_that_the_full_disk_refuses_changes_nothing(call: str) -> None:
-    world = world_of()
-    world.put("t", b"1")
-    world.put("t", b"2")
-    (handle,) = handles(world.pop("g", "t", 1))
-    acking = world.core.acking
-    before = world.check_points()
-    world.disk.fill(1)
-    calls: dict[str, Callable[[], object]] = {
-        "pop": lambda: world.pop("g", "t"),
-        "ack": lambda: acking.ack("g", "t", [handle]),
-        "change": lambda: acking.change_invisible("g", "t", handle, 5),
-        "renew": lambda: acking.renew([pb.RenewEntry(group="g", topic="t", receipt_handle=handle)], 5),
-        "release": lambda: acking.release("g", "t", [handle], False),
-        "dead": lambda: acking.dead_letter("g", "t", handle),
-    }
-    with pytest.raises(StatusError) as caught:
-        calls[call]()
-    assert caught.value.code == Code.INTERNAL_ERROR
-    assert world.check_points() == before
-    world.disk.fill(1 << 20)
-    assert world.bodies(world.pop("g", "t")) == [b"2"]
-    assert world.ack("g", "t", handle) == [Code.OK]
-
-
 def _entries(world: World, topic: str, queue_id: int) -> list[Entry]:
     queue = world.core.store.queue(topic, queue_id)
     assert queue is not None
@@ -438,37 +337,6 @@ def test_an_entry_that_leads_to_another_message_delivers_none(popped: bool) -> N
         world.revive()
         world.flush()
     assert sorted(world.bodies(world.pop("g", "t"))) == [b"1", b"2"]
-
-
-def test_no_more_messages_are_out_than_allowed() -> None:
-    world = world_of(open_messages_max=3)
-    for _ in range(5):
-        world.put("t", b"1")
-    messages = world.pop("g", "t", 3)
-    with pytest.raises(StatusError, match=r"broker\.pop\.open_messages_max") as caught:
-        world.pop("g", "t")
-    assert caught.value.code == Code.TOO_MANY_REQUESTS
-    assert "popwheel_pop_open_messages 3.0" in metrics(world)
-    world.ack("g", "t", handles(messages)[0])
-    assert len(world.pop("g", "t", 1)) == 1
-
-
-def test_no_more_queues_than_allowed() -> None:
-    options = BrokerOptions(log=LogOptions(queues_max=9))
-    world = World(0, options)
-    world.add_topic("t", 2)
-    world.add_group("g")
-    world.put("t", b"1")
-    world.pop("g", "t")
-    for queue_id in range(1, 20):
-        try:
-            world.put("t", b"1", queue_id=queue_id)
-        except StatusError as error:
-            assert error.code == Code.TOO_MANY_REQUESTS
-            break
-    else:
-        raise AssertionError("there are more queues than allowed")
-    assert "popwheel_storage_queues 9.0" in metrics(world)
 
 
 def test_a_selective_filter_goes_on_over_many_messages() -> None:
@@ -607,20 +475,6 @@ def test_the_disk_is_synced_by_the_checkpoint() -> None:
     assert world.disk.unsynced_bytes == 0
 
 
-def test_a_deletion_that_finds_the_disk_full_is_made_up_for() -> None:
-    world = world_of()
-    world.put("t", b"1")
-    world.disk.fill(0)
-    with pytest.raises(StatusError, match="disk is nearly full"):
-        world.delete_topic("t")
-    world.disk.fill(1 << 30)
-    world.core.settle()
-    world.add_topic("t")
-    assert world.bodies(world.pop("g", "t")) == []
-    world.crash("process")
-    assert world.bodies(world.pop("g", "t")) == []
-
-
 def test_names_survive_with_the_messages_that_came_after_them() -> None:
     """A topic made again while the broker was down is told from the one before, checkpoint or not."""
     world = world_of()
@@ -631,52 +485,3 @@ def test_names_survive_with_the_messages_that_came_after_them() -> None:
     assert world.bodies(world.pop("g", "t")) == [b"1"]
     world.add_topic("t")
     assert world.bodies(world.pop("g", "t")) == []
-
-
-def test_a_checkpoint_older_than_the_last_deletion_leads_to_nothing_that_is_gone() -> None:
-    world = world_of_segments(8)
-    world.clock.advance(80 * 3_600_000)
-    world.put("t", b"new")
-    while world.core.store.delete_before(world.core.expired_before()):
-        world.flush()
-    assert world.core.store.log.start_position > 0
-    held = world.held("t", 0)
-    world.crash("process")
-    assert world.held("t", 0) == held
-    assert len(held) < 9
-
-
-def test_damage_makes_no_segment_look_old() -> None:
-    """The store time of a damaged record was taken for one long ago."""
-    world = world_of_segments(12)
-    log = world.core.store.log
-    (second, _), (third, _) = log.segments()[1:3]
-    world.disk.flip_bit(FOLDER / "commitlog" / f"{second:020}.log", 26 * 8)
-    assert world.core.expired_before() == 0
-    assert log.damaged == {second}
-    world.clock.advance(80 * 3_600_000)
-    world.put("t", b"new")
-    assert world.core.expired_before() >= third
-
-
-def test_what_a_core_has_still_to_read_is_not_deleted() -> None:
-    """A master that was deposed reads its log anew; it has let go before of what its checkpoint covers."""
-    world = world_of_segments(12)
-    log, behind = world.core.store.log, world.core.store.log.segments()[1][0]
-
-    class Anew:
-        folded_position = behind
-        store = world.core.store
-
-        def expired_before(self) -> int:
-            return log.end_position
-
-    class Anything:
-        needed_from = log.end_position
-
-        async def move_to(self, position: int) -> None:
-            assert position == behind
-
-    cleaner = LogCleaner(Anew, log, Anything(), Anything())  # type: ignore[arg-type]
-    assert [run_now(cleaner.delete_expired()) for _ in range(2)] == [1, 0]
-    assert log.start_position == behind

@@ -19,8 +19,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, C
 from services.common.put import MessageRun, PutResult
 from services.rpc import methods
 from services.rpc.service import Call, Service, Stream
-from tests.unit.broker.group_world import GroupWorld, group_of, until
-from tests.unit.broker.test_roles import damage
+from tests.unit.broker.group_world import GroupWorld, damage, group_of, until
 from tests.unit.broker.test_stale_view import fail_over, hear
 from tests.unit.broker.world import KEY, World, wire_message
 

@@ -1,6 +1,6 @@
 """A controller that has lost its state, or knows an old one: it must not cost messages."""
 
-from tests.unit.broker.test_core import world_of
+from tests.unit.broker.core_world import world_of
 
 
 def test_messages_of_a_group_that_the_controller_does_not_know_come_again() -> None:

@@ -7,17 +7,19 @@ from typing import Any
 
 from services.common.clock import Clock
 from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate
 from services.common.put import MessageRun, PutResult
+from services.proxy import protocol
 from services.proxy.options import ProxyOptions
 from services.rpc.local import LocalChannel
 from services.rpc.methods import PUT
 from services.rpc.service import Call, Channel, ClientStream, Method, Service
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.unit.proxy.fake_broker import FakeBroker
-from tests.unit.proxy.virtual import LoopClock
-from tests.unit.proxy.world import World, until
+from tests.unit.proxy.virtual import LoopClock, arrive
+from tests.unit.proxy.world import CLIENT, World, message, poll_request, until
 
 
 class GroupLog(FakeBroker):
@@ -228,3 +230,19 @@ async def groups(*names: str, replicas: int = 2, **options: object) -> AsyncIter
                 replica.hangs.set()
         await made.channel.close()
         await made.app.stop()
+
+
+async def send(w: Groups, message_id: str, timeout_s: float | None = None) -> pb.SendMessageResponse:
+    """Send one message."""
+    request = pb.SendMessageRequest(messages=[message(message_id=message_id)]).SerializeToString()
+    return await w.channel.call(protocol.SEND_MESSAGE, request, metadata=CLIENT, timeout_s=timeout_s)
+
+
+def names(count: int, prefix: str = "m") -> list[str]:
+    return [f"{prefix}-{number}" for number in range(count)]
+
+
+async def popped(w: Groups, count: int, invisible_s: float = 30.0) -> list[str]:
+    """The handles of messages that were just given out."""
+    await arrive(w.logs["a"], count=count)
+    return (await w.receive(poll_request(broker="a", batch=count, invisible_s=invisible_s))).handles

@@ -1,7 +1,7 @@
 """Replicas of a group in one process: a master, its slaves, a controller, and links that fail as they are told."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from services.broker.replica.options import ReplicationOptions
@@ -19,7 +19,7 @@ from services.rpc.local import LocalChannel
 from services.rpc.methods import CHANGE_SYNC_STATE_SET, READ_RECORDS, REPLICATE
 from services.rpc.service import Call, Channel, Service
 from services.rpc.status import GrpcStatus, RpcError
-from tests.harness.manual_clock import ManualClock
+from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.unit.broker.replica.memory_log import MemoryLog
 
 GROUP = "broker-0"
@@ -357,3 +357,18 @@ class World:
         self.heal_links()
         await self.stop_replicas()
         await self.controller.close()
+
+
+def in_world(work: Callable[[World], Awaitable[None]], count: int = 2, **options: Any) -> None:
+    """Run a story in virtual time, in a world of its own."""
+    clock = ManualClock()
+
+    async def story() -> None:
+        world = World(clock, count, **options)
+        try:
+            async with asyncio.timeout(3600):
+                await work(world)
+        finally:
+            await world.stop()
+
+    run_virtually(clock, story())

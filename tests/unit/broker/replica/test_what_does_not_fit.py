@@ -1,7 +1,6 @@
 """What a follower has, or is sent, that does not fit: an epoch or volume of its own, a record that it cannot fold."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -11,23 +10,7 @@ from services.common.pb.popwheel.v1.broker_pb2 import EpochStart, ReplicateProgr
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from services.rpc.local import LocalChannel
 from services.rpc.methods import REPLICATE
-from tests.harness.manual_clock import ManualClock, run_virtually
-from tests.unit.broker.replica.replicas import GROUP, World
-
-
-def in_world(work: Callable[[World], Awaitable[None]]) -> None:
-    """Run a story of two replicas in virtual time, in a world of its own."""
-    clock = ManualClock()
-
-    async def story() -> None:
-        world = World(clock, 2)
-        try:
-            async with asyncio.timeout(3600):
-                await work(world)
-        finally:
-            await world.stop()
-
-    run_virtually(clock, story())
+from tests.unit.broker.replica.replicas import GROUP, World, in_world
 
 
 def test_a_replica_that_led_without_writing_anything_follows_who_goes_on_with_the_epoch_before() -> None:
