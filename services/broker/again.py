@@ -195,12 +195,7 @@ class AgainFinder:
         end = queue.max_offset
         while end > max(from_offset, queue.min_offset):
             begin = max(from_offset, queue.min_offset, end - _READ_AT_ONCE)
-            entries: list[Entry] = []
-            while begin + len(entries) < end:  # what is read at once ends where a file does, or where memory begins
-                more = queue.read(begin + len(entries), end - begin - len(entries))
-                assert more, "between its ends a queue has no gap"
-                entries += more
-            yield begin, entries
+            yield begin, queue.read(begin, end - begin)
             end = begin
 
 

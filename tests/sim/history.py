@@ -7,6 +7,8 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
 
 Outcome = Literal["ok", "refused", "unknown"]
 
+_IDS_OF_AN_EPOCH = 10**11
+
 
 @dataclass(frozen=True, slots=True)
 class Handle:
@@ -27,6 +29,11 @@ class Handle:
     from_retry: bool
     queue_id: int
     offset: int
+
+    @property
+    def epoch(self) -> int:
+        """Of the master that gave it out; 0 of a broker without replicas."""
+        return self.check_point // _IDS_OF_AN_EPOCH
 
     @classmethod
     def read(cls, text: str) -> "Handle":

@@ -85,18 +85,21 @@ class Passing:
                 return
             await asyncio.sleep(0.5)
 
-    def violations(self, heard: Sequence[float] | None = None) -> list[str]:
+    def violations(self, heard: Sequence[tuple[int, float]] | None = None) -> list[str]:
         """Messages that came back from a topic that was deleted.
 
         Args:
-            heard: when a broker heard of a deletion, each time; None if it always does within a moment.
+            heard: when a master heard of a deletion, and from which epoch on all masters know of it by their log, each
+                time; None if a broker always hears of it within a moment.
         """
         found = [f"S2: {each}" for each in self.history.unexpected]
         for delivery in self.history.deliveries:
             sent = self.history.sent.get(delivery.message_id)
             for began_s, ended_s in self._deletions:
                 if heard is not None:
-                    ended_s = min((each for each in heard if each >= began_s), default=float("inf"))
+                    epoch = delivery.handle.epoch
+                    known = [when for since, when in heard if when >= began_s and since <= epoch]
+                    ended_s = min(known, default=float("inf"))
                 if sent is not None and -1 < sent.ended_s < began_s and delivery.asked_s > ended_s + _SLACK_S:
                     found.append(
                         f"P4: {delivery.message_id} came at {delivery.got_s:.6f}, though its topic was deleted at "

@@ -12,7 +12,6 @@ from services.broker.core import BrokerCore
 from services.broker.options import BrokerOptions
 from services.broker.pop.delivery import pulled_message
 from services.broker.store.commit_log import CommitLog
-from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import StoreCheckpoint
 from services.broker.store.record import RecordKind, StoredRecord, decode
 from services.common import names
@@ -128,7 +127,7 @@ def derived_state(core: BrokerCore) -> dict[str, Any]:
     queues = {
         f"{topic}/{number}": (
             queue.min_offset,
-            _entries(queue),
+            queue.read(queue.min_offset, queue.max_offset - queue.min_offset),
         )
         for (topic, number), queue in sorted(core.store.queues.items())
         if queue.max_offset
@@ -144,13 +143,6 @@ def derived_state(core: BrokerCore) -> dict[str, Any]:
         for each in core.state.table
     }
     return {"queues": queues, "check points": dict(sorted(check_points.items()))}
-
-
-def _entries(queue: ConsumeQueue) -> list[Entry]:
-    entries: list[Entry] = []
-    while (offset := queue.min_offset + len(entries)) < queue.max_offset:
-        entries += queue.read(offset, queue.max_offset - offset)
-    return entries
 
 
 def progress(core: BrokerCore) -> dict[str, int]:

@@ -97,17 +97,15 @@ class ConsumeQueue:
         self._window += entries
 
     def read(self, offset: int, count: int) -> list[Entry]:
-        """Up to `count` entries from `offset` on; those below `min_offset` are not given."""
+        """`count` entries from `offset` on, fewer only where the queue ends; those below `min_offset` are not given."""
         offset = max(offset, self.min_offset)
         count = min(count, self.max_offset - offset)
         if count <= 0:
             return []
-        if offset >= self._base:
-            start = (offset - self._base) * ENTRY_BYTES
-            data = bytes(self._window[start : start + count * ENTRY_BYTES])
-        else:
-            data = self._read_files(offset, min(count, self._base - offset))
-        return unpacked_entries(data)
+        in_files = min(count, max(0, self._base - offset))
+        start = (offset + in_files - self._base) * ENTRY_BYTES
+        data = bytes(self._window[start : start + (count - in_files) * ENTRY_BYTES])
+        return unpacked_entries(self._read_files(offset, in_files) + data if in_files else data)
 
     def first_at_or_after(self, position: int) -> int:
         """Offset of the first entry whose record stands at or after `position` of the commit log."""

@@ -391,8 +391,10 @@ class _Run:
         delayed = Timers(swarm, self.history, log, appends, self._topic_ids, verdict)
         delayed.judge(self._end[self._master].wall_ms)
         if self._passing is not None:
+            # One who was deposed knows what his successor's log says when he hears of it. Only where he waits for no
+            # slave may he give messages out until then.
             forgotten = [
-                appends[each.position][1]
+                (0 if swarm.is_safe else each.epoch, appends[each.position][1])
                 for each in log
                 if each.kind == RecordKind.FORGET_TOPIC and each.payload.decode() == TOPIC
                 if each.position in appends

@@ -36,7 +36,7 @@ def read_all(queue: ConsumeQueue, step: int = 1000) -> list[Entry]:
     at = queue.min_offset
     while at < queue.max_offset:
         part = queue.read(at, step)
-        assert 0 < len(part) <= step
+        assert len(part) == min(step, queue.max_offset - at)
         found += part
         at += len(part)
     return found
