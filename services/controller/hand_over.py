@@ -25,6 +25,12 @@ _LEAVING_LOOK_S = 0.05
 
 _logger = structlog.get_logger()
 
+_SILENT = (
+    "A master that is silent may not be dead, and that can't be told from here: one that hangs or is cut off goes on "
+    "acknowledging to proxies that reach it, until it hears of its successor, and that is lost, too. End its process "
+    "first."
+)
+
 
 class HandOvers:
     """Changes of masters that are made while the old one lives.
@@ -107,7 +113,8 @@ class HandOvers:
                 f"only replica {_list(members) or '(not known which)'} of {group} has every acknowledged message. "
                 f"Replica {chosen}, whose log ends at {report.end_position} of epoch {report.last_epoch}, may lack "
                 "some: they would be lost for good, also when the others come back, and messages that were consumed "
-                f'might come again. If you want that, say so with the word "{right}"',
+                f"might come again. {_SILENT} "
+                f'If you want that, say so with the word "{right}"',
             )
 
         def decide(now: GroupState | None) -> GroupState:

@@ -84,7 +84,7 @@ class Acking:
                 if again and self._is_done(group, topic, handle, call):
                     results.append(_DONE)
                     continue
-                results.append(pb.EntryResult(code=error.code, error=error.message))
+                results.append(_refusal(error))
                 refused = True
                 continue
             bits_of[check_point] = bits | 1 << index
@@ -166,7 +166,7 @@ class Acking:
             try:
                 check_point, index = self._held(entry.group, entry.topic, entry.receipt_handle)
             except StatusError as error:
-                results.append(pb.EntryResult(code=error.code, error=error.message))
+                results.append(_refusal(error))
                 continue
             bits_of[check_point] = bits_of.get(check_point, 0) | 1 << index
             results.append(_DONE)
@@ -195,7 +195,7 @@ class Acking:
             try:
                 each = self._held(group, topic, handle)
             except StatusError as error:
-                results.append(pb.EntryResult(code=error.code, error=error.message))
+                results.append(_refusal(error))
                 continue
             if each not in held:
                 held.append(each)
@@ -287,6 +287,7 @@ class Acking:
 
         Raises:
             StatusError: INVALID_RECEIPT_HANDLE: it is forged or foreign, or its message is not hidden by it any more.
+                HA_NOT_AVAILABLE: a later master gave it out.
         """
         decoded = receipt.decode(self._view.receipt_key, group, topic, handle)
         return self._open(decoded.check_point_id, decoded.queue_offset)
@@ -296,8 +297,14 @@ class Acking:
 
         Raises:
             StatusError: INVALID_RECEIPT_HANDLE: it is none of the CK's messages that are still hidden by it.
+                HA_NOT_AVAILABLE: a later master has made the CK.
         """
         check_point = self._state.table.get(check_point_id)
+        if check_point is None and not self._state.table.has_made(check_point_id):
+            raise StatusError(
+                Code.HA_NOT_AVAILABLE,
+                f"a later master of {self._broker_name} gave this handle out, so this one leads no more; ask again",
+            )
         index = -1 if check_point is None else check_point.index_of(queue_offset)
         if check_point is None or index < 0 or not check_point.open_bits >> index & 1:
             raise StatusError(
@@ -327,3 +334,14 @@ class Acking:
 
     def _revive_topic(self) -> str:
         return names.revive_topic(self._view.name)
+
+
+def _refusal(error: StatusError) -> pb.EntryResult:
+    """What is answered for one handle.
+
+    Raises:
+        StatusError: HA_NOT_AVAILABLE: a later master leads, so all handles of the call are to be shown to that one.
+    """
+    if error.code == Code.HA_NOT_AVAILABLE:
+        raise error
+    return pb.EntryResult(code=error.code, error=error.message)

@@ -73,6 +73,10 @@ class ReviveTable:
         self._next_number += 1
         return number * REVIVE_QUEUES + (number % REVIVE_QUEUES if revive_queue is None else revive_queue)
 
+    def has_made(self, check_point_id: int) -> bool:
+        """Whether an id may have been given out by this master or one before it: a later one goes on behind them."""
+        return check_point_id // REVIVE_QUEUES < self._next_number
+
     def get(self, check_point_id: int) -> CheckPoint | None:
         """An open CK."""
         return self._queues[check_point_id % REVIVE_QUEUES].get(check_point_id)

@@ -426,6 +426,30 @@ def test_an_ack_that_names_a_message_twice_says_so() -> None:
     assert world.ack("g", "t", handle, handle) == [Code.OK, Code.INVALID_RECEIPT_HANDLE]
 
 
+def test_a_handle_of_a_later_master_says_that_this_one_leads_no_more() -> None:
+    """Called void, it would end the client's tries, though the master of now knows it."""
+    later, world = world_of(), world_of()
+    for each in (later, world):
+        each.put("t", b"1")
+        each.put("t", b"2")
+    (good,) = handles(world.pop("g", "t", max_messages=1))
+    later.core.state.table.restart_ids(1, epoch=7)
+    (handle,) = handles(later.pop("g", "t", max_messages=1))
+    acking, open_messages = world.core.acking, world.core.state.table.open_messages
+    for call in (
+        lambda: acking.ack("g", "t", [good, handle]),
+        lambda: acking.change_invisible("g", "t", handle, 1000),
+        lambda: acking.renew([pb.RenewEntry(group="g", topic="t", receipt_handle=handle)], 1000),
+        lambda: acking.release("g", "t", [good, handle], False),
+        lambda: acking.dead_letter("g", "t", handle),
+    ):
+        with pytest.raises(StatusError, match="a later master") as caught:
+            call()
+        assert caught.value.code == Code.HA_NOT_AVAILABLE
+        assert world.core.state.table.open_messages == open_messages
+    assert world.ack("g", "t", good) == [Code.OK]
+
+
 def test_a_topic_that_the_controller_lost_is_kept() -> None:
     """A controller that lost its state must not cost messages."""
     world = world_of()
