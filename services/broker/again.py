@@ -1,10 +1,10 @@
 """Finds messages that an earlier try of a send has stored already, when nobody could tell whether it had.
 
-A proxy that lost its answer (its broker died, or was deposed) tries once more at the group's master. The message ids at
-the end of the queue tell what is there: those of the last minute, and of the last 4096 messages at the most. They are
-kept while such tries come, up to a limit of their own. Past it those of the queues that nobody has asked about for the
-longest time are forgotten, and read again when somebody does: that costs time and never says of a message that it is
-not there.
+A proxy that lost its answer (its broker died, or was deposed) tries once more at the group's master. The ids of sends
+(`services.common.send_id`) at the end of the queue tell what is there: those of the last minute, and of the last 4096
+messages at the most. They are kept while such tries come, up to a limit of their own. Past it those of the queues that
+nobody has asked about for the longest time are forgotten, and read again when somebody does: that costs time and never
+says of a message that it is not there.
 
 A first try may come after the second one, on a connection that its proxy has given up: what a network held back is
 delivered when it is whole again. So the ids of what was tried again are kept, too.
@@ -13,14 +13,12 @@ delivered when it is whole again. So the ids of what was tried again are kept, t
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from google.protobuf.message import DecodeError
-
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import MessageStore
 from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_timer
 from services.common.clock import Clock
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from services.common.put import MessageRun
+from services.common.send_id import send_id_of
 
 _ENTRIES_MAX = 4096
 _AGE_MS_MAX = 60_000
@@ -29,7 +27,7 @@ _KEPT_MS = 60_000
 """For so long after the last look what was read is kept: tries come in the moments after a failover, then no more."""
 _QUEUES_MAX = 256
 MESSAGES_MAX = 65_536
-"""So many messages are kept at the most, of some 250 bytes each, and so many ids of what was tried again."""
+"""So many messages are kept at the most, of some 200 bytes each, and so many ids of what was tried again."""
 
 
 class Timer(Protocol):
@@ -59,8 +57,8 @@ class _Known:
 
     def __init__(self, offset: int) -> None:
         self.end_offset = offset
-        self.messages: dict[tuple[str, int, str], Stored] = {}
-        """By topic, that topic's id where records tell it (else 0), and message id."""
+        self.messages: dict[tuple[str, int, int], Stored] = {}
+        """By topic, that topic's id where records tell it (else 0), and id of the send."""
 
 
 class AgainFinder:
@@ -85,7 +83,7 @@ class AgainFinder:
         self._later = later
         self._ids_of = ids_of
         self._queues: dict[tuple[str, int], _Known] = {}
-        self._tried: dict[str, None] = {}
+        self._tried: dict[int, None] = {}
         self._looked_at_ms = 0
         self._timer: Timer | None = None
 
@@ -107,7 +105,7 @@ class AgainFinder:
 
     def is_late(self, run: MessageRun) -> bool:
         """Whether a message of what comes as a first try was tried again before."""
-        return any(_message_id(properties) in self._tried for properties in run.system_properties)
+        return any(send_id_of(properties) in self._tried for properties in run.system_properties)
 
     def find(self, run: MessageRun) -> list[Stored | None]:
         """Which messages of a run are there; None for those that are not.
@@ -118,8 +116,8 @@ class AgainFinder:
         self._looked_at_ms = self._clock.steady_ms()
         if self._timer is None:
             self._timer = self._later(_KEPT_MS / 1000, self._forget)
-        ids = [_message_id(properties) for properties in run.system_properties]
-        self._tried.update(dict.fromkeys(filter(None, ids)))
+        ids = [send_id_of(properties) for properties in run.system_properties]
+        self._tried.update((each, None) for each in ids if each is not None)
         found = [self._in_queue(run.topic, run.queue_id, run.topic, (0,), each) for each in ids]
         if run.due_ms and None in found:
             # Those that were due soon may have fired, so their topic is looked at first.
@@ -148,10 +146,10 @@ class AgainFinder:
             del self._tried[next(iter(self._tried))]
 
     def _in_queue(
-        self, queue_topic: str, queue_id: int, topic: str, topic_ids: Sequence[int], message_id: str
+        self, queue_topic: str, queue_id: int, topic: str, topic_ids: Sequence[int], send_id: int | None
     ) -> Stored | None:
         queue = self._store.queue(queue_topic, queue_id)
-        if queue is None or not message_id:
+        if queue is None or send_id is None:
             return None
         known = self._queues.pop((queue_topic, queue_id), None)
         end = self._store.next_offset(queue_topic, queue_id)
@@ -162,7 +160,7 @@ class AgainFinder:
             known.end_offset = max(known.end_offset, end - _ENTRIES_MAX)
             self._read(queue, known)
             known.end_offset = end
-        places = (known.messages.get((topic, topic_id, message_id)) for topic_id in topic_ids)
+        places = (known.messages.get((topic, topic_id, send_id)) for topic_id in topic_ids)
         stored = next((place for place in places if place is not None), None)
         # What stood there when the topic was deleted is not in the one that was made anew.
         return None if stored is None or stored.queue_offset < queue.min_offset else stored
@@ -174,12 +172,15 @@ class AgainFinder:
         for offset, entries in self._entries_backwards(queue, known.end_offset):
             records = self._store.read_checked(queue, range(offset, offset + len(entries)), entries)
             for found in records:
+                send_id = send_id_of(found.system_properties)
+                if send_id is None:
+                    continue
                 name, topic_id, timer_position = topic, 0, fired_timer(found)
                 if topic == TIMER_TOPIC:
                     delay = decode_delay(found.origin)
                     name, topic_id = delay.topic, delay.topic_id
                     timer_position = found.position if delay.root == NONE else delay.root  # rolled since
-                known.messages[name, topic_id, _message_id(found.system_properties)] = Stored(
+                known.messages[name, topic_id, send_id] = Stored(
                     found.queue_offset, found.store_time_ms, timer_position
                 )
             if records[0].store_time_ms < since_ms:
@@ -197,10 +198,3 @@ class AgainFinder:
             begin = max(from_offset, queue.min_offset, end - _READ_AT_ONCE)
             yield begin, queue.read(begin, end - begin)
             end = begin
-
-
-def _message_id(properties: bytes) -> str:
-    try:
-        return SystemProperties.FromString(properties).message_id
-    except DecodeError:
-        return ""

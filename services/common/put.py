@@ -17,11 +17,12 @@ class MessageRun:
         topic: full name of the topic.
         queue_id: the queue.
         payloads: the clients' Messages without their system properties, byte for byte.
-        system_properties: the insides of their system properties, byte for byte.
+        system_properties: the insides of their system properties, byte for byte, and the id of each one's send behind
+            it (`services.common.send_id`).
         tags: their tags, empty for none.
         due_ms: when each is to be delivered, wall clock; no column at all if they are not delayed.
         again: whether an earlier try may have stored them: messages that stand at the end of the queue already, as
-            their ids tell, are not stored once more, and the answer is where they stand.
+            the ids of their sends tell, are not stored once more, and the answer is where they stand.
         topic_id: which topic of that name; 0 if it is not said.
     """
 

@@ -9,10 +9,8 @@ a client did, then stays in doubt.
 """
 
 import asyncio
-import itertools
-import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from services.common import receipt
 from services.common.cluster import ClusterView
@@ -58,7 +56,7 @@ class Acking:
         reaching: the way to the brokers.
         renewals: handles that are kept renewed, and no more once they are done with.
         options: limits.
-        random_source: where the names of calls begin, that are to be like no other proxy's.
+        numbers: names what this proxy does, like no other proxy's.
     """
 
     def __init__(
@@ -67,13 +65,13 @@ class Acking:
         reaching: Reaching,
         renewals: RenewalBook,
         options: ProxyOptions,
-        random_source: random.Random,
+        numbers: Iterator[int],
     ) -> None:
         self._view = view
         self._reaching = reaching
         self._renewals = renewals
         self._options = options
-        self._calls = itertools.count(1 + random_source.getrandbits(63))
+        self._calls = numbers
 
     async def ack(self, call: Call, request: AckMessageRequest) -> AckMessageResponse:
         """Acknowledge messages: a status for each, and theirs on top if they all have the same.

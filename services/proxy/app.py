@@ -1,6 +1,7 @@
 """The proxy put together, and its life: start, serve, drain, stop."""
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable
 
@@ -123,7 +124,10 @@ class ProxyApp:
             self.view,
             lambda topic, group: catalog.find_topic(topic) is not None and catalog.find_group(group) is not None,
         )
-        self._sending = Sending(catalog, self._brokers, self._holding, options, clock, self._background, self.metrics)
+        numbers = itertools.count(1 + random_source.getrandbits(63))
+        self._sending = Sending(
+            catalog, self._brokers, self._holding, options, clock, self._background, self.metrics, numbers
+        )
         limits = PollLimits(options, self.metrics)
         self._receiving = Receiving(
             catalog, self._clients, tools, self._adaptive, self._admission, self._renewals, options, limits, clock
@@ -137,7 +141,7 @@ class ProxyApp:
             self._sending,
             Recalling(self.view, reaching),
             self._receiving,
-            Acking(self.view, reaching, self._renewals, options, random_source),
+            Acking(self.view, reaching, self._renewals, options, numbers),
             Offsets(catalog, self._brokers, reaching, limits, clock),
             self._telemetry,
             self._clients,

@@ -1,13 +1,14 @@
 """SendMessage: checks the messages, picks broker and queue, and tries another broker while the client still waits."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from services.common.clock import Clock
 from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
 from services.common.pb.popwheel.v1.controller_pb2 import Topic
+from services.common.send_id import encode_send_id
 from services.proxy.background import Background
 from services.proxy.brokers import Brokers
 from services.proxy.catalog import Catalog
@@ -21,6 +22,7 @@ from services.proxy.options import ProxyOptions
 from services.proxy.payload import ClientMessage, messages_of
 from services.proxy.resending import Resending, Send, Stored
 from services.proxy.resources import full_name
+from services.proxy.server_fields import has_server_fields, without_server_fields
 from services.proxy.statuses import OK, status
 from services.proxy.tries import Place
 from services.proxy.validation import check_message, check_sendable
@@ -57,6 +59,7 @@ class Sending:
         clock: for deadlines.
         background: where Puts run.
         metrics: what is counted.
+        numbers: names what this proxy does, like no other proxy's.
     """
 
     def __init__(
@@ -68,12 +71,14 @@ class Sending:
         clock: Clock,
         background: Background,
         metrics: ProxyMetrics,
+        numbers: Iterator[int],
     ) -> None:
         self._catalog = catalog
         self._brokers = brokers
         self._options = options
         self._clock = clock
         self._metrics = metrics
+        self._numbers = numbers
         self._lanes = Lanes(brokers, options.send, clock, background, metrics.sends, holding.answered)
         self._resending = Resending(brokers, self._lanes, holding, metrics.sends)
         self._health = self._lanes.health
@@ -140,11 +145,15 @@ class Sending:
         return self._catalog.topic_to_be(name)
 
     def _check(self, call: Call, message: ClientMessage, topic: Topic, now_ms: int) -> int | None:
-        """Check a message for its topic, and add to it what the sender left out; its delivery time if it is delayed."""
+        """Check a message for its topic, and make its system properties those that are stored: without what is not the
+        sender's to say, with what he left out. Its delivery time if it is delayed.
+        """
         due_ms = check_message(message, topic, self._options.message)
+        if has_server_fields(message.properties):
+            message.system_properties = without_server_fields(message.system_properties)
+            message.properties = SystemProperties.FromString(message.system_properties)
         missing = missing_properties(message, call.peer, now_ms)
-        if missing:
-            message.system_properties += missing
+        message.system_properties += missing + encode_send_id(next(self._numbers))
         return due_ms
 
     async def _make(self, topic: Topic, messages: list[ClientMessage]) -> Topic:

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from services.broker.store.record import StoredRecord
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
+from services.common.send_id import without_send_id
 from services.common.wire import varint
 
 _SYSTEM_PROPERTIES_TAG = b"\x1a"
@@ -52,7 +53,7 @@ def popped_messages(records: Sequence[StoredRecord], common: bytes, handles: Seq
         added = b"".join(
             (shared, varint(stored.queue_offset), _RECEIPT_HANDLE_TAG, varint(len(handle_bytes)), handle_bytes)
         )
-        inside = stored.system_properties
+        inside = without_send_id(stored.system_properties)
         length = varint(len(inside) + len(added))
         messages.append(b"".join((stored.payload, _SYSTEM_PROPERTIES_TAG, length, inside, added)))
     return messages
@@ -84,6 +85,6 @@ def _store_timestamp(store_time_ms: int) -> bytes:
 
 
 def _join(stored: StoredRecord, added: bytes) -> bytes:
-    inside = stored.system_properties
+    inside = without_send_id(stored.system_properties)
     length = varint(len(inside) + len(added))
     return b"".join((stored.payload, _SYSTEM_PROPERTIES_TAG, length, inside, added))

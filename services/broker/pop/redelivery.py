@@ -6,6 +6,7 @@ from services.broker.pop.check_point import CheckPoint, Origin
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common import names
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import DeadLetterQueue, Message, SystemProperties
+from services.common.send_id import without_send_id
 from services.common.wire import varint
 
 _DEAD_LETTER_QUEUE_TAG = b"\xa2\x01"
@@ -57,7 +58,7 @@ def dead_letter(check_point: CheckPoint, index: int, stored: StoredRecord) -> Re
         topic=topic,
         queue_id=0,
         payload=payload,
-        system_properties=stored.system_properties + _DEAD_LETTER_QUEUE_TAG + varint(len(note)) + note,
+        system_properties=without_send_id(stored.system_properties) + _DEAD_LETTER_QUEUE_TAG + varint(len(note)) + note,
         tag_hash=stored.tag_hash,
         origin=Origin(check_point.id, index).encode(),
     )

@@ -17,6 +17,7 @@ from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
 from services.common.errors import CorruptDataError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from services.common.put import MessageRun
+from services.common.send_id import encode_send_id
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 
@@ -53,7 +54,7 @@ def finder_of(store: MessageStore, clock: ManualClock, later: Later | None = Non
 
 def run_of(*numbers: int, again: bool = False, queue_id: int = 0) -> MessageRun:
     count = len(numbers)
-    properties = [SystemProperties(message_id=f"id-{number}").SerializeToString() for number in numbers]
+    properties = [SystemProperties(message_id="same").SerializeToString() + encode_send_id(each) for each in numbers]
     return MessageRun(TOPIC, queue_id, [b"payload"] * count, properties, [""] * count, again=again)
 
 
@@ -74,6 +75,17 @@ async def test_all_are_found_whether_they_are_in_files_or_in_memory(saved: int) 
     assert [each and each.queue_offset for each in found] == [*range(COUNT), None]
     store.put_runs([run_of(COUNT)])  # not confirmed
     assert [each and each.queue_offset for each in finder.find(run_of(COUNT, again=True))] == [COUNT]
+
+
+def test_another_message_of_the_same_id_is_not_taken_for_an_earlier_try() -> None:
+    """Applications choose message ids: the second of two such sends was answered with OK and stored nowhere."""
+    clock = ManualClock()
+    store = MessageStore(MemoryDisk(random.Random(1)), Path("/broker"), OPTIONS, clock, lambda queue, tag_hashes: None)
+    store.put_runs([run_of(1)])
+    finder = finder_of(store, clock)
+    assert [each and each.queue_offset for each in finder.find(run_of(1, 2, again=True))] == [0, None]
+    nameless = replace(run_of(1), system_properties=[SystemProperties(message_id="same").SerializeToString()])
+    assert finder.find(nameless) == [None]
 
 
 def test_a_delayed_message_that_was_rolled_is_found_by_the_name_it_was_given_first() -> None:

@@ -3,6 +3,7 @@
 import random
 import struct
 from collections.abc import Coroutine, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, 
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
 from services.common.pop_answer import PopAnswer
+from services.common.send_id import encode_send_id
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import CrashKind, MemoryDisk
 
@@ -60,11 +62,15 @@ def tag_filter(expression: str) -> pb.Filter:
 
 
 def wire_message(topic: str, body: bytes, tag: str = "") -> tuple[bytes, bytes]:
-    """A client's message as a proxy hands it on: all but the system properties, and the inside of those."""
+    """A client's message as a proxy hands it on: all but the system properties, and the inside of those with the id of
+    its send, which is the same for the same body.
+    """
     properties = SystemProperties(message_id=body.hex())
     if tag:
         properties.tag = tag
-    return Message(topic=Resource(name=topic), body=body).SerializeToString(), properties.SerializeToString()
+    send_id = int.from_bytes(blake2b(body, digest_size=8).digest())
+    payload = Message(topic=Resource(name=topic), body=body).SerializeToString()
+    return payload, properties.SerializeToString() + encode_send_id(send_id)
 
 
 class World:

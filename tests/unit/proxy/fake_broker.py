@@ -11,6 +11,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, 
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pop_answer import PopAnswer
 from services.common.put import MessageRun, PutResult
+from services.common.send_id import without_send_id
 from services.common.wire import field as wire_field
 from services.rpc import methods
 from services.rpc.service import Call, Service, Stream
@@ -173,7 +174,9 @@ class FakeBroker:
             )
             handle = maker.handle(index)
             self.open[handle] = (request.group, request.topic, index)
-            inside = stored.system_properties + SystemProperties(receipt_handle=handle).SerializeToString()
+            inside = (
+                without_send_id(stored.system_properties) + SystemProperties(receipt_handle=handle).SerializeToString()
+            )
             answer.messages.append(stored.payload + wire_field(3, inside))
             answer.handles.append(handle)
         del ready[: request.max_messages]
@@ -236,7 +239,7 @@ class FakeBroker:
     async def _pull(self, call: Call, request: pb.PullRequest) -> pb.PullResponse:
         self.calls.append(("Pull", request))
         log = self.topics.get(request.topic, [])[request.offset : request.offset + request.max_messages]
-        messages = [stored.payload + wire_field(3, stored.system_properties) for stored in log]
+        messages = [stored.payload + wire_field(3, without_send_id(stored.system_properties)) for stored in log]
         return pb.PullResponse(messages=messages, next_offset=request.offset + len(messages))
 
     async def _get_offset(self, call: Call, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
@@ -276,4 +279,4 @@ class FakeBroker:
 
 def decoded(stored: StoredMessage) -> Message:
     """A stored message as a consumer would read it."""
-    return Message.FromString(stored.payload + wire_field(3, stored.system_properties))
+    return Message.FromString(stored.payload + wire_field(3, without_send_id(stored.system_properties)))

@@ -11,6 +11,7 @@ from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate
 from services.common.put import MessageRun, PutResult
+from services.common.send_id import send_id_of
 from services.proxy import protocol
 from services.proxy.options import ProxyOptions
 from services.rpc.local import LocalChannel
@@ -38,9 +39,9 @@ class GroupLog(FakeBroker):
         return results
 
     def _found(self, run: MessageRun) -> int | None:
-        (wanted,) = (SystemProperties.FromString(one).message_id for one in run.system_properties)
+        (wanted,) = (send_id_of(one) for one in run.system_properties)
         for offset, stored in enumerate(self.topics.get(run.topic, ())):
-            if SystemProperties.FromString(stored.system_properties).message_id == wanted:
+            if send_id_of(stored.system_properties) == wanted:
                 return offset
         return None
 

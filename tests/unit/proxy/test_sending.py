@@ -38,6 +38,23 @@ async def test_a_message_is_stored_as_it_came() -> None:
         assert stored.tag == "a"
 
 
+async def test_what_is_the_servers_to_say_is_dropped() -> None:
+    async with world() as w:
+        for tag in ("a", "a"):  # the second is cut out as one like the first
+            forged = message(tag=tag, receipt_handle="h", delivery_attempt=5, queue_offset=8)
+            forged.system_properties.dead_letter_queue.topic = "elsewhere"
+            forged.system_properties.invisible_duration.nanos = 5
+            forged.system_properties.store_timestamp.nanos = 5
+            assert (await w.send(forged, forged)).status.code == Code.OK
+        said = message(tag="a").system_properties
+        for stored in w.broker.topics["orders"]:
+            kept = decoded(stored).system_properties
+            assert {field.name for field, _ in kept.ListFields()} <= {
+                *(field.name for field, _ in said.ListFields()),
+                *("body_digest", "body_encoding", "born_timestamp", "born_host"),
+            }
+
+
 async def test_sends_of_one_turn_join_and_those_that_come_meanwhile_join_the_next() -> None:
     async with world() as w:
         w.broker.put_gate.clear()
