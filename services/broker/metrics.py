@@ -180,6 +180,11 @@ class BrokerCollector(Collector):
             "Messages given out, of broker.pop.open_messages_max.",
             value=table.open_messages,
         )
+        yield GaugeMetricFamily(
+            "popwheel_pop_open_messages_largest_share",
+            "Messages given out to the group that has most of them.",
+            value=table.shares.largest,
+        )
         lag = GaugeMetricFamily(
             "rocketmq_pop_revive_lag", "Records since the oldest open check point.", labels=("queue_id",)
         )

@@ -30,6 +30,8 @@ _PASSING = (
     Code.INTERNAL_SERVER_ERROR,
 )
 """Refusals of a pop that may be over in a moment: the poll goes on. With any other it ends, and the client is told."""
+_EMPTY = (Code.TOPIC_NOT_FOUND, Code.CONSUMER_GROUP_NOT_FOUND)
+"""Of these: where nothing was heard of topic or group, nothing is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Poll:
     """
 
     __slots__ = (
-        "_failure",
+        "_failures",
         "_first",
         "_interest",
         "_machine",
@@ -94,21 +96,21 @@ class Poll:
         self._first = True
         self._notified = False
         self._woken_at: float | None = None
-        self._failure: StatusError | None = None
+        self._failures: dict[str, StatusError] = {}
         self.found = NOTHING
 
     async def run(self) -> Found:
         """Poll until messages are found or the time is over.
 
         Raises:
-            StatusError: why no broker would pop.
+            StatusError: nothing was found, and a broker has not looked: why it would not the last time.
         """
         self._perform(self._machine.start())
         if not self._outcome.done():
             self._arm(self._machine.deadline)
         await self._outcome
-        if not self.found.messages and self._failure is not None:
-            raise self._failure
+        if not self.found.messages and self._failures:
+            raise next(iter(self._failures.values()))
         return self.found
 
     def close(self) -> None:
@@ -185,7 +187,7 @@ class Poll:
         tools = self._tools
         now = tools.clock.monotonic()
         count = len(answer.messages)
-        self._failure = None
+        self._failures.pop(ticket.broker, None)
         if self._first:
             self._first = False
             if count:
@@ -211,8 +213,9 @@ class Poll:
         self._first = False
         self._woken_at = None
         tools.book.fail(ticket, now)
+        if isinstance(error, StatusError) and error.code not in _EMPTY:
+            self._failures[ticket.broker] = error
         if isinstance(error, StatusError) and error.code not in _PASSING:
-            self._failure = error
             self._perform(self._machine.refused())
         else:
             self._perform(self._machine.pop_failed(now))

@@ -103,16 +103,12 @@ class Popping:
 
         Raises:
             StatusError: too much is given out already, the filter is of an unknown kind, the controller was not heard
-                of yet, or the disk is full; nothing was given out.
+                of yet, the disk is full, or there is nothing but what stands still; nothing was given out.
         """
-        if self._state.table.open_messages >= self._options.open_messages_max:
-            raise StatusError(
-                Code.TOO_MANY_REQUESTS,
-                f"{self._state.table.open_messages} messages of this broker are given out and not acknowledged, its "
-                "limit (broker.pop.open_messages_max); acknowledge some or wait until they come due",
-            )
+        room = self._room(request.group)
         wanted = wanted_hashes(request.filter)
-        budget = _Budget(request.max_messages, self._options.scan_entries_max, self._options.response_bytes_max)
+        options = self._options
+        budget = _Budget(min(request.max_messages, room), options.scan_entries_max, options.response_bytes_max)
         retry, queues = self._sources(request.group, request.topic, request.queue_id)
         taken: list[_Taken] = []
         retry_first = retry is not None and self._random.randrange(_RETRY_FIRST_ONE_IN) == 0
@@ -127,10 +123,36 @@ class Popping:
         answer = PopAnswer()
         if taken:
             self._give_out(request, taken, answer)
+        else:
+            self._check_standstill(retry, queues)
         if request.queue_id >= 0:
             retry, queues = self._sources(request.group, request.topic, _ANY_QUEUE)
         answer.waiting = self._waiting(retry, queues, wanted)
         return answer
+
+    def _room(self, group: str) -> int:
+        """How many messages a group may be given. Raises StatusError: TOO_MANY_REQUESTS, if there are none."""
+        shares = self._state.table.shares
+        room = shares.room(group, self._options.open_messages_max)
+        if not room:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"{shares.held(group)} messages are given out to the group {group} and not acknowledged, and "
+                f"{shares.total} to all groups: that is its share of this broker's limit "
+                "(broker.pop.open_messages_max); acknowledge some, or wait until they come due",
+            )
+        return room
+
+    def _check_standstill(self, retry: QueueProgress | None, queues: Sequence[QueueProgress]) -> None:
+        """Nothing was found: raise StatusError if that is so because a queue stands still (S7)."""
+        for progress in (*queues, *(() if retry is None else (retry,))):
+            queue = progress.queue
+            if progress.available and self._stands_still(queue):
+                raise StatusError(
+                    Code.INTERNAL_ERROR,
+                    f"queue {queue.queue_id} of {queue.topic} stands still at a damaged record "
+                    f"({self.damaged[queue].why}); an operator has to restore it",
+                )
 
     def waiting(self, group: str, topic: str, wanted: frozenset[int] | None) -> int:
         """How many messages wait for a group; where a filter leaves that open, whether any may (0 or 1)."""

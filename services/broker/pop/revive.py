@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from services.broker.pop.check_point import REVIVE_QUEUES, CheckPoint, bit_indexes
+from services.common.shares import Shares
 
 _IDS_SKIPPED_AT_START = 1_000_000
 _IDS_OF_AN_EPOCH = 10**11
@@ -25,7 +26,8 @@ class ReviveTable:
         self._due: list[tuple[int, int]] = []
         self._due_max = _SCHEDULE_SLACK
         self._next_number = 1
-        self.open_messages = 0
+        self.shares = Shares()
+        """Of each group: how many messages are given out to it."""
 
     def __len__(self) -> int:
         """How many CKs are open."""
@@ -34,6 +36,11 @@ class ReviveTable:
     def __iter__(self) -> Iterator[CheckPoint]:
         for queue in self._queues:
             yield from queue.values()
+
+    @property
+    def open_messages(self) -> int:
+        """How many messages are given out."""
+        return self.shares.total
 
     @property
     def next_number(self) -> int:
@@ -101,11 +108,11 @@ class ReviveTable:
         queue = self._queues[check_point.revive_queue]
         earlier = queue.pop(check_point.id, None)
         if earlier is not None:
-            self.open_messages -= earlier.open_bits.bit_count()
+            self.shares.give(earlier.group, earlier.open_bits.bit_count())
         self._next_number = max(self._next_number, check_point.id // REVIVE_QUEUES + 1)
         if check_point.open_bits:
             queue[check_point.id] = check_point
-            self.open_messages += check_point.open_bits.bit_count()
+            self.shares.take(check_point.group, check_point.open_bits.bit_count())
             self._schedule(check_point)
         if check_point.replaces is None:
             return None
@@ -117,7 +124,7 @@ class ReviveTable:
         check_point = queue.get(check_point_id)
         if check_point is None:
             return None
-        self.open_messages -= (check_point.open_bits & bits).bit_count()
+        self.shares.give(check_point.group, (check_point.open_bits & bits).bit_count())
         check_point.open_bits &= ~bits
         if check_point.open_bits:
             return None

@@ -302,7 +302,9 @@ def test_a_damaged_message_stops_its_queue_and_no_other() -> None:
     (damaged,) = _entries(world, "t", 0)
     world.disk.flip_bit(path, 8 * (damaged.position + 80))
     assert world.bodies(world.pop("g", "t")) == [b"good"]
-    assert world.answer("g", "t").waiting == 0
+    with pytest.raises(StatusError, match="queue 0 of t stands still at a damaged record") as caught:
+        world.answer("g", "t")
+    assert caught.value.code == Code.INTERNAL_ERROR, "not that there is none"
     assert "popwheel_damaged_queues 1.0" in metrics(world)
 
 
@@ -327,7 +329,8 @@ def test_an_entry_that_leads_to_another_message_delivers_none(popped: bool) -> N
             world.core.acking.redeliver([(check_point, 1)], attempted=True)
         assert check_point.open_bits == 0b11
     else:
-        assert world.pop("g", "t", 2) == []
+        with pytest.raises(StatusError, match="stands still at a damaged record"):
+            world.pop("g", "t", 2)
         assert "popwheel_damaged_queues 1.0" in metrics(world)
     for each in (each for each in world.disk.files() if each.suffix == ".queue"):
         world.disk.remove(each)

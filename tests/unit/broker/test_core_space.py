@@ -76,16 +76,38 @@ def test_a_call_that_the_full_disk_refuses_changes_nothing(call: str) -> None:
 
 
 def test_no_more_messages_are_out_than_allowed() -> None:
-    world = world_of(open_messages_max=3)
+    world = world_of(open_messages_max=5)
     for _ in range(5):
         world.put("t", b"1")
-    messages = world.pop("g", "t", 3)
-    with pytest.raises(StatusError, match=r"broker\.pop\.open_messages_max") as caught:
+    messages = world.pop("g", "t", 5)
+    assert len(messages) == 3, "its share"
+    with pytest.raises(StatusError, match=r"3 messages .* the group g .*broker\.pop\.open_messages_max") as caught:
         world.pop("g", "t")
     assert caught.value.code == Code.TOO_MANY_REQUESTS
     assert "popwheel_pop_open_messages 3.0" in metrics(world)
+    assert "popwheel_pop_open_messages_largest_share 3.0" in metrics(world)
     world.ack("g", "t", handles(messages)[0])
     assert len(world.pop("g", "t", 1)) == 1
+
+
+def test_a_group_that_hoards_leaves_room_for_others_also_after_a_crash() -> None:
+    world = world_of(open_messages_max=8)
+    world.add_group("other")
+    for number in range(9):
+        world.put("t", b"%d" % number)
+    while True:
+        try:
+            world.pop("g", "t", 1)
+        except StatusError as error:
+            assert error.code == Code.TOO_MANY_REQUESTS
+            break
+    world.crash("process")
+    with pytest.raises(StatusError, match=r"4 messages are given out to the group g"):
+        world.pop("g", "t")
+    first = world.pop("other", "t", 9)
+    assert world.bodies(first) == [b"0", b"1"]
+    assert world.ack("other", "t", *handles(first)) == [Code.OK, Code.OK]
+    assert world.bodies(world.pop("other", "t", 9)) == [b"2", b"3"]
 
 
 def test_no_more_queues_than_allowed() -> None:

@@ -114,6 +114,41 @@ async def test_an_empty_poll_is_held_and_answered_before_the_deadline() -> None:
         assert 0.19 <= w.clock.monotonic() - began < 0.35
 
 
+@pytest.mark.parametrize("code", [Code.TOO_MANY_REQUESTS, Code.INTERNAL_ERROR, Code.HA_NOT_AVAILABLE])
+async def test_a_poll_that_a_broker_refuses_is_held_like_an_empty_one_and_told_so(code: "Code.ValueType") -> None:
+    """A client that was told at once would ask again at once; one that was told of no message would believe it."""
+    async with world("b1", "b2", grpc_client_consumer_min_long_polling_timeout_ms=10) as w:
+        w.brokers["b1"].pop_error = StatusError(code, "its share (broker.pop.open_messages_max)")
+        began = w.clock.monotonic()
+        received = await w.receive(poll_request(broker="b1", wait_s=0.5))
+        assert (received.code, received.status.message) == (code, w.brokers["b1"].pop_error.message)
+        assert 0.49 <= w.clock.monotonic() - began < 0.65
+        assert len(w.brokers["b1"].asked("Pop")) <= 4
+        assert (await w.receive(poll_request(broker="b2", wait_s=0.1))).code == Code.MESSAGE_NOT_FOUND
+
+
+async def test_a_poll_that_was_refused_takes_what_is_there_once_there_is_room() -> None:
+    async with world() as w:
+        await w.send(message())
+        w.broker.pop_error = StatusError(Code.TOO_MANY_REQUESTS, "no room")
+        poll = w.poll(poll_request())
+        await until(lambda: len(w.broker.asked("Pop")) == 1)
+        w.broker.pop_error = None
+        await w.broker.arrived("orders", 1)
+        assert (await poll).bodies == [b"body"]
+
+
+async def test_what_was_refused_before_an_empty_answer_is_not_told() -> None:
+    async with world(grpc_client_consumer_min_long_polling_timeout_ms=10) as w:
+        w.broker.pop_error = StatusError(Code.TOO_MANY_REQUESTS, "no room")
+        poll = w.poll(poll_request(wait_s=0.6))
+        await until(lambda: len(w.broker.asked("Pop")) == 1)
+        w.broker.pop_error = None
+        await until(lambda: len(w.broker.interests) == 1)
+        await w.broker.arrived("orders", 1)
+        assert (await poll).code == Code.MESSAGE_NOT_FOUND
+
+
 async def test_a_poll_below_the_minimum_pops_everywhere_once_and_does_not_wait() -> None:
     async with world("b1", "b2", "b3") as w:
         received = await w.receive(poll_request(wait_s=4.9))
