@@ -95,7 +95,7 @@ class BrokerApp:
         self._disk = SystemDisk() if disk is None else disk
         self.view = ClusterView()
         introduction = process or WatchRequest(process=options.name, kind=WatchRequest.BROKER, replica=options.replica)
-        self.follower = ControllerFollower(controller, self.view, introduction, clock)
+        self.follower = ControllerFollower(controller, self.view, introduction, clock, random_source)
         self._disk.make_folder(data_dir)
         self.statistics = BrokerStatistics()
         self.timer_statistics = TimerStatistics()
@@ -284,6 +284,7 @@ class BrokerApp:
             self._controller,
             lambda: self.report(address),
             self.hear,
+            self._random,
             self._options.replication.heartbeat_ms / 1000,
         )
         return self._registrar

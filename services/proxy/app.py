@@ -83,6 +83,7 @@ class ProxyApp:
             self.view,
             process or WatchRequest(process=options.name or "proxy", kind=WatchRequest.PROXY),
             clock,
+            random_source,
         )
         receive = options.receive
         self._brokers = Brokers(self.view, broker_channels, self._background)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 
 import structlog
 
@@ -27,15 +28,24 @@ class ControllerFollower:
         view: what is kept up to date.
         process: who this is, shown at the controller; its name alone will do.
         clock: tells how long the controller has been away.
+        random_source: when it is tried again.
     """
 
-    def __init__(self, channel: Channel, view: ClusterView, process: str | WatchRequest, clock: Clock) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        view: ClusterView,
+        process: str | WatchRequest,
+        clock: Clock,
+        random_source: random.Random,
+    ) -> None:
         self.view = view
         self.away_since: float | None = clock.monotonic()
         """Since when the controller is away, in seconds of the monotonic clock; None while it is there."""
         self._channel = channel
         self._request = WatchRequest(process=process) if isinstance(process, str) else process
         self._clock = clock
+        self._random = random_source
         self._ready = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._stream: ClientStream[ClusterUpdate, WatchRequest] | None = None
@@ -69,7 +79,7 @@ class ControllerFollower:
             self._stream.cancel()
 
     async def _run(self) -> None:
-        backoff = Backoff()
+        backoff = Backoff(self._random)
         while True:
             reason = await self._follow()
             if self._renewing:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Callable
 
 import structlog
@@ -23,6 +24,7 @@ class BrokerRegistrar:
         channel: to the controller.
         report: what the replica says of itself now.
         on_group: told of each state of its group that the controller sends.
+        random_source: when it is tried again.
         heartbeat_s: how often it reports, in seconds.
     """
 
@@ -31,12 +33,14 @@ class BrokerRegistrar:
         channel: Channel,
         report: Callable[[], ReplicaReport],
         on_group: Callable[[BrokerGroup], None],
+        random_source: random.Random,
         heartbeat_s: float = 0.5,
     ) -> None:
         self.registered = False
         self._channel = channel
         self._report = report
         self._on_group = on_group
+        self._random = random_source
         self._heartbeat_s = heartbeat_s
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -62,7 +66,7 @@ class BrokerRegistrar:
         self._hurry.set()
 
     async def _run(self) -> None:
-        backoff = Backoff()
+        backoff = Backoff(self._random)
         while True:
             reason = await self._register()
             if self.registered:

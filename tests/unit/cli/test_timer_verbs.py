@@ -38,7 +38,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     await controller.start()
     broker.key = controller.state.receipt_key
     channel = LocalChannel(controller.service)
-    registrar = BrokerRegistrar(channel, lambda: ReplicaReport(group="b1", address="b1:1"), lambda group: None)
+    registrar = BrokerRegistrar(
+        channel, lambda: ReplicaReport(group="b1", address="b1:1"), lambda group: None, random.Random(0)
+    )
     await registrar.start()
     server = HttpServer(make_http_app("test", "0", registry, {}, [controller.admin]), "127.0.0.1", 0)
     await server.start()

@@ -197,8 +197,10 @@ async def test_followers_and_brokers_come_back_after_a_restart(tmp_path: Path) -
     await first.start()
     channel = SwitchedChannel(first)
     view = ClusterView()
-    follower = ControllerFollower(channel, view, "test", SystemClock())
-    registrar = BrokerRegistrar(channel, lambda: ReplicaReport(group="b-0", address="one:1"), lambda group: None)
+    follower = ControllerFollower(channel, view, "test", SystemClock(), random.Random(0))
+    registrar = BrokerRegistrar(
+        channel, lambda: ReplicaReport(group="b-0", address="one:1"), lambda group: None, random.Random(0)
+    )
     assert follower.away_since is not None
     await follower.start()
     await registrar.start()
@@ -251,7 +253,7 @@ async def test_a_listener_that_fails_does_not_end_the_following(app: ControllerA
             raise failures.pop()
 
     view.subscribe(listen)
-    follower = ControllerFollower(channel, view, "test", SystemClock())
+    follower = ControllerFollower(channel, view, "test", SystemClock(), random.Random(0))
     await follower.start()
     await follower.wait_ready()
     assert failures == []

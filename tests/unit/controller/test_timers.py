@@ -51,7 +51,10 @@ async def api(folder: Path, *brokers: FakeTimerBroker) -> AsyncIterator[httpx.As
         for broker in brokers:
             broker.key = app.state.receipt_key
             registrar = BrokerRegistrar(
-                channel, partial(ReplicaReport, group=broker.name, address=f"{broker.name}:1"), lambda group: None
+                channel,
+                partial(ReplicaReport, group=broker.name, address=f"{broker.name}:1"),
+                lambda group: None,
+                random.Random(0),
             )
             await registrar.start()
             stack.push_async_callback(registrar.stop)

@@ -160,7 +160,7 @@ async def test_a_follower_finds_the_leader_and_the_next_one() -> None:
     w = Controllers()
     w.elect(2)
     view = ClusterView()
-    follower = ControllerFollower(w.channel, view, "test", SystemClock())
+    follower = ControllerFollower(w.channel, view, "test", SystemClock(), random.Random(0))
     await follower.start()
     async with asyncio.timeout(5):
         await follower.wait_ready()
@@ -178,7 +178,7 @@ async def test_a_follower_that_asks_for_all_anew_asks_the_same_controller() -> N
     w.elect(0)
     w.all[1].hangs.clear()
     view = ClusterView()
-    follower = ControllerFollower(w.channel, view, "test", SystemClock())
+    follower = ControllerFollower(w.channel, view, "test", SystemClock(), random.Random(0))
     await follower.start()
     async with asyncio.timeout(5):
         await follower.wait_ready()
