@@ -43,6 +43,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "synced_position": store.synced_position,
             "epoch": store.epoch,
             "queues": store.queues or {},
+            "offsets_from": store.offsets_from,
             "remade": store.remade,
             "offsets": pop.offsets,
             "revive_offsets": pop.revive_offsets,
@@ -79,6 +80,7 @@ def decode(data: bytes) -> Checkpoint:
             synced_position=fields["synced_position"],
             epoch=fields["epoch"],
             queues={topic: _by_queue(queues) for topic, queues in fields["queues"].items()},
+            offsets_from=fields.get("offsets_from", 0),
             remade=fields.get("remade", False),
         ),
         pop=PopSnapshot(

@@ -122,7 +122,7 @@ class BrokerCore:
             self._load()
         self.store.take_up(found)
         self._note_closed(found, self._closed)
-        self.state.replay(found, self.store.ensure_queue)
+        self.state.replay(found, self.store)
         self._replay_names(found)
         self.timer.note(found)
 
@@ -139,7 +139,7 @@ class BrokerCore:
         store = self.store
         store.loaded(checkpoint.store)
         self.state.restore(checkpoint.pop, store.ensure_queue)
-        for topic in sorted({name for name, _ in store.queues if name.startswith(names.REVIVE_PREFIX)}):
+        for topic in sorted(name for name in store.queues.system_topics if name.startswith(names.REVIVE_PREFIX)):
             known = (checkpoint.store.queues or {}).get(topic, {})
             for number, begin in enumerate(checkpoint.pop.revive_offsets):
                 # Up to where the checkpoint says: a search for its position would trust entries that may be damaged.
@@ -353,27 +353,22 @@ class BrokerCore:
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: its messages are gone, and no group has any progress in it."""
-        stored = [
-            name
-            for name in sorted({name for name, _ in self.store.queues})
-            if name == topic or (name.startswith(names.RETRY_PREFIX) and name.endswith(f"+{topic}"))
-        ]
         # The topic's own name also when it holds nothing: recovery must know that this deletion was dealt with, or it
         # would drop what was put into a topic that was made again.
-        forgotten = sorted({topic, *stored})
+        forgotten = sorted([topic, *self.store.queues.retry_topics(topic)])
         self.store.put([Record(RecordKind.FORGET_TOPIC, self.revive_topic, 0, name.encode()) for name in forgotten])
-        for name in stored:
+        for name in forgotten:
             self.store.forget_topic(name)
             self.state.forget_topic(name)
+        self.popping.forget(forgotten)
         self.names.forget_topic(topic)
 
     def forget_group(self, group: str) -> None:
         """A group was deleted: its progress, its retry topics and its dead letters are gone."""
-        stored = [
-            name
-            for name in sorted({name for name, _ in self.store.queues})
-            if name == names.dead_letter_topic(group) or name.startswith(names.retry_topic(group, ""))
-        ]
+        queues = self.store.queues
+        dead_letters = names.dead_letter_topic(group)
+        stored = [dead_letters] if dead_letters in queues.system_topics else []
+        stored += queues.retry_topics_of_group(group)
         topic = self.revive_topic
         records = [Record(RecordKind.FORGET_GROUP, topic, 0, group.encode())]
         records += [
@@ -386,6 +381,7 @@ class BrokerCore:
         self.state.forget_group(group)
         for name in stored:
             self.store.forget_topic(name)
+        self.popping.forget(stored)
         self.names.forget_group(group)
 
     def commit_offset(self, commit: OffsetCommit) -> None:
@@ -457,7 +453,7 @@ class BrokerCore:
     def revive_topic(self) -> str:
         """Where this cluster's CK and ACK records are; until the controller was heard of, where they were."""
         if not self._view.ready:
-            for name, _ in self.store.queues:
+            for name in self.store.queues.system_topics:
                 if name.startswith(names.REVIVE_PREFIX):
                     return name
         return names.revive_topic(self._view.name)

@@ -127,10 +127,11 @@ class BrokerCollector(Collector):
         dead = CounterMetricFamily(
             "rocketmq_send_to_dlq_messages", "Messages moved to dead letter queues.", labels=("consumer_group",)
         )
-        for (topic, _), queue in self._core.store.queues.items():
-            # The queues of what was deleted stay, empty: their offsets are not used again.
-            if topic.startswith(names.DEAD_LETTER_PREFIX) and self._core.knows_topic(topic):
-                dead.add_metric((topic.removeprefix(names.DEAD_LETTER_PREFIX),), queue.max_offset)
+        queues = self._core.store.queues
+        for topic in queues.system_topics:
+            if topic.startswith(names.DEAD_LETTER_PREFIX):
+                count = sum(queue.max_offset - queue.begin_offset for queue in queues.of_topic(topic))
+                dead.add_metric((topic.removeprefix(names.DEAD_LETTER_PREFIX),), count)
         yield dead
         yield CounterMetricFamily(
             "popwheel_broker_refused_disk_full",

@@ -111,7 +111,9 @@ class Subject:
             if progress.committed
         }
         stored = {
-            key: queue.max_offset for key, queue in core.store.queues.items() if not key[0].startswith(REVIVE_PREFIX)
+            (queue.topic, queue.queue_id): queue.max_offset
+            for queue in core.store.queues
+            if not queue.topic.startswith(REVIVE_PREFIX)
         }
         return {
             "topics": tuple(state.topics),

@@ -125,11 +125,11 @@ def recovered(disk: MemoryDisk, folder: Path, options: BrokerOptions, clock: Clo
 def derived_state(core: BrokerCore) -> dict[str, Any]:
     """All that follows from the log: entries of queues, open CKs; comparable."""
     queues = {
-        f"{topic}/{number}": (
+        f"{queue.topic}/{queue.queue_id}": (
             queue.min_offset,
             queue.read(queue.min_offset, queue.max_offset - queue.min_offset),
         )
-        for (topic, number), queue in sorted(core.store.queues.items())
+        for queue in sorted(core.store.queues, key=lambda queue: (queue.topic, queue.queue_id))
         if queue.max_offset
     }
     check_points = {

@@ -13,6 +13,7 @@ from services.broker.pop.check_point import ORIGIN_BYTES, REVIVE_QUEUES, CheckPo
 from services.broker.pop.merge_buffer import MergeBuffer
 from services.broker.pop.revive import ReviveTable
 from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.message_store import MessageStore
 from services.broker.store.record import RecordKind, StoredRecord
 from services.common import names, receipt
 
@@ -93,8 +94,8 @@ class PopState:
         elif found.kind == RecordKind.RENEWAL:
             self.renew(*codec.decode_renewal(found.payload))
 
-    def replay(self, found: StoredRecord, ensure_queue: Callable[[tuple[str, int]], ConsumeQueue]) -> None:
-        """Fold in any record that is newer than the snapshot."""
+    def replay(self, found: StoredRecord, store: MessageStore) -> None:
+        """Fold in any record that is newer than the snapshot, once it is in its queue of the store."""
         if found.kind == RecordKind.MESSAGE:
             if len(found.origin) == ORIGIN_BYTES:
                 origin = Origin.decode(found.origin)
@@ -106,7 +107,7 @@ class PopState:
             self.forget_group(found.payload.decode())
         elif found.kind == RecordKind.OFFSET:
             commit = codec.OffsetCommit.decode(found.payload)
-            progress = self.merge_buffer.ensure(commit.group, ensure_queue((commit.topic, commit.queue_id)))
+            progress = self.merge_buffer.ensure(commit.group, store.ensure_queue((commit.topic, commit.queue_id)))
             progress.committed = commit.offset
             progress.set_at = found.position
         elif found.kind == RecordKind.ACK:
@@ -116,10 +117,11 @@ class PopState:
             self.replay_revive_record(found)
             if found.kind == RecordKind.CHECK_POINT:
                 check_point = CheckPoint.decode(found.payload, found.queue_offset)
-                queue = ensure_queue((stored_topic(check_point), check_point.queue_id))
-                progress = self.merge_buffer.ensure(check_point.group, queue)
-                progress.popped = max(progress.popped, check_point.next_offset)
-                progress.committed = max(progress.committed, progress.popped)
+                queue = store.queue(stored_topic(check_point), check_point.queue_id)
+                if queue is not None and check_point.next_offset > queue.begin_offset:  # else it is of a deleted topic
+                    progress = self.merge_buffer.ensure(check_point.group, queue)
+                    progress.popped = max(progress.popped, check_point.next_offset)
+                    progress.committed = max(progress.committed, progress.popped)
 
     def snapshot(self, revive_ends: tuple[int, ...]) -> PopSnapshot:
         """What to save, given where each revive queue ends now."""

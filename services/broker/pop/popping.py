@@ -1,7 +1,7 @@
 """The pop: takes messages for a group, writes down who has them until when, and hands them out."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -219,6 +219,11 @@ class Popping:
         budget.messages -= len(entries)
         budget.response_bytes -= sum(entry.length for entry in entries)
         taken.append(_Taken(progress, origin, entries, offsets, records, start, next_offset))
+
+    def forget(self, topics: Container[str]) -> None:
+        """Topics were deleted: none of their queues stands still any more."""
+        for queue in [queue for queue in self.damaged if queue.topic in topics]:
+            del self.damaged[queue]
 
     def _stands_still(self, queue: ConsumeQueue) -> bool:
         """Whether a queue stands at a damaged record, which has not gone with an old segment meanwhile."""

@@ -62,6 +62,7 @@ class ConsumeQueue:
         "_folder",
         "_folder_made",
         "_window",
+        "begin_offset",
         "min_offset",
         "queue_id",
         "topic",
@@ -81,6 +82,8 @@ class ConsumeQueue:
         self._base = 0
         self._flushed = 0
         self.min_offset = 0
+        self.begin_offset = 0
+        """Of the first message that it ever had."""
 
     @property
     def max_offset(self) -> int:
@@ -169,7 +172,7 @@ class ConsumeQueue:
         """
         self._window.clear()
         self._base = self._flushed = max_offset
-        self.min_offset = min_offset
+        self.min_offset = self.begin_offset = min_offset
         starts = self._file_starts()
         self._folder_made = bool(starts)
         # One that holds nothing needs no file: it may never have had one.
@@ -177,7 +180,7 @@ class ConsumeQueue:
         for file_start in range(first, max_offset, self._entries_per_file):
             wanted = (min(max_offset, file_start + self._entries_per_file) - file_start) * ENTRY_BYTES
             if file_start not in starts or not self._cut_file(file_start, wanted):
-                self._base = self._flushed = self.min_offset = 0
+                self._base = self._flushed = self.min_offset = self.begin_offset = 0
                 return False
         for file_start in starts:
             if file_start >= max_offset:
@@ -186,7 +189,7 @@ class ConsumeQueue:
 
     def begin_at(self, offset: int) -> None:
         """Let an empty queue begin at an offset, where the commit log holds nothing older of it any more."""
-        self._base = self._flushed = self.min_offset = offset
+        self._base = self._flushed = self.min_offset = self.begin_offset = offset
 
     def forget_before(self, offset: int) -> None:
         """Let the entries below `offset` go, and the files that hold no others."""

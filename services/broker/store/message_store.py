@@ -15,6 +15,7 @@ from services.broker.options import LogOptions
 from services.broker.store import record
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.consume_queue import ConsumeQueue, Entry, packed_entry, unpacked_entries
+from services.broker.store.queues import QueueChanges, QueueName, Queues
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common.clock import Clock
 from services.common.disk import Disk, File
@@ -22,7 +23,6 @@ from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.put import MessageRun
 
-QueueName = tuple[str, int]
 _Pending = tuple[int, ConsumeQueue, bytes | bytearray, Sequence[int]]
 """What is appended and not confirmed: the log's end behind it, its queue, the entries for it, their tag hashes."""
 
@@ -56,6 +56,7 @@ class StoreCheckpoint:
         synced_position: of the commit log; everything before it was on the device when this was taken.
         epoch: of the records that are written.
         queues: lowest and next offset of each queue.
+        offsets_from: where queues begin that are made from then on (see `Queues.offsets_from`).
         remade: the queues' files are being made again, so they are to be made again after a crash, too: what is in
             them may not be on the device.
     """
@@ -64,6 +65,7 @@ class StoreCheckpoint:
     synced_position: int = 0
     epoch: int = 1
     queues: dict[str, dict[int, tuple[int, int]]] | None = None
+    offsets_from: int = 0
     remade: bool = False
 
 
@@ -101,7 +103,7 @@ class MessageStore:
         """Told of each write, if anybody wants to know."""
         self.ended: StatusError | None = None
         """Why nothing may be put in any more, once another replica leads: a call may still be under way here."""
-        self.queues: dict[QueueName, ConsumeQueue] = {}
+        self.queues = Queues(options.queues_max, self._make_queue)
         self.epoch = 1
         self.confirmed_position = 0
         self._begins_with_gap = False
@@ -196,6 +198,7 @@ class MessageStore:
         while unconfirmed and unconfirmed[0][0] <= position:
             reached, queue, entries, tag_hashes = unconfirmed.popleft()
             queue.extend(entries)
+            self.queues.changed(queue)
             self._on_arrival(queue, tag_hashes)
         if not unconfirmed:
             self._next_offsets.clear()
@@ -211,12 +214,16 @@ class MessageStore:
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue of that name; None if nothing was ever put into it."""
-        return self.queues.get((topic, queue_id))
+        return self.queues.get(topic, queue_id)
+
+    def take_queue_changes(self) -> QueueChanges:
+        """Which queues are new, have grown or are gone since the last call: what of them is to be saved."""
+        return self.queues.take_changes()
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         """The offset that the next record put into a queue will have."""
-        queue = self.queues.get((topic, queue_id))
-        return 0 if queue is None else self._next_offsets.get(queue, queue.max_offset)
+        queue = self.queues.get(topic, queue_id)
+        return self.queues.offsets_from if queue is None else self._next_offsets.get(queue, queue.max_offset)
 
     def read(self, entry: Entry) -> StoredRecord:
         """The record an entry leads to.
@@ -300,10 +307,8 @@ class MessageStore:
             return None
 
     def forget_topic(self, topic: str) -> None:
-        """Make what the topic's queues hold void, after a `FORGET_TOPIC` record said so. Offsets are not used again."""
-        for queue in self.queues.values():
-            if queue.topic == topic:
-                queue.forget_before(self._next_offsets.get(queue, queue.max_offset))
+        """Drop the topic's queues, after a `FORGET_TOPIC` record said so. Offsets are not used again."""
+        self.queues.drop(topic, lambda queue: self._next_offsets.get(queue, queue.max_offset))
 
     def delete_before(self, position: int) -> int:
         """Delete the oldest segment if it ends at or before `position`, and what leads into it; 1 if it went."""
@@ -321,7 +326,7 @@ class MessageStore:
         """
         start = self.log.start_position
         damage: CorruptDataError | None = None
-        for queue in self.queues.values():
+        for queue in self.queues:
             oldest = queue.read(queue.min_offset, 1)
             if oldest and oldest[0].position < start:
                 offset = queue.first_at_or_after(start)
@@ -357,13 +362,15 @@ class MessageStore:
         files, self._unsynced_files = self._unsynced_files, []
         queues: dict[str, dict[int, tuple[int, int]]] = {}
         try:
-            for (topic, queue_id), queue in self.queues.items():
+            for queue in self.queues:
                 files += queue.flush()
-                queues.setdefault(topic, {})[queue_id] = (queue.min_offset, queue.max_offset)
+                queues.setdefault(queue.topic, {})[queue.queue_id] = (queue.min_offset, queue.max_offset)
         except OSError:
             self._unsynced_files = files
             raise
-        return StoreCheckpoint(self.confirmed_position, self.log.synced_position, self.epoch, queues), files
+        return StoreCheckpoint(
+            self.confirmed_position, self.log.synced_position, self.epoch, queues, self.queues.offsets_from
+        ), files
 
     def must_remake_queues(self, checkpoint: StoreCheckpoint) -> bool:
         """Whether `begin` will have all queues made again, because files are missing or short; nothing is changed."""
@@ -376,6 +383,7 @@ class MessageStore:
     def begin(self, checkpoint: StoreCheckpoint) -> int:
         """Load what a checkpoint covers; from where on the records are to be taken up, which may be before it."""
         self.epoch = checkpoint.epoch
+        self.queues.offsets_from = checkpoint.offsets_from
         begin = checkpoint.position
         if begin < self.log.start_position or checkpoint.remade:
             begin = 0
@@ -384,7 +392,7 @@ class MessageStore:
                 if not self.ensure_queue((topic, queue_id)).load(min_offset, max_offset):
                     begin = 0
         if begin < checkpoint.position:
-            for queue in self.queues.values():
+            for queue in self.queues:
                 queue.load(0, 0)
         self._begins_with_gap = checkpoint.position < self.log.start_position
         self.confirmed_position = max(begin, self.log.start_position)
@@ -396,8 +404,11 @@ class MessageStore:
         Raises:
             CorruptDataError: it does not go on with its queue.
         """
-        queue = self.ensure_queue((found.topic, found.queue_id))
-        if found.queue_offset > queue.max_offset and (queue.max_offset == 0 or self._is_in_gap(queue)):
+        queue = self.queues.get(found.topic, found.queue_id)
+        if queue is None:
+            queue = self.ensure_queue((found.topic, found.queue_id))
+            queue.begin_at(found.queue_offset)
+        elif found.queue_offset > queue.max_offset and (queue.max_offset == 0 or self._is_in_gap(queue)):
             queue.begin_at(found.queue_offset)
         if found.queue_offset != queue.max_offset:
             raise CorruptDataError(
@@ -405,6 +416,7 @@ class MessageStore:
                 f"{found.queue_id}, which goes on with {queue.max_offset}; restore the data from a replica or a backup"
             )
         queue.extend(packed_entry(found.position, found.length, found.tag_hash))
+        self.queues.changed(queue)
         self.confirmed_position = found.position + found.length
         if found.kind == RecordKind.FORGET_TOPIC:
             self.forget_topic(found.payload.decode())
@@ -434,24 +446,17 @@ class MessageStore:
         Raises:
             StatusError: the limit of queues is reached.
         """
-        queue = self.queues.get(name)
-        if queue is None:
-            if len(self.queues) >= self._options.queues_max:
-                raise StatusError(
-                    Code.TOO_MANY_REQUESTS,
-                    f"this broker holds {len(self.queues)} queues, its limit (broker.log.queues_max); delete topics",
-                )
-            topic, queue_id = name
-            queue = ConsumeQueue(
-                self._disk,
-                self._queue_folder / topic / str(queue_id),
-                topic,
-                queue_id,
-                self._options.queue_entries_per_file,
-                self._options.queue_entries_in_memory,
-            )
-            self.queues[name] = queue
-        return queue
+        return self.queues.ensure(*name)
+
+    def _make_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        return ConsumeQueue(
+            self._disk,
+            self._queue_folder / topic / str(queue_id),
+            topic,
+            queue_id,
+            self._options.queue_entries_per_file,
+            self._options.queue_entries_in_memory,
+        )
 
     def close_queues(self) -> None:
         """Close the files of the queues, not those of the log; nothing is written or synced."""

@@ -80,13 +80,13 @@ class World:
     def contents(self) -> dict[tuple[str, int], tuple[int, int, list[tuple[int, bytes]]]]:
         """All that can be read."""
         found = {}
-        for name, queue in self.store.queues.items():
+        for queue in self.store.queues:
             entries, at = [], queue.min_offset
             while at < queue.max_offset:
                 entries += queue.read(at, 100)
                 at = queue.min_offset + len(entries)
             records = [(each.queue_offset, each.payload) for each in self.store.read_many(entries)]
-            found[name] = (queue.min_offset, queue.max_offset, records)
+            found[queue.topic, queue.queue_id] = (queue.min_offset, queue.max_offset, records)
         return found
 
 

@@ -198,7 +198,7 @@ async def test_a_topic_is_not_heard_of_by_a_put_before_anything_was_heard_of_the
         await until(lambda: master.alive.view.ready)
         assert (await w.put(b"1", topic_id=1)).code == Code.OK
         await w.pop()
-        assert {name for name, _ in master.alive.core.store.queues} == {"t", revive_topic("test")}
+        assert {queue.topic for queue in master.alive.core.store.queues} == {"t", revive_topic("test")}
 
 
 async def test_a_try_that_was_stored_before_the_topic_was_made_anew_does_not_count() -> None:

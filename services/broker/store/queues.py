@@ -1,0 +1,154 @@
+"""All consume queues of a broker, by topic: how many there may be, which have changed, and where new ones begin."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from services.broker.store.consume_queue import ConsumeQueue
+from services.common import names
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+
+QueueName = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueChanges:
+    """What has changed since the last ones were taken; to be applied in the order of the fields.
+
+    Args:
+        gone: topics whose queues are no more; they may have been made again since.
+        queues: lowest and next offset of each queue that is new or has grown.
+        offsets_from: see `Queues.offsets_from`.
+    """
+
+    gone: list[str]
+    queues: dict[str, dict[int, tuple[int, int]]]
+    offsets_from: int
+
+
+class Queues:
+    """The queues.
+
+    Args:
+        limit: how many there may be.
+        make: makes an empty one.
+    """
+
+    def __init__(self, limit: int, make: Callable[[str, int], ConsumeQueue]) -> None:
+        self._limit = limit
+        self._make = make
+        self._by_topic: dict[str, dict[int, ConsumeQueue]] = {}
+        self._retries_of_topic: dict[str, dict[str, None]] = {}
+        self._retries_of_group: dict[str, dict[str, None]] = {}
+        self._count = 0
+        self._changed: dict[ConsumeQueue, None] = {}
+        self._gone: dict[str, None] = {}
+        self.system_topics: dict[str, None] = {}
+        """Those of the system's topics that have queues: dead letters, CKs, timers; not the retry topics."""
+        self.offsets_from = 0
+        """Where queues begin that are made from now on: no queue that was dropped has come further. So an offset names
+        one message for good (S3), though nothing is kept of the dropped ones. A fold over the log, as they are."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        for queues in self._by_topic.values():
+            yield from queues.values()
+
+    def __getitem__(self, name: QueueName) -> ConsumeQueue:
+        topic, queue_id = name
+        return self._by_topic[topic][queue_id]
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue of that name; None if there is none."""
+        queues = self._by_topic.get(topic)
+        return None if queues is None else queues.get(queue_id)
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        """Those of a topic."""
+        return list(self._by_topic.get(topic, {}).values())
+
+    def retry_topics(self, topic: str) -> list[str]:
+        """The retry topics, of all groups, that have queues and are of a topic; sorted."""
+        return sorted(self._retries_of_topic.get(topic, ()))
+
+    def retry_topics_of_group(self, group: str) -> list[str]:
+        """The retry topics, of all topics, that have queues and are of a group; sorted."""
+        return sorted(self._retries_of_group.get(group, ()))
+
+    def ensure(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue of that name, made empty if there is none.
+
+        Raises:
+            StatusError: the limit of queues is reached.
+        """
+        queue = self.get(topic, queue_id)
+        if queue is None:
+            if self._count >= self._limit:
+                raise StatusError(
+                    Code.TOO_MANY_REQUESTS,
+                    f"this broker holds {self._count} queues, its limit (broker.log.queues_max); delete topics",
+                )
+            queue = self._make(topic, queue_id)
+            queue.begin_at(self.offsets_from)
+            queues = self._by_topic.get(topic)
+            if queues is None:
+                queues = self._by_topic[topic] = {}
+                self._index(topic)
+            queues[queue_id] = queue
+            self._count += 1
+            self._changed[queue] = None
+        return queue
+
+    def drop(self, topic: str, next_offset: Callable[[ConsumeQueue], int]) -> None:
+        """A topic was deleted: nothing is kept of its queues.
+
+        Args:
+            topic: the topic.
+            next_offset: where a queue would have gone on.
+        """
+        queues = self._by_topic.pop(topic, None)
+        if queues is None:
+            return
+        self._count -= len(queues)
+        for queue in queues.values():
+            self.offsets_from = max(self.offsets_from, next_offset(queue))
+            self._changed.pop(queue, None)
+        self._gone[topic] = None
+        self.system_topics.pop(topic, None)
+        for index, key in self._retry_indexes(topic):
+            of_key = index[key]
+            del of_key[topic]
+            if not of_key:
+                del index[key]
+
+    def changed(self, queue: ConsumeQueue) -> None:
+        """A queue has grown."""
+        self._changed[queue] = None
+
+    def take_changes(self) -> QueueChanges:
+        """What has changed since the last call."""
+        changed, self._changed = self._changed, {}
+        gone, self._gone = self._gone, {}
+        queues: dict[str, dict[int, tuple[int, int]]] = {}
+        for queue in changed:
+            if self.get(queue.topic, queue.queue_id) is not queue:
+                continue  # what was confirmed of it after its topic was deleted
+            queues.setdefault(queue.topic, {})[queue.queue_id] = (queue.min_offset, queue.max_offset)
+        return QueueChanges(list(gone), queues, self.offsets_from)
+
+    def _index(self, topic: str) -> None:
+        indexes = self._retry_indexes(topic)
+        for index, key in indexes:
+            index.setdefault(key, {})[topic] = None
+        if not indexes and names.is_system_topic(topic):
+            self.system_topics[topic] = None
+
+    def _retry_indexes(self, topic: str) -> tuple[tuple[dict[str, dict[str, None]], str], ...]:
+        if not topic.startswith(names.RETRY_PREFIX):
+            return ()
+        return (
+            (self._retries_of_topic, names.topic_of_retry_topic(topic)),
+            (self._retries_of_group, names.group_of_retry_topic(topic)),
+        )

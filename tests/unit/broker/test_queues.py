@@ -1,0 +1,72 @@
+"""All queues of a broker: found by topic, dropped with it, and what of them is to be saved."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from services.broker.store.consume_queue import ConsumeQueue, packed_entry
+from services.broker.store.queues import QueueChanges, Queues
+from services.common import names
+from services.common.errors import StatusError
+from tests.harness.memory_disk import MemoryDisk
+
+
+def queues_of(limit: int = 100) -> Queues:
+    disk = MemoryDisk(random.Random(0))
+    return Queues(
+        limit, lambda topic, queue_id: ConsumeQueue(disk, Path("/q") / topic / str(queue_id), topic, queue_id, 16, 16)
+    )
+
+
+def grow(queues: Queues, topic: str, queue_id: int, count: int) -> ConsumeQueue:
+    queue = queues.ensure(topic, queue_id)
+    queue.extend(packed_entry(0, 1, 2) * count)
+    queues.changed(queue)
+    return queue
+
+
+def drop(queues: Queues, topic: str) -> None:
+    queues.drop(topic, lambda queue: queue.max_offset)
+
+
+def test_a_dropped_topic_gives_back_its_queues_and_its_offsets_are_not_used_again() -> None:
+    queues = queues_of(limit=3)
+    for queue_id, count in ((0, 5), (1, 9)):
+        grow(queues, "a", queue_id, count)
+    grow(queues, "b", 0, 1)
+    with pytest.raises(StatusError, match=r"broker\.log\.queues_max"):
+        queues.ensure("b", 1)
+    drop(queues, "a")
+    assert (len(queues), queues.get("a", 0), queues.offsets_from) == (1, None, 9)
+    made = queues.ensure("a", 0)
+    assert (made.min_offset, made.max_offset) == (9, 9)
+    assert queues["b", 0].min_offset == 0
+
+
+def test_retry_topics_are_found_by_topic_and_by_group() -> None:
+    queues = queues_of()
+    retries = [names.retry_topic(group, topic) for group, topic in (("g", "t"), ("g", "u"), ("h", "t"), ("gg", "tt"))]
+    for topic in (*retries, names.dead_letter_topic("g"), "t"):
+        queues.ensure(topic, 0)
+    assert queues.retry_topics("t") == sorted([retries[0], retries[2]])
+    assert queues.retry_topics_of_group("g") == sorted(retries[:2])
+    assert list(queues.system_topics) == [names.dead_letter_topic("g")]
+    for topic in (*retries, names.dead_letter_topic("g")):
+        drop(queues, topic)
+    assert queues.retry_topics("t") == queues.retry_topics_of_group("g") == list(queues.system_topics) == []
+    assert [queue.topic for queue in queues] == ["t"]
+
+
+def test_only_what_has_changed_is_to_be_saved() -> None:
+    queues = queues_of()
+    first = grow(queues, "a", 0, 2)
+    grow(queues, "b", 3, 1)
+    assert queues.take_changes() == QueueChanges([], {"a": {0: (0, 2)}, "b": {3: (0, 1)}}, 0)
+    assert queues.take_changes() == QueueChanges([], {}, 0)
+    grow(queues, "b", 3, 1)
+    drop(queues, "a")
+    queues.changed(first)  # confirmed only now
+    assert queues.take_changes() == QueueChanges(["a"], {"b": {3: (0, 2)}}, 2)
+    grow(queues, "a", 0, 1)
+    assert queues.take_changes() == QueueChanges([], {"a": {0: (2, 3)}}, 2)
