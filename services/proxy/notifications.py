@@ -58,6 +58,7 @@ class Notifications:
         self._background = background
         self._metrics = metrics
         self._links: dict[str, _Link] = {}
+        self._names: frozenset[str] = frozenset()
         brokers.subscribe(self.follow)
         book.hand_on = self.hand_on
 
@@ -69,6 +70,9 @@ class Notifications:
                 del self._links[name]
                 self._book.stream_ended(name)
                 self._book.forget_broker(name)
+        for name in self._names.difference(self._brokers.names):
+            self._book.forget_broker(name)  # it had no master when it left, so no stream told of that
+        self._names = frozenset(self._brokers.names)
         for name in self._brokers.names:
             channel = self._brokers.channel_if_led(name)
             if channel is not None and name not in self._links:
@@ -86,7 +90,12 @@ class Notifications:
                 link.tell(told)
 
     def register_at(self, interest: Interest, broker: str) -> None:
-        """Have one broker notify for an interest; one without a master is told as it has one."""
+        """Have one broker notify for an interest; one without a master is told as it has one. Polls that wait at one
+        that has left go elsewhere.
+        """
+        if broker not in self._names:
+            self._book.forget_broker(broker)
+            return
         if not interest.registered and broker not in interest.registered_at:
             interest.registered_at |= {broker}
             link = self._links.get(broker)

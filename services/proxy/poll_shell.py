@@ -152,8 +152,8 @@ class Poll:
             tools.notifications.register(self._interest)
             self._wait(None)
         elif isinstance(effect, WaitAt):
-            tools.notifications.register_at(self._interest, effect.broker)
             self._wait(effect.broker)
+            tools.notifications.register_at(self._interest, effect.broker)
             self._arm_anew()
         elif effect is Do.PAUSE:
             self._arm_anew()

@@ -471,3 +471,23 @@ def test_a_call_to_a_group_that_is_gone_is_refused_at_once() -> None:
             assert now() - began < 0.2
 
     run(scenario())
+
+
+@pytest.mark.parametrize("leaves_at_s", [1.5, SLICES_MAX * SLICE_S + 1.5])
+def test_a_poll_at_a_group_that_leaves_without_a_master_goes_on_at_the_others(leaves_at_s: float) -> None:
+    """It slept to its deadline beside messages, whether the group left before it came to wait there or after."""
+
+    async def scenario() -> None:
+        async with groups("a", "b", poll_mode="sliced") as w:
+            poll = w.poll(poll_request(broker="b"))  # so its last short pop is at a
+            await asyncio.sleep(1.0)
+            await w.kill_master("a")
+            await asyncio.sleep(leaves_at_s - 1.0)
+            w.controller.remove_broker("a")
+            await asyncio.sleep(SLICES_MAX * SLICE_S + 2.0 - leaves_at_s)
+            began = now()
+            await arrive(w.logs["b"])
+            assert (await poll).code == Code.OK
+            assert now() - began < 0.1
+
+    run(scenario())
