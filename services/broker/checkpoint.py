@@ -48,6 +48,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "offsets": pop.offsets,
             "revive_offsets": pop.revive_offsets,
             "next_number": pop.next_number,
+            "pop_time_ms": pop.time_ms,
             "topic_ids": names.topic_ids,
             "group_ids": names.group_ids,
             "former_topic_ids": names.former_topic_ids,
@@ -90,6 +91,7 @@ def decode(data: bytes) -> Checkpoint:
             },
             revive_offsets=tuple(fields["revive_offsets"]),
             next_number=fields["next_number"],
+            time_ms=fields.get("pop_time_ms", 0),
         ),
         names=SavedNames(
             topic_ids=fields["topic_ids"],

@@ -17,6 +17,7 @@ from services.broker.notification import Interest, Interests
 from services.broker.options import BrokerOptions
 from services.broker.pop.acking import Acking
 from services.broker.pop.check_point import ORIGIN_BYTES, REVIVE_QUEUES, OffsetCommit, Origin, decode_ack, encode_ack
+from services.broker.pop.pop_clock import PopClock
 from services.broker.pop.pop_state import PopState
 from services.broker.pop.popping import Popping
 from services.broker.store import retention
@@ -82,8 +83,11 @@ class BrokerCore:
         self.interests = Interests(options.pop.notify_interests_max)
         self.store = MessageStore(disk, folder, options.log, clock, self._arrived, log)
         self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max)
-        self.popping = Popping(self.store, self.state, view, options.pop, clock, random_source, options.name)
-        self.acking = Acking(self.store, self.state, view, clock, options.name, on_due_changed, self.knows_group)
+        self.pop_clock = PopClock(clock)
+        self.popping = Popping(self.store, self.state, view, options.pop, self.pop_clock, random_source, options.name)
+        self.acking = Acking(
+            self.store, self.state, view, self.pop_clock, options.name, on_due_changed, self.knows_group
+        )
         self.timer = MessageTimer(self.store, disk, folder / "timer", options, clock, self.names, on_fired)
 
     def begin(self, checkpoint: Checkpoint) -> int:
@@ -123,6 +127,7 @@ class BrokerCore:
         self.store.take_up(found)
         self._note_closed(found, self._closed)
         self.state.replay(found, self.store)
+        self.pop_clock.note(self.state.table.latest_pop_ms)
         self._replay_names(found)
         self.timer.note(found)
 
@@ -144,6 +149,7 @@ class BrokerCore:
             for number, begin in enumerate(checkpoint.pop.revive_offsets):
                 # Up to where the checkpoint says: a search for its position would trust entries that may be damaged.
                 self._replay_revive_queue(topic, number, begin, known.get(number, (0, 0))[1])
+        self.pop_clock.note(max(checkpoint.pop.time_ms, self.state.table.latest_pop_ms))
         self.timer.begin_recovery(checkpoint.store.position)
 
     def finish(self) -> None:
@@ -157,7 +163,6 @@ class BrokerCore:
             self._load()
         self.store.finish()
         state = self.state
-        state.table.bound_dues(self._clock.steady_ms())
         state.table.restart_ids(self._begun_with.pop.next_number, self.store.epoch)
         if not self._timer_is_finished:
             self.timer.finish()
@@ -221,7 +226,9 @@ class BrokerCore:
         store, files = self.store.checkpoint()
         topic = self.revive_topic
         ends = tuple(self.store.next_offset(topic, number) for number in range(REVIVE_QUEUES))
-        pop = self.state.snapshot(ends)
+        # As long as nothing says what time it is in the log, this replica's own clock may not say so.
+        is_told = self.state.table.latest_pop_ms > 0
+        pop = self.state.snapshot(ends, self.pop_clock.now_ms() if is_told else self._begun_with.pop.time_ms)
         return Checkpoint(store, pop, self.names.saved()), files
 
     def synced(self, checkpoint: Checkpoint) -> Checkpoint:

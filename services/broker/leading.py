@@ -35,6 +35,7 @@ _log = structlog.get_logger()
 
 _LET_GO_INTERVAL_S = 1.0
 _SAVE_LOOK_INTERVAL_S = 1.0
+_SAVE_TIME_INTERVAL_S = 60.0
 _VIEW_S = 1.0
 """How long nothing is revived or fired while the view is known to be behind what the log tells of the cluster."""
 _END_S = 2.0
@@ -121,7 +122,7 @@ class Leading:
             on_group,
         )
         self.replication.decided(group)
-        self.reviver = Reviver(core, clock, self.flusher.confirm_later, on_failure)
+        self.reviver = Reviver(core, self.flusher.confirm_later, on_failure)
         self.timer = TimerService(
             core.timer,
             disk,
@@ -321,7 +322,11 @@ class Leading:
             waited_s += look_s
             position = self.core.store.log.end_position
             much_is_new = position - max(saved_position, 0) >= self._options.checkpoint_bytes
-            if position == saved_position or not (waited_s >= interval_s or much_is_new):
+            # What is hidden counts on the checkpoint to say how late it is, if nothing new does.
+            is_late = waited_s >= _SAVE_TIME_INTERVAL_S and len(self.core.state.table) > 0
+            if position == saved_position and not is_late:
+                continue
+            if not (waited_s >= interval_s or much_is_new):
                 continue
             waited_s = 0.0
             try:
@@ -341,7 +346,7 @@ class Leading:
                 _log.error("housekeeping failed, trying again", error=str(error))
 
     def _let_go(self) -> None:
-        self.core.state.merge_buffer.let_go(self._clock.steady_ms())
+        self.core.state.merge_buffer.let_go(self.core.pop_clock.now_ms())
         for queue, damage in self.core.popping.damaged.items():
             if queue not in self._damage_told:
                 self._damage_told.add(queue)

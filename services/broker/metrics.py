@@ -168,7 +168,7 @@ class BrokerCollector(Collector):
 
     def _pop(self) -> Iterator[Metric]:
         table = self._core.state.table
-        now_ms = self._clock.steady_ms()
+        now_ms = self._core.pop_clock.now_ms()
         due_ms = table.next_due_ms()
         yield GaugeMetricFamily(
             "rocketmq_pop_checkpoint_buffer_size",

@@ -8,7 +8,6 @@ import structlog
 from services.broker.core import BrokerCore
 from services.broker.pop.check_point import CheckPoint
 from services.broker.supervised import supervised
-from services.common.clock import Clock
 from services.common.errors import CorruptDataError, StatusError
 
 _log = structlog.get_logger()
@@ -23,7 +22,6 @@ class Reviver:
 
     Args:
         core: whose open CKs these are.
-        clock: the time.
         confirm_later: makes what was appended readable.
         on_failure: told if it can't go on.
     """
@@ -31,12 +29,11 @@ class Reviver:
     def __init__(
         self,
         core: BrokerCore,
-        clock: Clock,
         confirm_later: Callable[[], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._core = core
-        self._clock = clock
+        self._clock = core.pop_clock
         self._confirm_later = confirm_later
         self._on_failure = on_failure
         self._changed = asyncio.Event()
@@ -65,7 +62,7 @@ class Reviver:
     async def _run(self) -> None:
         table = self._core.state.table
         while True:
-            due = table.take_due(self._clock.steady_ms(), _MESSAGES_AT_ONCE)
+            due = table.take_due(self._clock.now_ms(), _MESSAGES_AT_ONCE)
             for check_point, indexes in due:
                 self._redeliver(check_point, indexes)
             if due:
@@ -75,7 +72,7 @@ class Reviver:
             next_due_ms = table.next_due_ms()
             self._changed.clear()
             self._wake_at_ms = _NEVER_MS if next_due_ms is None else next_due_ms
-            wait_s = None if next_due_ms is None else max(0.0005, (next_due_ms - self._clock.steady_ms()) / 1000)
+            wait_s = None if next_due_ms is None else max(0.0005, (next_due_ms - self._clock.now_ms()) / 1000)
             try:
                 async with asyncio.timeout(wait_s):
                     await self._changed.wait()
@@ -87,7 +84,7 @@ class Reviver:
             try:
                 self._core.acking.redeliver([(check_point, index)], attempted=True)
             except (StatusError, OSError, CorruptDataError) as error:
-                now_ms = self._clock.steady_ms()
+                now_ms = self._clock.now_ms()
                 if self.failing_since_ms is None:
                     self.failing_since_ms = now_ms
                     _log.error(

@@ -220,7 +220,7 @@ class _Run:
             return "no server"
         core = world.cluster.broker.core
         if core.state.table.open_messages:
-            now_ms = core._clock.steady_ms()
+            now_ms = core.pop_clock.now_ms()
             some = [f"{each.id // 8} {each.group} due in {each.due_ms - now_ms} ms" for each in core.state.table][:3]
             return f"{core.state.table.open_messages} messages are given out: {some}"
         if _is_damaged(core):

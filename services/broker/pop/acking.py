@@ -6,12 +6,12 @@ from functools import partial
 
 from services.broker.pop import check_point as codec
 from services.broker.pop.check_point import CheckPoint, Origin
+from services.broker.pop.pop_clock import PopClock
 from services.broker.pop.pop_state import PopState, stored_topic
 from services.broker.pop.redelivery import dead_letter, redelivered
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common import names, receipt
-from services.common.clock import Clock
 from services.common.cluster import ClusterView
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -46,7 +46,7 @@ class Acking:
         store: MessageStore,
         state: PopState,
         view: ClusterView,
-        clock: Clock,
+        clock: PopClock,
         broker_name: str,
         on_due_changed: Callable[[], None],
         knows_group: Callable[[str], bool],
@@ -118,7 +118,7 @@ class Acking:
             if done is None:
                 raise
             return self._handle_of(done)
-        now_ms = self._clock.steady_ms()
+        now_ms = self._clock.now_ms()
         offset = old.offsets[index]
         new = CheckPoint(
             id=self._state.table.make_id(old.revive_queue),
@@ -159,7 +159,7 @@ class Acking:
 
     def renew(self, entries: Sequence[pb.RenewEntry], invisible_ms: int) -> list[pb.EntryResult]:
         """Hide messages for `invisible_ms` from now; their receipt handles stay good."""
-        due_ms = self._clock.steady_ms() + invisible_ms
+        due_ms = self._clock.now_ms() + invisible_ms
         bits_of: dict[CheckPoint, int] = {}
         results: list[pb.EntryResult] = []
         for entry in entries:

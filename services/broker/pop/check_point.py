@@ -98,7 +98,7 @@ class CheckPoint:
         queue_id: their queue.
         start_offset: where the pop began to read.
         next_offset: where the next pop goes on.
-        pop_time_ms: when they were popped, steady clock.
+        pop_time_ms: when they were popped (`PopClock`).
         invisible_ms: for how long.
         due_ms: when those that are still open come again.
         first_position: of the first message in the commit log: retention stops before it.
@@ -145,7 +145,7 @@ class CheckPoint:
             return -1
 
     def due_of(self, index: int) -> int:
-        """When message `index` comes again, in steady milliseconds."""
+        """When message `index` comes again (`PopClock`)."""
         return self.renewed.get(index, self.due_ms)
 
     def open_indexes(self) -> list[int]:

@@ -109,7 +109,7 @@ class MergeBuffer:
             self._advance(progress)
 
     def let_go(self, now_ms: int) -> None:
-        """Let go of the CKs that have stayed for long enough (steady clock)."""
+        """Let go of the CKs that have stayed for long enough (`PopClock`)."""
         for progress in list(self._held_up):
             while progress.waiting and progress.waiting[0].pop_time_ms + self._stay_ms <= now_ms:
                 self._let_go_first(progress)

@@ -26,11 +26,13 @@ class PopSnapshot:
         offsets: by group, topic and queue: committed and popped offset.
         revive_offsets: of each revive queue: where its oldest open CK stands.
         next_number: see `ReviveTable.next_number`.
+        time_ms: see `PopClock`.
     """
 
     offsets: dict[str, dict[str, dict[int, tuple[int, int]]]] = field(default_factory=dict)
     revive_offsets: tuple[int, ...] = (0,) * REVIVE_QUEUES
     next_number: int = 1
+    time_ms: int = 0
 
 
 class PopState:
@@ -123,8 +125,8 @@ class PopState:
                     progress.popped = max(progress.popped, check_point.next_offset)
                     progress.committed = max(progress.committed, progress.popped)
 
-    def snapshot(self, revive_ends: tuple[int, ...]) -> PopSnapshot:
-        """What to save, given where each revive queue ends now."""
+    def snapshot(self, revive_ends: tuple[int, ...], time_ms: int) -> PopSnapshot:
+        """What to save, given where each revive queue ends now, and the time of its CKs."""
         offsets: dict[str, dict[str, dict[int, tuple[int, int]]]] = {}
         for progress in self.merge_buffer:
             queue = progress.queue
@@ -136,6 +138,7 @@ class PopState:
             offsets,
             tuple(self.table.oldest_offset(number, end) for number, end in enumerate(revive_ends)),
             self.table.next_number,
+            time_ms,
         )
 
     def restore(self, snapshot: PopSnapshot, ensure_queue: Callable[[tuple[str, int]], ConsumeQueue]) -> None:

@@ -10,12 +10,12 @@ from services.broker.options import PopOptions
 from services.broker.pop import delivery
 from services.broker.pop.check_point import CheckPoint
 from services.broker.pop.merge_buffer import QueueProgress
+from services.broker.pop.pop_clock import PopClock
 from services.broker.pop.pop_state import PopState
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common import names, receipt
-from services.common.clock import Clock
 from services.common.cluster import ClusterView
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -85,7 +85,7 @@ class Popping:
         state: PopState,
         view: ClusterView,
         options: PopOptions,
-        clock: Clock,
+        clock: PopClock,
         random_source: random.Random,
         broker_name: str,
     ) -> None:
@@ -252,7 +252,7 @@ class Popping:
 
     def _give_out(self, request: PopRequest, taken: list[_Taken], answer: PopAnswer) -> None:
         key = self._view.receipt_key  # without it nothing may be given out
-        now_ms = self._clock.steady_ms()
+        now_ms = self._clock.now_ms()
         check_points = [self._check_point(request, each, now_ms) for each in taken]
         revive_topic = names.revive_topic(self._view.name)
         appended = self._store.put(

@@ -26,6 +26,8 @@ class ReviveTable:
         self._due: list[tuple[int, int]] = []
         self._due_max = _SCHEDULE_SLACK
         self._next_number = 1
+        self.latest_pop_ms = 0
+        """When the latest CK was made."""
         self.shares = Shares()
         """Of each group: how many messages are given out to it."""
 
@@ -58,21 +60,6 @@ class ReviveTable:
             epoch: in which the ids are made.
         """
         self._next_number = max(self._next_number, next_number, epoch * _IDS_OF_AN_EPOCH + 1) + _IDS_SKIPPED_AT_START
-
-    def bound_dues(self, now_ms: int) -> None:
-        """Let no message stay hidden for longer from now than it was to be from its pop.
-
-        The steady clock of a new process begins with the wall clock: where that was set back to before the pop, all due
-        times would be too far ahead by as much. A renewal may have been for longer than the pop, so the invisible
-        duration is no bound: a message would come while its handle is good (P2).
-        """
-        for check_point in self:
-            ahead_ms = check_point.pop_time_ms - now_ms
-            if ahead_ms > 0:
-                check_point.pop_time_ms = now_ms
-                check_point.due_ms -= ahead_ms
-                check_point.renewed = {index: due_ms - ahead_ms for index, due_ms in check_point.renewed.items()}
-                self._schedule(check_point)
 
     def make_id(self, revive_queue: int | None = None) -> int:
         """An id for a new CK, in a given revive queue or in the next one in turn."""
@@ -110,6 +97,7 @@ class ReviveTable:
         if earlier is not None:
             self.shares.give(earlier.group, earlier.open_bits.bit_count())
         self._next_number = max(self._next_number, check_point.id // REVIVE_QUEUES + 1)
+        self.latest_pop_ms = max(self.latest_pop_ms, check_point.pop_time_ms)
         if check_point.open_bits:
             queue[check_point.id] = check_point
             self.shares.take(check_point.group, check_point.open_bits.bit_count())

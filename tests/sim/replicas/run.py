@@ -303,7 +303,7 @@ class _Run:
         if app.files.confirmed_position < min(end, app.files.end_position):
             return f"what is behind {app.files.confirmed_position} is not confirmed, so nobody can have it yet"
         if core.state.table.open_messages:
-            now_ms = core._clock.steady_ms()
+            now_ms = core.pop_clock.now_ms()
             some = [f"{each.id // 8} {each.group} due in {each.due_ms - now_ms} ms" for each in core.state.table][:3]
             return f"{core.state.table.open_messages} messages are given out: {some}"
         if core.popping.damaged or core.timer.state.damaged:

@@ -84,6 +84,7 @@ class Member:
         self.number = number
         self.disk = MemoryDisk(random.Random(seed), 1 << 30)
         self.app: BrokerApp | None = None
+        self.clock = world.clock
         self.reachable = True
         self.port = 1
 
@@ -105,7 +106,7 @@ class Member:
         self.app = BrokerApp(
             options,
             FOLDER,
-            world.clock,
+            self.clock,
             random.Random(self.number),
             self.registry,
             self.to_controller,

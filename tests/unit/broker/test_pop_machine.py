@@ -126,7 +126,7 @@ class PopMachine(RuleBasedStateMachine):
         readable = self.readable(group, topic)
         answer = world.answer(group, topic, count, FILTERS[group], invisible_ms=invisible_ms)
         messages = [Message.FromString(each) for each in answer.messages]
-        now_ms = world.clock.steady_ms()
+        now_ms = world.core.pop_clock.now_ms()
         for message in messages:
             sent = self.sent_of(group, message)
             state = self.states[group, sent]
@@ -184,7 +184,7 @@ class PopMachine(RuleBasedStateMachine):
             return
         assert good
         key = (given.group, given.sent)
-        due_ms = self.world.clock.steady_ms() + invisible_ms
+        due_ms = self.world.core.pop_clock.now_ms() + invisible_ms
         self.move(key, replace(self.states[key], handle=handle, due_ms=due_ms))
         self.given.append(Given(given.group, given.sent, handle))
 
@@ -196,7 +196,7 @@ class PopMachine(RuleBasedStateMachine):
             pb.RenewEntry(group=given.group, topic=given.sent.topic, receipt_handle=given.handle) for given in wanted
         ]
         results = self.world.core.acking.renew(entries, invisible_ms)
-        due_ms = self.world.clock.steady_ms() + invisible_ms
+        due_ms = self.world.core.pop_clock.now_ms() + invisible_ms
         for given, result in zip(wanted, results, strict=True):
             assert (result.code == Code.OK) == self.is_good(given)
             if self.is_good(given):
@@ -230,7 +230,7 @@ class PopMachine(RuleBasedStateMachine):
     @rule(milliseconds=st.sampled_from([1, 10, 999, 5000, 30_000, 60_000]))
     def pass_time(self, milliseconds: int) -> None:
         self.world.clock.advance(milliseconds)
-        self.world.core.state.merge_buffer.let_go(self.world.clock.steady_ms())
+        self.world.core.state.merge_buffer.let_go(self.world.core.pop_clock.now_ms())
         self.revive()
 
     @rule(hours=st.sampled_from([1, 71, 73]))
@@ -388,7 +388,7 @@ class PopMachine(RuleBasedStateMachine):
             self.move(key, self.state_now("ready", attempts))
 
     def revive(self) -> None:
-        now_ms = self.world.clock.steady_ms()
+        now_ms = self.world.core.pop_clock.now_ms()
         due = [key for key, state in self.states.items() if state.kind == "invisible" and state.due_ms <= now_ms]
         assert self.world.revive() == len(due)
         for key in due:

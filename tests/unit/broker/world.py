@@ -228,7 +228,7 @@ class World:
         """Redeliver all that is due, as the reviver does; how many."""
         count = 0
         table = self.core.state.table
-        while due := table.take_due(self.clock.steady_ms(), 512):
+        while due := table.take_due(self.core.pop_clock.now_ms(), 512):
             for check_point, indexes in due:
                 for index in indexes:
                     self.core.acking.redeliver([(check_point, index)], attempted=True)
