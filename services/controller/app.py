@@ -88,7 +88,12 @@ class ControllerApp:
         life = "" if self._alone else random_source.randbytes(_LIFE_BYTES).hex()
         self._store = shared or _store(options, data_dir, disk, life)
         self._stored = StoredCluster(
-            self._store, alone=self._alone, random_source=random_source, clock=clock, metrics=self._metrics
+            self._store,
+            alone=self._alone,
+            random_source=random_source,
+            clock=clock,
+            metrics=self._metrics,
+            page_bytes=options.store.page_bytes,
         )
         self._watchers = Watchers()
         # The state is read when it begins to lead; until then nothing is known and nothing is saved.
@@ -236,6 +241,7 @@ class ControllerApp:
             "watchers": lambda: len(self._watchers),
             "changes_waiting": lambda: self._keeper.waiting,
             "state_version": lambda: self.state.version,
+            "state_pages": lambda: self._stored.pages,
             "leads": lambda: float(self.leads),
         }
 

@@ -6,6 +6,7 @@ that follows. Who saves, publishes and answers is `services.controller.state_kee
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from services.common.errors import StatusError
 from services.common.names import is_legal, is_system_topic
@@ -18,6 +19,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import (
     Topic,
     TopicType,
 )
+from services.controller.name_map import NameMap
 from services.controller.options import (
     ATTEMPTS_MAX,
     BACKOFF_MS_MAX,
@@ -25,6 +27,8 @@ from services.controller.options import (
     QUEUES_MAX,
     ControllerOptions,
 )
+
+Named = TypeVar("Named", Topic, Group)
 
 _TOPIC_TYPES = frozenset(TopicType.values()) - {TopicType.TOPIC_TYPE_UNSPECIFIED}
 
@@ -47,8 +51,8 @@ class ClusterState:
     name: str
     receipt_key: bytes = field(repr=False)
     version: int = 0
-    topics: Mapping[str, Topic] = field(default_factory=dict)
-    groups: Mapping[str, Group] = field(default_factory=dict)
+    topics: NameMap[Topic] = field(default_factory=NameMap)
+    groups: NameMap[Group] = field(default_factory=NameMap)
     brokers: Mapping[str, BrokerInfo] = field(default_factory=dict)
     named: int = field(default=0, compare=False)
 
@@ -67,17 +71,18 @@ class ClusterState:
     def after(self, update: ClusterUpdate) -> "ClusterState":
         """The state that a change (one that a decision of this very state returned) leads to."""
         assert update.version == self.version + 1, (update.version, self.version)
-        topics, groups, brokers = dict(self.topics), dict(self.groups), dict(self.brokers)
-        topics.update((topic.name, topic) for topic in update.topics)
-        groups.update((group.name, group) for group in update.groups)
-        brokers.update((broker.name, broker) for broker in update.brokers)
-        for name in update.deleted_topics:
-            del topics[name]
-        for name in update.deleted_groups:
-            del groups[name]
-        for name in update.departed_brokers:
-            del brokers[name]
-        return replace(self, version=update.version, topics=topics, groups=groups, brokers=brokers, named=update.named)
+        brokers = self.brokers
+        if update.brokers or update.departed_brokers:
+            there = {**brokers, **{broker.name: broker for broker in update.brokers}}
+            brokers = {name: broker for name, broker in there.items() if name not in update.departed_brokers}
+        return replace(
+            self,
+            version=update.version,
+            topics=_after(self.topics, update.topics, update.deleted_topics),
+            groups=_after(self.groups, update.groups, update.deleted_groups),
+            brokers=brokers,
+            named=update.named,
+        )
 
     def create_topic(
         self, options: ControllerOptions, name: str, topic_type: TopicType.ValueType, queues: int | None = None
@@ -227,6 +232,10 @@ def check_group_name(options: ControllerOptions, name: str) -> None:
     """
     if not is_legal(name, options.group_name_length_max):
         raise StatusError(Code.ILLEGAL_CONSUMER_GROUP, _illegal_name("group", name, options.group_name_length_max))
+
+
+def _after(named: NameMap[Named], come: Sequence[Named], gone: Sequence[str]) -> NameMap[Named]:
+    return named.changed({each.name: each for each in come}, gone) if come or gone else named
 
 
 def _illegal_name(kind: str, name: str, length_max: int) -> str:

@@ -5,15 +5,18 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-from services.common.errors import CorruptDataError
+from services.common.errors import CorruptDataError, UnknownFormatError
 from services.common.pb.popwheel.v1.controller_pb2 import Group, Topic, TopicType
 from services.controller.broker_group import GroupState, IllegalStepError, ReplicaRecord, check_state
+from services.controller.cluster_book import ClusterBook, Entry, Page
 from services.controller.cluster_state import ClusterState
 from services.controller.lease import Lease
 
 CLUSTER = "cluster"
 LEASE = "lease"
+PAGED_FORMAT = 2
 _GROUP_PREFIX = "group-"
+_PAGE_PREFIX = "page-"
 
 Document = Mapping[str, Any]
 
@@ -30,15 +33,87 @@ def group_of_document(name: str) -> str | None:
     return name.removeprefix(_GROUP_PREFIX) if name.startswith(_GROUP_PREFIX) else None
 
 
-def cluster_document(state: ClusterState) -> Document:
-    """The cluster without its brokers, which register anew."""
-    return {
+def page_document_name(page: str) -> str:
+    """The document of a page of topics and groups."""
+    return _PAGE_PREFIX + page
+
+
+def page_of_document(name: str) -> str | None:
+    """The page that a document is of; None if it is of none."""
+    return name.removeprefix(_PAGE_PREFIX) if name.startswith(_PAGE_PREFIX) else None
+
+
+def cluster_document(state: ClusterState, book: ClusterBook) -> Document:
+    """The head of the cluster, without its brokers, which register anew. Without pages it is as all releases know it.
+
+    Args:
+        state: the cluster.
+        book: its topics and groups as they are stored.
+    """
+    document = {
         "name": state.name,
         "receipt_key": base64.b64encode(state.receipt_key).decode(),
         "version": state.version,
+        **_entries_document(book.recent),
+    }
+    if book.pages:
+        document["format"] = PAGED_FORMAT
+        document["pages"] = [
+            {
+                "name": page.name,
+                "topics": sum(isinstance(entry, Topic) for entry in page.entries.values()),
+                "groups": sum(isinstance(entry, Group) for entry in page.entries.values()),
+                "deleted": sorted(page.deleted),
+            }
+            for page in book.pages
+        ]
+    return document
+
+
+def page_document(page: Page) -> Document:
+    """A page of topics and groups."""
+    return _entries_document(page.entries)
+
+
+def cluster_of(document: Document, source: str) -> tuple[ClusterState, ClusterBook]:
+    """Read the head of a cluster back.
+
+    Args:
+        document: what `cluster_document` made.
+        source: where it was found, for the error's sentence.
+
+    Returns:
+        The cluster without topics and groups, and the book, whose pages know only what is deleted out of them.
+
+    Raises:
+        CorruptDataError: it is none.
+        UnknownFormatError: it is of a later release.
+    """
+    if document.get("format", PAGED_FORMAT) != PAGED_FORMAT:
+        raise UnknownFormatError(
+            f"{source} is of format {document['format']!r}, this release knows none after {PAGED_FORMAT}; "
+            "run the release that wrote it, or a newer one"
+        )
+    try:
+        pages = tuple(Page(str(page["name"]), {}, frozenset(page["deleted"])) for page in document.get("pages", ()))
+        state = ClusterState(
+            name=document["name"],
+            receipt_key=base64.b64decode(document["receipt_key"], validate=True),
+            version=document["version"],
+            named=document["version"],
+        )
+    except _NOT_SO as error:
+        raise _damaged(source, error) from error
+    return state, ClusterBook(pages, entries_of(document, source))
+
+
+def _entries_document(entries: Mapping[int, Entry]) -> dict[str, Any]:
+    topics = [entry for entry in entries.values() if isinstance(entry, Topic)]
+    groups = [entry for entry in entries.values() if isinstance(entry, Group)]
+    return {
         "topics": [
             {"name": topic.name, "type": TopicType.Name(topic.type), "queues": topic.queues, "id": topic.id}
-            for topic in state.topics.values()
+            for topic in topics
         ],
         "groups": [
             {
@@ -48,16 +123,16 @@ def cluster_document(state: ClusterState) -> Document:
                 "backoff_ms": list(group.backoff_ms),
                 "id": group.id,
             }
-            for group in state.groups.values()
+            for group in groups
         ],
     }
 
 
-def cluster_of(document: Document, source: str) -> ClusterState:
-    """Read a cluster back.
+def entries_of(document: Document, source: str) -> dict[int, Entry]:
+    """Read the topics and groups of a head or page back, in the order of their ids.
 
     Args:
-        document: what `cluster_document` made.
+        document: what `cluster_document` or `page_document` made.
         source: where it was found, for the error's sentence.
 
     Raises:
@@ -78,16 +153,10 @@ def cluster_of(document: Document, source: str) -> ClusterState:
             )
             for group in document["groups"]
         ]
-        return ClusterState(
-            name=document["name"],
-            receipt_key=base64.b64decode(document["receipt_key"], validate=True),
-            version=document["version"],
-            topics={topic.name: topic for topic in topics},
-            groups={group.name: group for group in groups},
-            named=document["version"],
-        )
     except _NOT_SO as error:
         raise _damaged(source, error) from error
+    entries: list[Entry] = [*topics, *groups]
+    return {entry.id: entry for entry in sorted(entries, key=lambda entry: entry.id)}
 
 
 def group_document(state: GroupState) -> Document:

@@ -1,4 +1,4 @@
-"""The controller's state in a folder: one small JSON file for each document, replaced whole at every change.
+"""The controller's state in a folder: one small JSON file for each document, replaced whole when it changes.
 
 A file holds a magic word, a format version, the document, and a CRC-32C over its canonical JSON, so that it can be read
 by a person and yet no damaged bit passes. A new file is written beside the old one, synced, renamed over it, and the
@@ -12,7 +12,7 @@ import asyncio
 import errno
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -22,13 +22,20 @@ import google_crc32c
 
 from services.common.disk import Disk, to_its_end
 from services.common.errors import CorruptDataError, UnknownFormatError
-from services.controller.documents import Document, group_document_name, group_of_document
+from services.controller.documents import (
+    PAGED_FORMAT,
+    Document,
+    group_document_name,
+    group_of_document,
+    page_of_document,
+)
 from services.controller.state_store import ConflictError, Stored
 
 MAGIC = "popwheel-controller-state"
 FORMAT_VERSION = 1
 _SUFFIX = ".json"
 _GROUPS = "broker-groups"
+_PAGES = "cluster-pages"
 _LOCK_TRIES = 100
 _LOCK_PAUSE_S = 0.005
 
@@ -86,10 +93,10 @@ class FileStateStore:
         version = self._versions[name] = _version(content)
         return version
 
-    async def delete(self, name: str, expected: str) -> None:
+    async def delete(self, name: str, expected: str | None) -> None:
         await to_its_end(self._delete(name, expected))
 
-    async def _delete(self, name: str, expected: str) -> None:
+    async def _delete(self, name: str, expected: str | None) -> None:
         path = self._path(name)
         await self._alone(partial(self._remove, name, path, expected))
         await self._disk.sync_folder(path.parent)
@@ -103,6 +110,10 @@ class FileStateStore:
             if content is not None:
                 found[name] = _version(content)
         return found
+
+    async def pages(self) -> Sequence[str]:
+        names = self._disk.list(self._folder / _PAGES)
+        return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
 
     async def close(self) -> None:
         """Nothing is held open."""
@@ -131,8 +142,8 @@ class FileStateStore:
             raise ConflictError(name)
         self._disk.replace(new, path)
 
-    def _remove(self, name: str, path: Path, expected: str) -> None:
-        if self._current(name, path) != expected:
+    def _remove(self, name: str, path: Path, expected: str | None) -> None:
+        if not self._disk.exists(path) if expected is None else self._current(name, path) != expected:
             raise ConflictError(name)
         self._disk.remove(path)
         self._versions.pop(name, None)
@@ -154,14 +165,17 @@ class FileStateStore:
             file.close()
 
     def _path(self, name: str) -> Path:
-        group = group_of_document(name)
-        return self._folder / f"{name}{_SUFFIX}" if group is None else self._folder / _GROUPS / f"{group}{_SUFFIX}"
+        group, page = group_of_document(name), page_of_document(name)
+        if group is not None:
+            return self._folder / _GROUPS / f"{group}{_SUFFIX}"
+        return self._folder / (f"{name}{_SUFFIX}" if page is None else f"{_PAGES}/{page}{_SUFFIX}")
 
 
 def encode(document: Document) -> bytes:
     """The file's content for a document."""
     canonical = _canonical(document)
-    head = f'{{"magic": "{MAGIC}", "format": {FORMAT_VERSION}, "crc32c": "{_checksum(canonical)}",\n"state": '
+    version = document.get("format", FORMAT_VERSION)
+    head = f'{{"magic": "{MAGIC}", "format": {version}, "crc32c": "{_checksum(canonical)}",\n"state": '
     return head.encode() + canonical + b"}\n"
 
 
@@ -184,9 +198,10 @@ def decode(content: bytes, source: str) -> Document:
         raise UnknownFormatError(
             f"{source} is not a controller's state file (no magic word {MAGIC}); it is left as it is"
         )
-    if envelope.get("format") != FORMAT_VERSION:
+    if envelope.get("format") not in (FORMAT_VERSION, PAGED_FORMAT):
         raise UnknownFormatError(
-            f"{source} is of format {envelope.get('format')!r}, this release knows {FORMAT_VERSION}; "
+            f"{source} is of format {envelope.get('format')!r}, this release knows {FORMAT_VERSION} and "
+            f"{PAGED_FORMAT}; "
             "run the release that wrote it, or a newer one"
         )
     document: Any = envelope.get("state")

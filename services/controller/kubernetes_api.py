@@ -46,6 +46,7 @@ class ResourceKind:
 
 BROKER_GROUPS = ResourceKind("popwheel.io", "v1", "brokergroups", "BrokerGroup")
 CLUSTERS = ResourceKind("popwheel.io", "v1", "popwheelclusters", "PopwheelCluster")
+CLUSTER_PAGES = ResourceKind("popwheel.io", "v1", "popwheelclusterpages", "PopwheelClusterPage")
 LEASES = ResourceKind("coordination.k8s.io", "v1", "leases", "Lease")
 SECRETS = ResourceKind("", "v1", "secrets", "Secret")
 
@@ -89,8 +90,8 @@ class KubernetesApi(Protocol):
             ApiConflictError: it is of another version, or gone.
         """
 
-    async def delete(self, kind: ResourceKind, name: str, version: str) -> None:
-        """Delete a resource of that version.
+    async def delete(self, kind: ResourceKind, name: str, version: str | None) -> None:
+        """Delete a resource of that version, or of whichever it has.
 
         Raises:
             ApiConflictError: it is of another version, or gone.
@@ -194,8 +195,10 @@ class ClientKubernetesApi:
         except _ApiNotFoundError as error:
             raise ApiConflictError(str(error)) from error
 
-    async def delete(self, kind: ResourceKind, name: str, version: str) -> None:
-        only_this = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"resourceVersion": version}}
+    async def delete(self, kind: ResourceKind, name: str, version: str | None) -> None:
+        only_this: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if version is not None:
+            only_this["preconditions"] = {"resourceVersion": version}
 
         def call() -> None:
             self._custom.delete_namespaced_custom_object(

@@ -1,10 +1,11 @@
 """The controller's state as resources of Kubernetes, so that `kubectl get brokergroups -w` shows a failover.
 
-Each broker group is a `BrokerGroup`, the cluster with its topics and consumer groups a `PopwheelCluster`, the lease a
-`Lease` of coordination.k8s.io, and the key of the receipt handles a `Secret`. Compare-and-swap is the API's own: every
-change names the resourceVersion that it was made from, and one that is not the latest is refused with 409 (Kubernetes
-API concepts, "Resource versions"). Reads ask for the latest, watches may lag behind, end, or have to begin anew (410):
-so a watch is no more than a sign that it is worth while to read.
+Each broker group is a `BrokerGroup`, the cluster with its latest topics and consumer groups a `PopwheelCluster`, each
+page of earlier ones (`cluster_book`) a `PopwheelClusterPage`, the lease a `Lease` of coordination.k8s.io, the key of
+the receipt handles a `Secret`. Compare-and-swap is the API's own: every change names the resourceVersion that it was
+made from, and one that is not the latest is refused with 409 (Kubernetes API concepts, "Resource versions"). Reads ask
+for the latest, watches may lag behind, end, or have to begin anew (410): so a watch is no more than a sign that it is
+worth while to read. Pages never change, and nobody watches them.
 """
 
 import asyncio
@@ -14,15 +15,23 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
 
 from services.common.errors import CorruptDataError, UnknownFormatError
-from services.controller.documents import CLUSTER, LEASE, Document, group_document_name, group_of_document
+from services.controller.documents import (
+    CLUSTER,
+    LEASE,
+    Document,
+    group_document_name,
+    group_of_document,
+    page_of_document,
+)
 from services.controller.kubernetes_api import (
     BROKER_GROUPS,
+    CLUSTER_PAGES,
     CLUSTERS,
     LEASES,
     SECRETS,
@@ -92,7 +101,7 @@ class KubernetesStateStore:
             raise ConflictError(name) from error
         return _version(written)
 
-    async def delete(self, name: str, expected: str) -> None:
+    async def delete(self, name: str, expected: str | None) -> None:
         try:
             await self._api.delete(_kind(name), self._resource_name(name), expected)
         except ApiConflictError as error:
@@ -105,6 +114,10 @@ class KubernetesStateStore:
                 since = await self._list(kind)
                 self._watches[kind] = asyncio.create_task(self._watch(kind, since), name=f"watch-of-{kind.plural}")
         return {name: version for known in self._versions.values() for name, version in known.items()}
+
+    async def pages(self) -> Sequence[str]:
+        found, _ = await self._api.list_all(CLUSTER_PAGES, f"{_OF_CLUSTER}={self._label}")
+        return [str(page["spec"]["name"]) for page in found]
 
     async def close(self) -> None:
         """End the watches."""
@@ -160,9 +173,11 @@ class KubernetesStateStore:
                 "turn": int(noted[_TURN]),
             }
         spec = found["spec"]
-        if name != CLUSTER:
+        if group_of_document(name) is not None:
             return {**{key: spec[key] for key in spec if key != "syncStateSet"}, "sync_state_set": spec["syncStateSet"]}
-        contents = json.loads(gzip.decompress(base64.b64decode(spec["contents"], validate=True)))
+        contents: Document = json.loads(gzip.decompress(base64.b64decode(spec["contents"], validate=True)))
+        if page_of_document(name) is not None:
+            return contents
         key = await self._api.get(SECRETS, self._key_name())
         if key is None:
             raise KeyError(f"secrets/{self._key_name()}")
@@ -174,18 +189,22 @@ class KubernetesStateStore:
         if name == LEASE:
             noted = {_ADDRESS: document["address"], _ADMIN: document["admin"], _TURN: str(document["turn"])}
             return {"annotations": noted, "spec": {"holderIdentity": document["holder"] or None}}
-        if name != CLUSTER:
+        if group_of_document(name) is not None:
             spec = {key: document[key] for key in document if key != "sync_state_set"}
             return {"spec": {**spec, "syncStateSet": document["sync_state_set"]}}
-        contents = {key: document[key] for key in document if key not in ("name", "version", "receipt_key")}
-        packed = gzip.compress(json.dumps(contents, separators=(",", ":")).encode(), compresslevel=6, mtime=0)
+        page = page_of_document(name)
+        if page is not None:
+            return {"spec": {"name": page, "contents": _packed(document)}}
+        pages = document.get("pages", ())
         return {
             "spec": {
                 "name": document["name"],
                 "version": document["version"],
-                "topics": len(document["topics"]),
-                "groups": len(document["groups"]),
-                "contents": base64.b64encode(packed).decode(),
+                "topics": len(document["topics"]) + sum(page["topics"] for page in pages),
+                "groups": len(document["groups"]) + sum(page["groups"] for page in pages),
+                "contents": _packed(
+                    {key: document[key] for key in document if key not in ("name", "version", "receipt_key")}
+                ),
             }
         }
 
@@ -229,17 +248,24 @@ class KubernetesStateStore:
         return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, **rest}
 
     def _resource_name(self, name: str) -> str:
-        group = group_of_document(name)
-        if group is None:
+        part = group_of_document(name) or page_of_document(name)
+        if part is None:
             return f"{_legal(self._cluster)}-controller" if name == LEASE else _legal(self._cluster)
-        return f"{_legal(self._cluster)}.{_legal(group)}"  # neither part has a dot, so no two have one name
+        return f"{_legal(self._cluster)}.{_legal(part)}"  # neither part has a dot, so no two have one name
 
     def _key_name(self) -> str:
         return f"{_legal(self._cluster)}-receipt-key"
 
 
 def _kind(name: str) -> ResourceKind:
+    if page_of_document(name) is not None:
+        return CLUSTER_PAGES
     return {CLUSTER: CLUSTERS, LEASE: LEASES}.get(name, BROKER_GROUPS)
+
+
+def _packed(document: Document) -> str:
+    contents = json.dumps(document, separators=(",", ":")).encode()
+    return base64.b64encode(gzip.compress(contents, compresslevel=6, mtime=0)).decode()
 
 
 def _legal(name: str, pattern: re.Pattern[str] = _LEGAL) -> str:

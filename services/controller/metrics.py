@@ -158,14 +158,14 @@ class ControllerMetrics:
                 "watchers": "Processes that follow the cluster's state now",
                 "changes_waiting": "Changes that wait to be decided and saved",
                 "state_version": "Version of the cluster's state",
+                "state_pages": "Pages in the store that hold topics and groups, beside the head",
                 "leads": "1 if this controller leads, 0 if another one does or nobody",
             }.items()
         }
 
     def read_from(self, sources: dict[str, Callable[[], float]]) -> None:
         """Take the gauges' values from here whenever they are shown: topics, groups, brokers, watchers,
-        changes_waiting, state_version,
-        leads.
+        changes_waiting, state_version, state_pages, leads.
         """
         for name, source in sources.items():
             self._gauges[name].set_function(source)

@@ -105,6 +105,13 @@ class StoreOptions(BaseModel):
     namespace: str = Field(
         default="", description="Namespace of the Kubernetes resources; empty: that of the controller's own pod."
     )
+    page_bytes: int = Field(
+        default=65_536,
+        ge=64,
+        le=262_144,
+        description="Topics and groups are stored in pages of about so many bytes; a change writes about half of that, "
+        "and now and then a page.",
+    )
 
 
 class ControllerOptions(BaseModel):

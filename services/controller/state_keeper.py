@@ -19,6 +19,8 @@ Decision = Callable[[ClusterState], ClusterUpdate | None]
 """What to change, given the state; None for nothing; or raises StatusError."""
 
 _TRIES_MAX = 8
+_TOGETHER_MAX = 256
+"""So many changes are decided and saved at once: more would hold others up."""
 _STORE_ERRORS = (OSError, CorruptDataError, UnknownFormatError)
 
 _logger = structlog.get_logger()
@@ -134,11 +136,11 @@ class StateKeeper:
 
     async def _run(self) -> None:
         while self._waiting or not self._stopping:
-            await self._arrived.wait()
+            await (asyncio.sleep(0) if self._waiting else self._arrived.wait())
             self._arrived.clear()
             if self._is_outdated:
                 await self._refresh()
-            batch, self._waiting = self._waiting, []
+            batch, self._waiting = self._waiting[:_TOGETHER_MAX], self._waiting[_TOGETHER_MAX:]
             try:
                 await self._carry_out(batch)
             except Exception as error:  # those that come later must not wait for ever

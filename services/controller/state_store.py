@@ -1,6 +1,6 @@
 """Where the controller's state is kept: named documents that change by compare-and-swap and in no other way (C1)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,12 +58,12 @@ class StateStore(Protocol):
             OSError: it is not known whether it was changed.
         """
 
-    async def delete(self, name: str, expected: str) -> None:
+    async def delete(self, name: str, expected: str | None) -> None:
         """Delete a document; when this returns it would stay away through a loss of power.
 
         Args:
             name: of the document.
-            expected: its version.
+            expected: its version; None for whichever it has, as pages have but one.
 
         Raises:
             ConflictError: it is of another version, or gone.
@@ -71,7 +71,10 @@ class StateStore(Protocol):
         """
 
     async def versions(self) -> Mapping[str, str]:
-        """The version of each document. It may lag behind: a sign that it is worth while to read, and no more."""
+        """The version of each document but pages. It may lag behind: a sign that it is worth while to read, no more."""
+
+    async def pages(self) -> Sequence[str]:
+        """The names of all pages that are there (`page_of_document`)."""
 
     async def close(self) -> None:
         """Let go of what it holds."""

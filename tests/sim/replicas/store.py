@@ -10,10 +10,10 @@ import asyncio
 import errno
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from services.controller.documents import Document
+from services.controller.documents import Document, page_of_document
 from services.controller.state_store import ConflictError, Stored
 from tests.sim.loop import SimLoop
 from tests.sim.process import Process
@@ -102,8 +102,24 @@ class SharedStore:
         """What the server answers when it is asked for all versions."""
         if self.is_away:
             raise _away()
-        seen = {name: self._seen(name) for name in self._documents}
+        seen = {name: self._seen(name) for name in self._documents if page_of_document(name) is None}
         return {name: str(found[1]) for name, found in seen.items() if found is not None}
+
+    def pages(self) -> Sequence[str]:
+        """What the server answers when it is asked for all pages."""
+        if self.is_away:
+            raise _away()
+        return [page for page in map(page_of_document, self._documents) if page is not None]
+
+    def delete(self, name: str, expected: str | None) -> None:
+        """What the server does when a document is to be deleted."""
+        if self.is_away:
+            raise _away()
+        found = self._documents.get(name)
+        if found is None or expected not in (None, str(found[1])):
+            raise ConflictError(name)
+        self._before.setdefault(name, []).append(found)
+        del self._documents[name]
 
     def document(self, name: str) -> Document | None:
         """What is there now, for the simulator."""
@@ -135,13 +151,17 @@ class StoreHold:
         content = json.dumps(document)
         return await self._ask(lambda: self._store.write(name, content, expected))
 
-    async def delete(self, name: str, expected: str) -> None:
+    async def delete(self, name: str, expected: str | None) -> None:
         """See `StateStore`."""
-        raise NotImplementedError("no simulated operator has a group forgotten")
+        await self._ask(lambda: self._store.delete(name, expected))
 
     async def versions(self) -> Mapping[str, str]:
         """See `StateStore`."""
         return await self._ask(self._store.versions)
+
+    async def pages(self) -> Sequence[str]:
+        """See `StateStore`."""
+        return await self._ask(self._store.pages)
 
     async def close(self) -> None:
         """Nothing is held open."""

@@ -1,14 +1,18 @@
 """Random changes of a cluster's state, for properties that must hold after any of them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
 from services.common.cluster import VERSIONS_PER_LIFE, ClusterView
 from services.common.errors import StatusError
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, TopicType
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, Group, Topic, TopicType
+from services.controller.cluster_book import ClusterBook, Entry
 from services.controller.cluster_state import ClusterState
+from services.controller.documents import Document, cluster_document, cluster_of
+from services.controller.name_map import NameMap
 from services.controller.options import ControllerOptions
 
 OPTIONS = ControllerOptions(topics_max=4, groups_max=4)
@@ -91,3 +95,21 @@ def less_life(found: Any) -> Any:
     if isinstance(found, list):
         return [less_life(value) for value in found]
     return found % VERSIONS_PER_LIFE if type(found) is int else found
+
+
+def document_of(state: ClusterState) -> Document:
+    """A state as one document, without pages."""
+    entries: list[Entry] = [*state.topics.values(), *state.groups.values()]
+    return cluster_document(state, ClusterBook(recent={entry.id: entry for entry in entries}))
+
+
+def state_of(document: Document, source: str) -> ClusterState:
+    """The same read back."""
+    state, book = cluster_of(document, source)
+    assert not book.pages
+    entries = book.recent.values()
+    return replace(
+        state,
+        topics=NameMap({entry.name: entry for entry in entries if isinstance(entry, Topic)}),
+        groups=NameMap({entry.name: entry for entry in entries if isinstance(entry, Group)}),
+    )

@@ -94,10 +94,10 @@ class MemoryApi:
     async def close(self) -> None:
         pass
 
-    async def delete(self, kind: ResourceKind, name: str, version: str) -> None:
+    async def delete(self, kind: ResourceKind, name: str, version: str | None) -> None:
         await self._turn()
         stored = self.objects.get((kind.plural, name))
-        if stored is None or stored["metadata"]["resourceVersion"] != version:
+        if stored is None or version not in (None, stored["metadata"]["resourceVersion"]):
             raise ApiConflictError("Conflict")
         self.remove(kind, name)
 

@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.controller.documents import CLUSTER, Document
+from services.controller.documents import CLUSTER, Document, page_of_document
 from services.controller.state_store import ConflictError, Stored
 
 
@@ -49,15 +49,23 @@ class MemoryStore:
             raise OSError("the answer was lost")
         return str(len(contents))
 
-    async def delete(self, name: str, expected: str) -> None:
+    async def delete(self, name: str, expected: str | None) -> None:
         await self._turn()
-        if str(len(self.history.get(name, ()))) != expected:
+        if name not in self.history or expected not in (None, str(len(self.history[name]))):
             raise ConflictError(name)
         del self.history[name]
 
     async def versions(self) -> Mapping[str, str]:
         await self._turn()
-        return {name: str(len(contents)) for name, contents in self.history.items() if contents}
+        return {
+            name: str(len(contents))
+            for name, contents in self.history.items()
+            if contents and page_of_document(name) is None
+        }
+
+    async def pages(self) -> Sequence[str]:
+        await self._turn()
+        return [page for page in map(page_of_document, self.history) if page is not None]
 
     async def close(self) -> None:
         pass

@@ -108,7 +108,7 @@ async def test_watchers_that_come_together_share_one_snapshot(channel: LocalChan
     await make_topic(channel, "after")
     third = await (await watch(channel)).receive()
     assert third is not None
-    assert [topic.name for topic in third.topics] == ["before", "after"]
+    assert [topic.name for topic in third.topics] == ["after", "before"]
 
 
 async def test_watching_needs_a_request(channel: LocalChannel) -> None:

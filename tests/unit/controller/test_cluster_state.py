@@ -9,9 +9,17 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.controller.cluster_state import ClusterState
-from services.controller.documents import cluster_document, cluster_of
 from services.controller.options import ControllerOptions
-from tests.unit.controller.changes import CHANGES, OPTIONS, Change, contents, fresh_state, try_change
+from tests.unit.controller.changes import (
+    CHANGES,
+    OPTIONS,
+    Change,
+    contents,
+    document_of,
+    fresh_state,
+    state_of,
+    try_change,
+)
 
 
 def with_topic(name: str = "orders") -> ClusterState:
@@ -150,7 +158,7 @@ def test_a_view_that_applies_updates_equals_the_state(changes: list[Change], joi
 @given(lives=st.lists(st.lists(CHANGES, max_size=10), max_size=5))
 def test_ids_are_larger_than_what_was_heard_of_topics_and_groups_before(lives: list[list[Change]]) -> None:
     """Also those that another controller gives, which knows of routes only those that were stored with a topic."""
-    state, document = fresh_state(), cluster_document(fresh_state())
+    state, document = fresh_state(), document_of(fresh_state())
     view = ClusterView()
     for changes in lives:
         view.apply(state.snapshot())
@@ -163,9 +171,9 @@ def test_ids_are_larger_than_what_was_heard_of_topics_and_groups_before(lives: l
             view.apply(update)
             assert all(each <= view.named for each in ids)
             if ids or update.deleted_topics or update.deleted_groups:
-                document = cluster_document(state)
+                document = document_of(state)
             assert view.named == state.named <= document["version"]
-        state = cluster_of(document, "the store")
+        state = state_of(document, "the store")
 
 
 @given(changes=st.lists(CHANGES, max_size=40))

@@ -19,8 +19,6 @@ from services.controller.broker_group import GroupState, ReplicaRecord
 from services.controller.cluster_state import ClusterState
 from services.controller.documents import (
     CLUSTER,
-    cluster_document,
-    cluster_of,
     group_document,
     group_document_name,
     group_of,
@@ -30,7 +28,17 @@ from services.controller.folder_lock import folder_lock
 from services.controller.private_disk import PrivateDisk
 from services.controller.state_store import ConflictError
 from tests.harness.memory_disk import MemoryDisk
-from tests.unit.controller.changes import CHANGES, KEY, OPTIONS, Change, contents, fresh_state, try_change
+from tests.unit.controller.changes import (
+    CHANGES,
+    KEY,
+    OPTIONS,
+    Change,
+    contents,
+    document_of,
+    fresh_state,
+    state_of,
+    try_change,
+)
 from tests.unit.controller.fault_disk import CrashError, FaultDisk
 
 FOLDER = Path("/data/controller")
@@ -44,11 +52,11 @@ class ClusterFile:
 
     async def load(self) -> ClusterState | None:
         stored = await self.store.read(CLUSTER)
-        return None if stored is None else cluster_of(stored.document, "the file")
+        return None if stored is None else state_of(stored.document, "the file")
 
     async def save(self, state: ClusterState) -> None:
         stored = await self.store.read(CLUSTER)
-        await self.store.write(CLUSTER, cluster_document(state), None if stored is None else stored.version)
+        await self.store.write(CLUSTER, document_of(state), None if stored is None else stored.version)
 
 
 def with_topics(*names: str) -> ClusterState:
@@ -59,7 +67,7 @@ def with_topics(*names: str) -> ClusterState:
 
 
 def there_and_back(state: ClusterState) -> ClusterState:
-    return cluster_of(decode(encode(cluster_document(state)), "the file"), "the file")
+    return state_of(decode(encode(document_of(state)), "the file"), "the file")
 
 
 @given(changes=st.lists(CHANGES, max_size=30))
@@ -136,26 +144,26 @@ async def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [0, 1, 100, -2])
 def test_a_file_cut_short_is_damaged(kept: int) -> None:
     with pytest.raises(CorruptDataError, match="the file is damaged"):
-        decode(encode(cluster_document(with_topics("a")))[:kept].rstrip(), "the file")
+        decode(encode(document_of(with_topics("a")))[:kept].rstrip(), "the file")
 
 
 @given(data=st.data())
 def test_no_changed_bit_passes_unseen(data: st.DataObject) -> None:
     state = with_topics("a", "b")
-    content = bytearray(encode(cluster_document(state)))
+    content = bytearray(encode(document_of(state)))
     position = data.draw(st.integers(min_value=0, max_value=len(content) - 1))
     content[position] ^= 1 << data.draw(st.integers(min_value=0, max_value=7))
     try:
-        found = cluster_of(decode(bytes(content), "the file"), "the file")
+        found = state_of(decode(bytes(content), "the file"), "the file")
     except (CorruptDataError, UnknownFormatError):
         return
     assert (found.version, contents(found)) == (state.version, contents(state))  # a blank became another blank
 
 
 def test_an_unknown_version_is_refused_and_says_so() -> None:
-    document = json.loads(encode(cluster_document(with_topics("a"))))
-    document["format"] = 2
-    with pytest.raises(UnknownFormatError, match="the file is of format 2, this release knows 1"):
+    document = json.loads(encode(document_of(with_topics("a"))))
+    document["format"] = 3
+    with pytest.raises(UnknownFormatError, match="the file is of format 3, this release knows 1 and 2"):
         decode(json.dumps(document).encode(), "the file")
 
 
@@ -176,7 +184,7 @@ OLD_FILE = (
 def test_a_file_of_a_release_without_replicas_is_read() -> None:
     state = json.loads(OLD_FILE.replace(b"%s", b""))["state"]
     crc = google_crc32c.value(json.dumps(state, sort_keys=True, separators=(",", ":")).encode())
-    found = cluster_of(decode(OLD_FILE % f"{crc:08x}".encode(), "the file"), "the file")
+    found = state_of(decode(OLD_FILE % f"{crc:08x}".encode(), "the file"), "the file")
     assert (found.version, list(found.topics), list(found.groups), found.receipt_key) == (2, ["a"], ["g"], KEY)
 
 

@@ -141,7 +141,7 @@ async def test_a_group_whose_deletion_has_no_answer_can_be_forgotten_again(tmp_p
     class Store(MemoryStore):
         fails = True
 
-        async def delete(self, name: str, expected: str) -> None:
+        async def delete(self, name: str, expected: str | None) -> None:
             if done or not self.fails:
                 await super().delete(name, expected)
             if self.fails:

@@ -21,8 +21,6 @@ from services.controller.cluster_state import ClusterState
 from services.controller.documents import (
     CLUSTER,
     LEASE,
-    cluster_document,
-    cluster_of,
     group_document,
     group_document_name,
 )
@@ -34,6 +32,7 @@ from services.controller.kubernetes_state_store import KubernetesStateStore
 from services.controller.lease import Lease
 from services.controller.options import ControllerOptions
 from services.controller.state_store import ConflictError, StateStore
+from tests.unit.controller.changes import document_of, state_of
 from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Machines, make_controller, scene, until
 from tests.unit.controller.memory_api import MemoryApi
 from tests.unit.controller.memory_store import MemoryStore
@@ -78,7 +77,7 @@ async def test_every_store_keeps_the_same_promises(make: Callable[[Path], StateS
     documents = {
         group_document_name("b"): (group_document(group(1)), group_document(group(2))),
         group_document_name("B_%1"): (group_document(group(1, name="B_%1")), group_document(group(2, name="B_%1"))),
-        CLUSTER: (cluster_document(cluster(0)), cluster_document(cluster(3))),
+        CLUSTER: (document_of(cluster(0)), document_of(cluster(3))),
         LEASE: (Lease("me", "me:1", "admin", 1).document(), Lease("", "", "", 2).document()),
     }
     for name, (first, second) in documents.items():
@@ -129,7 +128,7 @@ async def test_clusters_of_one_namespace_do_not_touch_one_another(api: MemoryApi
         for name in ("c", "b-c"):
             document = group_document(group(1, number + 1, name))
             written.append((store, name, number + 1, await store.write(group_document_name(name), document, None)))
-        await store.write(CLUSTER, cluster_document(replace(cluster(0), name=clusters[number])), None)
+        await store.write(CLUSTER, document_of(replace(cluster(0), name=clusters[number])), None)
         await store.write(LEASE, Lease(clusters[number], "", "", 1).document(), None)
     for store, name, epoch, version in written:
         stored = await store.read(group_document_name(name))
@@ -144,32 +143,32 @@ async def test_clusters_of_one_namespace_do_not_touch_one_another(api: MemoryApi
 
 
 async def test_what_somebody_else_made_is_left_alone(api: MemoryApi, store: KubernetesStateStore) -> None:
-    await store.write(CLUSTER, cluster_document(cluster(1)), None)
+    await store.write(CLUSTER, document_of(cluster(1)), None)
     name = group_document_name("b")
     await store.write(name, group_document(group(1)), None)
     for key in (("brokergroups", "popwheel.b"), ("secrets", "popwheel-receipt-key")):
         api.objects[key]["metadata"]["labels"] = {"popwheel.io/cluster": "another"}
-    for attempt in (store.read(name), store.read(CLUSTER), store.write(CLUSTER, cluster_document(cluster(2)), "1")):
+    for attempt in (store.read(name), store.read(CLUSTER), store.write(CLUSTER, document_of(cluster(2)), "1")):
         with pytest.raises(UnknownFormatError, match="another, not popwheel"):
             await attempt
 
 
 async def test_the_key_is_in_a_secret_alone(api: MemoryApi, store: KubernetesStateStore) -> None:
-    await store.write(CLUSTER, cluster_document(cluster(2)), None)
+    await store.write(CLUSTER, document_of(cluster(2)), None)
     key = base64.b64encode(KEY).decode()
     assert api.objects["secrets", "popwheel-receipt-key"]["data"] == {"key": key}
     spec = api.objects["popwheelclusters", "popwheel"]["spec"]
     assert (spec["topics"], spec["version"], key in json.dumps(spec)) == (2, 2, False)
     other = KubernetesStateStore(api, "popwheel")
     with pytest.raises(ConflictError):
-        await other.write(CLUSTER, cluster_document(cluster(0, bytes(32))), None)
+        await other.write(CLUSTER, document_of(cluster(0, bytes(32))), None)
 
 
 async def test_ten_thousand_topics_and_groups_fit(api: MemoryApi, store: KubernetesStateStore) -> None:
     """An object of etcd has at most 1.5 MiB."""
     options = ControllerOptions()
     made = options.group.backoff_ms
-    document: dict[str, Any] = dict(cluster_document(cluster(0)))
+    document: dict[str, Any] = dict(document_of(cluster(0)))
     document["topics"] = [{"name": f"topic-{n}", "type": "NORMAL", "queues": 8, "id": n} for n in range(10_000)]
     document["groups"] = [
         {"name": f"group-{n}", "max_attempts": 17, "fifo": False, "backoff_ms": made, "id": n} for n in range(10_000)
@@ -178,11 +177,11 @@ async def test_ten_thousand_topics_and_groups_fit(api: MemoryApi, store: Kuberne
     assert len(json.dumps(api.objects["popwheelclusters", "popwheel"])) < 500_000
     stored = await store.read(CLUSTER)
     assert stored is not None
-    assert len(cluster_of(stored.document, "it").groups) == 10_000
+    assert len(state_of(stored.document, "it").groups) == 10_000
 
 
 async def test_what_is_damaged_is_said(api: MemoryApi, store: KubernetesStateStore) -> None:
-    await store.write(CLUSTER, cluster_document(cluster(1)), None)
+    await store.write(CLUSTER, document_of(cluster(1)), None)
     await store.write(group_document_name("b"), group_document(group(1)), None)
     await store.write(LEASE, Lease("me", "me:1", "", 1).document(), None)
     api.objects["popwheelclusters", "popwheel"]["spec"]["contents"] = "AAAA"

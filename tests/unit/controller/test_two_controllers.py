@@ -22,8 +22,6 @@ from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, EnsureT
 from services.controller.broker_group import NO_MASTER, GroupState, ReplicaRecord
 from services.controller.documents import (
     CLUSTER,
-    cluster_document,
-    cluster_of,
     group_document,
     group_document_name,
     group_of,
@@ -32,6 +30,7 @@ from services.controller.lease import Lease
 from services.rpc.local import LocalChannel
 from services.rpc.methods import ENSURE_TOPIC, WATCH
 from services.rpc.service import ClientStream
+from tests.unit.controller.changes import document_of, state_of
 from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Machines, make_controller, scene, until
 from tests.unit.controller.memory_store import MemoryStore
 
@@ -276,9 +275,9 @@ async def test_what_one_that_led_before_writes_late_is_taken_up(tmp_path: Path) 
     async with pair(tmp_path, store) as both:
         stored = await store.read(CLUSTER)
         assert stored is not None
-        state = cluster_of(stored.document, "memory")
+        state = state_of(stored.document, "memory")
         late = state.after(state.create_topic(both.apps[1]._options, "late", TopicType.NORMAL, 1))
-        await store.write(CLUSTER, cluster_document(late), stored.version)
+        await store.write(CLUSTER, document_of(late), stored.version)
         await until(lambda: "late" in both.apps[0].state.topics)
         await make_topic(both.channels[0], "after")
         assert both.apps[0].state.topics.keys() == {"late", "after"}

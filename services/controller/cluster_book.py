@@ -1,0 +1,109 @@
+"""How topics and groups lie in the store: pages that never change, and a head that says which of them count (pure).
+
+Topics and groups are made and deleted, and never changed in between. So they are written down in the order of their
+ids: the latest in the head, and when these have become many, as a page. What is deleted out of a page is noted in the
+head. When that has become much, the page that has lost most is written anew under another name. So a change costs the
+head and seldom a page, however many topics there are. Whatever becomes of a writer, all that the head names is whole.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from services.common.pb.popwheel.v1.controller_pb2 import Group, Topic
+
+Entry = Topic | Group
+
+_TOPIC_BYTES: Final = 70
+_GROUP_BYTES: Final = 85
+_NUMBER_BYTES: Final = 10
+_ID_BYTES: Final = 16
+_HEAD_SHARE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Topics and groups that are stored in a document of their own.
+
+    Args:
+        name: of the document, given once and never again.
+        entries: those of them that are there still, by id.
+        deleted: ids of those that are not.
+    """
+
+    name: str
+    entries: Mapping[int, Entry]
+    deleted: frozenset[int] = frozenset()
+
+    def without(self, gone: Iterable[int]) -> "Page":
+        """The page when some of its entries have been deleted."""
+        gone = self.deleted.union(gone)
+        return Page(self.name, {id_: entry for id_, entry in self.entries.items() if id_ not in gone}, gone)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterBook:
+    """All topics and groups as they are stored. Never changed; each change makes the next one.
+
+    Args:
+        pages: in the order in which they were made.
+        recent: what is in no page yet, by id: the head holds it.
+    """
+
+    pages: tuple[Page, ...] = ()
+    recent: Mapping[int, Entry] = field(default_factory=dict)
+
+    def changed(
+        self, come: Iterable[Entry], gone: Iterable[Entry], page_bytes: int, new_name: Callable[[], str]
+    ) -> "ClusterBook":
+        """The book after a change.
+
+        Args:
+            come: what was made.
+            gone: what was deleted.
+            page_bytes: about so many bytes a page has at the most; what changes in the head is a quarter of that.
+            new_name: gives names that no page ever had.
+        """
+        gone_ids = {entry.id for entry in gone}
+        recent = {id_: entry for id_, entry in self.recent.items() if id_ not in gone_ids}
+        gone_ids -= self.recent.keys()
+        recent.update((entry.id, entry) for entry in come)
+        left = (page.without(lost) if (lost := gone_ids & page.entries.keys()) else page for page in self.pages)
+        pages = [page for page in left if page.entries]
+        if _bytes_of(recent) > page_bytes // _HEAD_SHARE:
+            _write_anew(pages, len(pages), recent, page_bytes, new_name)
+            recent = {}
+        while sum(len(page.deleted) for page in pages) * _ID_BYTES > page_bytes // _HEAD_SHARE:
+            worst = max(range(len(pages)), key=lambda number: len(pages[number].deleted))
+            _write_anew(pages, worst, pages.pop(worst).entries, page_bytes, new_name)
+        return ClusterBook(tuple(pages), recent)
+
+
+def _write_anew(
+    pages: list[Page], place: int, entries: Mapping[int, Entry], page_bytes: int, new_name: Callable[[], str]
+) -> None:
+    """Put entries into pages at a place, together with those of the page before if both fit into one."""
+    if place and _bytes_of(entries) + _bytes_of(pages[place - 1].entries) <= page_bytes:
+        place -= 1
+        entries = {**pages.pop(place).entries, **entries}
+    made: list[dict[int, Entry]] = []
+    left = 0
+    for id_, entry in entries.items():
+        size = bytes_of(entry)
+        if size > left:
+            made.append({})
+            left = max(page_bytes, size)
+        left -= size
+        made[-1][id_] = entry
+    pages[place:place] = [Page(new_name(), each) for each in made]
+
+
+def bytes_of(entry: Entry) -> int:
+    """About so many bytes it takes in a document, rather more than less."""
+    if isinstance(entry, Topic):
+        return _TOPIC_BYTES + len(entry.name)
+    return _GROUP_BYTES + len(entry.name) + _NUMBER_BYTES * len(entry.backoff_ms)
+
+
+def _bytes_of(entries: Mapping[int, Entry]) -> int:
+    return sum(map(bytes_of, entries.values()))

@@ -1,0 +1,128 @@
+"""A map by name that never changes: each change makes the next map, which shares with it all but what is touched.
+
+So a change among 100,000 names costs what a change among a few hundred does, and two maps of which one was made from
+the other are compared by what they do not share. It is sorted, so parts of it can be listed (pure).
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Final, Generic, TypeVar
+
+Value = TypeVar("Value")
+
+_PART_MAX: Final = 256
+
+
+class NameMap(Mapping[str, Value], Generic[Value]):
+    """Values by name, in parts of at most 256 names that stand next to one another.
+
+    Args:
+        values: what it holds.
+    """
+
+    __slots__ = ("_firsts", "_length", "_parts")
+
+    def __init__(self, values: Mapping[str, Value] | None = None) -> None:
+        items = iter(sorted((values or {}).items()))
+        self._parts: list[dict[str, Value]] = []
+        while part := dict(islice(items, _PART_MAX // 2)):
+            self._parts.append(part)
+        self._firsts = [next(iter(part)) for part in self._parts]
+        """No name of a part comes before this one; the first part holds all that come before the second."""
+        self._length = len(values or ())
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, name: str) -> Value:
+        if not self._parts:
+            raise KeyError(name)
+        return self._parts[self._place(name)][name]
+
+    def __iter__(self) -> Iterator[str]:
+        """All names, sorted."""
+        return self.after("")
+
+    def after(self, name: str) -> Iterator[str]:
+        """The names that come after one, sorted."""
+        first = self._place(name) if self._parts else 0
+        for number in range(first, len(self._parts)):
+            names = sorted(self._parts[number])
+            yield from names[bisect_right(names, name) :] if number == first and name else names
+
+    def count_before(self, name: str) -> int:
+        """How many names come before one."""
+        if not self._parts:
+            return 0
+        place = self._place(name)
+        return sum(map(len, self._parts[:place])) + sum(each < name for each in self._parts[place])
+
+    def changed(self, come: Mapping[str, Value], gone: Iterable[str]) -> "NameMap[Value]":
+        """The map after a change.
+
+        Args:
+            come: what is there from then on, also in place of what had its name.
+            gone: names of what is not; each must be there.
+        """
+        made = NameMap[Value]()
+        made._parts, made._firsts, made._length = self._parts.copy(), self._firsts.copy(), self._length
+        fresh: set[int] = set()
+        for name in gone:
+            part = made._part(name, fresh)
+            del part[name]
+            made._length -= 1
+            if not part:
+                place = made._place(name)
+                del made._parts[place], made._firsts[place]
+        for name, value in come.items():
+            part = made._part(name, fresh)
+            made._length += name not in part
+            part[name] = value
+            if len(part) > _PART_MAX:
+                made._split(made._place(name), fresh)
+        return made
+
+    def difference(self, before: "NameMap[Value]") -> tuple[dict[str, Value], dict[str, Value]]:
+        """What has come since another map, and what is gone; what was replaced is both."""
+        shared = {id(part) for part in self._parts} & {id(part) for part in before._parts}
+        here = [part for part in self._parts if id(part) not in shared]
+        there = [part for part in before._parts if id(part) not in shared]
+        old = {name: value for part in there for name, value in part.items()}
+        come: dict[str, Value] = {}
+        for part in here:
+            for name, value in part.items():
+                known = old.pop(name, None)
+                if known is not value and known != value:
+                    come[name] = value
+                    if known is not None:
+                        old[name] = known
+        return come, old
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, NameMap):
+            return len(self) == len(other) and self.difference(other) == ({}, {})
+        return dict(self) == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _place(self, name: str) -> int:
+        """The number of the part that holds a name, or would."""
+        return max(0, bisect_right(self._firsts, name) - 1)
+
+    def _part(self, name: str, fresh: set[int]) -> dict[str, Value]:
+        """The part that holds a name, or would, as one that this map alone has."""
+        if not self._parts:
+            self._parts, self._firsts = [{}], [name]
+        place = self._place(name)
+        if id(self._parts[place]) not in fresh:
+            self._parts[place] = self._parts[place].copy()
+            fresh.add(id(self._parts[place]))
+        return self._parts[place]
+
+    def _split(self, place: int, fresh: set[int]) -> None:
+        items = sorted(self._parts[place].items())
+        halves = [dict(items[: len(items) // 2]), dict(items[len(items) // 2 :])]
+        self._parts[place : place + 1] = halves
+        self._firsts[place : place + 1] = [items[0][0], items[len(items) // 2][0]]
+        fresh.update(id(half) for half in halves)
