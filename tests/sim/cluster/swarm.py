@@ -129,7 +129,7 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     polls = chance.choice((1, 1, 2, 4, 8, 16, 40))
     return ClusterSwarm(
         seed=seed,
-        options=_options(chance, len(subscriptions), polls, settings or {}),
+        options=_options(seed, chance, len(subscriptions), polls, settings or {}),
         faults=faults,
         faults_per_s=chance.choice((0.05, 0.1, 0.3)) if any(faults.values()) else 0.0,
         safety_s=chance.choice((20.0, 30.0, 50.0)),
@@ -155,7 +155,9 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     )
 
 
-def _options(chance: random.Random, interests_needed: int, polls: int, settings: dict[str, Any]) -> StandaloneOptions:
+def _options(
+    seed: int, chance: random.Random, interests_needed: int, polls: int, settings: dict[str, Any]
+) -> StandaloneOptions:
     broker: dict[str, Any] = {
         "flush": chance.choice(("sync", "async")),
         "flush_interval_ms": chance.choice((50, 500)),
@@ -192,7 +194,9 @@ def _options(chance: random.Random, interests_needed: int, polls: int, settings:
         "grpc_client_consumer_max_long_polling_timeout_ms": chance.choice((20_000, 40_000)),
     }
     proxy.update(settings)
-    return StandaloneOptions.model_validate({"broker": broker, "proxy": proxy})
+    pages = random.Random(f"{seed}/cluster pages")
+    controller = {"store": {"page_bytes": pages.choice((64, 300, 65_536))}}
+    return StandaloneOptions.model_validate({"broker": broker, "proxy": proxy, "controller": controller})
 
 
 def _consumers(

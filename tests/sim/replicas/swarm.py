@@ -155,7 +155,7 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     replicas = chance.choice((1, 2, 2, 2, 2, 3, 3))
     values = {each.name: getattr(base, each.name) for each in fields(Swarm)}
     safety_s = chance.choice((8.0, 12.0, 20.0))
-    options = _options(chance, base.options, replicas, settings or {})
+    options = _options(seed, chance, base.options, replicas, settings or {})
     faults_per_s = chance.choice((0.1, 0.3, 0.6)) if faults else 0.0
     if rare_faults:
         faults_per_s = faults_per_s or rare.choice((0.1, 0.3, 0.6))
@@ -207,7 +207,7 @@ def _with_retention(options: StandaloneOptions) -> StandaloneOptions:
 
 
 def _options(
-    chance: random.Random, options: StandaloneOptions, replicas: int, settings: dict[str, Any]
+    seed: int, chance: random.Random, options: StandaloneOptions, replicas: int, settings: dict[str, Any]
 ) -> StandaloneOptions:
     replication: dict[str, Any] = {
         "ack_mode": chance.choice(("sync_state_set", "sync_state_set", "sync_state_set", "master")),
@@ -221,6 +221,7 @@ def _options(
         "checkpoint_entries_max": chance.choice((1, 5000)),
     }
     controller = {"replication": {"checkpoint_interval_ms": chance.choice((200, 3000))}}
+    pages = random.Random(f"{seed}/replicas pages")
     flush = chance.choice(("sync", "sync", "sync", "async"))
     values = options.model_dump()
     values["broker"]["replication"].update(replication)
@@ -237,5 +238,6 @@ def _options(
         values["broker"]["timer"].update(slots=64, roll_window_ms=8000)
     values["broker"].update(settings)
     values["controller"]["replication"].update(controller["replication"])
+    values["controller"]["store"]["page_bytes"] = pages.choice((64, 64, 300, 65_536))
     values["proxy"]["auto_create_topics"] = False
     return StandaloneOptions.model_validate(values)
