@@ -20,6 +20,10 @@ from services.broker.pop.check_point import ORIGIN_BYTES, REVIVE_QUEUES, OffsetC
 from services.broker.pop.pop_clock import PopClock
 from services.broker.pop.pop_state import PopState
 from services.broker.pop.popping import Popping
+from services.broker.quarantine.entry import Step
+from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
+from services.broker.quarantine.quarantine import Quarantine
+from services.broker.quarantine.retrial import Retrial
 from services.broker.store import retention
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.consume_queue import ConsumeQueue
@@ -82,15 +86,26 @@ class BrokerCore:
         self.is_finished = False
         self.interests = Interests(options.pop.notify_interests_max)
         self.store = MessageStore(disk, folder, options.log, clock, self._arrived, log)
-        self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max, options.pop.progress_max)
+        self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max)
         self.pop_clock = PopClock(clock)
-        self.popping = Popping(self.store, self.state, view, options.pop, self.pop_clock, random_source, options.name)
-        self.acking = Acking(
-            self.store, self.state, view, self.pop_clock, options.name, on_due_changed, self.knows_group
+        self.quarantine = Quarantine(self.store, self.state, view, options.quarantine_max, lambda: self.is_finished)
+        self.popping = Popping(
+            self.store, self.state, view, options.pop, self.pop_clock, random_source, options.name, self.quarantine
         )
-        # Open CKs of a deleted topic lapse when they are due, as their messages are gone (P4).
-        self.store.on_dropped = self.state.merge_buffer.forget_queues
-        self.timer = MessageTimer(self.store, disk, folder / "timer", options, clock, self.names, on_fired)
+        self.acking = Acking(
+            self.store,
+            self.state,
+            view,
+            self.pop_clock,
+            options.name,
+            on_due_changed,
+            self.knows_group,
+            self.quarantine,
+        )
+        self.timer = MessageTimer(
+            self.store, disk, folder / "timer", options, clock, self.names, on_fired, self.quarantine
+        )
+        self.retrial = Retrial(self.store, self.quarantine, view, self.knows_group, self.timer, clock)
 
     def begin(self, checkpoint: Checkpoint) -> int:
         """Load what a checkpoint covers; from where on the log's records are to be folded, which may be before it.
@@ -126,12 +141,20 @@ class BrokerCore:
             return
         if not self._is_loaded:
             self._load()
-        self.store.take_up(found)
-        self._note_closed(found, self._closed)
-        self.state.replay(found, self.store)
-        self.pop_clock.note(self.state.table.latest_pop_ms)
-        self._replay_names(found)
-        self.timer.note(found)
+        try:
+            with RECORD_STEP:
+                self.store.take_up(found)
+                self._note_closed(found, self._closed)
+                self.state.replay(found, self.store)
+                self.pop_clock.note(self.state.table.latest_pop_ms)
+                self._replay_names(found)
+                self.timer.note(found)  # which asks what was set aside before
+                self.quarantine.table.replay(found)
+        except RecordFaultError as fault:
+            # Wherever the log is folded this comes about, so replicas and restarts agree on what follows (S6).
+            self.store.pass_over(found)
+            self.timer.not_noted()
+            self.quarantine.fold_failed(found, fault)
 
     def _load(self) -> None:
         try:
@@ -146,6 +169,7 @@ class BrokerCore:
         store = self.store
         store.loaded(checkpoint.store)
         self.state.restore(checkpoint.pop, store.ensure_queue)
+        self.quarantine.table.restore(checkpoint.quarantine)
         for topic in sorted(name for name in store.queues.system_topics if name.startswith(names.REVIVE_PREFIX)):
             known = (checkpoint.store.queues or {}).get(topic, {})
             for number, begin in enumerate(checkpoint.pop.revive_offsets):
@@ -177,7 +201,7 @@ class BrokerCore:
     def _note_closed(self, found: StoredRecord, closed: dict[int, int]) -> None:
         """Bits of open CKs that a record closes which is not in their revive queue, and whose ACK is yet to be seen."""
         table = self.state.table
-        if found.kind == RecordKind.MESSAGE and len(found.origin) == ORIGIN_BYTES:
+        if found.kind in (RecordKind.MESSAGE, RecordKind.QUARANTINE) and len(found.origin) == ORIGIN_BYTES:
             origin = Origin.decode(found.origin)
             if table.get(origin.check_point_id) is not None:
                 closed[origin.check_point_id] = closed.get(origin.check_point_id, 0) | 1 << origin.index
@@ -216,7 +240,11 @@ class BrokerCore:
         for start in range(max(begin, queue.min_offset), end, 1024):
             entries = queue.read(start, min(1024, end - start))
             for record in self.store.read_checked(queue, range(start, start + len(entries)), entries):
-                self.state.replay_revive_record(record)
+                try:
+                    with RECORD_STEP:
+                        self.state.replay_revive_record(record)
+                except RecordFaultError as fault:
+                    self.quarantine.fold_failed(record, fault)
 
     @property
     def can_be_saved(self) -> bool:
@@ -228,10 +256,11 @@ class BrokerCore:
         store, files = self.store.checkpoint()
         topic = self.revive_topic
         ends = tuple(self.store.next_offset(topic, number) for number in range(REVIVE_QUEUES))
+        self.quarantine.table.retain(self.store.log.start_position)
         # As long as nothing says what time it is in the log, this replica's own clock may not say so.
         is_told = self.state.table.latest_pop_ms > 0
         pop = self.state.snapshot(ends, self.pop_clock.now_ms() if is_told else self._begun_with.pop.time_ms)
-        return Checkpoint(store, pop, self.names.saved()), files
+        return Checkpoint(store, pop, self.names.saved(), self.quarantine.table.saved()), files
 
     def synced(self, checkpoint: Checkpoint) -> Checkpoint:
         """A checkpoint with the position that the log is synced up to now."""
@@ -368,7 +397,9 @@ class BrokerCore:
         self.store.put([Record(RecordKind.FORGET_TOPIC, self.revive_topic, 0, name.encode()) for name in forgotten])
         for name in forgotten:
             self.store.forget_topic(name)
+            self.state.forget_topic(name)
         self.popping.forget(forgotten)
+        self.quarantine.table.forget(topic=topic)
         self.names.forget_topic(topic)
 
     def forget_group(self, group: str) -> None:
@@ -387,6 +418,7 @@ class BrokerCore:
         records += [Record(RecordKind.FORGET_TOPIC, topic, 0, name.encode()) for name in stored]
         self.store.put(records)
         self.state.forget_group(group)
+        self.quarantine.table.forget(group=group)
         for name in stored:
             self.store.forget_topic(name)
         self.popping.forget(stored)
@@ -396,14 +428,11 @@ class BrokerCore:
         """Set a group's committed offset by hand.
 
         Raises:
-            StatusError: the disk is full, or there is no room for more progress; nothing has changed.
+            StatusError: the disk is full; nothing has changed.
         """
         queue = self.store.ensure_queue((commit.topic, commit.queue_id))
-        buffer = self.state.merge_buffer
-        if not buffer.has_room(buffer.of(commit.group, queue)):
-            raise self.popping.progress_full()
         self.store.put([Record(RecordKind.OFFSET, self.revive_topic, 0, commit.encode())])
-        buffer.commit(commit.group, queue, commit.offset)
+        self.state.merge_buffer.ensure(commit.group, queue).committed = commit.offset
         # Set back from where another commit had put it, it shows messages that arrived long ago.
         self._tell_again(each for each in self.interests.of_topic(commit.topic) if each.group == commit.group)
 
@@ -432,23 +461,41 @@ class BrokerCore:
         """Of all but the last one, oldest first: none is younger than the next record whose store time is known."""
         segments = [(start, end) for start, end in self.store.log.segments() if end > start]
         for number, (_, end) in enumerate(segments[:-1]):
-            times = (self.store.first_store_time_ms(start) for start, _ in segments[number + 1 :])
+            times = (self._first_store_time_ms(start) for start, _ in segments[number + 1 :])
             yield SegmentAge(end, next((time_ms for time_ms in times if time_ms is not None), sys.maxsize))
 
+    def _first_store_time_ms(self, position: int) -> int | None:
+        try:
+            with RECORD_STEP:
+                return self.store.first_store_time_ms(position)
+        except RecordFaultError as fault:
+            self.quarantine.note(Step.RETENTION, position, "", 0, 0, fault)
+            return None
+
     def needed_from(self) -> int | None:
-        """The least position that an open CK needs, of its message or of its own record, or that a timer needs.
+        """The least position that an open CK needs, of its message or of its own record, that a timer needs, or that
+        was set aside without a copy.
 
         Raises:
             CorruptDataError: a queue, or a record that it leads to, is damaged: it can't be told.
         """
-        needed = (self.state.table.first_position(), self.timer.needed_from())
+        needed = (self.state.table.first_position(), self.quarantine.table.needed_from())
         positions = [position for position in needed if position is not None]
         topic = self.revive_topic
-        for number in range(REVIVE_QUEUES):
-            queue = self.store.queue(topic, number)
-            if queue is not None:
-                oldest = self.store.position_of(queue, self.state.table.oldest_offset(number, queue.max_offset))
-                positions += [] if oldest is None else [oldest]
+        at = self.store.log.start_position
+        try:
+            with RECORD_STEP:
+                of_timer = self.timer.needed_from()
+                positions += [] if of_timer is None else [of_timer]
+                for number in range(REVIVE_QUEUES):
+                    queue = self.store.queue(topic, number)
+                    if queue is not None:
+                        oldest = self.store.position_of(queue, self.state.table.oldest_offset(number, queue.max_offset))
+                        positions += [] if oldest is None else [oldest]
+        except RecordFaultError as fault:
+            # What it needs can't be told, so all stays, and the note says why.
+            self.quarantine.note(Step.RETENTION, at, topic, 0, 0, fault)
+            positions.append(at)
         return min(positions, default=None)
 
     def _arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:

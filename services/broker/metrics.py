@@ -19,7 +19,7 @@ from services.common.clock import Clock
 from services.common.disk import DiskUsage
 from services.common.pop_answer import PopAnswer
 from services.common.put import MessageRun
-from services.common.series import OTHER, Labels, Series, bounded
+from services.common.series import Labels, Series, bounded
 
 
 @dataclass(slots=True)
@@ -107,6 +107,7 @@ class BrokerCollector(Collector):
         yield from self._traffic()
         yield from self._consumers()
         yield from self._pop()
+        yield from self._quarantine()
         yield from self._storage()
 
     def _traffic(self) -> Iterator[Metric]:
@@ -140,9 +141,13 @@ class BrokerCollector(Collector):
         )
 
     def _consumers(self) -> Iterator[Metric]:
+        ready: dict[Labels, int] = defaultdict(int)
+        lag: dict[Labels, int] = defaultdict(int)
         inflight: dict[Labels, int] = defaultdict(int)
-        ready = self._core.state.lag.ready()
-        lag: dict[Labels, int] = defaultdict(int, ready)
+        for progress in self._core.state.merge_buffer:
+            labels = (progress.group, progress.queue.topic)
+            ready[labels] += progress.available
+            lag[labels] += progress.available
         for check_point in self._core.state.table:
             count = check_point.open_bits.bit_count()
             inflight[check_point.group, check_point.topic] += count
@@ -160,7 +165,7 @@ class BrokerCollector(Collector):
             yield family
 
     def _is_known(self, group: str, topic: str) -> bool:
-        return group == OTHER or (self._core.knows_group(group) and self._core.knows_topic(topic))
+        return self._core.knows_group(group) and self._core.knows_topic(topic)
 
     def _pop(self) -> Iterator[Metric]:
         table = self._core.state.table
@@ -170,11 +175,6 @@ class BrokerCollector(Collector):
             "rocketmq_pop_checkpoint_buffer_size",
             "Check points that hold up a committed offset.",
             value=len(self._core.state.merge_buffer),
-        )
-        yield GaugeMetricFamily(
-            "popwheel_pop_progress",
-            "Pairs of a group and a queue that it has read, of broker.pop.progress_max.",
-            value=self._core.state.merge_buffer.pairs,
         )
         yield GaugeMetricFamily("popwheel_pop_open_check_points", "Check points that are open.", value=len(table))
         yield GaugeMetricFamily(
@@ -218,6 +218,25 @@ class BrokerCollector(Collector):
             "Queues that stand still at a damaged record.",
             value=len(self._core.popping.damaged),
         )
+
+    def _quarantine(self) -> Iterator[Metric]:
+        quarantine = self._core.quarantine
+        held = GaugeMetricFamily(
+            "popwheel_quarantined_messages",
+            "Records set aside because they failed by themselves, of broker.quarantine_max.",
+            labels=("step",),
+        )
+        faults = CounterMetricFamily(
+            "popwheel_record_faults", "How often a step failed for a single record.", labels=("step",)
+        )
+        for step, count in quarantine.table.counts().items():
+            held.add_metric((step.label,), count)
+            faults.add_metric((step.label,), quarantine.faults[step])
+        yield held
+        yield GaugeMetricFamily(
+            "popwheel_quarantine_max", "Records that may be set aside.", value=self._options.quarantine_max
+        )
+        yield faults
 
     def _storage(self) -> Iterator[Metric]:
         store = self._core.store

@@ -69,12 +69,6 @@ class PopOptions(BaseModel):
     response_bytes_max: int = Field(
         default=16 * _MEBIBYTE, ge=1024, le=1024 * _MEBIBYTE, description="Bytes of messages in one answer."
     )
-    progress_max: int = Field(
-        default=2_000_000,
-        ge=16,
-        le=100_000_000,
-        description="Pairs of a group and a queue that it has read, at the most; past nine tenths none of a new group.",
-    )
     rewrite_after_records: int = Field(
         default=200_000,
         ge=16,
@@ -170,6 +164,13 @@ class BrokerOptions(BaseModel):
         ge=_MEBIBYTE,
         le=16 * 1024 * _MEBIBYTE,
         description="Bytes of sends that wait for the device; past it sends are refused for the moment.",
+    )
+    quarantine_max: int = Field(
+        default=10_000,
+        ge=1,
+        le=100_000,
+        description="Records that may be set aside because they fail by themselves (docs/quarantine.md); past it one "
+        "waits where it is.",
     )
     log: LogOptions = LogOptions()
     retention: RetentionOptions = RetentionOptions()

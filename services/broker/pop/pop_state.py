@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from services.broker.pop import check_point as codec
 from services.broker.pop.ack_memory import AckMemory
 from services.broker.pop.check_point import ORIGIN_BYTES, REVIVE_QUEUES, CheckPoint, Origin
-from services.broker.pop.consumer_lag import ConsumerLag
 from services.broker.pop.merge_buffer import MergeBuffer
-from services.broker.pop.progress_changes import pair_of
 from services.broker.pop.revive import ReviveTable
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
@@ -43,12 +41,10 @@ class PopState:
     Args:
         stay_ms: see `MergeBuffer`.
         check_points_max: see `MergeBuffer`.
-        pairs_max: see `MergeBuffer`.
     """
 
-    def __init__(self, stay_ms: int, check_points_max: int, pairs_max: int) -> None:
-        self.merge_buffer = MergeBuffer(stay_ms, check_points_max, pairs_max)
-        self.lag = ConsumerLag(self.merge_buffer)
+    def __init__(self, stay_ms: int, check_points_max: int) -> None:
+        self.merge_buffer = MergeBuffer(stay_ms, check_points_max)
         self.table = ReviveTable()
         self.acked = AckMemory()
 
@@ -80,9 +76,14 @@ class PopState:
         """A renewal record was appended."""
         self.table.renew(check_point_id, bits, due_ms)
 
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted. Its open CKs lapse when they are due, as their messages are gone (P4)."""
+        groups = {progress.group for progress in self.merge_buffer}
+        self.merge_buffer.forget(topics=frozenset({topic, *(names.retry_topic(group, topic) for group in groups)}))
+
     def forget_group(self, group: str) -> None:
         """A group was deleted: nothing is hidden from it any more."""
-        self.merge_buffer.forget_group(group)
+        self.merge_buffer.forget(group=group)
         for check_point in [each for each in self.table if each.group == group]:
             self.close(check_point.id, check_point.open_bits)
 
@@ -102,12 +103,19 @@ class PopState:
                 origin = Origin.decode(found.origin)
                 done = self.finish if found.topic.startswith(names.DEAD_LETTER_PREFIX) else self.close
                 done(origin.check_point_id, 1 << origin.index)
+        elif found.kind == RecordKind.QUARANTINE:
+            if len(found.origin) == ORIGIN_BYTES:
+                origin = Origin.decode(found.origin)
+                self.close(origin.check_point_id, 1 << origin.index)
+        elif found.kind == RecordKind.FORGET_TOPIC:
+            self.forget_topic(found.payload.decode())
         elif found.kind == RecordKind.FORGET_GROUP:
             self.forget_group(found.payload.decode())
         elif found.kind == RecordKind.OFFSET:
             commit = codec.OffsetCommit.decode(found.payload)
-            committed_in = store.ensure_queue((commit.topic, commit.queue_id))
-            self.merge_buffer.commit(commit.group, committed_in, commit.offset, found.position)
+            progress = self.merge_buffer.ensure(commit.group, store.ensure_queue((commit.topic, commit.queue_id)))
+            progress.committed = commit.offset
+            progress.set_at = found.position
         elif found.kind == RecordKind.ACK:
             # One that follows what was made of its messages finds them closed: only acknowledgements are left.
             self.finish(*codec.decode_ack(found.payload), codec.decode_call(found.origin))
@@ -117,7 +125,9 @@ class PopState:
                 check_point = CheckPoint.decode(found.payload, found.queue_offset)
                 queue = store.queue(stored_topic(check_point), check_point.queue_id)
                 if queue is not None and check_point.next_offset > queue.begin_offset:  # else it is of a deleted topic
-                    self.merge_buffer.read_to(check_point.group, queue, check_point.next_offset)
+                    progress = self.merge_buffer.ensure(check_point.group, queue)
+                    progress.popped = max(progress.popped, check_point.next_offset)
+                    progress.committed = max(progress.committed, progress.popped)
 
     def snapshot(self, revive_ends: tuple[int, ...], time_ms: int) -> PopSnapshot:
         """What to save, given where each revive queue ends now, and the time of its CKs."""
@@ -125,7 +135,9 @@ class PopState:
         for progress in self.merge_buffer:
             queue = progress.queue
             of_topic = offsets.setdefault(progress.group, {}).setdefault(queue.topic, {})
-            of_topic[queue.queue_id] = pair_of(progress.offsets)
+            # After a restart no CK holds the committed offset up: those that are open are left to revive.
+            committed = max(progress.committed, progress.popped) if progress.waiting else progress.committed
+            of_topic[queue.queue_id] = (committed, progress.popped)
         return PopSnapshot(
             offsets,
             tuple(self.table.oldest_offset(number, end) for number, end in enumerate(revive_ends)),
@@ -138,7 +150,8 @@ class PopState:
         for group, topics in snapshot.offsets.items():
             for topic, queues in topics.items():
                 for queue_id, (committed, popped) in queues.items():
-                    self.merge_buffer.restore(group, ensure_queue((topic, queue_id)), committed, popped)
+                    progress = self.merge_buffer.ensure(group, ensure_queue((topic, queue_id)))
+                    progress.committed, progress.popped = committed, popped
 
     def _done(self, check_point: CheckPoint | None) -> None:
         if check_point is not None:

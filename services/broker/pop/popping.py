@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Container, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +13,9 @@ from services.broker.pop.check_point import CheckPoint
 from services.broker.pop.merge_buffer import QueueProgress
 from services.broker.pop.pop_clock import PopClock
 from services.broker.pop.pop_state import PopState
+from services.broker.quarantine.entry import Step
+from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
+from services.broker.quarantine.quarantine import Quarantine
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
@@ -50,7 +54,8 @@ class _Taken:
     origin: int
     entries: Sequence[Entry]
     offsets: tuple[int, ...] | range
-    records: list[StoredRecord]
+    records: list[StoredRecord] | None
+    """None if one of them failed as it was read: then each is read by itself."""
     start_offset: int
     next_offset: int
 
@@ -78,6 +83,7 @@ class Popping:
         clock: for pop and due times.
         random_source: which queue comes first.
         broker_name: goes into receipt handles.
+        quarantine: takes messages that fail by themselves.
     """
 
     def __init__(
@@ -89,6 +95,7 @@ class Popping:
         clock: PopClock,
         random_source: random.Random,
         broker_name: str,
+        quarantine: Quarantine,
     ) -> None:
         self._store = store
         self._state = state
@@ -97,6 +104,7 @@ class Popping:
         self._clock = clock
         self._random = random_source
         self._broker_name = broker_name
+        self._quarantine = quarantine
         self.damaged: dict[ConsumeQueue, Standstill] = {}
 
     def pop(self, request: PopRequest) -> PopAnswer:
@@ -104,8 +112,7 @@ class Popping:
 
         Raises:
             StatusError: too much is given out already, the filter is of an unknown kind, the controller was not heard
-                of yet, the disk is full, there is no room for more progress, or there is nothing but what stands still;
-                nothing was given out.
+                of yet, the disk is full, or there is nothing but what stands still; nothing was given out.
         """
         room = self._room(request.group)
         wanted = wanted_hashes(request.filter)
@@ -127,8 +134,6 @@ class Popping:
             self._give_out(request, taken, answer)
         else:
             self._check_standstill(retry, queues)
-            if self._lacks_room(queues):
-                raise self.progress_full()
         if request.queue_id >= 0:
             retry, queues = self._sources(request.group, request.topic, _ANY_QUEUE)
         answer.waiting = self._waiting(retry, queues, wanted)
@@ -173,18 +178,18 @@ class Popping:
 
     def _sources(self, group: str, topic: str, queue_id: int) -> tuple[QueueProgress | None, Sequence[QueueProgress]]:
         """The group's retry queue, and the queues of the topic beginning with a random one."""
-        progress_in = self._state.merge_buffer.of
+        ensure = self._state.merge_buffer.ensure
         store = self._store
         known = self._view.topics.get(topic)
         retry_queue = store.queue(names.retry_topic(group, topic), 0)
-        retry = None if retry_queue is None else progress_in(group, retry_queue)
+        retry = None if retry_queue is None else ensure(group, retry_queue)
         if queue_id >= 0:
             numbers: Sequence[int] = (queue_id,)
         else:
             count = 1 if known is None else known.queues
             first = self._random.randrange(count)
             numbers = (*range(first, count), *range(first))
-        queues = [progress_in(group, queue) for number in numbers if (queue := store.queue(topic, number)) is not None]
+        queues = [ensure(group, queue) for number in numbers if (queue := store.queue(topic, number)) is not None]
         return retry, queues
 
     def _take(
@@ -199,9 +204,6 @@ class Popping:
         queue = progress.queue
         start = progress.next_offset
         if start >= queue.max_offset or self._stands_still(queue):
-            return
-        # A retry queue is there only because its group has read something: what failed must come again.
-        if origin == receipt.FROM_TOPIC and not self._state.merge_buffer.has_room(progress):
             return
         try:
             if wanted is None:
@@ -218,7 +220,11 @@ class Popping:
             if fitting < len(entries):
                 entries, offsets = entries[:fitting], offsets[:fitting]
                 next_offset = offsets[-1] + 1
-            records = self._store.read_checked(queue, offsets, entries)
+            try:
+                with RECORD_STEP:
+                    records = self._store.read_checked(queue, offsets, entries)
+            except RecordFaultError:
+                records = None
         except NotInMemory:
             if not taken:
                 raise
@@ -235,19 +241,6 @@ class Popping:
         """Topics were deleted: none of their queues stands still any more."""
         for queue in [queue for queue in self.damaged if queue.topic in topics]:
             del self.damaged[queue]
-
-    def _lacks_room(self, queues: Sequence[QueueProgress]) -> bool:
-        """Whether messages wait that are not given out, as there is no room for more progress."""
-        has_room = self._state.merge_buffer.has_room
-        return any(each.available and not has_room(each) and not self._stands_still(each.queue) for each in queues)
-
-    def progress_full(self) -> StatusError:
-        """The refusal of what would make more progress to be kept."""
-        return StatusError(
-            Code.TOO_MANY_REQUESTS,
-            f"this broker keeps the progress of {self._state.merge_buffer.pairs} pairs of a group and a queue, its "
-            "limit (broker.pop.progress_max), the last tenth for groups that have read before; delete groups or topics",
-        )
 
     def _stands_still(self, queue: ConsumeQueue) -> bool:
         """Whether a queue stands at a damaged record, which has not gone with an old segment meanwhile."""
@@ -303,8 +296,36 @@ class Popping:
                 check_point.queue_id,
             )
             given = [maker.handle(offset) for offset in each.offsets]
-            answer.handles += given
-            answer.messages += delivery.popped_messages(each.records, common, given)
+            try:
+                with RECORD_STEP:
+                    messages = None if each.records is None else delivery.popped_messages(each.records, common, given)
+            except RecordFaultError:
+                messages = None
+            if messages is None:
+                self._give_out_one_by_one(check_point, each, common, given, answer)
+            else:
+                answer.handles += given
+                answer.messages += messages
+
+    def _give_out_one_by_one(
+        self, check_point: CheckPoint, taken: _Taken, common: bytes, handles: Sequence[str], answer: PopAnswer
+    ) -> None:
+        """Give out those messages of a CK of which an answer can be made, and set the others aside."""
+        places = zip(taken.offsets, taken.entries, handles, strict=True)
+        for index, (offset, entry, handle) in enumerate(places):
+            stored = None
+            try:
+                with RECORD_STEP:
+                    stored = self._store.read_checked(taken.progress.queue, (offset,), (entry,))[0]
+                    messages = delivery.popped_messages([stored], common, [handle])
+            except RecordFaultError as fault:
+                with suppress(StatusError):  # it comes again when it is due
+                    self._quarantine.set_aside_delivery(check_point, index, stored, Step.ANSWER, fault, attempted=False)
+            except (CorruptDataError, NotInMemory):
+                continue  # it comes again when it is due, and whoever redelivers it waits for the device, or for repair
+            else:
+                answer.handles.append(handle)
+                answer.messages += messages
 
     def _check_point(self, request: PopRequest, taken: _Taken, now_ms: int) -> CheckPoint:
         return CheckPoint(

@@ -12,6 +12,7 @@ from itertools import islice
 from google.protobuf.message import DecodeError
 from google_crc32c import value
 
+from services.broker.pop.merge_buffer import ProgressKey
 from services.common.errors import StatusError, UnknownFormatError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import GroupOffsets, KnownName, ReplicaCheckpoint
@@ -20,9 +21,6 @@ _PREFIX = struct.Struct(">4sHII")
 _MAGIC = b"PWMC"
 _VERSION = 1
 _GONE = -1
-
-ProgressKey = tuple[str, str, int]
-"""Consumer group, topic and queue."""
 
 
 class MasterCheckpoint:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.broker.options import LogOptions
+from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
 from services.broker.store import record
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.consume_queue import ConsumeQueue, Entry, packed_entry, unpacked_entries
@@ -102,8 +103,6 @@ class MessageStore:
         self.log = CommitLog(disk, folder / "commitlog", options.segment_bytes) if log is None else log
         self.on_append: Callable[[], None] | None = None
         """Told of each write, if anybody wants to know."""
-        self.on_dropped: Callable[[Sequence[ConsumeQueue]], None] | None = None
-        """Told of the queues of a deleted topic, if anybody wants to know."""
         self.ended: StatusError | None = None
         """Why nothing may be put in any more, once another replica leads: a call may still be under way here."""
         self.queues = Queues(options.queues_max, self._make_queue)
@@ -323,9 +322,7 @@ class MessageStore:
 
     def forget_topic(self, topic: str) -> None:
         """Drop the topic's queues, after a `FORGET_TOPIC` record said so. Offsets are not used again."""
-        dropped = self.queues.drop(topic, lambda queue: self._next_offsets.get(queue, queue.max_offset))
-        if dropped and self.on_dropped is not None:
-            self.on_dropped(dropped)
+        self.queues.drop(topic, lambda queue: self._next_offsets.get(queue, queue.max_offset))
 
     def delete_before(self, position: int) -> int:
         """Delete the oldest segment if it ends at or before `position`, and what leads into it; 1 if it went. Raises as
@@ -360,9 +357,12 @@ class MessageStore:
             if oldest and oldest[0].position < start:
                 offset = queue.first_at_or_after(start)
                 try:
-                    self._check_first_held(queue, offset)
+                    with RECORD_STEP:
+                        self._check_first_held(queue, offset)
                 except CorruptDataError as error:
                     damage = error
+                except RecordFaultError as fault:
+                    damage = CorruptDataError(f"the first record held of {queue.topic}/{queue.queue_id}: {fault}")
                 else:
                     gone.append((queue, offset))
         return gone, damage
@@ -454,6 +454,17 @@ class MessageStore:
         self.confirmed_position = found.position + found.length
         if found.kind == RecordKind.FORGET_TOPIC:
             self.forget_topic(found.payload.decode())
+
+    def pass_over(self, found: StoredRecord) -> None:
+        """Go on behind a record that could not be folded in; it stays readable in its queue."""
+        queue = self.queues.get(found.topic, found.queue_id)
+        if queue is None:
+            queue = self.ensure_queue((found.topic, found.queue_id))
+            queue.begin_at(found.queue_offset)
+        if queue.max_offset == found.queue_offset:
+            queue.extend(packed_entry(found.position, found.length, found.tag_hash))
+            self.queues.changed(queue)
+        self.confirmed_position = found.position + found.length
 
     def _is_in_gap(self, queue: ConsumeQueue) -> bool:
         """Whether what a queue goes on with may have been deleted by a retention that was ahead of the checkpoint."""

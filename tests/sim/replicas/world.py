@@ -183,11 +183,10 @@ class GroupWorld:
 
     def note_loss(self, machine: Machine[Any]) -> None:
         """A machine is about to lose what it has not synced."""
-        for number, replica in self.replicas.items():
+        for replica in self.replicas.values():
             if replica is machine and replica.program is not None:
                 position = replica.program.app.files.synced_position
-                disaster = Disaster(self.loop.time(), "power", position, machine.stood_still, number)
-                self.history.disasters.append(disaster)
+                self.history.disasters.append(Disaster(self.loop.time(), "power", position, machine.stood_still))
 
     async def make(self, decide: Callable[[ClusterState], Any]) -> None:
         """Have the controller that leads change the cluster."""
