@@ -6,7 +6,6 @@ Magic `PWCP`, version 2 bytes, CRC-32C 4 bytes of the rest, then JSON.
 import json
 import struct
 from dataclasses import dataclass, field
-from typing import Any
 
 from google_crc32c import value
 
@@ -28,13 +27,11 @@ class Checkpoint:
         store: of the message store.
         pop: of the pop state, at the same position of the log.
         names: the topics and groups that were known there.
-        quarantine: what was set aside there (`services.broker.quarantine.table`).
     """
 
     store: StoreCheckpoint = field(default_factory=StoreCheckpoint)
     pop: PopSnapshot = field(default_factory=PopSnapshot)
     names: SavedNames = field(default_factory=SavedNames)
-    quarantine: list[list[Any]] = field(default_factory=list)
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -56,7 +53,6 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "group_ids": names.group_ids,
             "former_topic_ids": names.former_topic_ids,
             "heard": names.heard,
-            "quarantine": checkpoint.quarantine,
         },
         separators=(",", ":"),
     ).encode()
@@ -103,7 +99,6 @@ def decode(data: bytes) -> Checkpoint:
             former_topic_ids=fields.get("former_topic_ids", {}),
             heard=fields.get("heard", 0),
         ),
-        quarantine=fields.get("quarantine", []),
     )
 
 

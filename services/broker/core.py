@@ -5,31 +5,34 @@ ends. A slave is a core that has begun and not finished yet.
 """
 
 import random
-import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from services.broker.checkpoint import Checkpoint
+from services.broker.expiry import Expiry
 from services.broker.known_names import KnownNames, Names
 from services.broker.notification import Interest, Interests
 from services.broker.options import BrokerOptions
 from services.broker.pop.acking import Acking
-from services.broker.pop.check_point import ORIGIN_BYTES, REVIVE_QUEUES, OffsetCommit, Origin, decode_ack, encode_ack
+from services.broker.pop.check_point import (
+    ORIGIN_BYTES,
+    REVIVE_QUEUES,
+    CheckPoint,
+    OffsetCommit,
+    Origin,
+    decode_ack,
+    encode_ack,
+)
 from services.broker.pop.pop_clock import PopClock
 from services.broker.pop.pop_state import PopState
 from services.broker.pop.popping import Popping
-from services.broker.quarantine.entry import Step
-from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
-from services.broker.quarantine.quarantine import Quarantine
-from services.broker.quarantine.retrial import Retrial
-from services.broker.store import retention
+from services.broker.pop.relocation import Relocation
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
-from services.broker.store.retention import SegmentAge
 from services.broker.timer.message_timer import MessageTimer
 from services.common import names
 from services.common.clock import Clock
@@ -88,24 +91,16 @@ class BrokerCore:
         self.store = MessageStore(disk, folder, options.log, clock, self._arrived, log)
         self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max)
         self.pop_clock = PopClock(clock)
-        self.quarantine = Quarantine(self.store, self.state, view, options.quarantine_max, lambda: self.is_finished)
-        self.popping = Popping(
-            self.store, self.state, view, options.pop, self.pop_clock, random_source, options.name, self.quarantine
-        )
+        self.popping = Popping(self.store, self.state, view, options.pop, self.pop_clock, random_source, options.name)
         self.acking = Acking(
-            self.store,
-            self.state,
-            view,
-            self.pop_clock,
-            options.name,
-            on_due_changed,
-            self.knows_group,
-            self.quarantine,
+            self.store, self.state, view, self.pop_clock, options.name, on_due_changed, self.knows_group
         )
-        self.timer = MessageTimer(
-            self.store, disk, folder / "timer", options, clock, self.names, on_fired, self.quarantine
+        self.relocation = Relocation(self.store, self.state.table, self.acking)
+        self.timer = MessageTimer(self.store, disk, folder / "timer", options, clock, self.names, on_fired)
+        self.expiry = Expiry(
+            *(self.store, self.state.table, self.timer, self.relocation),
+            *(options, clock, lambda: disk.usage(folder), lambda: self.revive_topic),
         )
-        self.retrial = Retrial(self.store, self.quarantine, view, self.knows_group, self.timer, clock)
 
     def begin(self, checkpoint: Checkpoint) -> int:
         """Load what a checkpoint covers; from where on the log's records are to be folded, which may be before it.
@@ -141,20 +136,12 @@ class BrokerCore:
             return
         if not self._is_loaded:
             self._load()
-        try:
-            with RECORD_STEP:
-                self.store.take_up(found)
-                self._note_closed(found, self._closed)
-                self.state.replay(found, self.store)
-                self.pop_clock.note(self.state.table.latest_pop_ms)
-                self._replay_names(found)
-                self.timer.note(found)  # which asks what was set aside before
-                self.quarantine.table.replay(found)
-        except RecordFaultError as fault:
-            # Wherever the log is folded this comes about, so replicas and restarts agree on what follows (S6).
-            self.store.pass_over(found)
-            self.timer.not_noted()
-            self.quarantine.fold_failed(found, fault)
+        self.store.take_up(found)
+        self._note_closed(found, self._closed)
+        self.state.replay(found, self.store)
+        self.pop_clock.note(self.state.table.latest_pop_ms)
+        self._replay_names(found)
+        self.timer.note(found)
 
     def _load(self) -> None:
         try:
@@ -169,7 +156,6 @@ class BrokerCore:
         store = self.store
         store.loaded(checkpoint.store)
         self.state.restore(checkpoint.pop, store.ensure_queue)
-        self.quarantine.table.restore(checkpoint.quarantine)
         for topic in sorted(name for name in store.queues.system_topics if name.startswith(names.REVIVE_PREFIX)):
             known = (checkpoint.store.queues or {}).get(topic, {})
             for number, begin in enumerate(checkpoint.pop.revive_offsets):
@@ -201,13 +187,16 @@ class BrokerCore:
     def _note_closed(self, found: StoredRecord, closed: dict[int, int]) -> None:
         """Bits of open CKs that a record closes which is not in their revive queue, and whose ACK is yet to be seen."""
         table = self.state.table
-        if found.kind in (RecordKind.MESSAGE, RecordKind.QUARANTINE) and len(found.origin) == ORIGIN_BYTES:
+        if found.kind == RecordKind.MESSAGE and len(found.origin) == ORIGIN_BYTES:
             origin = Origin.decode(found.origin)
             if table.get(origin.check_point_id) is not None:
                 closed[origin.check_point_id] = closed.get(origin.check_point_id, 0) | 1 << origin.index
         elif found.kind == RecordKind.FORGET_GROUP:
             group = found.payload.decode()
             closed.update((each.id, closed.get(each.id, 0) | each.open_bits) for each in table if each.group == group)
+        elif found.kind == RecordKind.FORGET_TOPIC:
+            for each in self.state.copied_of(found.payload.decode()):
+                closed[each.id] = closed.get(each.id, 0) | each.open_bits
         elif found.kind == RecordKind.ACK:
             identity, bits = decode_ack(found.payload)
             left = closed.pop(identity, 0) & ~bits
@@ -240,11 +229,7 @@ class BrokerCore:
         for start in range(max(begin, queue.min_offset), end, 1024):
             entries = queue.read(start, min(1024, end - start))
             for record in self.store.read_checked(queue, range(start, start + len(entries)), entries):
-                try:
-                    with RECORD_STEP:
-                        self.state.replay_revive_record(record)
-                except RecordFaultError as fault:
-                    self.quarantine.fold_failed(record, fault)
+                self.state.replay_revive_record(record)
 
     @property
     def can_be_saved(self) -> bool:
@@ -256,11 +241,10 @@ class BrokerCore:
         store, files = self.store.checkpoint()
         topic = self.revive_topic
         ends = tuple(self.store.next_offset(topic, number) for number in range(REVIVE_QUEUES))
-        self.quarantine.table.retain(self.store.log.start_position)
         # As long as nothing says what time it is in the log, this replica's own clock may not say so.
         is_told = self.state.table.latest_pop_ms > 0
         pop = self.state.snapshot(ends, self.pop_clock.now_ms() if is_told else self._begun_with.pop.time_ms)
-        return Checkpoint(store, pop, self.names.saved(), self.quarantine.table.saved()), files
+        return Checkpoint(store, pop, self.names.saved()), files
 
     def synced(self, checkpoint: Checkpoint) -> Checkpoint:
         """A checkpoint with the position that the log is synced up to now."""
@@ -394,12 +378,13 @@ class BrokerCore:
         # The topic's own name also when it holds nothing: recovery must know that this deletion was dealt with, or it
         # would drop what was put into a topic that was made again.
         forgotten = sorted([topic, *self.store.queues.retry_topics(topic)])
-        self.store.put([Record(RecordKind.FORGET_TOPIC, self.revive_topic, 0, name.encode()) for name in forgotten])
+        revive_topic = self.revive_topic
+        records = [Record(RecordKind.FORGET_TOPIC, revive_topic, 0, name.encode()) for name in forgotten]
+        self.store.put(records + self._acks(self.state.copied_of(topic)))
         for name in forgotten:
             self.store.forget_topic(name)
             self.state.forget_topic(name)
         self.popping.forget(forgotten)
-        self.quarantine.table.forget(topic=topic)
         self.names.forget_topic(topic)
 
     def forget_group(self, group: str) -> None:
@@ -409,20 +394,26 @@ class BrokerCore:
         stored = [dead_letters] if dead_letters in queues.system_topics else []
         stored += queues.retry_topics_of_group(group)
         topic = self.revive_topic
-        records = [Record(RecordKind.FORGET_GROUP, topic, 0, group.encode())]
-        records += [
-            Record(RecordKind.ACK, topic, each.revive_queue, encode_ack(each.id, each.open_bits))
-            for each in self.state.table
-            if each.group == group
-        ]
+        held = [each for each in self.state.table if each.group == group]
+        copied = [each for each in self.state.copied_of(dead_letters) if each.group != group]
+        records = [Record(RecordKind.FORGET_GROUP, topic, 0, group.encode()), *self._acks(held + copied)]
         records += [Record(RecordKind.FORGET_TOPIC, topic, 0, name.encode()) for name in stored]
         self.store.put(records)
         self.state.forget_group(group)
-        self.quarantine.table.forget(group=group)
+        for each in copied:
+            self.state.close(each.id, each.open_bits)
         for name in stored:
             self.store.forget_topic(name)
         self.popping.forget(stored)
         self.names.forget_group(group)
+
+    def _acks(self, check_points: Iterable[CheckPoint]) -> list[Record]:
+        """Records that say of all open messages of CKs that they are done with."""
+        topic = self.revive_topic
+        return [
+            Record(RecordKind.ACK, topic, each.revive_queue, encode_ack(each.id, each.open_bits))
+            for each in check_points
+        ]
 
     def commit_offset(self, commit: OffsetCommit) -> None:
         """Set a group's committed offset by hand.
@@ -446,57 +437,6 @@ class BrokerCore:
         for number in range(REVIVE_QUEUES):
             before = self.store.next_offset(topic, number) - self._options.pop.rewrite_after_records
             self.acking.rewrite(self.state.table.lagging(number, before, _REWRITES_AT_ONCE))
-
-    def expired_before(self) -> int:
-        """The position before which segments are past their time, and not needed by what there is now."""
-        return retention.delete_before(
-            self._segment_ages(),
-            self._clock.wall_ms(),
-            self._options.retention.hours,
-            self._disk.usage(self._folder).used_share > self._options.retention.disk_used_share_max,
-            self.needed_from(),
-        )
-
-    def _segment_ages(self) -> Iterator[SegmentAge]:
-        """Of all but the last one, oldest first: none is younger than the next record whose store time is known."""
-        segments = [(start, end) for start, end in self.store.log.segments() if end > start]
-        for number, (_, end) in enumerate(segments[:-1]):
-            times = (self._first_store_time_ms(start) for start, _ in segments[number + 1 :])
-            yield SegmentAge(end, next((time_ms for time_ms in times if time_ms is not None), sys.maxsize))
-
-    def _first_store_time_ms(self, position: int) -> int | None:
-        try:
-            with RECORD_STEP:
-                return self.store.first_store_time_ms(position)
-        except RecordFaultError as fault:
-            self.quarantine.note(Step.RETENTION, position, "", 0, 0, fault)
-            return None
-
-    def needed_from(self) -> int | None:
-        """The least position that an open CK needs, of its message or of its own record, that a timer needs, or that
-        was set aside without a copy.
-
-        Raises:
-            CorruptDataError: a queue, or a record that it leads to, is damaged: it can't be told.
-        """
-        needed = (self.state.table.first_position(), self.quarantine.table.needed_from())
-        positions = [position for position in needed if position is not None]
-        topic = self.revive_topic
-        at = self.store.log.start_position
-        try:
-            with RECORD_STEP:
-                of_timer = self.timer.needed_from()
-                positions += [] if of_timer is None else [of_timer]
-                for number in range(REVIVE_QUEUES):
-                    queue = self.store.queue(topic, number)
-                    if queue is not None:
-                        oldest = self.store.position_of(queue, self.state.table.oldest_offset(number, queue.max_offset))
-                        positions += [] if oldest is None else [oldest]
-        except RecordFaultError as fault:
-            # What it needs can't be told, so all stays, and the note says why.
-            self.quarantine.note(Step.RETENTION, at, topic, 0, 0, fault)
-            positions.append(at)
-        return min(positions, default=None)
 
     def _arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
         self.interests.arrived(queue, tag_hashes)

@@ -122,7 +122,7 @@ class Leading:
             on_group,
         )
         self.replication.decided(group)
-        self.reviver = Reviver(core, clock, self.flusher.confirm_later, on_failure)
+        self.reviver = Reviver(core, self.flusher.confirm_later, on_failure)
         self.timer = TimerService(
             core.timer,
             disk,
@@ -361,7 +361,7 @@ class Leading:
         left = {each for each in log.damaged - mended if log.start_position <= each < log.end_position}
         log.damaged.intersection_update(left)  # tried again: who could help may have been away
         if mended:
-            await self.core.store.reads.run(self.core.damage_mended)
+            self.core.damage_mended()
             self._damage_told.clear()
             self.timer.arrived()
 
@@ -370,13 +370,24 @@ class Leading:
             await asyncio.sleep(self._options.retention.interval_ms / 1000)
             removed = 0
             try:
+                await self._relocate()
                 while await self._files.delete_expired():
                     removed += 1
                     await self.flusher.sync()
-            except (OSError, CorruptDataError) as error:
+            except (OSError, CorruptDataError, StatusError) as error:
                 _log.error("old segments could not be deleted, trying again", error=str(error))
             if removed:
                 _log.info("old segments deleted", segments=removed, log_begins_at=self.core.store.log.start_position)
+
+    async def _relocate(self) -> None:
+        """Move what is hidden for long out of segments that are past their time; the next checkpoint lets these go."""
+        core = self.core
+        waiting = core.expiry.to_relocate()
+        while waiting:
+            copied = core.relocation.copy(waiting, core.revive_topic)
+            await self.flusher.durable(core.store.log.end_position)
+            core.relocation.settle(copied)
+            self.flusher.confirm_later()
 
     async def _when_cluster_changes(self) -> None:
         await self._follower.wait_ready()

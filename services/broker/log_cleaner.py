@@ -42,7 +42,7 @@ class LogCleaner:
             OSError: the device refused; it may be tried again.
             CorruptDataError: the log, or a queue, is damaged.
         """
-        return await self._delete_before(lambda: self._core().expired_before())
+        return await self._delete_before(lambda: self._core().expiry.expired_before())
 
     async def _delete_before(self, bound: Callable[[], int]) -> int:
         """Delete the oldest segment if `bound` lets it go, and no checkpoint needs it that the device may have. What is
@@ -54,10 +54,8 @@ class LogCleaner:
             needed_from = min(self._saved.needed_from, self._core().folded_position)
             return self._log.removable_before(min(bound(), needed_from))
 
-        reads = self._core().store.reads
-        position = await reads.run(start)
+        position = start()
         if position == self._log.start_position:
             return 0
         await self._log_start.move_to(position)
-        # More may be needed since.
-        return await reads.run(lambda: self._core().store.delete_before(min(position, start())))
+        return self._core().store.delete_before(min(position, start()))  # more may be needed since

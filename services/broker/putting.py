@@ -9,7 +9,6 @@ from services.broker.core import BrokerCore
 from services.broker.flusher import Flusher, too_few_replicas
 from services.broker.metrics import BrokerStatistics
 from services.broker.options import BrokerOptions
-from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError, failed_run
 from services.broker.store.message_store import disk_full, disk_refusal
 from services.broker.timer.timer_server import TimerServer
 from services.common.errors import CorruptDataError, StatusError
@@ -141,49 +140,27 @@ class Putting:
         return await self._put_at_once(runs)
 
     async def _put_at_once(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
-        refusals: list[StatusError] = []
+        store = self._core.store
         try:
-            results = self._append(runs, refusals)
+            appended = store.put_runs(runs)
         except StatusError as error:
             await self._flusher.settle_refusal(error)
             raise
-        for refusal in refusals:
-            await self._flusher.settle_refusal(refusal)
-        await self._flusher.durable(self._core.store.log.end_position)
-        return results
-
-    def _append(self, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
-        """Append runs in one write; the caller makes them durable. If one of them fails by itself, each is appended
-        alone, and why others of them were refused is added to `refusals`.
-        """
-        try:
-            with RECORD_STEP:
-                appended = self._core.store.put_runs(runs)
-        except RecordFaultError as fault:
-            if len(runs) == 1:
-                return [failed_run(fault)]
-            return [self._append_alone(run, refusals) for run in runs]
+        await self._flusher.durable(appended.end_position)
         self._statistics.put(runs)
         return [PutResult(_OK, "", offset, appended.store_time_ms) for offset in appended.queue_offsets]
-
-    def _append_alone(self, run: MessageRun, refusals: list[StatusError]) -> PutResult:
-        try:
-            return self._append([run], refusals)[0]
-        except StatusError as error:
-            refusals.append(error)
-            return PutResult(int(error.code), error.message)
 
     async def _put_again(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append of runs that were tried before what is not there yet; those are refused of which it can't be told."""
         before = self._ids_of(runs)
-        found = await self._find(runs)
+        found = self._find(runs)
         tried: set[int] = set()
         while any(isinstance(each, CorruptDataError) for each in found):
             damaged = self._core.store.log.damaged - tried
             tried |= damaged
             if not await self._mended(damaged):
                 break
-            found = await self._find(runs)  # all of it: other tries of them may have been stored meanwhile
+            found = self._find(runs)  # all of it: other tries of them may have been stored meanwhile
         # Behind the record that forgets its topic it would belong to the one that is made anew.
         found = [() if gone else each for gone, each in zip(self._are_gone(runs, before), found, strict=True)]
         rests = [_without(run, stored) for run, stored in zip(runs, found, strict=True)]
@@ -205,20 +182,14 @@ class Putting:
             results.append(result)
         return results
 
-    async def _find(self, runs: Sequence[MessageRun]) -> list[_Found]:
-        """What of each run is there already as this returns, or why that can't be told."""
-        return await self._core.store.reads.run(lambda: self._find_in_memory(runs))
-
-    def _find_in_memory(self, runs: Sequence[MessageRun]) -> list[_Found]:
+    def _find(self, runs: Sequence[MessageRun]) -> list[_Found]:
+        """What of each run is there already, or why that can't be told."""
         found: list[_Found] = []
         for run in runs:
             try:
-                with RECORD_STEP:
-                    found.append(self._again.find(run) if run.again else [None] * len(run.payloads))
+                found.append(self._again.find(run) if run.again else [None] * len(run.payloads))
             except CorruptDataError as error:
                 found.append(error)
-            except RecordFaultError as fault:
-                found.append(CorruptDataError(str(fault)))
         return found
 
     async def _mended(self, damaged: Iterable[int]) -> bool:
@@ -251,14 +222,16 @@ class Putting:
         others = [run for run in runs if not run.due_ms]
         refusals: list[StatusError] = []
         try:
-            of_delayed = self._timer.put(delayed, refusals)
+            of_delayed = self._timer.put(delayed)
         except StatusError as error:
             refusals.append(error)
             of_delayed = [PutResult(int(error.code), error.message) for _ in delayed]
         of_others: list[PutResult] = []
         if others:
             try:
-                of_others = self._append(others, refusals)
+                appended = self._core.store.put_runs(others)
+                of_others = [PutResult(_OK, "", offset, appended.store_time_ms) for offset in appended.queue_offsets]
+                self._statistics.put(others)
             except StatusError as error:
                 refusals.append(error)
                 of_others = [PutResult(int(error.code), error.message) for _ in others]

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Hashable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from services.broker.again import AgainFinder
@@ -16,9 +15,6 @@ from services.broker.options import BrokerOptions
 from services.broker.pop import delivery
 from services.broker.pop.check_point import OffsetCommit
 from services.broker.putting import Putting
-from services.broker.quarantine.entry import Step
-from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
-from services.broker.quarantine.quarantine_server import QuarantineServer
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.timer.timer_server import TimerServer
 from services.common.clock import Clock
@@ -31,7 +27,6 @@ from services.rpc.service import Call, Service, Stream, UnaryHandler
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
-Result = TypeVar("Result")
 
 _SCAN_ENTRIES = 4096
 _NO_INVISIBLE_DURATION = None
@@ -95,7 +90,6 @@ class BrokerServer:
         self.service.unary(methods.TIMER_STATS, timer.stats)
         self.service.unary(methods.TIMER_LIST, _naming_damage(timer.list))
         self.service.stream(methods.NOTIFY, self.notify)
-        QuarantineServer(core, flusher, options.name, options.quarantine_max).bind(self.service)
 
     @property
     def kept_for_tries(self) -> int:
@@ -117,8 +111,8 @@ class BrokerServer:
 
     async def pop(self, call: Call, request: pb.PopRequest) -> PopAnswer:
         """Give messages out."""
-        # While one of a group waits for the device, others of it would read the same messages.
-        answer = await self._reading(partial(self._pop_once, request), (request.group, request.topic))
+        self._core.settle()
+        answer = self._core.popping.pop(request)
         if answer.messages:
             self._due_changed()
             self._statistics.popped(request.group, request.topic, answer)
@@ -126,29 +120,6 @@ class BrokerServer:
             if not self._flusher.is_held(end):
                 await self._flusher.held(end)
         return answer
-
-    def _pop_once(self, request: pb.PopRequest) -> PopAnswer:
-        self._core.settle()
-        return self._core.popping.pop(request)
-
-    async def _reading(self, work: Callable[[], Result], line: Hashable = None) -> Result:
-        """Have something done that reads, without waiting for the device on the loop (see `ColdReads.run`).
-
-        Raises:
-            StatusError: HA_NOT_AVAILABLE: another replica leads meanwhile, and nothing was done.
-        """
-
-        def unless_ended() -> Result:
-            if self._ended:
-                raise self._leads_no_more()
-            return work()
-
-        return await self._core.store.reads.run(unless_ended, line)
-
-    def _leads_no_more(self) -> StatusError:
-        return StatusError(
-            Code.HA_NOT_AVAILABLE, f"the broker {self._options.name} has another master now, ask that one"
-        )
 
     async def ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
         """Messages are done with. In the page cache when answered: a crash of the process does not undo it (P3)."""
@@ -182,19 +153,15 @@ class BrokerServer:
 
     async def release(self, call: Call, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
         """Messages come again at once."""
-        results = await self._reading(
-            lambda: self._core.acking.release(request.group, request.topic, request.receipt_handles, request.attempted)
-        )
+        results = self._core.acking.release(request.group, request.topic, request.receipt_handles, request.attempted)
         self._flusher.confirm_later()
         await self._flusher.held(self._core.store.log.end_position)
         return pb.ReleaseResponse(results=results)
 
     async def dead_letter(self, call: Call, request: pb.DeadLetterRequest) -> pb.DeadLetterResponse:
         """A message goes to the dead letter queue, durably."""
-        await self._reading(
-            lambda: self._core.acking.dead_letter(
-                request.group, request.topic, request.receipt_handle, call=request.call, again=request.again
-            )
+        self._core.acking.dead_letter(
+            request.group, request.topic, request.receipt_handle, call=request.call, again=request.again
         )
         await self._flusher.durable(self._core.store.log.end_position)
         return pb.DeadLetterResponse()
@@ -205,12 +172,14 @@ class BrokerServer:
         wanted = wanted_hashes(request.filter)
         offset = request.offset
         while True:
-            response, found, offset = await self._reading(partial(self._pull_once, request, offset, wanted))
+            response, found, offset = self._pull_once(request, offset, wanted)
             remaining = deadline - self._clock.monotonic()
             if found or remaining <= 0:
                 return response
             if self._ended:
-                raise self._leads_no_more()
+                raise StatusError(
+                    Code.HA_NOT_AVAILABLE, f"the broker {self._options.name} has another master now, ask that one"
+                )
             queue = self._core.store.queue(request.topic, request.queue_id)
             if queue is not None and offset < queue.max_offset:
                 # A rare filter: there is more to look at, and nothing may arrive that would wake it.
@@ -243,27 +212,9 @@ class BrokerServer:
             if len(entries) == request.max_messages:
                 break
         common = delivery.common_properties(self._options.name, _NO_INVISIBLE_DURATION)
-        try:
-            with RECORD_STEP:
-                records = self._core.store.read_checked(queue, offsets, entries)
-                messages = [delivery.pulled_message(stored, common) for stored in records]
-        except RecordFaultError:
-            messages = self._pulled_one_by_one(queue, offsets, entries, common)
+        records = self._core.store.read_checked(queue, offsets, entries)
+        messages = [delivery.pulled_message(stored, common) for stored in records]
         return pb.PullResponse(messages=messages, next_offset=at), bool(messages), at
-
-    def _pulled_one_by_one(
-        self, queue: ConsumeQueue, offsets: Sequence[int], entries: Sequence[Entry], common: bytes
-    ) -> list[bytes]:
-        """The messages without those that fail by themselves, which are passed over and noted."""
-        messages: list[bytes] = []
-        for offset, entry in zip(offsets, entries, strict=True):
-            try:
-                with RECORD_STEP:
-                    (stored,) = self._core.store.read_checked(queue, (offset,), (entry,))
-                    messages.append(delivery.pulled_message(stored, common))
-            except RecordFaultError as fault:
-                self._core.quarantine.note(Step.READING, entry.position, queue.topic, queue.queue_id, offset, fault)
-        return messages
 
     async def _wait_for_arrival(self, queue: tuple[str, int], timeout_s: float) -> None:
         event = asyncio.Event()
@@ -288,8 +239,7 @@ class BrokerServer:
             return pb.QueryOffsetResponse(offset=queue.min_offset)
         if request.policy == pb.END:
             return pb.QueryOffsetResponse(offset=queue.max_offset)
-        since_ms = request.timestamp_ms
-        return pb.QueryOffsetResponse(offset=await self._reading(lambda: self._core.store.offset_at(queue, since_ms)))
+        return pb.QueryOffsetResponse(offset=self._core.store.offset_at(queue, request.timestamp_ms))
 
     async def get_offset(self, call: Call, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
         """A group's committed offset, -1 for none."""

@@ -43,11 +43,6 @@ def revive_topic(cluster: str) -> str:
     return f"{REVIVE_PREFIX}{cluster}"
 
 
-def quarantine_topic(cluster: str) -> str:
-    """The topic whose only queue holds what a cluster's brokers have set aside."""
-    return f"rmq_sys_QUARANTINE_{cluster}"
-
-
 def is_legal(name: str, length_max: int) -> bool:
     """Whether a name has 1 to `length_max` characters: letters, digits, `%`, `_` and `-`, as RocketMQ has it."""
     return 0 < len(name) <= length_max and _LEGAL.fullmatch(name) is not None

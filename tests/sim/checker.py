@@ -17,8 +17,6 @@ _POLL_GRACE_S = 0.5
 _SLOW_S = 1.0
 _SYNCS_AT_ONCE = 40
 """Files that one round of syncs may have to go through, at segments of 4 KiB."""
-IDS_SKIPPED = 1_000_000
-"""So many ids of CKs are passed over at each start of a broker."""
 
 Key = tuple[str, str]
 """A group and a message's id."""
@@ -99,6 +97,9 @@ class Checker:
             place = (copies[0].topic, copies[0].queue_id, copies[0].offset)
             if place in arrivals and message_id in history.sent:
                 self._arrived[copies[0].topic].append((arrivals[place], message_id))
+        self._most_ahead: dict[int, int] = {}
+        self._least_ahead: dict[int, int] = {}
+        """By a life of a broker, by how many milliseconds its clock is at most, and at least, ahead of ours."""
         self._settled: dict[Key, list[Settling]] = defaultdict(list)
         for settling in history.settlings:
             self._settled[settling.delivery.group, settling.delivery.message_id].append(settling)
@@ -112,6 +113,7 @@ class Checker:
         self._check_acks()
         self._check_attempts()
         self._check_handles()
+        self._check_numbers()
         self._check_polls()
         return self._verdict
 
@@ -204,45 +206,63 @@ class Checker:
 
     def _check_overlaps(self) -> None:
         """P2: no two consumers hold one message at one time."""
+        self._bound_lives()
         for key, deliveries in self._deliveries.items():
             if len(self._originals.get(key[1], ())) > 1:
                 continue
             for earlier, later in itertools.pairwise(deliveries):
-                held_until = self._held_until(key, earlier, later)
-                if later.handle.pop_ms < held_until and not self._may_have_ended(earlier, later):
+                is_one_life = earlier.handle.life == later.handle.life
+                held_until = self._held_until(key, earlier, later, is_one_life)
+                popped = later.handle.pop_ms - (0 if is_one_life else self._least_ahead[later.handle.life])
+                if popped < held_until and not self._may_have_ended(earlier, later):
                     self._verdict.broke(
                         "P2",
                         f"{key[1]} was given to {key[0]} at {earlier.got_s:.6f} until {held_until} and again at "
-                        f"{later.got_s:.6f}, popped at {later.handle.pop_ms}",
+                        f"{later.got_s:.6f}, popped at {popped}",
                     )
 
-    def _held_until(self, key: Key, delivery: Delivery, later: Delivery) -> int:
-        """Until when, in steady milliseconds, a delivery hides its message from the others.
+    def _bound_lives(self) -> None:
+        """Find out how far ahead of the simulator's the clocks were by which brokers hid messages, life by life."""
+        for delivery in self._history.deliveries:
+            handle = delivery.handle
+            asked, got = (handle.pop_ms - int(when * 1000) for when in (delivery.asked_s, delivery.got_s))
+            self._most_ahead[handle.life] = min(asked, self._most_ahead.get(handle.life, asked))
+            self._least_ahead[handle.life] = max(got - 1, self._least_ahead.get(handle.life, got - 1))
+
+    def _held_until(self, key: Key, delivery: Delivery, later: Delivery, is_one_life: bool) -> int:
+        """Until when, in milliseconds, a delivery hides its message from the others.
 
         Its handle may be good again once a disaster has taken a later delivery: until then it was not.
+
+        Args:
+            key: of the message.
+            delivery: the delivery.
+            later: the next one.
+            is_one_life: whether both are of one life of the broker, and its clock is to be told; else the time of the
+                simulator, as the next life's clock goes on where the log leaves off, which may be some time before.
         """
         if delivery.vanished:
             return 0
+
+        def end(handle: Handle, invisible_ms: int) -> int:
+            """As early as it can have been meant."""
+            ahead = 0 if is_one_life else self._most_ahead.get(handle.life, handle.pop_ms)
+            return handle.pop_ms + invisible_ms - ahead
+
         is_lost = self._history.lost_by(later.asked_s, later.position) is not None
-        until = delivery.handle.pop_ms + delivery.handle.invisible_ms
+        until = end(delivery.handle, delivery.handle.invisible_ms)
         for settling in self._settled[key]:
             if is_lost and settling.began_s > later.got_s:
                 continue
             if settling.delivery is delivery and settling.outcome != "refused" and settling.kind != "forged":
                 if settling.outcome == "ok" and settling.kind == "change":
-                    until = Handle.read(settling.new_receipt).pop_ms + settling.invisible_ms
+                    until = end(Handle.read(settling.new_receipt), settling.invisible_ms)
                 elif settling.outcome == "unknown":
                     return 0
         return until
 
     def _may_have_ended(self, earlier: Delivery, later: Delivery) -> bool:
-        """Whether a disaster may have undone the pop, or what was said of it since.
-
-        A new process has a new steady clock, and hides nothing for longer than its invisible duration from its start.
-        """
-        lives = {each.handle.check_point // IDS_SKIPPED for each in (earlier, later)}
-        if len(lives) > 1 and self._swarm.clocks_differ:
-            return True
+        """Whether a disaster may have undone the pop, or what was said of it since."""
         return self._history.disaster_between(earlier.asked_s, later.got_s) and any(
             disaster.synced_position < later.position
             for disaster in self._history.disasters
@@ -306,6 +326,20 @@ class Checker:
                         f"{key[1]}: the handle was good for {ended.kind} at {ended.ended_s:.6f} and again for "
                         f"{later.kind} at {later.ended_s:.6f}",
                     )
+
+    def _check_numbers(self) -> None:
+        """P7: a handle's number names one pop of one queue, also if all of that pop was lost: it may be shown again."""
+        pops: dict[int, tuple[Delivery, tuple[object, ...]]] = {}
+        for delivery in self._history.deliveries:
+            handle = delivery.handle
+            pop = (delivery.group, delivery.topic, handle.from_retry, handle.queue_id, handle.pop_ms)
+            before, known = pops.setdefault(handle.check_point, (delivery, pop))
+            if known != pop:
+                self._verdict.broke(
+                    "P7",
+                    f"pop {handle.check_point} gave {before.message_id} to {before.group} at {before.got_s:.6f}, and "
+                    f"another one of that number {delivery.message_id} to {delivery.group} at {delivery.got_s:.6f}",
+                )
 
     def _check_polls(self) -> None:
         """L1: no poll outlives its deadline, and none ends empty-handed beside a message that it could have had."""

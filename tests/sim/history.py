@@ -7,6 +7,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
 
 Outcome = Literal["ok", "refused", "unknown"]
 
+_IDS_OF_A_LIFE = 10**6
 _IDS_OF_AN_EPOCH = 10**11
 
 
@@ -29,6 +30,11 @@ class Handle:
     from_retry: bool
     queue_id: int
     offset: int
+
+    @property
+    def life(self) -> int:
+        """Of a broker, or its mastership: each has a range of numbers of its own."""
+        return self.check_point // _IDS_OF_A_LIFE
 
     @property
     def epoch(self) -> int:
@@ -184,12 +190,14 @@ class Disaster:
         kind: power loss or a refused sync.
         synced_position: up to here the log was on the device for certain.
         stood_still: from when to when there was no process at that machine that ran: it was dead, or stopped.
+        replica: whose device it was, of several that have the same.
     """
 
     time_s: float
     kind: Literal["power", "sync"]
     synced_position: int
     stood_still: tuple[tuple[float, float], ...] = ()
+    replica: int = -1
 
     def ran_s(self, since_s: float) -> float:
         """For how long the process could have synced what was there at a time."""

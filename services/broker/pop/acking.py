@@ -2,15 +2,14 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from services.broker.pop import check_point as codec
 from services.broker.pop.check_point import CheckPoint, Origin
 from services.broker.pop.pop_clock import PopClock
 from services.broker.pop.pop_state import PopState, stored_topic
 from services.broker.pop.redelivery import dead_letter, redelivered
-from services.broker.quarantine.entry import Step
-from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
-from services.broker.quarantine.quarantine import Quarantine
+from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common import names, receipt
@@ -41,7 +40,6 @@ class Acking:
         broker_name: goes into new receipt handles.
         on_due_changed: called when something may come due earlier than before.
         knows_group: whether a group is there as far as the log tells, which may be ahead of `view`.
-        quarantine: takes messages that fail by themselves.
     """
 
     def __init__(
@@ -53,7 +51,6 @@ class Acking:
         broker_name: str,
         on_due_changed: Callable[[], None],
         knows_group: Callable[[str], bool],
-        quarantine: Quarantine,
     ) -> None:
         self._store = store
         self._state = state
@@ -62,7 +59,6 @@ class Acking:
         self._broker_name = broker_name
         self._on_due_changed = on_due_changed
         self._knows_group = knows_group
-        self._quarantine = quarantine
 
     def ack(
         self, group: str, topic: str, handles: Sequence[str], *, call: int = 0, again: bool = False
@@ -140,6 +136,7 @@ class Acking:
             offsets=(offset,),
             replaces=Origin(old.id, index),
             call=call,
+            copies={0: old.copies[index]} if index in old.copies else {},
         )
         record = Record(RecordKind.CHECK_POINT, self._revive_topic(), new.revive_queue, new.encode())
         new.revive_offset = self._store.put([record]).queue_offsets[0]
@@ -214,44 +211,20 @@ class Acking:
         A message that is gone (retention, a deleted topic or group) just leaves its CK; no other takes its place (P4).
         A group that the log knows and the view does not is there all the same: the view is behind, or the controller
         has lost its state. Its messages come again, and that is no attempt, as nobody knows how many it may have.
-        A message that fails by itself is set aside.
 
         Raises:
-            StatusError: the disk, or the quarantine, is full; what was not moved has not changed.
-            CorruptDataError: one of them is damaged; likewise.
+            StatusError: the disk is full; nothing has changed.
+            CorruptDataError: one of them is damaged; nothing has changed.
         """
-        try:
-            with RECORD_STEP:
-                put = self._put_leaving(held, self._moved(held, attempted=attempted), 0)
-        except RecordFaultError as fault:
-            if len(held) == 1:
-                self._set_aside(*held[0], fault, attempted=attempted)
-            else:
-                for check_point, index in held:
-                    self.redeliver([(check_point, index)], attempted=attempted)
-            return
-        for check_point_id, bits in put.items():
-            self._state.close(check_point_id, bits)
-
-    def _set_aside(self, check_point: CheckPoint, index: int, fault: RecordFaultError, *, attempted: bool) -> None:
-        try:
-            with RECORD_STEP:
-                stored = self._message(check_point, index)
-        except RecordFaultError:
-            stored = None
-        self._quarantine.set_aside_delivery(check_point, index, stored, Step.REDELIVERY, fault, attempted=attempted)
-
-    def _moved(self, held: Sequence[Held], *, attempted: bool) -> list[Record]:
-        """The records that take the place of messages, without those that are gone."""
         records: list[Record] = []
         for check_point, index in held:
-            stored = self._message(check_point, index)
+            stored = self.message(check_point, index)
             group = self._view.groups.get(check_point.group)
             if stored is not None and (group is not None or self._knows_group(check_point.group)):
                 counts = attempted and group is not None
                 limit = stored.attempts + 1 if group is None else group.max_attempts
                 records.append(redelivered(check_point, index, stored, attempted=counts, attempts_max=limit))
-        return records
+        self._leave(held, records, self._state.close, 0)
 
     def dead_letter(self, group: str, topic: str, handle: str, *, call: int = 0, again: bool = False) -> None:
         """Move a message to the group's dead letter queue.
@@ -271,10 +244,9 @@ class Acking:
             if again and self._is_done(group, topic, handle, call):
                 return
             raise
-        stored = self._message(check_point, index)
+        stored = self.message(check_point, index)
         records = [] if stored is None else [dead_letter(check_point, index, stored)]
-        for check_point_id, bits in self._put_leaving([(check_point, index)], records, call).items():
-            self._state.finish(check_point_id, bits, call)
+        self._leave([(check_point, index)], records, partial(self._state.finish, call=call), call)
 
     def rewrite(self, check_points: Sequence[CheckPoint]) -> None:
         """Write open CKs again at the end of their revive queues, so that recovery need not read from far back.
@@ -284,33 +256,25 @@ class Acking:
         """
         if not check_points:
             return
-        try:
-            with RECORD_STEP:
-                appended = self._store.put(
-                    [
-                        Record(RecordKind.CHECK_POINT, self._revive_topic(), each.revive_queue, each.encode())
-                        for each in check_points
-                    ]
-                )
-        except RecordFaultError as fault:
-            # One that fails stays where it is: a start reads from further back, until it is done with.
-            if len(check_points) == 1:
-                self._quarantine.count(Step.REDELIVERY, check_points[0].first_position, fault)
-            else:
-                for each in check_points:
-                    self.rewrite([each])
-            return
+        appended = self._store.put(
+            [
+                Record(RecordKind.CHECK_POINT, self._revive_topic(), each.revive_queue, each.encode())
+                for each in check_points
+            ]
+        )
         for check_point, offset in zip(check_points, appended.queue_offsets, strict=True):
             self._state.table.move(check_point, offset)
 
-    def _put_leaving(self, held: Sequence[Held], records: list[Record], call: int) -> dict[int, int]:
-        """Append the records of what leaves its CKs, and their ACK records; the bits to be closed, by CK."""
+    def _leave(self, held: Sequence[Held], records: list[Record], close: Callable[[int, int], None], call: int) -> None:
         bits_of: dict[CheckPoint, int] = {}
         for check_point, index in held:
             bits_of[check_point] = bits_of.get(check_point, 0) | 1 << index
-        if bits_of:
-            self._store.put([*records, *(self._ack_record(each, bits, call) for each, bits in bits_of.items())])
-        return {check_point.id: bits for check_point, bits in bits_of.items()}
+        if not bits_of:
+            return
+        records += [self._ack_record(check_point, bits, call) for check_point, bits in bits_of.items()]
+        self._store.put(records)
+        for check_point, bits in bits_of.items():
+            close(check_point.id, bits)
 
     def _is_done(self, group: str, topic: str, handle: str, call: int) -> bool:
         """Whether the message of a handle that is void is known to be so because this call is done with it."""
@@ -352,14 +316,27 @@ class Acking:
             )
         return check_point, index
 
-    def _message(self, check_point: CheckPoint, index: int) -> StoredRecord | None:
-        """A message of a CK; None if it is gone."""
-        queue = self._store.queue(stored_topic(check_point), check_point.queue_id)
-        offset = check_point.offsets[index]
-        if queue is None or offset < queue.min_offset:
+    def message(self, check_point: CheckPoint, index: int) -> StoredRecord | None:
+        """A message of a CK, or its copy; None if it is gone. Raises CorruptDataError: it is damaged."""
+        place = self._place(check_point, index)
+        if place is None:
             return None
+        queue, offset = place
         entries = queue.read(offset, 1)
         return self._store.read_checked(queue, (offset,), entries)[0] if entries else None
+
+    def is_held(self, check_point: CheckPoint, index: int) -> bool:
+        """Whether a message of a CK is open, and not gone."""
+        return bool(check_point.open_bits >> index & 1) and self._place(check_point, index) is not None
+
+    def _place(self, check_point: CheckPoint, index: int) -> tuple[ConsumeQueue, int] | None:
+        copy = check_point.copies.get(index)
+        if copy is None:
+            queue = self._store.queue(stored_topic(check_point), check_point.queue_id)
+            offset = check_point.offsets[index]
+        else:
+            queue, offset = self._store.queue(self._revive_topic(), check_point.revive_queue), copy
+        return None if queue is None or offset < queue.min_offset else (queue, offset)
 
     def _ack_record(self, check_point: CheckPoint, bits: int, call: int) -> Record:
         return Record(

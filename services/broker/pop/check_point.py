@@ -7,7 +7,8 @@ one. An id names a CK within its broker for good; its remainder by the number of
 | --- | --- |
 | CK | id, start offset, next offset, pop time, due time, invisible, first position (8 each), queue id, count (2 each),|
 |    | origin, flags, lengths of group and topic (1 each), group, topic; then, where flags say so: offsets (4 each, |
-|    | from the start offset), what it replaces (id 8, index 2), open bits, due times (8 each), call (8) |
+|    | from the start offset), what it replaces (id 8, index 2), open bits, due times (8 each), call (8), |
+|    | copies (8 each, all bits for none) |
 | ACK | id 8, bits; as its origin: call (8), or nothing |
 | renewal | id 8, due time 8, bits |
 | origin of a redelivered message | id 8, index 2 |
@@ -33,6 +34,10 @@ _REPLACES = 2
 _PARTLY_OPEN = 4
 _RENEWED = 8
 _CALLED = 16
+_COPIED = 32
+
+_NO_COPY = (1 << 64) - 1
+_NO_COPIES: dict[int, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +106,14 @@ class CheckPoint:
         pop_time_ms: when they were popped (`PopClock`).
         invisible_ms: for how long.
         due_ms: when those that are still open come again.
-        first_position: of the first message in the commit log: retention stops before it.
+        first_position: of the first message in the commit log, or of its copy: retention stops before it.
         offsets: of the messages in their queue, ascending.
         replaces: the message of an older CK that this one takes the place of (changed invisible duration).
         open_bits: bit i is set while message i is not done with.
         renewed: due times of messages that were renewed, by index.
         revive_offset: of its record in its revive queue.
         call: which call of a client has made it, 0 if that is not known; said of one that replaces another.
+        copies: where in the revive queue messages stand that were copied there, by index; never changed in place.
     """
 
     id: int
@@ -127,6 +133,7 @@ class CheckPoint:
     renewed: dict[int, int] = field(default_factory=dict)
     revive_offset: int = -1
     call: int = 0
+    copies: dict[int, int] = field(default_factory=lambda: _NO_COPIES)
 
     def __post_init__(self) -> None:
         if self.open_bits < 0:
@@ -173,6 +180,9 @@ class CheckPoint:
         if self.call:
             flags |= _CALLED
             extra.append(_CALL.pack(self.call))
+        if self.copies:
+            flags |= _COPIED
+            extra.append(struct.pack(f">{count}Q", *(self.copies.get(index, _NO_COPY) for index in range(count))))
         return b"".join(
             (
                 _CHECK_POINT.pack(
@@ -237,7 +247,14 @@ class CheckPoint:
             dues = struct.unpack_from(f">{count}Q", data, at)
             renewed = {index: due for index, due in enumerate(dues) if due != due_ms}
             at += 8 * count
-        call = decode_call(data[at:]) if flags & _CALLED else 0
+        call = 0
+        if flags & _CALLED:
+            (call,) = _CALL.unpack_from(data, at)
+            at += _CALL.size
+        copies = _NO_COPIES
+        if flags & _COPIED:
+            places = struct.unpack_from(f">{count}Q", data, at)
+            copies = {index: place for index, place in enumerate(places) if place != _NO_COPY}
         return cls(
             id=identity,
             group=group,
@@ -256,6 +273,7 @@ class CheckPoint:
             renewed=renewed,
             revive_offset=revive_offset,
             call=call,
+            copies=copies,
         )
 
 

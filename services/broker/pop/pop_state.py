@@ -77,9 +77,17 @@ class PopState:
         self.table.renew(check_point_id, bits, due_ms)
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted. Its open CKs lapse when they are due, as their messages are gone (P4)."""
+        """A topic was deleted. Its open CKs lapse when they are due, as their messages are gone (P4); those of which
+        copies stand elsewhere do so at once.
+        """
+        for check_point in self.copied_of(topic):
+            self.close(check_point.id, check_point.open_bits)
         groups = {progress.group for progress in self.merge_buffer}
         self.merge_buffer.forget(topics=frozenset({topic, *(names.retry_topic(group, topic) for group in groups)}))
+
+    def copied_of(self, topic: str) -> list[CheckPoint]:
+        """The open CKs of a topic of which messages were copied."""
+        return [each for each in self.table.copied.values() if each.topic == topic]
 
     def forget_group(self, group: str) -> None:
         """A group was deleted: nothing is hidden from it any more."""
@@ -103,10 +111,6 @@ class PopState:
                 origin = Origin.decode(found.origin)
                 done = self.finish if found.topic.startswith(names.DEAD_LETTER_PREFIX) else self.close
                 done(origin.check_point_id, 1 << origin.index)
-        elif found.kind == RecordKind.QUARANTINE:
-            if len(found.origin) == ORIGIN_BYTES:
-                origin = Origin.decode(found.origin)
-                self.close(origin.check_point_id, 1 << origin.index)
         elif found.kind == RecordKind.FORGET_TOPIC:
             self.forget_topic(found.payload.decode())
         elif found.kind == RecordKind.FORGET_GROUP:

@@ -26,6 +26,8 @@ class ReviveTable:
         self._due: list[tuple[int, int]] = []
         self._due_max = _SCHEDULE_SLACK
         self._next_number = 1
+        self.copied: dict[int, CheckPoint] = {}
+        """Those of which messages were copied, by id."""
         self.latest_pop_ms = 0
         """When the latest CK was made."""
         self.shares = Shares()
@@ -94,12 +96,15 @@ class ReviveTable:
         """
         queue = self._queues[check_point.revive_queue]
         earlier = queue.pop(check_point.id, None)
+        self.copied.pop(check_point.id, None)
         if earlier is not None:
             self.shares.give(earlier.group, earlier.open_bits.bit_count())
         self._next_number = max(self._next_number, check_point.id // REVIVE_QUEUES + 1)
         self.latest_pop_ms = max(self.latest_pop_ms, check_point.pop_time_ms)
         if check_point.open_bits:
             queue[check_point.id] = check_point
+            if check_point.copies:
+                self.copied[check_point.id] = check_point
             self.shares.take(check_point.group, check_point.open_bits.bit_count())
             self._schedule(check_point)
         if check_point.replaces is None:
@@ -117,6 +122,7 @@ class ReviveTable:
         if check_point.open_bits:
             return None
         del queue[check_point_id]
+        self.copied.pop(check_point_id, None)
         return check_point
 
     def renew(self, check_point_id: int, bits: int, due_ms: int) -> None:
@@ -183,6 +189,14 @@ class ReviveTable:
         queue = self._queues[check_point.revive_queue]
         queue[check_point.id] = queue.pop(check_point.id)
         check_point.revive_offset = revive_offset
+
+    def relocate(self, check_point: CheckPoint, moved: CheckPoint) -> None:
+        """A copy of an open CK was appended, which says where copies of its messages stand."""
+        check_point.copies, check_point.first_position = moved.copies, moved.first_position
+        self.copied.pop(check_point.id, None)
+        if check_point.copies:
+            self.copied[check_point.id] = check_point
+        self.move(check_point, moved.revive_offset)
 
     def first_position(self) -> int | None:
         """The least position of the commit log that an open CK needs; None if none is open."""

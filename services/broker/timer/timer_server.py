@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from services.broker.flusher import Flusher
-from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError, failed_run
 from services.broker.store.message_store import MessageStore, disk_refusal
 from services.broker.store.record import Record
 from services.broker.timer import overview
@@ -18,7 +17,6 @@ from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.put import MessageRun, PutResult
-from services.common.recall_handle import RecallHandle
 from services.rpc.service import Call
 
 _OK = int(Code.OK)
@@ -60,13 +58,8 @@ class TimerServer:
         self._statistics = statistics
         self._repair = repair
 
-    def put(self, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
-        """Append delayed runs in one write, without those that are refused; the caller makes them durable. If one of
-        them fails by itself, each is appended alone.
-
-        Args:
-            runs: what to append.
-            refusals: takes what the device refused of runs that were appended alone.
+    def put(self, runs: Sequence[MessageRun]) -> list[PutResult]:
+        """Append delayed runs in one write, without those that are refused; the caller makes them durable.
 
         Raises:
             StatusError: nothing was stored.
@@ -80,12 +73,9 @@ class TimerServer:
         for run in runs:
             result = PutResult(_OK)
             try:
-                with RECORD_STEP:
-                    of_run, delays_of_run = timer.intake.accept(run)
+                of_run, delays_of_run = timer.intake.accept(run)
             except StatusError as error:
                 result.code, result.error = int(error.code), error.message
-            except RecordFaultError as fault:
-                result = failed_run(fault)
             else:
                 records += of_run
                 delays += delays_of_run
@@ -94,14 +84,10 @@ class TimerServer:
         if not taken:
             return results
         try:
-            with RECORD_STEP:
-                appended = self._store.put(records)
+            appended = self._store.put(records)
         except StatusError:
             timer.intake.withdrawn(delays)
             raise
-        except RecordFaultError as fault:
-            timer.intake.withdrawn(delays)
-            return [failed_run(fault)] if len(runs) == 1 else [self._put_alone(run, refusals) for run in runs]
         timer.intake.appended(appended, delays)
         first = 0
         for run, result in taken:
@@ -117,13 +103,6 @@ class TimerServer:
             ]
             first = end
         return results
-
-    def _put_alone(self, run: MessageRun, refusals: list[StatusError]) -> PutResult:
-        try:
-            return self.put([run], refusals)[0]
-        except StatusError as error:
-            refusals.append(error)
-            return PutResult(int(error.code), error.message)
 
     def handle(self, run: MessageRun, index: int, position: int) -> str:
         """The recall handle of a message of a run whose TIMER record stands at `position`; none if it is negative."""
@@ -145,30 +124,23 @@ class TimerServer:
                 Code.HA_NOT_AVAILABLE,
                 f"a later master of {self._broker_name} gave this handle out, so this one leads no more; ask again",
             )
-        recall = partial(self._recall_once, request.topic, handle)
+        recall = partial(self._timer.intake.recall, request.topic, handle.position, handle.due_ms, handle.message_id)
         try:
-            refusal = await self._store.reads.run(recall)
+            record = recall()
         except CorruptDataError:
             if not await self._is_mended(handle.position):
                 raise
-            refusal = await self._store.reads.run(recall)
-        if refusal is not None:
-            await self._flusher.settle_refusal(refusal)
-            raise refusal
-        await self._flusher.durable(self._store.log.end_position)
-        return pb.RecallResponse(message_id=handle.message_id)
-
-    def _recall_once(self, topic: str, handle: RecallHandle) -> StatusError | None:
-        """Append the record that takes a message back; why it could not be. Raises as `TimerIntake.recall` does."""
-        record = self._timer.intake.recall(topic, handle.position, handle.due_ms, handle.message_id)
+            record = recall()
         if record is not None:
             try:
                 self._store.put([record])
             except StatusError as error:
-                return error
-            self._timer.state.recall(handle.position, topic, handle.due_ms)
+                await self._flusher.settle_refusal(error)
+                raise
+            self._timer.state.recall(handle.position, request.topic, handle.due_ms)
             self._statistics.recalls += 1
-        return None
+        await self._flusher.durable(self._store.log.end_position)
+        return pb.RecallResponse(message_id=handle.message_id)
 
     async def _is_mended(self, position: int) -> bool:
         """Have a damaged record mended; whether it is good then."""
@@ -184,16 +156,9 @@ class TimerServer:
     async def list(self, call: Call, request: pb.TimerListRequest) -> pb.TimerListResponse:
         """The messages of a topic that are due soon."""
         limit = min(max(1, request.limit), _LIST_MAX)
-        search = partial(
-            overview.pending_messages,
-            self._timer,
-            self._store,
-            request.topic,
-            self._clock.wall_ms(),
-            max(0, request.within_ms),
-            limit,
+        found, more = overview.pending_messages(
+            self._timer, self._store, request.topic, self._clock.wall_ms(), max(0, request.within_ms), limit
         )
-        found, more = await self._store.reads.run(search)
         answer = pb.TimerListResponse(more=more)
         for message in found:
             handle = recall_handle.encode(

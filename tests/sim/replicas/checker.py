@@ -1,6 +1,8 @@
 """Holds a run of a broker group against the invariants of RELIABILITY 2.2."""
 
-from tests.sim.checker import IDS_SKIPPED, Checker
+from collections.abc import Collection
+
+from tests.sim.checker import Checker
 from tests.sim.clients import Subscription
 from tests.sim.history import Delivery, History, Sent
 from tests.sim.replicas.swarm import RETENTION_MS, GroupSwarm
@@ -15,6 +17,7 @@ class GroupChecker(Checker):
         history: what clients saw.
         stored: all messages that are in the log in the end, or were and were deleted, in its order.
         deleted: what stands before this position was deleted, as it was old.
+        epochs: in which somebody led.
     """
 
     def __init__(
@@ -23,8 +26,10 @@ class GroupChecker(Checker):
         history: History,
         stored: list[StoredMessage],
         deleted: int,
+        epochs: Collection[int],
     ) -> None:
         super().__init__(swarm, history, stored, {})
+        self._epochs = epochs
         self._deleted = deleted
         self._draw = swarm
         self._sent_twice = True
@@ -59,8 +64,21 @@ class GroupChecker(Checker):
         """In the mode that waits for no slave, one who was deposed gives out what his successor does, until he hears
         of it.
         """
-        lives = {each.handle.check_point // IDS_SKIPPED for each in (earlier, later)}
-        return (len(lives) > 1 and not self._draw.is_safe) or super()._may_have_ended(earlier, later)
+        return (earlier.handle.life != later.handle.life and not self._draw.is_safe) or super()._may_have_ended(
+            earlier, later
+        )
+
+    def _check_numbers(self) -> None:
+        """P7: also that each handle is of an epoch, lest what was given out from a log that was given up is good for
+        what stands in its place.
+        """
+        super()._check_numbers()
+        for delivery in self._history.deliveries:
+            if delivery.handle.epoch not in self._epochs:
+                self._verdict.broke(
+                    "P7",
+                    f"pop {delivery.handle.check_point} says no epoch in which anybody led: {delivery.got_s:.6f}",
+                )
 
     def _check_polls(self) -> None:
         """L1 is asked by the simulator of one server and by that of a cluster."""

@@ -169,13 +169,19 @@ class ControlFaults:
                 world.crash(world.replicas[other])
             for way in ways:
                 world.network.mend(*way)
-            await self._say_the_word(number)
+            await self.say_the_word(number, is_lossy=True)
         finally:
             for way in ways:
                 world.network.mend(*way)
             atlas.held_down.clear()
 
-    async def _say_the_word(self, number: int) -> None:
+    async def say_the_word(self, number: int, is_lossy: bool = False) -> None:
+        """Have an operator choose a master, whatever may be lost.
+
+        Args:
+            number: of the replica.
+            is_lossy: whether anything may be: if not, it has all that was acknowledged, and only can't know it.
+        """
         world = self._world
         for _ in range(_UNCLEAN_TRIES):
             await asyncio.sleep(0.25)
@@ -184,12 +190,13 @@ class ControlFaults:
                 return
             if leader is None or program is None:
                 continue
-            if not world.watch.unclean:
-                world.watch.unclean = True
-                world.trace.add("fault", "unclean election", number)
-            # What only the others have is gone, also what they answer until they are dead, which they are.
-            position = program.app.files.end_position
-            world.history.disasters.append(Disaster(world.loop.time(), "power", position))
+            if is_lossy:
+                if not world.watch.unclean:
+                    world.watch.unclean = True
+                    world.trace.add("fault", "unclean election", number)
+                # What only the others have is gone, also what they answer until they are dead, which they are.
+                position = program.app.files.end_position
+                world.history.disasters.append(Disaster(world.loop.time(), "power", position))
             elect = partial(leader._hand_overs.elect_unclean, GROUP, number, f"lose-messages-of-{GROUP}")
             await self._ask(leader, elect, "elected unclean")
 

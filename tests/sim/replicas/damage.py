@@ -82,11 +82,17 @@ class Atlas:
         world.on_failure = self.excused
         world.watch.before_deletion = self._before_deletion
         world.watch.on_members = self._members_changed
+        world.watch.promises.is_excused = self._may_lack
         world.watch.rotten = lambda number: any(each.number == number for each in self.rotten)
 
     def number(self, machine: Machine[Any]) -> int:
         """Of a replica's machine."""
         return next(number for number, each in self._world.replicas.items() if each is machine)
+
+    def _may_lack(self, number: int) -> bool:
+        """Whether a replica may have lost what it had on its device, as far as was seen."""
+        is_rotten = any(each.number == number for each in self.rotten)
+        return number in (self.wiped, self.suspect) or is_rotten or number in self.lied_to or self._world.watch.unclean
 
     def is_whole(self) -> bool:
         """Whether every replica runs and has everything."""

@@ -8,6 +8,7 @@ from tests.sim.replicas.control_faults import ControlFaults
 from tests.sim.replicas.damage import Atlas
 from tests.sim.replicas.disk_faults import DiskFaults
 from tests.sim.replicas.ground import Ground
+from tests.sim.replicas.moment_faults import MomentFaults
 from tests.sim.replicas.network_faults import NetworkFaults
 from tests.sim.replicas.process_faults import ProcessFaults
 from tests.sim.replicas.swarm import DRAWN, GroupSwarm
@@ -33,7 +34,13 @@ class Faults:
         self._chance = self._ground.chance
         processes = ProcessFaults(self._ground)
         self._control = ControlFaults(self._ground, processes)
-        kinds = (processes, NetworkFaults(self._ground), DiskFaults(self._ground), self._control)
+        kinds = (
+            processes,
+            NetworkFaults(self._ground),
+            DiskFaults(self._ground),
+            self._control,
+            MomentFaults(self._ground, self._control),
+        )
         self._acts = {name: act for kind in kinds for name, act in kind.acts().items()}
         self._work: dict[asyncio.Task[None], None] = {}
         self._booting: dict[Machine[Any], asyncio.Task[None]] = {}

@@ -28,6 +28,8 @@ class Ground:
         self.chance = swarm.random("replicas faults")
         self.rare = swarm.random("replicas rare faults")
         """Of the faults that came later, lest one more of them change what all others draw."""
+        self.latest = swarm.random("replicas latest faults")
+        """Of those that came later still."""
         self.is_alone: Callable[[], bool] = lambda: False
         """Whether nothing else strikes at this moment."""
 

@@ -355,7 +355,9 @@ class _Run:
         for number, machine in world.replicas.items():
             if machine.program is not None:
                 self._end[number] = _Held(machine.program.app.core, machine.clock.wall_ms())
-        if not self.swarm.is_safe:
+        if self.swarm.is_safe:
+            self.history.disasters = [each for each in self.history.disasters if world.watch.was_felt(each)]
+        else:
             # A new master lacks what its predecessor had answered, also later, behind where the epoch begins.
             starts = {each.epoch: each.position for each in master.program.app.files.epochs}
             for epoch, _, elected_s in world.watch.epochs[1:]:
@@ -383,7 +385,8 @@ class _Run:
             log = [*stored.records_of(before), *log]
             if len(before) < deleted:
                 self.verdict.broke("S1", f"the log begins at {deleted}, and was confirmed up to {len(before)} only")
-        verdict = GroupChecker(swarm, self.history, stored.messages_of(log), deleted).judge()
+        epochs = [epoch for epoch, _, _ in world.watch.epochs]
+        verdict = GroupChecker(swarm, self.history, stored.messages_of(log), deleted, epochs).judge()
         verdict.violations[:0] = self.verdict.violations
         for number in records:
             self._check_same(verdict, number, records)

@@ -72,6 +72,15 @@ RARE_FAULTS = {
 }
 """Those that came later; drawn by themselves, in half of the seeds, so that the others go on with what they draw."""
 
+LATEST_FAULTS = {
+    "kill at an answer": 10,
+    "kill while slaves are slow": 10,
+    "power of all, master away": 5,
+    "power of all, master wiped": 10,
+    "wiped volume, others away": 10,
+}
+"""Those that came last; drawn by themselves, in half of the seeds."""
+
 DRAWN = ("topic comes and goes",)
 """Those of them that go on all the time, if they are drawn, and do not strike."""
 
@@ -151,7 +160,7 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     if only is not None:
         faults = {name: weight for name, weight in FAULTS.items() if name in only}
     rare = random.Random(f"{seed}/replicas rare swarm")
-    rare_faults = _rare_faults(rare, only)
+    rare_faults = _drawn(rare, RARE_FAULTS, only, 0.5, 0.2)
     replicas = chance.choice((1, 2, 2, 2, 2, 3, 3))
     values = {each.name: getattr(base, each.name) for each in fields(Swarm)}
     safety_s = chance.choice((8.0, 12.0, 20.0))
@@ -159,9 +168,13 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     faults_per_s = chance.choice((0.1, 0.3, 0.6)) if faults else 0.0
     if rare_faults:
         faults_per_s = faults_per_s or rare.choice((0.1, 0.3, 0.6))
+    latest = random.Random(f"{seed}/replicas latest swarm")
+    latest_faults = _drawn(latest, LATEST_FAULTS, only, 0.5, 0.4)
+    if latest_faults:
+        faults_per_s = faults_per_s or latest.choice((0.1, 0.3, 0.6))
     values.update(
         options=options,
-        faults=faults | rare_faults,
+        faults=faults | rare_faults | latest_faults,
         faults_per_s=faults_per_s,
         safety_s=safety_s,
         delays=Delays(base.delays.share, base.delays.recall, safety_s + 8.0, base.delays.far_ms),
@@ -186,12 +199,15 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     )
 
 
-def _rare_faults(rare: random.Random, only: tuple[str, ...] | None) -> dict[str, int]:
+def _drawn(
+    chance: random.Random, of: dict[str, int], only: tuple[str, ...] | None, seeds_share: float, share: float
+) -> dict[str, int]:
+    """Some of the faults, in a share of the seeds, each of them with a share; where `only` is given, all of these."""
     if only is not None:
-        return {name: weight for name, weight in RARE_FAULTS.items() if name in only}
-    if rare.random() < 0.5:
+        return {name: weight for name, weight in of.items() if name in only}
+    if chance.random() < 1 - seeds_share:
         return {}
-    return {name: weight for name, weight in RARE_FAULTS.items() if rare.random() < 0.2}
+    return {name: weight for name, weight in of.items() if chance.random() < share}
 
 
 def _with_retention(options: StandaloneOptions) -> StandaloneOptions:

@@ -9,8 +9,11 @@ import pytest
 from services.broker.again import AgainFinder
 from services.broker.checkpoint_server import CheckpointServer
 from services.broker.core import BrokerCore
+from services.broker.flusher import Flusher
 from services.broker.known_names import KnownNames
+from services.broker.leading import Leading
 from services.broker.notification import Interests
+from services.broker.pop.revive import ReviveTable
 from services.broker.replica.log_receiver import LogReceiver
 from services.broker.replica.master_checkpoint import MasterCheckpoint
 from services.broker.replica.replication_master import ReplicationMaster
@@ -148,6 +151,46 @@ def what_is_cut_in_doubt_is_not_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaStore, "_begin_doubt", tell_nobody)
 
 
+def pops_and_acks_are_answered_before_the_slaves_have_them(patch: pytest.MonkeyPatch) -> None:
+    """A master answers at once what is to outlive it."""
+    patch.setattr(Flusher, "is_held", lambda self, position: True)
+
+
+def slaves_say_synced_when_they_have_received(patch: pytest.MonkeyPatch) -> None:
+    """A slave says of all that it has received that it is on its device."""
+
+    async def report(self: LogReceiver) -> None:
+        self._spoke_ms = self._slave.clock.steady_ms()
+        end = self._log.end_position
+        await self._stream.send([ReplicateProgress(end_position=end, synced_position=end)])
+
+    patch.setattr(LogReceiver, "_report", report)
+
+
+def numbers_of_pops_know_no_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A new master goes on with numbers behind those that it knows of."""
+    restart_ids = ReviveTable.restart_ids
+
+    def restart(self: ReviveTable, next_number: int, epoch: int) -> None:
+        restart_ids(self, next_number, 0)
+
+    patch.setattr(ReviveTable, "restart_ids", restart)
+
+
+def a_wiped_replica_may_lead(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has the number of a member of the set is taken for it."""
+    patch.setattr(broker_group, "is_wiped", lambda known, identity: False)
+
+
+def checkpoints_are_saved_before_the_set_has_what_they_cover(patch: pytest.MonkeyPatch) -> None:
+    """A master saves what may be cut off yet."""
+
+    async def save(self: Leading) -> None:
+        await self._files.save(self.flusher.sync)
+
+    patch.setattr(Leading, "save", save)
+
+
 def topics_go_by_their_names(patch: pytest.MonkeyPatch) -> None:
     """Whatever has a topic's name is taken for the one that a send is for."""
     patch.setattr(BrokerCore, "hear_of_topic", lambda self, topic, topic_id: None)
@@ -187,6 +230,15 @@ SETTINGS: dict[Plant, dict[str, int]] = {what_is_cut_in_doubt_is_not_told: {"che
         (polls_are_not_woken, {"L1"}, ("kill slave",)),
         (checkpoints_are_said_to_be_fresh, {"C3"}, ("kill slave",)),
         (what_is_cut_in_doubt_is_not_told, {"S1", "S4"}, ("stale sector", "power of all")),
+        (
+            pops_and_acks_are_answered_before_the_slaves_have_them,
+            {"P2", "P3"},
+            ("kill master",),
+        ),
+        (slaves_say_synced_when_they_have_received, {"S1", "S4", "P3", "S6"}, ("power of slave",)),
+        (numbers_of_pops_know_no_epoch, {"P7"}, ("kill master",)),
+        (a_wiped_replica_may_lead, {"S1", "S4", "S5"}, ("wiped volume, others away",)),
+        (checkpoints_are_saved_before_the_set_has_what_they_cover, {"S6"}, ("kill while slaves are slow",)),
         (topics_go_by_their_names, {"P4", "S1"}, ("topic comes and goes", "cut")),
     ],
 )

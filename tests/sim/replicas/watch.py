@@ -12,7 +12,9 @@ from services.controller.documents import Document
 from services.rpc.methods import PUT
 from services.rpc.service import Call
 from tests.sim.cluster.programs import Place
+from tests.sim.history import Disaster
 from tests.sim.loop import SimLoop
+from tests.sim.replicas.promises import Promises
 from tests.sim.trace import Trace
 
 _READ_BYTES = 1 << 16
@@ -45,6 +47,7 @@ class Watch:
         """Whether a replica's disk holds a flipped bit."""
         self.on_members: Callable[[set[int]], None] = lambda members: None
         """Who hears of each sync-state set that is stored."""
+        self.promises = Promises(options, self._broke)
         self.before_deletion: Callable[[int], None] = lambda number: None
         """Who hears that a replica is about to delete old segments."""
         self._loop = loop
@@ -70,6 +73,7 @@ class Watch:
             self._watch_puts(app)
             self._watch_checkpoints(name, app)
             self._watch_deletions(name, number, app)
+            self.promises.watch(name, number, app, place)
 
         return watch
 
@@ -142,6 +146,13 @@ class Watch:
         """All that was confirmed up to a position, also what was deleted since; shorter if nobody has seen it."""
         return bytes(self._confirmed[:position])
 
+    def was_felt(self, disaster: Disaster) -> bool:
+        """Whether the replica that a disaster struck was the next one to lead: what it lost all others had, and one of
+        those goes on with it.
+        """
+        later = [number for _, number, when in self.epochs if when > disaster.time_s] or [self.epochs[-1][1]]
+        return disaster.replica in (-1, later[0])
+
     def wiped(self, name: str) -> None:
         """A machine's files are others than those it has written."""
         self._checkpoints.pop(name, None)
@@ -165,6 +176,7 @@ class Watch:
                     f"{name} in its life {me[1]} writes in epoch {epoch}, as {self._writers[epoch]} did",
                 )
             append(lengths, buffers)
+            self.promises.appended(position)
 
         log.append = appended  # type: ignore[method-assign]
 
@@ -182,6 +194,7 @@ class Watch:
             self.epochs.append((new["epoch"], new["master"], self._loop.time()))
             return
         members, before = set(new["sync_state_set"]), set(old["sync_state_set"])
+        self.promises.members = frozenset(members)
         self.on_members(members)
         if new["version"] <= old["version"]:
             self._broke("C1", f"version {new['version']} follows {old['version']}")
@@ -199,6 +212,7 @@ class Watch:
 
     def look(self) -> None:
         """Hold what living replicas have confirmed against what was confirmed before (S4, S5)."""
+        self.promises.look()
         if not self._strict or self.unclean:
             return
         for name, (number, app, place) in self._living.items():

@@ -183,10 +183,11 @@ class GroupWorld:
 
     def note_loss(self, machine: Machine[Any]) -> None:
         """A machine is about to lose what it has not synced."""
-        for replica in self.replicas.values():
+        for number, replica in self.replicas.items():
             if replica is machine and replica.program is not None:
                 position = replica.program.app.files.synced_position
-                self.history.disasters.append(Disaster(self.loop.time(), "power", position, machine.stood_still))
+                disaster = Disaster(self.loop.time(), "power", position, machine.stood_still, number)
+                self.history.disasters.append(disaster)
 
     async def make(self, decide: Callable[[ClusterState], Any]) -> None:
         """Have the controller that leads change the cluster."""

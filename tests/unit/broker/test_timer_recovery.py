@@ -286,7 +286,7 @@ def test_what_pends_is_not_deleted_after_a_rebuild_that_waits_for_longer_than_th
         world.send(bytes(1_000), time_ms + 1)
         world.pass_to(time_ms)
         world.save_timer()
-        world.core.store.delete_before(world.core.expired_before())
+        world.core.store.delete_before(world.core.expiry.expired_before())
         world.flush()
     assert world.core.store.log.start_position <= position
     world.pass_to(196_000)

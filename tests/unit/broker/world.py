@@ -235,10 +235,23 @@ class World:
                     count += 1
         return count
 
+    def relocate(self) -> int:
+        """Move what is hidden for long out of segments that are past their time; how many messages."""
+        core = self.core
+        before = core.relocation.messages
+        waiting = core.expiry.to_relocate()
+        while waiting:
+            copied = core.relocation.copy(waiting, core.revive_topic)
+            self.flush()
+            core.relocation.settle(copied)
+            self.flush()
+        return core.relocation.messages - before
+
     def retain(self) -> int:
         """Delete all segments that are past their time, as `BrokerApp` does; how many."""
+        self.relocate()
         count = 0
-        while self.core.store.delete_before(self.core.expired_before()):
+        while self.core.store.delete_before(self.core.expiry.expired_before()):
             count += 1
             self.flush()
         return count
