@@ -16,6 +16,7 @@ from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.proxy.protocol import SERVICE
 from services.rpc.status import GrpcStatus
+from tests.fuzz.accepted import Accepted
 from tests.fuzz.garbage import BAD_TEXTS, Garbage, readable
 from tests.fuzz.memory_socket import Answer, MemoryClient
 from tests.fuzz.subject import FoundError, Subject
@@ -72,6 +73,8 @@ class CallFuzzer:
         self._client: MemoryClient | None = None
         self._calls_left = 0
         self.calls = 0
+        self.accepted = Accepted()
+        """What was acknowledged."""
         self.last = "nothing yet"
         """The call that is being made, for the report of what was found."""
         self.targets = self._targets()
@@ -190,6 +193,8 @@ class CallFuzzer:
         except TimeoutError:
             raise FoundError(f"no answer within {_LIMIT_OF_TIME_S} s") from None
         refused = self._check(target, answer)
+        if target.name == "SendMessage" and answer.messages:
+            self.accepted.note(data, pb.SendMessageResponse.FromString(answer.messages[0]))
         if answer.grpc_status == GrpcStatus.DEADLINE_EXCEEDED:
             await asyncio.sleep(_AFTERMATH_S)  # what was begun may still be done
         if refused:

@@ -3,13 +3,14 @@
 import asyncio
 import random
 import resource
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.proxy.protocol import SERVICE
-from tests.fuzz.calls import TOPICS, CallFuzzer
+from tests.fuzz.calls import GROUPS, TOPICS, CallFuzzer
 from tests.fuzz.memory_socket import MemoryClient
 from tests.fuzz.sequences import Sequences
 from tests.fuzz.subject import FoundError, Subject
@@ -33,6 +34,7 @@ class Report:
         calls: that were made.
         statuses: how often each call was answered how.
         growth_bytes: what the process grew by.
+        asked: messages that were acknowledged, and were there after a restart.
     """
 
     rounds: int
@@ -40,6 +42,7 @@ class Report:
     calls: int
     statuses: dict[str, int]
     growth_bytes: int
+    asked: int = 0
 
 
 class InputFoundError(Exception):
@@ -89,10 +92,18 @@ async def run(seed: int, data_dir: Path, *, seconds: float = 1e9, rounds: int = 
                     start_bytes = _resident_bytes()
             report.calls = calls.calls
             report.statuses = dict(subject.statuses)
+            folder = data_dir
+            if dice.random() < 0.5:
+                # As after a kill: what was written is there, and nothing was brought to an end.
+                folder = shutil.copytree(data_dir, data_dir.with_name("killed"))
             if start_bytes:
                 report.growth_bytes = _resident_bytes() - start_bytes
                 if report.growth_bytes > GROWTH_BYTES_MAX:
                     raise FoundError(f"memory has grown by {report.growth_bytes} bytes")
+        where = "a restart"
+        async with Subject(folder, random.Random(seed)) as again:
+            await calls.accepted.ask(again, GROUPS[0])
+        report.asked = calls.accepted.count
     except Exception as error:
         last = calls.last if where in ("calls", "a storm", "the end of a round") else where
         raise InputFoundError(

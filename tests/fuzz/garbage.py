@@ -53,6 +53,17 @@ BAD_TEXTS = (
         "%DLQ%group",
         "rmq_sys_REVIVE_LOG_popwheel",
     ),
+    *(
+        "%RETRY%fuzz-g+fuzz-a",
+        "%RETRY%fuzz-g+" + "n" * 230,
+        "%RETRY%fuzz-g+/../../x",
+        "%RETRY%fuzz-g+a/b",
+        "%RETRY%fuzz-g+%RETRY%fuzz-g+fuzz-a",
+        "%DLQ%fuzz-g",
+        "%DLQ%%DLQ%fuzz-g",
+        "%SYS%x",
+        "rmq_sys_wheel_timer",
+    ),
     *("n" * 120, "n" * 127, "n" * 128, "n" * 255, "n" * 256, "n" * 9_000, "0" * 512, "1 2 3 4 5 6 7 8 9", "9" * 30),
 )
 

@@ -11,6 +11,7 @@ ROUNDS = 5
 async def test_garbage_is_answered_by_name_and_changes_nothing(tmp_path: Path) -> None:
     report = await run(SEED, tmp_path / "data", rounds=ROUNDS)
     assert report.rounds == ROUNDS
+    assert report.asked > 0, "a server that was started again was asked for what had been acknowledged"
     methods = {name.split(" ")[0] for name in report.statuses}
     assert len(methods) == 17, "each call of the protocol has been answered"
     codes = {name.split(" ")[1] for name in report.statuses}
