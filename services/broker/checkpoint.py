@@ -6,13 +6,16 @@ Magic `PWCP`, version 2 bytes, CRC-32C 4 bytes of the rest, then JSON.
 import json
 import struct
 from dataclasses import dataclass, field
+from typing import Any
 
 from google_crc32c import value
 
 from services.broker.known_names import SavedNames
+from services.broker.old_names import OldNames
 from services.broker.pop.pop_state import PopSnapshot
 from services.broker.store.message_store import StoreCheckpoint
 from services.common.errors import CorruptDataError, UnknownFormatError
+from services.common.names import is_storable
 
 _PREFIX = struct.Struct(">4sHI")
 _MAGIC = b"PWCP"
@@ -80,13 +83,13 @@ def decode(data: bytes) -> Checkpoint:
             position=fields["position"],
             synced_position=fields["synced_position"],
             epoch=fields["epoch"],
-            queues={topic: _by_queue(queues) for topic, queues in fields["queues"].items()},
+            queues={topic: _by_queue(of_topic) for topic, of_topic in _storable(fields["queues"]).items()},
             offsets_from=fields.get("offsets_from", 0),
             remade=fields.get("remade", False),
         ),
         pop=PopSnapshot(
             offsets={
-                group: {topic: _by_queue(queues) for topic, queues in topics.items()}
+                group: {topic: _by_queue(of_topic) for topic, of_topic in _storable(topics).items()}
                 for group, topics in fields["offsets"].items()
             },
             revive_offsets=tuple(fields["revive_offsets"]),
@@ -100,6 +103,17 @@ def decode(data: bytes) -> Checkpoint:
             heard=fields.get("heard", 0),
         ),
     )
+
+
+def _storable(by_topic: dict[str, Any]) -> dict[str, Any]:
+    """What is said of topics that a record can be of: an older release took note of others, which never held any."""
+    if all(map(is_storable, by_topic)):
+        return by_topic
+    old_names = OldNames()
+    for topic in by_topic:
+        if not is_storable(topic):
+            old_names.met(topic, "it holds nothing and is dropped")
+    return {topic: said for topic, said in by_topic.items() if is_storable(topic)}
 
 
 def _by_queue(queues: dict[str, list[int]]) -> dict[int, tuple[int, int]]:

@@ -13,6 +13,7 @@ from services.broker.replica.checkpoint_source import CheckpointSource
 from services.broker.replica.master_checkpoint import speaks_of
 from services.broker.replica.master_checkpoint_file import MasterCheckpointFile
 from services.broker.replica.taking_over import take_over_offsets
+from services.common import names
 from services.common.clock import Clock
 from services.common.disk import Disk
 from services.common.errors import StatusError
@@ -66,6 +67,7 @@ class CheckpointServer:
         Raises:
             StatusError: PRECONDITION_FAILED: this replica does not lead that epoch.
         """
+        names.broker_group(request.group)
         leading = self._app.leading
         if leading is None or leading.epoch != request.epoch or request.group != self._options.name:
             raise StatusError(
@@ -150,6 +152,7 @@ class CheckpointServer:
         return pb.StoreCheckpointResponse(version=request.version)
 
     def _check(self, request: pb.ReplicaCheckpoint) -> None:
+        names.broker_group(request.group)
         app = self._app
         if request.group != self._options.name:
             raise _refusal(f"it is of {request.group}, and this is a replica of {self._options.name}")

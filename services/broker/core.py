@@ -366,7 +366,7 @@ class BrokerCore:
             return self.knows_group(topic.removeprefix(names.DEAD_LETTER_PREFIX))
         if topic.startswith(names.RETRY_PREFIX):
             group, topic = names.group_of_retry_topic(topic), names.topic_of_retry_topic(topic)
-            return self.knows_group(group) and topic in self.names.topic_ids
+            return self.knows_group(group) and self.knows_topic(topic)
         return topic in self.names.topic_ids
 
     def knows_group(self, group: str) -> bool:
@@ -388,11 +388,16 @@ class BrokerCore:
         self.names.forget_topic(topic)
 
     def forget_group(self, group: str) -> None:
-        """A group was deleted: its progress, its retry topics and its dead letters are gone."""
+        """A group was deleted: its progress, its retries, its dead letters and the retries of those are gone."""
         queues = self.store.queues
         dead_letters = names.dead_letter_topic(group)
-        stored = [dead_letters] if dead_letters in queues.system_topics else []
-        stored += queues.retry_topics_of_group(group)
+        stored = sorted(
+            {
+                *queues.retry_topics_of_group(group),
+                *queues.retry_topics(dead_letters),
+                *([dead_letters] if dead_letters in queues.system_topics else []),
+            }
+        )
         topic = self.revive_topic
         held = [each for each in self.state.table if each.group == group]
         copied = [each for each in self.state.copied_of(dead_letters) if each.group != group]
@@ -404,6 +409,7 @@ class BrokerCore:
             self.state.close(each.id, each.open_bits)
         for name in stored:
             self.store.forget_topic(name)
+            self.state.forget_topic(name)  # of other groups, which read its dead letters
         self.popping.forget(stored)
         self.names.forget_group(group)
 

@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from services.broker.replica.options import ReplicationOptions
+from services.common.names import SHORT_NAME_PATTERN
 
 _MEBIBYTE = 1024 * 1024
 
@@ -132,7 +133,7 @@ class BrokerOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(
-        default="broker-0", pattern=r"^[A-Za-z0-9_-]{1,64}$", description="Name of the broker in routes and handles."
+        default="broker-0", pattern=SHORT_NAME_PATTERN, description="Name of the broker in routes and handles."
     )
     replica: int = Field(
         default=0, ge=0, le=15, description="Number of this replica among those that hold the log of one broker name."

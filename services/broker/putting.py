@@ -11,7 +11,9 @@ from services.broker.metrics import BrokerStatistics
 from services.broker.options import BrokerOptions
 from services.broker.store.message_store import disk_full, disk_refusal
 from services.broker.timer.timer_server import TimerServer
+from services.common import names
 from services.common.errors import CorruptDataError, StatusError
+from services.common.names import Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.put import MessageRun, PutResult
 from services.rpc.service import Call
@@ -78,6 +80,8 @@ class Putting:
                 Code.TOO_MANY_REQUESTS,
                 "the device does not keep up, too much waits to be written (broker.waiting_bytes_max); try again later",
             )
+        for run in runs:
+            names.topic(run.topic, Use.SEND)
         if not all(run.is_even for run in runs):
             raise StatusError(Code.BAD_REQUEST, "a run is empty or its columns differ in length; nothing was stored")
         topic_ids = self._core.names.topic_ids

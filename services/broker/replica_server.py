@@ -8,6 +8,7 @@ import structlog
 from services.broker.front import Front
 from services.broker.leading import Leading
 from services.broker.options import BrokerOptions
+from services.common import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
@@ -84,6 +85,7 @@ class ReplicaServer:
             StatusError: PRECONDITION_FAILED: this replica does not lead that epoch, or passes its role on to another
                 one already. HA_NOT_AVAILABLE: the other one did not catch up in time; this one goes on.
         """
+        names.broker_group(request.group)
         leading = self._app.leading
         if (
             leading is None

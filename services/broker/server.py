@@ -1,9 +1,12 @@
-"""popwheel.v1.Broker: what proxies ask, answered by the core."""
+"""popwheel.v1.Broker: what proxies ask, answered by the core.
+
+Names pass the gate here once more: a proxy may be of another release, or none of ours.
+"""
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from services.broker.again import AgainFinder
 from services.broker.core import BrokerCore
@@ -17,8 +20,10 @@ from services.broker.pop.check_point import OffsetCommit
 from services.broker.putting import Putting
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.timer.timer_server import TimerServer
+from services.common import names
 from services.common.clock import Clock
 from services.common.errors import CorruptDataError, StatusError
+from services.common.names import Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pop_answer import PopAnswer
@@ -111,6 +116,7 @@ class BrokerServer:
 
     async def pop(self, call: Call, request: pb.PopRequest) -> PopAnswer:
         """Give messages out."""
+        _check_names(request)
         self._core.settle()
         answer = self._core.popping.pop(request)
         if answer.messages:
@@ -123,6 +129,7 @@ class BrokerServer:
 
     async def ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
         """Messages are done with. In the page cache when answered: a crash of the process does not undo it (P3)."""
+        _check_names(request)
         results = self._core.acking.ack(
             request.group, request.topic, request.receipt_handles, call=request.call, again=request.again
         )
@@ -134,6 +141,7 @@ class BrokerServer:
 
     async def change_invisible(self, call: Call, request: pb.ChangeInvisibleRequest) -> pb.ChangeInvisibleResponse:
         """A message comes at another time."""
+        _check_names(request)
         handle = self._core.acking.change_invisible(
             request.group,
             request.topic,
@@ -153,6 +161,7 @@ class BrokerServer:
 
     async def release(self, call: Call, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
         """Messages come again at once."""
+        _check_names(request)
         results = self._core.acking.release(request.group, request.topic, request.receipt_handles, request.attempted)
         self._flusher.confirm_later()
         await self._flusher.held(self._core.store.log.end_position)
@@ -160,6 +169,7 @@ class BrokerServer:
 
     async def dead_letter(self, call: Call, request: pb.DeadLetterRequest) -> pb.DeadLetterResponse:
         """A message goes to the dead letter queue, durably."""
+        _check_names(request)
         self._core.acking.dead_letter(
             request.group, request.topic, request.receipt_handle, call=request.call, again=request.again
         )
@@ -168,6 +178,7 @@ class BrokerServer:
 
     async def pull(self, call: Call, request: pb.PullRequest) -> pb.PullResponse:
         """Read by offset, waiting for a first message if asked to."""
+        _check_names(request, Use.PULL)
         deadline = self._clock.monotonic() + request.wait_ms / 1000
         wanted = wanted_hashes(request.filter)
         offset = request.offset
@@ -232,6 +243,7 @@ class BrokerServer:
 
     async def query_offset(self, call: Call, request: pb.QueryOffsetRequest) -> pb.QueryOffsetResponse:
         """The offset of a queue's beginning, end or first message since a time."""
+        names.topic(request.topic, Use.QUERY)
         queue = self._core.store.queue(request.topic, request.queue_id)
         if queue is None:
             return pb.QueryOffsetResponse(offset=0)
@@ -243,12 +255,14 @@ class BrokerServer:
 
     async def get_offset(self, call: Call, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
         """A group's committed offset, -1 for none."""
+        _check_names(request, Use.QUERY)
         queue = self._core.store.queue(request.topic, request.queue_id)
         progress = None if queue is None else self._core.state.merge_buffer.get(request.group, queue)
         return pb.GetOffsetResponse(offset=-1 if progress is None else progress.committed)
 
     async def update_offset(self, call: Call, request: pb.UpdateOffsetRequest) -> pb.UpdateOffsetResponse:
         """Set a group's committed offset, durably."""
+        _check_names(request, Use.COMMIT)
         queue = self._core.store.queue(request.topic, request.queue_id)
         max_offset = 0 if queue is None else queue.max_offset
         if not 0 <= request.offset <= max_offset:
@@ -271,6 +285,7 @@ class BrokerServer:
                     self._core.interests.hand_on(subscriber, interest.id)
                     continue
                 try:
+                    _check_names(interest)
                     wanted = wanted_hashes(interest.filter)
                     registered = Interest(interest.id, subscriber, interest.topic, interest.group, wanted)
                     self._core.interests.add(registered)
@@ -303,6 +318,24 @@ class BrokerServer:
     def _flusher_confirms_async(self) -> None:
         if self._options.flush == "async":
             self._flusher.confirm_later()
+
+
+class _Named(Protocol):
+    """A request about a group and a topic."""
+
+    @property
+    def group(self) -> str:
+        """Its group."""
+
+    @property
+    def topic(self) -> str:
+        """Its topic."""
+
+
+def _check_names(request: _Named, use: Use = Use.RECEIVE) -> None:
+    """Have a request's names pass the gate. Raises StatusError: ILLEGAL_CONSUMER_GROUP, ILLEGAL_TOPIC."""
+    names.group(request.group)
+    names.topic(request.topic, use)
 
 
 def _naming_damage(handler: UnaryHandler[Request, Response]) -> UnaryHandler[Request, Response]:

@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Final
 
+import structlog
+
+from services.common import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, Group, Topic
@@ -11,6 +14,8 @@ VERSIONS_PER_LIFE: Final = 1_000_000_000
 LIVES: Final = 1_000_000
 """The state that controllers make when they find none draws its life, so that two are told from one another. Versions,
 and ids of topics and groups, which are versions, say it in front of nine digits; all are exact as floats, too."""
+
+_log = structlog.get_logger()
 
 
 def life_of(version: int) -> int:
@@ -61,8 +66,16 @@ class ClusterView:
         self._listeners.append(listener)
 
     def apply(self, update: ClusterUpdate) -> None:
-        """Take in a snapshot or a change. A change older than what is known is passed over."""
+        """Take in a snapshot or a change. A change older than what is known is passed over, and so is what has a name
+        that can't be.
+
+        Raises:
+            StatusError: BAD_REQUEST, the cluster itself has such a name; nothing has changed.
+        """
+        topics, groups = self.topics, self.groups
         if update.snapshot:
+            if update.cluster.name:
+                names.cluster(update.cluster.name)
             self.name = update.cluster.name
             self._receipt_key = update.cluster.receipt_key
             self.topics = {}
@@ -71,11 +84,14 @@ class ClusterView:
         elif update.version <= self.version:
             return
         for topic in update.topics:
-            self.topics[topic.name] = topic
+            if topic.name in topics or self._is_legal(names.is_topic, topic.name):
+                self.topics[topic.name] = topic
         for group in update.groups:
-            self.groups[group.name] = group
+            if group.name in groups or self._is_legal(names.is_group, group.name):
+                self.groups[group.name] = group
         for broker in update.brokers:
-            self.brokers[broker.name] = broker
+            if self._is_legal(names.is_broker_group, broker.name):
+                self.brokers[broker.name] = broker
         for name in update.deleted_topics:
             self.topics.pop(name, None)
         for name in update.deleted_groups:
@@ -87,3 +103,10 @@ class ClusterView:
         self.ready = True
         for listener in self._listeners:
             listener(update)
+
+    @staticmethod
+    def _is_legal(rule: Callable[[str], bool], name: str) -> bool:
+        legal = rule(name)
+        if not legal:
+            _log.warning("the controller tells of a name that can't be, it is passed over", name=names.shown(name))
+        return legal

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from services.common import names
 from services.common.errors import StatusError
-from services.common.names import is_legal, is_system_topic
+from services.common.names import GroupName, TopicName, Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import (
     BrokerInfo,
@@ -99,10 +100,10 @@ class ClusterState:
             StatusError: ILLEGAL_TOPIC for its name, BAD_REQUEST for its type or queues, PRECONDITION_FAILED if it is
                 there already, TOO_MANY_REQUESTS if the cluster holds as many as it may.
         """
-        check_topic_name(options, name)
+        name = topic_name(options, name)
         if topic_type not in _TOPIC_TYPES:
-            names = ", ".join(TopicType.Name(known) for known in sorted(_TOPIC_TYPES))
-            raise StatusError(Code.BAD_REQUEST, f"a topic's type must be one of {names}")
+            known = ", ".join(TopicType.Name(each) for each in sorted(_TOPIC_TYPES))
+            raise StatusError(Code.BAD_REQUEST, f"a topic's type must be one of {known}")
         queues = options.topic.queues if queues is None else queues
         if not 1 <= queues <= QUEUES_MAX:
             raise StatusError(Code.BAD_REQUEST, f"a topic must have from 1 to {QUEUES_MAX} queues, not {queues}")
@@ -148,7 +149,7 @@ class ClusterState:
             StatusError: ILLEGAL_CONSUMER_GROUP for its name, BAD_REQUEST for another value, PRECONDITION_FAILED if it
                 is there already, TOO_MANY_REQUESTS if the cluster holds as many as it may.
         """
-        check_group_name(options, name)
+        name = group_name(options, name)
         attempts = options.group.max_attempts if max_attempts is None else max_attempts
         backoff = options.group.backoff_ms if backoff_ms is None else backoff_ms
         if not 1 <= attempts <= ATTEMPTS_MAX:
@@ -193,10 +194,11 @@ class ClusterState:
         """The topic of that name.
 
         Raises:
-            StatusError: TOPIC_NOT_FOUND.
+            StatusError: TOPIC_NOT_FOUND, or ILLEGAL_TOPIC if there can be none.
         """
         topic = self.topics.get(name)
         if topic is None:
+            names.topic(name, Use.CREATE)
             raise StatusError(Code.TOPIC_NOT_FOUND, f"there is no topic {name}")
         return topic
 
@@ -204,40 +206,46 @@ class ClusterState:
         """The consumer group of that name.
 
         Raises:
-            StatusError: CONSUMER_GROUP_NOT_FOUND.
+            StatusError: CONSUMER_GROUP_NOT_FOUND, or ILLEGAL_CONSUMER_GROUP if there can be none.
         """
         group = self.groups.get(name)
         if group is None:
+            names.group(name)
             raise StatusError(Code.CONSUMER_GROUP_NOT_FOUND, f"there is no group {name}")
         return group
 
 
-def check_topic_name(options: ControllerOptions, name: str) -> None:
-    """See that clients may use a topic of this name.
+def topic_name(options: ControllerOptions, text: str) -> TopicName:
+    """The name of a topic that is to be made.
 
     Raises:
         StatusError: ILLEGAL_TOPIC.
     """
-    if not is_legal(name, options.topic_name_length_max):
-        raise StatusError(Code.ILLEGAL_TOPIC, _illegal_name("topic", name, options.topic_name_length_max))
-    if is_system_topic(name):
-        raise StatusError(Code.ILLEGAL_TOPIC, f"{name} is a name of the system's own topics; choose another")
+    name = names.topic(text, Use.CREATE)
+    if len(name) > options.topic_name_length_max:
+        raise StatusError(
+            Code.ILLEGAL_TOPIC,
+            f"{names.shown(name)} has {len(name)} characters, more than controller.topic_name_length_max allows "
+            f"({options.topic_name_length_max})",
+        )
+    return name
 
 
-def check_group_name(options: ControllerOptions, name: str) -> None:
-    """See that a consumer group may have this name.
+def group_name(options: ControllerOptions, text: str) -> GroupName:
+    """The name of a consumer group that is to be made.
 
     Raises:
         StatusError: ILLEGAL_CONSUMER_GROUP.
     """
-    if not is_legal(name, options.group_name_length_max):
-        raise StatusError(Code.ILLEGAL_CONSUMER_GROUP, _illegal_name("group", name, options.group_name_length_max))
+    name = names.group(text)
+    if len(name) > options.group_name_length_max:
+        raise StatusError(
+            Code.ILLEGAL_CONSUMER_GROUP,
+            f"{names.shown(name)} has {len(name)} characters, more than controller.group_name_length_max allows "
+            f"({options.group_name_length_max})",
+        )
+    return name
 
 
 def _after(named: NameMap[Named], come: Sequence[Named], gone: Sequence[str]) -> NameMap[Named]:
     return named.changed({each.name: each for each in come}, gone) if come or gone else named
-
-
-def _illegal_name(kind: str, name: str, length_max: int) -> str:
-    shown = name if len(name) <= length_max else f"{name[:32]}... of {len(name)} characters"
-    return f"a {kind}'s name must be 1 to {length_max} letters, digits, %, _ or -, not {shown!r}"

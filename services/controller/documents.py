@@ -5,7 +5,8 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-from services.common.errors import CorruptDataError, UnknownFormatError
+from services.common import names
+from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
 from services.common.pb.popwheel.v1.controller_pb2 import Group, Topic, TopicType
 from services.controller.broker_group import GroupState, IllegalStepError, ReplicaRecord, check_state
 from services.controller.cluster_book import ClusterBook, Entry, Page
@@ -20,7 +21,7 @@ _PAGE_PREFIX = "page-"
 
 Document = Mapping[str, Any]
 
-_NOT_SO = (KeyError, TypeError, ValueError, AttributeError, binascii.Error, IllegalStepError)
+_NOT_SO = (StatusError, KeyError, TypeError, ValueError, AttributeError, binascii.Error, IllegalStepError)
 
 
 def group_document_name(group: str) -> str:
@@ -95,9 +96,11 @@ def cluster_of(document: Document, source: str) -> tuple[ClusterState, ClusterBo
             "run the release that wrote it, or a newer one"
         )
     try:
-        pages = tuple(Page(str(page["name"]), {}, frozenset(page["deleted"])) for page in document.get("pages", ()))
+        pages = tuple(
+            Page(names.page(page["name"]), {}, frozenset(page["deleted"])) for page in document.get("pages", ())
+        )
         state = ClusterState(
-            name=document["name"],
+            name=names.cluster(document["name"]),
             receipt_key=base64.b64decode(document["receipt_key"], validate=True),
             version=document["version"],
             named=document["version"],

@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
+from services.common import names
 from services.common.clock import Clock
 from services.common.pb.popwheel.v1.controller_pb2 import ReplicaLag
 from services.controller.admin import Refusal
@@ -198,18 +199,18 @@ def group_router(views: GroupViews, hand_overs: HandOvers) -> APIRouter:
 
     @router.get("/{group}", responses={404: _NOT_FOUND})
     async def describe_broker_group(group: str) -> BrokerGroupView:
-        return views.one(group)
+        return views.one(names.broker_group(group))
 
     @router.post("/{group}/switchover", responses={404: _NOT_FOUND, 409: _NOT_NOW})
     async def switch_master(group: str, successor: Successor) -> BrokerGroupView:
         """Pass the role of master on to a replica that has everything."""
-        await hand_overs.switch(group, successor.to)
+        await hand_overs.switch(names.broker_group(group), successor.to)
         return views.one(group)
 
     @router.post("/{group}/unclean-election", responses={400: _WORD, 404: _NOT_FOUND, 409: _NOT_NOW})
     async def elect_unclean(group: str, election: UncleanElection) -> BrokerGroupView:
         """Make a master of a replica that may lack acknowledged messages, because nobody who has them will come."""
-        await hand_overs.elect_unclean(group, election.replica, election.word)
+        await hand_overs.elect_unclean(names.broker_group(group), election.replica, election.word)
         return views.one(group)
 
     return router

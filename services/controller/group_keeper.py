@@ -10,9 +10,15 @@ from weakref import WeakValueDictionary
 import structlog
 
 from services.common.errors import StatusError
+from services.common.names import is_broker_group, shown
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.controller.broker_group import GroupState, follow_up, unknown_group
-from services.controller.documents import group_document, group_document_name, group_of, group_of_document
+from services.controller.documents import (
+    group_document,
+    group_document_name,
+    group_of,
+    group_of_document,
+)
 from services.controller.state_store import ConflictError, StateStore
 
 Decision = Callable[[GroupState | None], GroupState | None]
@@ -22,6 +28,7 @@ Outcome = TypeVar("Outcome")
 
 _TRIES_MAX = 8
 _READS_AT_ONCE = 4
+_SHOWN_MAX = 10
 
 _logger = structlog.get_logger()
 
@@ -61,8 +68,12 @@ class GroupKeeper:
             OSError, CorruptDataError, UnknownFormatError: as `StateStore.read`.
         """
         self.forget()
-        groups = [group_of_document(name) for name in await self._store.versions()]
-        unread = iter([group for group in groups if group is not None])
+        groups = [group for name in await self._store.versions() if (group := group_of_document(name)) is not None]
+        strange = [group for group in groups if not is_broker_group(group)]
+        if strange:
+            few = [shown(name) for name in strange[:_SHOWN_MAX]]
+            _logger.warning("documents of broker groups that can't be, left as they are", count=len(strange), names=few)
+        unread = iter(filter(is_broker_group, groups))
 
         async def read_on() -> None:
             for group in unread:
@@ -111,7 +122,7 @@ class GroupKeeper:
         """
         stored = {group_of_document(name): version for name, version in versions.items()}
         for group in dict.fromkeys((*stored, *self.states)):
-            if group is None:
+            if group is None or not is_broker_group(group):
                 continue
             deleted = group in self.states and group not in self._versions  # and could not be stored again yet
             if deleted or self._versions.get(group) != stored.get(group):

@@ -1,8 +1,8 @@
 """The controller's settings (`controller.*`)."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from services.common import names
 
@@ -121,7 +121,7 @@ class ControllerOptions(BaseModel):
 
     cluster_name: str = Field(
         default="popwheel",
-        pattern=r"^[A-Za-z0-9_-]{1,64}$",
+        pattern=names.SHORT_NAME_PATTERN,
         description="Name of the cluster, fixed when its state is first written; part of the revive topic's name.",
     )
     topic: TopicDefaults = TopicDefaults()
@@ -129,10 +129,16 @@ class ControllerOptions(BaseModel):
     replication: ReplicationOptions = ReplicationOptions()
     store: StoreOptions = StoreOptions()
     topic_name_length_max: int = Field(
-        default=127, ge=1, le=255, description="Characters in a topic's name at the most."
+        default=names.TOPIC_LENGTH_MAX,
+        ge=1,
+        le=names.TOPIC_LENGTH_MAX,
+        description="Characters in the name of a new topic at the most.",
     )
     group_name_length_max: int = Field(
-        default=120, ge=1, le=255, description="Characters in a group's name at the most."
+        default=names.GROUP_LENGTH_MAX,
+        ge=1,
+        le=names.GROUP_LENGTH_MAX,
+        description="Characters in the name of a new group at the most.",
     )
     topics_max: int = Field(default=10_000, ge=1, le=1_000_000, description="Topics of the cluster at the most.")
     groups_max: int = Field(
@@ -159,13 +165,3 @@ class ControllerOptions(BaseModel):
     )
     http_host: str = Field(default="127.0.0.1", description="Address of the admin API, health and metrics.")
     http_port: int = Field(default=8080, ge=0, le=65535, description="Port of the admin API, health and metrics.")
-
-    @model_validator(mode="after")
-    def _names_fit_a_retry_topic(self) -> Self:
-        longest = len(names.retry_topic("", "")) + self.group_name_length_max + self.topic_name_length_max
-        if longest > names.STORED_NAME_LENGTH_MAX:
-            raise ValueError(
-                "topic_name_length_max and group_name_length_max must not make retry topics of more than "
-                f"{names.STORED_NAME_LENGTH_MAX} characters, not {longest}"
-            )
-        return self

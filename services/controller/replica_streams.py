@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from services.common import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import (
@@ -74,6 +75,7 @@ class ReplicaStreams:
         """Take in the reports of a registered replica until there are no more."""
         while (report := await stream.receive()) is not None:
             if (report.group, report.replica) != session.key:
+                names.broker_group(report.group)
                 group, number = session.key
                 raise StatusError(
                     Code.BAD_REQUEST,
@@ -91,10 +93,12 @@ class ReplicaStreams:
                 raise StatusError(Code.PRECONDITION_FAILED, f"there is no broker group {request.group}")
             return state.with_sync_state_set(request.epoch, request.master, request.version, request.sync_state_set)
 
+        names.broker_group(request.group)
         self._check_leads()
         return (await self._overseer.change(request.group, decide)).message()
 
     async def _describe(self, call: Call, request: DescribeBrokerGroupRequest) -> BrokerGroup:
+        names.broker_group(request.group)
         self._check_leads()
         state = self._overseer.groups.states.get(request.group)
         if state is None:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
+from services.common import names
 from services.common.errors import StatusError
-from services.common.names import is_legal
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from services.controller.broker_group import GroupState
@@ -13,7 +13,6 @@ from services.controller.failure_detection import FailureDetector, Standing
 from services.controller.group_policy import Seen, Sight
 
 NUMBER_MAX = 63
-_NAME_LENGTH_MAX = 120
 _IDENTITY_LENGTH_MAX = 64
 _ADDRESS = re.compile(r"[^\s:]{1,253}:[0-9]{1,5}|\[[0-9A-Fa-f:.%a-z]{2,64}\]:[0-9]{1,5}")
 _ADDRESS_SHOWN = 80
@@ -176,12 +175,7 @@ def check_report(report: ReplicaReport) -> None:
     Raises:
         StatusError: BAD_REQUEST for a name, number, identity or address that cannot be.
     """
-    if not is_legal(report.group, _NAME_LENGTH_MAX):
-        raise StatusError(
-            Code.BAD_REQUEST,
-            f"a broker's name must be 1 to {_NAME_LENGTH_MAX} letters, digits, %, _ or -, "
-            f"not {report.group[:_NAME_LENGTH_MAX]!r}",
-        )
+    names.broker_group(report.group)
     if not _ADDRESS.fullmatch(report.address):
         raise StatusError(
             Code.BAD_REQUEST,

@@ -5,8 +5,10 @@ from collections.abc import Callable
 
 import structlog
 
+from services.common import names
 from services.common.clock import Clock
 from services.common.errors import StatusError
+from services.common.names import Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import (
     ClusterUpdate,
@@ -67,6 +69,7 @@ class ControllerServer:
         request = await stream.receive()
         if request is None:
             raise StatusError(Code.BAD_REQUEST, "Watch begins with one WatchRequest")
+        names.process(request.process)
         self._check_leads()
         arrived = asyncio.Event()
         watcher = Watcher(self._options.watcher_updates_max, self._whole_state, arrived.set)
@@ -105,6 +108,7 @@ class ControllerServer:
                 return None
             return state.create_topic(self._options, request.name, request.type)
 
+        names.topic(request.name, Use.CREATE)
         self._check_leads()
         topic = self._keeper.state.topics.get(request.name)
         if topic is None:
@@ -118,6 +122,7 @@ class ControllerServer:
                 return None
             return state.create_group(self._options, request.name)
 
+        names.group(request.name)
         self._check_leads()
         group = self._keeper.state.groups.get(request.name)
         if group is None:

@@ -14,6 +14,7 @@ import structlog
 from services.common.clock import Clock
 from services.common.cluster import LIVES, VERSIONS_PER_LIFE
 from services.common.errors import CorruptDataError
+from services.common.names import is_group, is_topic, shown
 from services.common.pb.popwheel.v1.controller_pb2 import Group, Topic
 from services.controller.cluster_book import ClusterBook, Entry, Page
 from services.controller.cluster_state import ClusterState, Named
@@ -36,6 +37,7 @@ _READ_AGAIN_S = 0.1
 _PAGES_AT_ONCE = 4
 _ENTRIES_AT_ONCE = 500
 _DELETED_AT_ONCE = 4
+_SHOWN_MAX = 10
 
 _logger = structlog.get_logger()
 
@@ -207,13 +209,18 @@ class StoredCluster:
         old, new = _entries(self._book, book), _entries(book, self._book)
         gone = [entry for id_, entry in old.items() if new.get(id_) != entry]
         come = [entry for id_, entry in new.items() if old.get(id_) != entry]
+        strange: list[str] = []
         topics, groups = self._state.topics, self._state.groups
         for entries, there in ((gone, False), (come, True)):
             for first in range(0, len(entries), _ENTRIES_AT_ONCE):
                 some = entries[first : first + _ENTRIES_AT_ONCE]
+                strange += [entry.name for entry in some if there and not _is_legal(entry)]
                 topics = _changed(topics, [entry for entry in some if isinstance(entry, Topic)], there)
                 groups = _changed(groups, [entry for entry in some if isinstance(entry, Group)], there)
                 await asyncio.sleep(0)
+        if strange:  # they stay, so that no broker drops what it holds of them
+            few = [shown(name) for name in strange[:_SHOWN_MAX]]
+            _logger.warning("names are stored that can't be used, only deleted", count=len(strange), names=few)
         self._state = ClusterState(head.name, head.receipt_key, head.version, topics, groups, named=head.named)
         self._book = book
 
@@ -233,3 +240,7 @@ def _changed(named: NameMap[Named], entries: Sequence[Named], there: bool) -> Na
     if there:
         return named.changed({entry.name: entry for entry in entries}, ())
     return named.changed({}, [entry.name for entry in entries])
+
+
+def _is_legal(entry: Entry) -> bool:
+    return is_topic(entry.name) if isinstance(entry, Topic) else is_group(entry.name)

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from services.common import recall_handle
+from services.common import names, recall_handle
 from services.common.errors import StatusError
+from services.common.names import Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
@@ -63,8 +64,10 @@ class Timers:
         """Take a message back; its id.
 
         Raises:
-            StatusError: as the broker says; HA_NOT_AVAILABLE if it is away, BAD_REQUEST if the handle is of no broker.
+            StatusError: ILLEGAL_TOPIC; as the broker says; HA_NOT_AVAILABLE if it is away, BAD_REQUEST if the handle is
+                of no broker.
         """
+        names.topic(topic, Use.SEND)
         name = recall_handle.broker_name(handle)
         state = self._keeper.state
         broker = state.brokers.get(name)

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from services.common import receipt
 from services.common.cluster import ClusterView
 from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
+from services.common.names import GroupName, TopicName, Use
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Resource, Status
 from services.common.pb.apache.rocketmq.v2.service_pb2 import (
     AckMessageRequest,
     AckMessageResponse,
@@ -36,9 +37,9 @@ from services.proxy.no_master_error import NoMasterError
 from services.proxy.options import ProxyOptions
 from services.proxy.reaching import Reaching, RefusedAgainError
 from services.proxy.renewal import RenewalBook
-from services.proxy.resources import full_name
+from services.proxy.resources import group_name, topic_name
 from services.proxy.statuses import OK, status
-from services.proxy.validation import check_changed_invisible, check_group_name, check_topic_name
+from services.proxy.validation import check_changed_invisible
 from services.rpc.methods import ACK, CHANGE_INVISIBLE, DEAD_LETTER
 from services.rpc.service import Call
 
@@ -79,7 +80,7 @@ class Acking:
         Raises:
             StatusError: the request as a whole is refused.
         """
-        group, topic = self._names(full_name(request.group), full_name(request.topic))
+        group, topic = _names(request.group, request.topic)
         entries = request.entries
         if not entries:
             raise StatusError(Code.BAD_REQUEST, "the request names no receipt handle")
@@ -111,7 +112,7 @@ class Acking:
         Raises:
             StatusError: why not.
         """
-        group, topic = self._names(full_name(request.group), full_name(request.topic))
+        group, topic = _names(request.group, request.topic)
         handle = request.receipt_handle
         invisible_ms = check_changed_invisible(request.invisible_duration.ToMilliseconds(), self._options.receive)
         broker = self._broker_of(group, topic, handle)
@@ -137,7 +138,7 @@ class Acking:
         Raises:
             StatusError: why not.
         """
-        group, topic = self._names(full_name(request.group), full_name(request.topic))
+        group, topic = _names(request.group, request.topic)
         handle = request.receipt_handle
         broker = self._broker_of(group, topic, handle)
         name = next(self._calls)
@@ -240,11 +241,9 @@ class Acking:
             raise NoMasterError(broker, known=False)
         return broker
 
-    def _names(self, group: str, topic: str) -> tuple[str, str]:
-        check_group_name(group)
-        if topic not in self._view.topics:
-            check_topic_name(topic)
-        return group, topic
+
+def _names(group: Resource, topic: Resource) -> tuple[GroupName, TopicName]:
+    return group_name(group), topic_name(topic, Use.RECEIVE)
 
 
 def _overall(refusals: Mapping[int, Status], count: int) -> Status:

@@ -2,7 +2,15 @@
 
 from services.common.cluster import ClusterView, life_of
 from services.common.errors import StatusError
-from services.common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, group_of_retry_topic, is_system_topic
+from services.common.names import (
+    DEAD_LETTER_PREFIX,
+    GroupName,
+    Kind,
+    TopicName,
+    group_of_retry_topic,
+    kind_of,
+    topic_of_retry_topic,
+)
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import (
     EnsureGroupRequest,
@@ -13,7 +21,6 @@ from services.common.pb.popwheel.v1.controller_pb2 import (
 )
 from services.proxy.options import ProxyOptions
 from services.proxy.statuses import of_rpc_error
-from services.proxy.validation import check_group_name, check_topic_name
 from services.rpc.methods import ENSURE_GROUP, ENSURE_TOPIC
 from services.rpc.service import Channel
 from services.rpc.status import RpcError
@@ -22,12 +29,12 @@ _CONTROLLER_TIMEOUT_S = 3.0
 
 
 class Catalog:
-    """The topics and groups of the cluster.
+    """The topics and groups of the cluster. Who asks has the names from the gate (`resources`).
 
     Args:
         view: the cluster as the controller streams it.
         controller: who makes topics and groups.
-        options: whether they are made on first use, and limits of names.
+        options: whether they are made on first use.
     """
 
     def __init__(self, view: ClusterView, controller: Channel, options: ProxyOptions) -> None:
@@ -36,28 +43,28 @@ class Catalog:
         self._options = options
 
     def find_topic(self, name: str) -> Topic | None:
-        """A topic that is there; retry and dead letter topics are there when their group is, with one queue."""
+        """A topic that is there; retry and dead letter topics, of one queue, are there if what they are made of is."""
         topic = self._view.topics.get(name)
-        if topic is not None or not is_system_topic(name):
+        if topic is not None:
             return topic
-        if name.startswith(DEAD_LETTER_PREFIX):
+        kind = kind_of(name)
+        there = False
+        if kind is Kind.DEAD_LETTER:
             there = name.removeprefix(DEAD_LETTER_PREFIX) in self._view.groups
-        elif name.startswith(RETRY_PREFIX):
-            there = group_of_retry_topic(name) in self._view.groups
-        else:
-            there = False
+        elif kind is Kind.RETRY:
+            of_topic = self.find_topic(topic_of_retry_topic(name))
+            there = of_topic is not None and group_of_retry_topic(name) in self._view.groups
         return Topic(name=name, type=TopicType.NORMAL, queues=1) if there else None
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, name: TopicName) -> Topic:
         """A topic that must be there.
 
         Raises:
-            StatusError: ILLEGAL_TOPIC, TOPIC_NOT_FOUND, or HA_NOT_AVAILABLE before anything is known of the cluster.
+            StatusError: TOPIC_NOT_FOUND, or HA_NOT_AVAILABLE before anything is known of the cluster.
         """
         topic = self.find_topic(name)
         if topic is not None:
             return topic
-        check_topic_name(name)
         self._check_ready()
         raise StatusError(Code.TOPIC_NOT_FOUND, f"the topic {name} does not exist; create it first")
 
@@ -70,9 +77,9 @@ class Catalog:
         now = self.find_topic(topic.name)
         if now is None and (topic.id > self._view.named or life_of(topic.id) != self._view.life):
             return topic
-        return now or self.topic(topic.name)
+        return now or self.topic(TopicName(topic.name))
 
-    def topic_to_be(self, name: str) -> Topic:
+    def topic_to_be(self, name: TopicName) -> Topic:
         """A topic that is there, or as `ensure_topic` would make it; nothing is made yet.
 
         Raises:
@@ -81,12 +88,11 @@ class Catalog:
         topic = self.find_topic(name)
         if topic is not None:
             return topic
-        check_topic_name(name)
-        if not self._options.auto_create_topics or is_system_topic(name):
+        if not self._options.auto_create_topics or kind_of(name) is not Kind.USER:
             return self.topic(name)
         return Topic(name=name, type=TopicType.MIXED)
 
-    async def ensure_topic(self, name: str) -> Topic:
+    async def ensure_topic(self, name: TopicName) -> Topic:
         """A topic that is made, of type MIXED, if it is not there and may be made on first use.
 
         Raises:
@@ -109,7 +115,7 @@ class Catalog:
         """A consumer group that is there."""
         return self._view.groups.get(name)
 
-    def check_group(self, name: str) -> None:
+    def check_group(self, name: GroupName) -> None:
         """Whether `ensure_group` would give a group; nothing is made yet.
 
         Raises:
@@ -117,19 +123,18 @@ class Catalog:
         """
         if name in self._view.groups:
             return
-        check_group_name(name)
         if not self._options.auto_create_groups:
             self._check_ready()
             raise StatusError(
                 Code.CONSUMER_GROUP_NOT_FOUND, f"the consumer group {name} does not exist; create it first"
             )
 
-    async def ensure_group(self, name: str) -> Group:
+    async def ensure_group(self, name: GroupName) -> Group:
         """A consumer group that is made if it is not there and may be made on first use.
 
         Raises:
-            StatusError: ILLEGAL_CONSUMER_GROUP, CONSUMER_GROUP_NOT_FOUND, or HA_NOT_AVAILABLE before anything is known
-                of the cluster or while the controller is away.
+            StatusError: CONSUMER_GROUP_NOT_FOUND, or HA_NOT_AVAILABLE before anything is known of the cluster or while
+                the controller is away.
         """
         group = self._view.groups.get(name)
         if group is not None:

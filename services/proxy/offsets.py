@@ -2,6 +2,7 @@
 
 from services.common.clock import Clock
 from services.common.errors import StatusError
+from services.common.names import GroupName, Use
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageQueue, QueryOffsetPolicy
 from services.common.pb.popwheel.v1 import broker_pb2 as broker
@@ -12,9 +13,9 @@ from services.proxy.catalog import Catalog
 from services.proxy.no_master_error import NoMasterError
 from services.proxy.poll_limits import ANSWER_RESERVE_MS, PollLimits
 from services.proxy.reaching import Reaching
-from services.proxy.resources import full_name
+from services.proxy.resources import group_name, topic_name
 from services.proxy.statuses import OK
-from services.proxy.validation import check_group_name, filter_of
+from services.proxy.validation import filter_of
 from services.rpc.methods import GET_OFFSET, PULL, QUERY_OFFSET, UPDATE_OFFSET
 from services.rpc.service import Call, Stream
 
@@ -61,9 +62,9 @@ class Offsets:
         request = await stream.receive()
         if request is None:
             raise StatusError(Code.BAD_REQUEST, "PullMessage needs one request")
-        group = full_name(request.group)
+        group = group_name(request.group)
         self._catalog.check_group(group)
-        topic, name = self._queue(request.message_queue)
+        topic, name = self._queue(request.message_queue, Use.PULL)
         if request.offset < 0:
             raise StatusError(Code.ILLEGAL_OFFSET, f"{request.offset} is not an offset; the first is 0")
         wait_ms = self._wait_ms(call, request, now)
@@ -101,10 +102,11 @@ class Offsets:
         Raises:
             StatusError: OFFSET_NOT_FOUND, if it has none.
         """
-        topic, name = self._queue(request.message_queue)
-        asked = broker.GetOffsetRequest(
-            group=self._group(full_name(request.group)), topic=topic.name, queue_id=request.message_queue.id
-        )
+        topic, name = self._queue(request.message_queue, Use.QUERY)
+        group = group_name(request.group)
+        if self._catalog.find_group(group) is None:
+            raise StatusError(Code.CONSUMER_GROUP_NOT_FOUND, f"the consumer group {group} does not exist")
+        asked = broker.GetOffsetRequest(group=group, topic=topic.name, queue_id=request.message_queue.id)
         answer, _ = await self._reaching.call(name, GET_OFFSET, asked, call.deadline)
         if answer.offset < 0:
             raise StatusError(Code.OFFSET_NOT_FOUND, "the group has no committed offset for this queue")
@@ -116,9 +118,9 @@ class Offsets:
         Raises:
             StatusError: why not.
         """
-        group = full_name(request.group)
+        group = group_name(request.group)
         self._catalog.check_group(group)
-        topic, name = self._queue(request.message_queue)
+        topic, name = self._queue(request.message_queue, Use.COMMIT)
         if request.offset < 0:
             raise StatusError(Code.ILLEGAL_OFFSET, f"{request.offset} is not an offset; the first is 0")
         if self._catalog.find_group(group) is None:
@@ -130,7 +132,7 @@ class Offsets:
         return pb.UpdateOffsetResponse(status=OK)
 
     async def _make_group(
-        self, call: Call, group: str, topic: Topic, name: str, request: pb.UpdateOffsetRequest
+        self, call: Call, group: GroupName, topic: Topic, name: str, request: pb.UpdateOffsetRequest
     ) -> None:
         """Make a group on first use, once the broker is sure to take its offset (E1).
 
@@ -151,7 +153,7 @@ class Offsets:
         Raises:
             StatusError: why not.
         """
-        topic, name = self._queue(request.message_queue)
+        topic, name = self._queue(request.message_queue, Use.QUERY)
         policy = _POLICIES.get(request.query_offset_policy)
         if policy is None:
             raise StatusError(Code.BAD_REQUEST, f"there is no offset policy {request.query_offset_policy}")
@@ -168,19 +170,14 @@ class Offsets:
         answer, _ = await self._reaching.call(name, QUERY_OFFSET, asked, call.deadline)
         return pb.QueryOffsetResponse(status=OK, offset=answer.offset)
 
-    def _group(self, name: str) -> str:
-        if self._catalog.find_group(name) is None:
-            check_group_name(name)
-            raise StatusError(Code.CONSUMER_GROUP_NOT_FOUND, f"the consumer group {name} does not exist")
-        return name
-
-    def _queue(self, queue: MessageQueue) -> tuple[Topic, str]:
+    def _queue(self, queue: MessageQueue, use: Use) -> tuple[Topic, str]:
         """The topic of a queue and the name of the broker that has it.
 
         Raises:
-            StatusError: TOPIC_NOT_FOUND, BAD_REQUEST for a queue that the topic does not have, HA_NOT_AVAILABLE.
+            StatusError: ILLEGAL_TOPIC, TOPIC_NOT_FOUND, BAD_REQUEST for a queue that the topic does not have,
+                HA_NOT_AVAILABLE.
         """
-        topic = self._catalog.topic(full_name(queue.topic))
+        topic = self._catalog.topic(topic_name(queue.topic, use))
         if not 0 <= queue.id < topic.queues:
             raise StatusError(Code.BAD_REQUEST, f"the topic {topic.name} has no queue {queue.id} of {topic.queues}")
         if queue.broker.name not in self._brokers.names:

@@ -7,13 +7,13 @@ delivery was first.
 from services.common import recall_handle
 from services.common.cluster import ClusterView
 from services.common.errors import StatusError
+from services.common.names import Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.apache.rocketmq.v2.service_pb2 import RecallMessageRequest, RecallMessageResponse
 from services.common.pb.popwheel.v1.broker_pb2 import RecallRequest
 from services.proxy.reaching import Reaching, RefusedAgainError
-from services.proxy.resources import full_name
+from services.proxy.resources import topic_name
 from services.proxy.statuses import OK
-from services.proxy.validation import check_sendable, check_topic_name
 from services.rpc.methods import RECALL
 from services.rpc.service import Call
 
@@ -45,10 +45,7 @@ class Recalling:
                 broker is away; PRECONDITION_FAILED: it is too late; MESSAGE_NOT_FOUND: there is no such message;
                 PROXY_TIMEOUT: it is too late now, but an earlier try that had no answer may have been in time.
         """
-        topic = full_name(request.topic)
-        check_sendable(topic)
-        if topic not in self._view.topics:
-            check_topic_name(topic)
+        topic = topic_name(request.topic, Use.SEND)
         handle = request.recall_handle
         broker = recall_handle.broker_name(handle)
         if broker not in self._view.brokers and self._view.ready:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from services.common.clock import Clock
 from services.common.errors import StatusError
+from services.common.names import GroupName, Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
 from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
@@ -19,7 +20,7 @@ from services.proxy.poll_limits import ANSWER_RESERVE_MS, PollLimits
 from services.proxy.poll_mode import Mode
 from services.proxy.poll_shell import Found, Poll, PollTools, release
 from services.proxy.renewal import RenewalBook
-from services.proxy.resources import full_name
+from services.proxy.resources import group_name, topic_name
 from services.proxy.statuses import OK
 from services.proxy.validation import check_invisible, filter_of
 from services.rpc.service import Call, Stream, StreamClosedError
@@ -86,7 +87,7 @@ class Receiving:
         self._admission.enter(client_id, call.peer)
         try:
             # Last, as a group must not be made for a request that is refused (E1).
-            group = await self._catalog.ensure_group(pop.group)
+            group = await self._catalog.ensure_group(GroupName(pop.group))
             pop.queue_id = request.message_queue.id if group.fifo else _ANY_QUEUE
             await self._poll(call, client_id, request, pop, wait_ms, stream)
         finally:
@@ -104,9 +105,9 @@ class Receiving:
         Raises:
             StatusError: the first rule that is broken.
         """
-        group = full_name(request.group)
+        group = group_name(request.group)
         self._catalog.check_group(group)
-        topic = self._catalog.topic(full_name(request.message_queue.topic))
+        topic = self._catalog.topic(topic_name(request.message_queue.topic, Use.RECEIVE))
         if not _ANY_QUEUE <= request.message_queue.id < topic.queues:
             raise StatusError(
                 Code.BAD_REQUEST,

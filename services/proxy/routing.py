@@ -3,7 +3,7 @@
 from ipaddress import ip_address
 
 from services.common.errors import StatusError
-from services.common.names import is_system_topic
+from services.common.names import Kind, Use, kind_of
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Address,
     AddressScheme,
@@ -26,7 +26,7 @@ from services.proxy.brokers import Brokers
 from services.proxy.catalog import Catalog
 from services.proxy.limit_error import LimitError
 from services.proxy.options import ProxyOptions
-from services.proxy.resources import full_name
+from services.proxy.resources import group_name, topic_name
 from services.proxy.statuses import OK
 from services.proxy.validation import ACCEPTED_TYPES
 from services.rpc.service import Call
@@ -53,7 +53,7 @@ class Routing:
     async def query_route(self, call: Call, request: QueryRouteRequest) -> QueryRouteResponse:
         """All queues of a topic; one that may be made on first use is made here: clients ask this before they send."""
         _check_endpoints(request.endpoints)
-        topic = await self._catalog.ensure_topic(full_name(request.topic))
+        topic = await self._catalog.ensure_topic(topic_name(request.topic, Use.QUERY))
         endpoints = advertised_endpoints(self._options, request.endpoints)
         response = QueryRouteResponse(status=OK)
         for name in self._names():
@@ -64,10 +64,10 @@ class Routing:
     async def query_assignment(self, call: Call, request: QueryAssignmentRequest) -> QueryAssignmentResponse:
         """What a push consumer polls: each broker as a whole, or for an ordered group each queue."""
         _check_endpoints(request.endpoints)
-        group_name = full_name(request.group)
-        self._catalog.check_group(group_name)  # first, as no topic must be made for a request that is refused (E1)
-        topic = await self._catalog.ensure_topic(full_name(request.topic))
-        group = await self._catalog.ensure_group(group_name)
+        asker = group_name(request.group)
+        self._catalog.check_group(asker)  # first, as no topic must be made for a request that is refused (E1)
+        topic = await self._catalog.ensure_topic(topic_name(request.topic, Use.RECEIVE))
+        group = await self._catalog.ensure_group(asker)
         endpoints = advertised_endpoints(self._options, request.endpoints)
         response = QueryAssignmentResponse(status=OK)
         for name in self._names():
@@ -132,7 +132,7 @@ def _queue(asked: Resource, topic: Topic, broker: str, queue: int, endpoints: En
     return MessageQueue(
         topic=asked,
         id=queue,
-        permission=Permission.READ if is_system_topic(topic.name) else Permission.READ_WRITE,
+        permission=Permission.READ_WRITE if kind_of(topic.name) is Kind.USER else Permission.READ,
         broker=Broker(name=broker, id=0, endpoints=endpoints),
         accept_message_types=ACCEPTED_TYPES.get(topic.type, ()),
     )

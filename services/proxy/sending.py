@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from services.common.clock import Clock
 from services.common.errors import StatusError
+from services.common.names import TopicName, Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
 from services.common.pb.popwheel.v1.controller_pb2 import Topic
@@ -21,11 +22,11 @@ from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions
 from services.proxy.payload import ClientMessage, messages_of
 from services.proxy.resending import Resending, Send, Stored
-from services.proxy.resources import full_name
+from services.proxy.resources import topic_name
 from services.proxy.server_fields import has_server_fields, without_server_fields
 from services.proxy.statuses import OK, status
 from services.proxy.tries import Place
-from services.proxy.validation import check_message, check_sendable
+from services.proxy.validation import check_message
 from services.rpc.service import Call
 from services.rpc.status import RpcError
 
@@ -140,9 +141,7 @@ class Sending:
 
     def _topic_of(self, message: ClientMessage) -> Topic:
         """The topic of a message, if it may be sent to; one without queues has still to be made (`_make`)."""
-        name = full_name(message.head.topic)
-        check_sendable(name)
-        return self._catalog.topic_to_be(name)
+        return self._catalog.topic_to_be(topic_name(message.head.topic, Use.SEND))
 
     def _check(self, call: Call, message: ClientMessage, topic: Topic, now_ms: int) -> int | None:
         """Check a message for its topic, and make its system properties those that are stored: without what is not the
@@ -158,7 +157,7 @@ class Sending:
 
     async def _make(self, topic: Topic, messages: list[ClientMessage]) -> Topic:
         """A topic that is made on first use; messages are checked again if it turns out to be of another type."""
-        made = await self._catalog.ensure_topic(topic.name)
+        made = await self._catalog.ensure_topic(TopicName(topic.name))
         if made.type != topic.type:
             for message in messages:
                 check_message(message, made, self._options.message)

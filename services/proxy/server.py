@@ -22,6 +22,7 @@ from services.proxy.metrics import ProxyMetrics
 from services.proxy.offsets import Offsets
 from services.proxy.recalling import Recalling
 from services.proxy.receiving import Receiving
+from services.proxy.resources import check_group_if_said
 from services.proxy.routing import Routing
 from services.proxy.sending import Sending
 from services.proxy.statuses import OK, downgrade, for_client, is_old, of_rpc_error
@@ -174,12 +175,14 @@ class MessagingServer:
         return Status(code=refused.code, message=refused.message)
 
     async def _heartbeat(self, call: Call, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
+        check_group_if_said(request.group)
         self._clients.seen(client_id_of(call), self._clock.monotonic())
         return pb.HeartbeatResponse(status=OK)
 
     async def _client_terminates(
         self, call: Call, request: pb.NotifyClientTerminationRequest
     ) -> pb.NotifyClientTerminationResponse:
+        check_group_if_said(request.group)
         self._clients.gone(client_id_of(call))
         return pb.NotifyClientTerminationResponse(status=OK)
 

@@ -8,6 +8,7 @@ import asyncio
 
 from services.common.clock import Clock
 from services.common.errors import StatusError
+from services.common.names import Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Code,
     CustomizedBackoff,
@@ -24,7 +25,7 @@ from services.proxy.clients import Clients
 from services.proxy.limit_error import LimitError
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions
-from services.proxy.resources import full_name
+from services.proxy.resources import group_name, topic_name
 from services.proxy.statuses import OK, for_client
 from services.rpc.service import Call, Stream, StreamClosedError
 
@@ -157,17 +158,22 @@ class Telemetry:
         """The settings that a client with these settings is told.
 
         Raises:
-            StatusError: INVALID_CLIENT_PROPERTIES, if it says neither what it publishes nor what it subscribes to.
+            StatusError: INVALID_CLIENT_PROPERTIES, if it says neither what it publishes nor what it subscribes to;
+                ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP.
         """
         answer = Settings()
         answer.CopyFrom(settings)
         answer.metric.CopyFrom(Metric(on=False))
         kind = settings.WhichOneof("pub_sub")
         if kind == "publishing":
+            for topic in answer.publishing.topics:
+                topic_name(topic, Use.SEND)
             answer.publishing.max_body_size = self._options.message.body_bytes_max
             answer.publishing.validate_message_type = self._options.client.validate_message_type
             answer.backoff_policy.CopyFrom(self._publishing_backoff())
         elif kind == "subscription":
+            for entry in answer.subscription.subscriptions:
+                topic_name(entry.topic, Use.RECEIVE)
             await self._tell_consumer(answer)
         else:
             raise StatusError(
@@ -178,11 +184,10 @@ class Telemetry:
     async def _tell_consumer(self, answer: Settings) -> None:
         """Fill in what consumers are told: their group's order and back-off, batch size and poll time."""
         options = self._options
-        name = full_name(answer.subscription.group)
-        group = self._catalog.find_group(name)
-        if group is None and name:
+        group = None
+        if answer.subscription.group.name:
             try:
-                group = await self._catalog.ensure_group(name)
+                group = await self._catalog.ensure_group(group_name(answer.subscription.group))
             except StatusError as error:
                 if error.code != Code.HA_NOT_AVAILABLE:
                     raise

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 
 from services.common.errors import StatusError
-from services.common.names import is_legal, is_system_topic
+from services.common.names import shown
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Code,
     FilterExpression,
@@ -22,8 +22,6 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NOT_IN_TAGS = re.compile(r"[\x00-\x1f\x7f|]")
 _ALL = broker.Filter(kind=broker.FilterKind.ALL)
 _EXPRESSION_LENGTH_MAX = 8_192
-_TOPIC_LENGTH_MAX = 127
-_GROUP_LENGTH_MAX = 120
 _NORMAL = MessageType.NORMAL  # looked up once: enum wrappers are slow
 _DELAY = MessageType.DELAY
 _SECONDS_MAX = 253_402_300_799  # the last second of the year 9999, as google.protobuf.Timestamp has it
@@ -38,36 +36,6 @@ ACCEPTED_TYPES: dict[int, tuple[MessageType.ValueType, ...]] = {
     TopicType.MIXED: (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION),
 }
 """A topic's type -> the types of the messages it takes."""
-
-
-def check_topic_name(name: str) -> None:
-    """Refuse what cannot be a topic's name.
-
-    Raises:
-        StatusError: ILLEGAL_TOPIC.
-    """
-    if not is_legal(name, _TOPIC_LENGTH_MAX):
-        raise _illegal_name(Code.ILLEGAL_TOPIC, "topic", name, _TOPIC_LENGTH_MAX)
-
-
-def check_sendable(name: str) -> None:
-    """Refuse sends to the system's own topics.
-
-    Raises:
-        StatusError: ILLEGAL_TOPIC.
-    """
-    if is_system_topic(name):
-        raise StatusError(Code.ILLEGAL_TOPIC, f"{_shown(name)} belongs to the system: it can be read, not sent to")
-
-
-def check_group_name(name: str) -> None:
-    """Refuse what cannot be a consumer group's name.
-
-    Raises:
-        StatusError: ILLEGAL_CONSUMER_GROUP.
-    """
-    if not is_legal(name, _GROUP_LENGTH_MAX):
-        raise _illegal_name(Code.ILLEGAL_CONSUMER_GROUP, "consumer group", name, _GROUP_LENGTH_MAX)
 
 
 def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -> int | None:
@@ -159,7 +127,7 @@ def filter_of(expression: FilterExpression) -> broker.Filter:
     if any(not tag or _NOT_IN_TAGS.search(tag) for tag in tags):
         raise StatusError(
             Code.ILLEGAL_FILTER_EXPRESSION,
-            f"{_shown(text)} is not a tag filter; write '*', 'a' or 'a || b'",
+            f"{shown(text)} is not a tag filter; write '*', 'a' or 'a || b'",
         )
     if "*" in tags:
         return _ALL
@@ -293,17 +261,3 @@ def _shown_type(properties: SystemProperties) -> MessageType.ValueType | None:
 
 def _type_name(kind: int) -> str:
     return MessageType.Name(MessageType.ValueType(kind)) if kind in MessageType.values() else str(kind)
-
-
-def _illegal_name(code: Code.ValueType, what: str, name: str, length_max: int) -> StatusError:
-    rule = (
-        f"{_shown(name)} is not a name for a {what}: letters, digits, '%', '_' and '-', "
-        f"between 1 and {length_max} of them"
-    )
-    if len(name) > length_max:
-        return LimitError(code, rule, f"{what.split()[-1]}_length_max")
-    return StatusError(code, rule)
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 64 else text[:61] + "...")

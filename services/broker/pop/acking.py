@@ -8,13 +8,14 @@ from services.broker.pop import check_point as codec
 from services.broker.pop.check_point import CheckPoint, Origin
 from services.broker.pop.pop_clock import PopClock
 from services.broker.pop.pop_state import PopState, stored_topic
-from services.broker.pop.redelivery import dead_letter, redelivered
+from services.broker.pop.redelivery import dead_letter, redelivered, retry_topic_of
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common import names, receipt
 from services.common.cluster import ClusterView
 from services.common.errors import StatusError
+from services.common.names import Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.receipt import HandleMaker, HandleReader
@@ -166,6 +167,8 @@ class Acking:
         results: list[pb.EntryResult] = []
         for entry in entries:
             try:
+                names.group(entry.group)
+                names.topic(entry.topic, Use.RECEIVE)
                 check_point, index = self._held(entry.group, entry.topic, entry.receipt_handle)
             except StatusError as error:
                 results.append(_refusal(error))
@@ -223,6 +226,8 @@ class Acking:
             if stored is not None and (group is not None or self._knows_group(check_point.group)):
                 counts = attempted and group is not None
                 limit = stored.attempts + 1 if group is None else group.max_attempts
+                if retry_topic_of(check_point) is None:
+                    self._state.old_names.met(check_point.topic, "what was received from it is a dead letter")
                 records.append(redelivered(check_point, index, stored, attempted=counts, attempts_max=limit))
         self._leave(held, records, self._state.close, 0)
 

@@ -7,6 +7,7 @@ again; a snapshot spares recovery all that came before (S6).
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from services.broker.old_names import OldNames
 from services.broker.pop import check_point as codec
 from services.broker.pop.ack_memory import AckMemory
 from services.broker.pop.check_point import ORIGIN_BYTES, REVIVE_QUEUES, CheckPoint, Origin
@@ -47,6 +48,7 @@ class PopState:
         self.merge_buffer = MergeBuffer(stay_ms, check_points_max)
         self.table = ReviveTable()
         self.acked = AckMemory()
+        self.old_names = OldNames()
 
     def open(self, check_point: CheckPoint) -> None:
         """A CK record was appended."""
@@ -83,7 +85,9 @@ class PopState:
         for check_point in self.copied_of(topic):
             self.close(check_point.id, check_point.open_bits)
         groups = {progress.group for progress in self.merge_buffer}
-        self.merge_buffer.forget(topics=frozenset({topic, *(names.retry_topic(group, topic) for group in groups)}))
+        self.merge_buffer.forget(
+            topics=frozenset({topic, *(names.stored_retry_topic(group, topic) for group in groups)})
+        )
 
     def copied_of(self, topic: str) -> list[CheckPoint]:
         """The open CKs of a topic of which messages were copied."""
@@ -117,6 +121,9 @@ class PopState:
             self.forget_group(found.payload.decode())
         elif found.kind == RecordKind.OFFSET:
             commit = codec.OffsetCommit.decode(found.payload)
+            if not names.is_storable(commit.topic):
+                self.old_names.met(commit.topic, "the offset set in it is passed over")
+                return
             progress = self.merge_buffer.ensure(commit.group, store.ensure_queue((commit.topic, commit.queue_id)))
             progress.committed = commit.offset
             progress.set_at = found.position
@@ -165,5 +172,5 @@ class PopState:
 def stored_topic(check_point: CheckPoint) -> str:
     """The topic that a CK's messages are stored in: the client's, or its retry topic."""
     if check_point.origin == receipt.FROM_RETRY_TOPIC:
-        return names.retry_topic(check_point.group, check_point.topic)
+        return names.stored_retry_topic(check_point.group, check_point.topic)
     return check_point.topic

@@ -5,7 +5,8 @@ from google.protobuf.message import DecodeError
 from services.broker.pop.check_point import CheckPoint, Origin
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common import names
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import DeadLetterQueue, Message, SystemProperties
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import DeadLetterQueue, Message, Resource, SystemProperties
 from services.common.send_id import without_send_id
 from services.common.wire import varint
 
@@ -16,7 +17,9 @@ _DEAD_LETTER_QUEUE_TAG = b"\xa2\x01"
 def redelivered(
     check_point: CheckPoint, index: int, stored: StoredRecord, *, attempted: bool, attempts_max: int
 ) -> Record:
-    """The record that takes the place of message `index` of a CK.
+    """The record that takes the place of message `index` of a CK, in the group's retry topic or among its dead letters.
+
+    Of what a group has received from a retry topic, as older releases let it, there is no retry: it is a dead letter.
 
     Args:
         check_point: the CK that hid it.
@@ -26,11 +29,12 @@ def redelivered(
         attempts_max: after so many attempts it is a dead letter.
     """
     attempts = stored.attempts + (1 if attempted else 0)
-    if attempts >= attempts_max:
+    retry_topic = retry_topic_of(check_point)
+    if attempts >= attempts_max or retry_topic is None:
         return dead_letter(check_point, index, stored)
     return Record(
         kind=RecordKind.MESSAGE,
-        topic=names.retry_topic(check_point.group, check_point.topic),
+        topic=retry_topic,
         queue_id=0,
         payload=stored.payload,
         system_properties=stored.system_properties,
@@ -40,13 +44,21 @@ def redelivered(
     )
 
 
+def retry_topic_of(check_point: CheckPoint) -> str | None:
+    """Where the messages of a CK come again; None if there is no such name, as they came from a retry topic itself."""
+    try:
+        return names.retry_topic(check_point.group, check_point.topic)
+    except StatusError:
+        return None
+
+
 def dead_letter(check_point: CheckPoint, index: int, stored: StoredRecord) -> Record:
     """The record of message `index` of a CK in its group's dead letter queue, with a note of where it came from."""
     topic = names.dead_letter_topic(check_point.group)
     payload, message_id = stored.payload, ""
     try:
         message = Message.FromString(stored.payload)
-        message.topic.name = topic
+        _rename(message.topic, check_point.group)
         payload = message.SerializeToString()
         message_id = SystemProperties.FromString(stored.system_properties).message_id
     except DecodeError:
@@ -62,3 +74,13 @@ def dead_letter(check_point: CheckPoint, index: int, stored: StoredRecord) -> Re
         tag_hash=stored.tag_hash,
         origin=Origin(check_point.id, index).encode(),
     )
+
+
+def _rename(topic: Resource, group: str) -> None:
+    """Make it the dead letter topic of a group, as consumers name it: in the namespace that the message was sent to, if
+    the group is of it, else in none.
+    """
+    name = group.removeprefix(f"{topic.resource_namespace}%") if topic.resource_namespace else group
+    if name == group:
+        topic.ClearField("resource_namespace")
+    topic.name = names.dead_letter_topic(name)

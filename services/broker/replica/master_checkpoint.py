@@ -14,6 +14,7 @@ from google_crc32c import value
 
 from services.broker.pop.merge_buffer import ProgressKey
 from services.common.errors import StatusError, UnknownFormatError
+from services.common.names import is_group, is_storable
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import GroupOffsets, KnownName, ReplicaCheckpoint
 
@@ -96,6 +97,8 @@ class MasterCheckpoint:
         offsets = self._offsets
         for each in given.offsets:
             group, topic = each.group, each.topic
+            if not (is_group(group) and is_storable(topic)):
+                continue  # an older release let it in; no queue has this name
             for queue_id, committed, popped in zip(each.queue_ids, each.committed, each.popped, strict=True):
                 if committed == _GONE:
                     offsets.pop((group, topic, queue_id), None)

@@ -1,6 +1,7 @@
 """Gives another replica records that it finds damaged at its own (`Broker.ReadRecords`)."""
 
 from services.broker.replica.replica_log import ReplicaLog
+from services.common import names
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import ReadRecordsRequest, ReadRecordsResponse
@@ -27,6 +28,7 @@ class RecordReader:
         Raises:
             StatusError: there is no good record at that position here.
         """
+        names.broker_group(request.group)
         if request.group != self._group:
             raise StatusError(Code.BAD_REQUEST, f"this is a replica of {self._group}, not of {request.group}")
         log, position = self._log, request.position

@@ -10,6 +10,7 @@ from services.broker.replica.options import ReplicationOptions
 from services.broker.replica.replica_log import ReplicaLog
 from services.broker.replica.statistics import ReplicationStatistics
 from services.broker.replica.sync_state_set import SetChange, SyncStateSet
+from services.common import names
 from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -188,6 +189,7 @@ class ReplicationMaster:
     def _check(self, first: ReplicateProgress) -> None:
         if self._ended:
             raise self._leads_no_more()
+        names.broker_group(first.group)
         if first.group != self._group or first.replica == self._me:
             raise StatusError(
                 Code.BAD_REQUEST,

@@ -447,7 +447,7 @@ class MessageStore:
         """The queue of that name, made empty if there is none.
 
         Raises:
-            StatusError: the limit of queues is reached.
+            StatusError: the limit of queues is reached, or no record can bear the name.
         """
         return self.queues.ensure(*name)
 

@@ -81,10 +81,12 @@ class Queues:
         """The queue of that name, made empty if there is none.
 
         Raises:
-            StatusError: the limit of queues is reached.
+            StatusError: the limit of queues is reached, or no record can bear the name.
         """
         queue = self.get(topic, queue_id)
         if queue is None:
+            if not names.is_storable(topic):
+                raise StatusError(Code.ILLEGAL_TOPIC, f"{names.shown(topic)} is longer than the name of a topic can be")
             if self._count >= self._limit:
                 raise StatusError(
                     Code.TOO_MANY_REQUESTS,
@@ -142,7 +144,7 @@ class Queues:
         indexes = self._retry_indexes(topic)
         for index, key in indexes:
             index.setdefault(key, {})[topic] = None
-        if not indexes and names.is_system_topic(topic):
+        if not indexes and names.kind_of(topic) is not names.Kind.USER:
             self.system_topics[topic] = None
 
     def _retry_indexes(self, topic: str) -> tuple[tuple[dict[str, dict[str, None]], str], ...]:

@@ -10,10 +10,11 @@ from services.broker.timer import overview
 from services.broker.timer.delay import Delay
 from services.broker.timer.message_timer import MessageTimer
 from services.broker.timer.timer_metrics import TimerStatistics
-from services.common import recall_handle
+from services.common import names, recall_handle
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
 from services.common.errors import CorruptDataError, StatusError
+from services.common.names import Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.put import MessageRun, PutResult
@@ -118,6 +119,7 @@ class TimerServer:
 
     async def recall(self, call: Call, request: pb.RecallRequest) -> pb.RecallResponse:
         """Take a message back that is not due yet; durably, when this is answered (T4)."""
+        names.topic(request.topic, Use.SEND)
         handle = recall_handle.decode(self._view.receipt_key, request.topic, request.recall_handle)
         if handle.epoch > self._store.epoch:
             raise StatusError(
@@ -155,6 +157,7 @@ class TimerServer:
 
     async def list(self, call: Call, request: pb.TimerListRequest) -> pb.TimerListResponse:
         """The messages of a topic that are due soon."""
+        names.topic(request.topic, Use.QUERY)
         limit = min(max(1, request.limit), _LIST_MAX)
         found, more = overview.pending_messages(
             self._timer, self._store, request.topic, self._clock.wall_ms(), max(0, request.within_ms), limit

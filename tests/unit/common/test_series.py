@@ -21,7 +21,8 @@ def test_rows_are_bounded_and_the_rest_is_counted_together() -> None:
 
 
 def test_no_name_is_taken_for_the_others() -> None:
-    assert not names.is_legal(OTHER, 255)
+    assert not names.is_topic(OTHER)
+    assert not names.is_group(OTHER)
 
 
 def test_the_largest_values_are_shown_by_name() -> None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.common import names
 from services.common.cluster import ClusterView
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -61,10 +62,11 @@ def test_a_group_gets_sixteen_retries_and_the_ladder_of_delays() -> None:
         ("", "letters"),
         ("with blank", "letters"),
         ("zürich", "letters"),
-        ("a" * 128, "128 characters"),
-        ("%RETRY%g_orders", "system"),
-        ("%DLQ%g", "system"),
-        ("rmq_sys_REVIVE_LOG_test", "system"),
+        ("a" * 128, "between 1 and 127"),
+        ("%RETRY%g_orders", "retry topic"),
+        ("%RETRY%g+orders", "cannot be made"),
+        ("%DLQ%g", "cannot be made"),
+        ("rmq_sys_REVIVE_LOG_test", "cannot be made"),
     ],
 )
 def test_names_that_a_topic_cannot_have(name: str, word: str) -> None:
@@ -191,6 +193,19 @@ def test_ids_are_never_given_twice_and_decisions_change_nothing(changes: list[Ch
 
 
 def test_names_that_would_not_fit_into_a_retry_topic_are_refused_as_settings() -> None:
-    ControllerOptions(topic_name_length_max=127, group_name_length_max=120)
-    with pytest.raises(ValueError, match="retry topics of more than 255 characters, not 256"):
-        ControllerOptions(topic_name_length_max=128, group_name_length_max=120)
+    longest = ControllerOptions()
+    retry_topic = names.retry_topic("g" * longest.group_name_length_max, "t" * longest.topic_name_length_max)
+    assert len(retry_topic) == names.STORED_NAME_BYTES_MAX
+    with pytest.raises(ValueError, match="less than or equal to 127"):
+        ControllerOptions(topic_name_length_max=128)
+    with pytest.raises(ValueError, match="less than or equal to 120"):
+        ControllerOptions(group_name_length_max=121)
+
+
+def test_the_settings_may_allow_less_than_the_gate() -> None:
+    options = ControllerOptions(topic_name_length_max=3, group_name_length_max=2)
+    state = fresh_state()
+    code, sentence = refusal(lambda state: state.create_topic(options, "abcd", TopicType.NORMAL), state)
+    assert (code, "controller.topic_name_length_max" in sentence) == (Code.ILLEGAL_TOPIC, True)
+    code, sentence = refusal(lambda state: state.create_group(options, "abc"), state)
+    assert (code, "controller.group_name_length_max" in sentence) == (Code.ILLEGAL_CONSUMER_GROUP, True)

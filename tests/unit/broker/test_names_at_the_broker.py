@@ -1,0 +1,131 @@
+"""A broker does not trust its proxies: no call of popwheel.v1.Broker lets a bad name in, and nothing changes."""
+
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+
+from services.common import names
+from services.common.errors import StatusError
+from services.common.names import Kind, Use
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.put import MessageRun
+from services.rpc import methods
+from services.rpc.service import Method
+from tests.harness.names import BAD_GROUPS, BAD_TOPICS, OF_KIND
+from tests.unit.broker.test_server import Broker, running
+
+TOPICS = [text for text in BAD_TOPICS if "\ud800" not in text]  # no call can carry that
+GROUPS = [text for text in BAD_GROUPS if "\ud800" not in text]
+
+USE_OF = {
+    "Put": Use.SEND,
+    "Recall": Use.SEND,
+    "Pop": Use.RECEIVE,
+    "Ack": Use.RECEIVE,
+    "ChangeInvisible": Use.RECEIVE,
+    "Renew": Use.RECEIVE,
+    "Release": Use.RECEIVE,
+    "DeadLetter": Use.RECEIVE,
+    "Pull": Use.PULL,
+    "QueryOffset": Use.QUERY,
+    "GetOffset": Use.QUERY,
+    "TimerList": Use.QUERY,
+    "UpdateOffset": Use.COMMIT,
+}
+OF_BROKER_GROUPS = ("HandOver", "ReadRecords", "FetchCheckpoint", "StoreCheckpoint")
+WITHOUT_NAMES = ("TimerStats", "ReplicaStatus")
+STREAMS = ("Notify", "Replicate")
+METHODS: dict[str, Method[Any, Any]] = {
+    each.name: each for each in vars(methods).values() if isinstance(each, Method) and each.service.endswith(".Broker")
+}
+WITH_GROUP = sorted(set(USE_OF) - {"Put", "Recall", "QueryOffset", "TimerList"})
+
+
+def test_no_call_of_the_broker_is_left_out() -> None:
+    assert set(METHODS) == {*USE_OF, *OF_BROKER_GROUPS, *WITHOUT_NAMES, *STREAMS}
+
+
+def request(name: str, topic: str, group: str) -> Any:
+    """A request that is in order but for its names."""
+    if name == "Put":
+        return [MessageRun(topic, 0, [b""], [b""], [""])]
+    if name == "Renew":
+        return pb.RenewRequest(entries=[pb.RenewEntry(group=group, topic=topic, receipt_handle="x")], invisible_ms=1)
+    descriptor = pb.DESCRIPTOR.services_by_name["Broker"].methods_by_name[name].input_type
+    made: Message = getattr(pb, descriptor.name)()
+    for field, value in (("topic", topic), ("group", group), ("receipt_handle", "x"), ("max_messages", 1)):
+        if field in descriptor.fields_by_name:
+            setattr(made, field, value)
+    return made
+
+
+async def code_of(broker: Broker, name: str, topic: str = "t", group: str = "g") -> int:
+    """What a call is answered with."""
+    try:
+        answer = await broker.channel.call(METHODS[name], request(name, topic, group))
+    except StatusError as error:
+        assert error.message.isprintable()
+        assert len(error.message) < 500
+        return error.code
+    results = getattr(answer, "results", ())
+    return int(results[0].code) if results else Code.OK
+
+
+def held(broker: Broker) -> tuple[object, ...]:
+    """What a refused call leaves as it was."""
+    core = broker.app.core
+    return (
+        core.store.log.end_position,
+        set(core.store.queues),
+        set(core.state.merge_buffer.progress),
+        len(core.interests),
+        len(broker.metrics()),
+    )
+
+
+@pytest.mark.parametrize("name", USE_OF)
+async def test_no_call_lets_a_name_in_that_is_none(name: str) -> None:
+    async with running() as broker:
+        await broker.put(b"1")
+        await broker.pop()
+        before = held(broker)
+        for topic in TOPICS:
+            assert await code_of(broker, name, topic=topic) == Code.ILLEGAL_TOPIC, topic[:80]
+        for group in GROUPS if name in WITH_GROUP else ():
+            assert await code_of(broker, name, group=group) == Code.ILLEGAL_CONSUMER_GROUP, group[:80]
+        assert held(broker) == before
+
+
+@pytest.mark.parametrize("name", USE_OF)
+async def test_the_table_of_kinds_and_calls_holds_at_the_broker(name: str) -> None:
+    async with running() as broker:
+        for kind in Kind:
+            for topic in OF_KIND[kind]:
+                is_refused = await code_of(broker, name, topic=topic) == Code.ILLEGAL_TOPIC
+                assert is_refused is (USE_OF[name] not in names.USES[kind]), topic
+
+
+@pytest.mark.parametrize("name", OF_BROKER_GROUPS)
+async def test_no_call_takes_a_broker_group_that_can_not_be(name: str) -> None:
+    async with running() as broker:
+        for group in ("", "a/b", "n" * 65, "n" * 4_000_000):
+            assert await code_of(broker, name, group=group) == Code.BAD_REQUEST
+
+
+async def test_no_interest_is_registered_in_a_name_that_is_none() -> None:
+    async with running() as broker:
+        stream = broker.channel.open(methods.NOTIFY)
+        wrong = [(topic, "g") for topic in (*TOPICS, "%RETRY%g+t", "rmq_sys_x")] + [("t", group) for group in GROUPS]
+        await stream.send(
+            [pb.NotifyInterest(id=number, topic=topic, group=group) for number, (topic, group) in enumerate(wrong)]
+        )
+        refused: set[int] = set()
+        while len(refused) < len(wrong):
+            events = await stream.receive()
+            assert events is not None
+            assert all(event.refused for event in events.events)
+            refused |= {event.id for event in events.events}
+        assert len(broker.app.core.interests) == 0
+        stream.cancel()
