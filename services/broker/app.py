@@ -270,6 +270,7 @@ class BrokerApp:
             open_check_points=len(self.core.state.table),
             seconds=round(self._clock.monotonic() - began_s, 3),
         )
+        self.view.subscribe_to_names(lambda update: self.core.names_told(update))
         self.view.subscribe(self._cluster_changes)
         await self.follower.start()
         self._tasks = [supervised(self._take_roles(), "broker-roles", self._fail)]

@@ -40,6 +40,7 @@ from services.common.cluster import ClusterView
 from services.common.disk import Disk, File
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 
 _REWRITES_AT_ONCE = 1000
 
@@ -81,7 +82,8 @@ class BrokerCore:
         self._on_arrival = on_arrival
         self.names = KnownNames(view)
         """The topics and groups that the log knows."""
-        self._queues_popped: dict[str, int] = {}
+        self._grown: dict[str, int] = {}
+        """Topics that are polled for here and get more queues: how many."""
         self._begun_with = Checkpoint()
         self._is_loaded = False
         self._timer_is_finished = False
@@ -256,18 +258,31 @@ class BrokerCore:
         """
         self.names.inherit(before.names)
 
+    def names_told(self, update: ClusterUpdate) -> None:
+        """The controller tells of topics and groups, which are in the view soon."""
+        self.names.tell(update)
+        for topic in update.topics:
+            popped = self._view.topics.get(topic.name)
+            # Only as many queues of a topic are popped as it has by the view: what came into another one before this
+            # is visible only then.
+            if topic.queues > (1 if popped is None else popped.queues) and self.interests.of_topic(topic.name):
+                self._grown[topic.name] = topic.queues
+
     def cluster_changed(
         self, version: int, deleted_topics: Iterable[str], deleted_groups: Iterable[str], is_snapshot: bool = False
     ) -> None:
         """The controller's state has changed (see `KnownNames.hear`); `settle` does the rest."""
         self.names.hear(version, deleted_topics, deleted_groups, is_snapshot)
 
-    def settle(self) -> None:
+    def settle(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> None:
         """Drop what belongs to topics and groups that were deleted, also if they were made again since.
 
         To be called before anything is read from or put into a topic: nobody gets a message of one that was deleted.
         That changes were dealt with stands in front of what they led to: cut off in between, the log knows what is
-        gone.
+        gone. Where very many topics or groups are new, some of them are written down, and the rest by later calls.
+
+        Args:
+            topics, groups: are needed now, so they are not left to later calls.
 
         Raises:
             StatusError: the disk is full; it is to be tried again.
@@ -277,15 +292,16 @@ class BrokerCore:
         anew = self.names.new_life()
         if anew is not None:
             self._note_names(anew)
-        changes = self.names.changes()
+        changes = self.names.changes(topics, groups)
+        heard = self._view.named if self.names.knows_all_of_view else self.names.heard
         if changes.gone_topics or changes.gone_groups:
-            self._hear_up_to_now({}, {})
+            self._hear_up_to(self._view.named, {}, {})
         for name in changes.gone_topics:
             self.forget_topic(name)
         for name in changes.gone_groups:
             self.forget_group(name)
         if changes.new_topics or changes.new_groups:
-            self._hear_up_to_now(changes.new_topics, changes.new_groups)
+            self._hear_up_to(heard, changes.new_topics, changes.new_groups)
         self.names.settled()
         self._tell_of_what_became_visible(changes.new_groups)
 
@@ -312,11 +328,11 @@ class BrokerCore:
         A group that is made again begins at the first message held. Only as many queues of a topic are popped as it
         has by the controller, so what came into another one before this was heard of is visible only now.
         """
-        queues = {name: topic.queues for name, topic in self._view.topics.items()}
-        grown = [name for name, count in queues.items() if count > self._queues_popped.get(name, 1)]
-        self._queues_popped = queues
-        for topic in grown:
-            self._tell_again(self.interests.of_topic(topic))
+        for name, queues in list(self._grown.items()):
+            topic = self._view.topics.get(name)
+            if topic is not None and topic.queues == queues:  # else the view does not have it yet
+                del self._grown[name]
+                self._tell_again(self.interests.of_topic(name))
         if new_groups:
             self._tell_again(self.interests.of_groups(new_groups))
 
@@ -337,12 +353,12 @@ class BrokerCore:
             if waiting:
                 interest.subscriber.tell(interest.id, waiting)
 
-    def _hear_up_to_now(self, topic_ids: dict[str, int], group_ids: dict[str, int]) -> None:
+    def _hear_up_to(self, version: int, topic_ids: dict[str, int], group_ids: dict[str, int]) -> None:
         """Write down new topics and groups before anything is put into them, so that no message survives without; and
-        up to which version the controller's changes of them are dealt with.
+        that the controller's changes of them are dealt with up to a version.
         """
         names = self.names
-        heard = max(names.heard, self._view.named)
+        heard = max(names.heard, version)
         if topic_ids or group_ids or heard > names.heard:
             self._note_names(Names(topic_ids, group_ids, heard))
 

@@ -10,11 +10,13 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from services.broker.known_ids import NOT_PLACED, KnownIds
 from services.common.cluster import ClusterView, life_of
+from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 
 _FORMER_IDS_MAX = 16
-NOT_PLACED = 0
-"""Id of what was made by a state that the controllers have lost: it takes the id that they give next under its name."""
+_NEW_AT_ONCE = 1000
+"""So many new topics, and groups, are written down at once; others follow, and those of a call go before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,28 +88,39 @@ class KnownNames:
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
-        self.topic_ids: dict[str, int] = {}
-        """Ids of the topics that were heard of, and not of their deletion; or `NOT_PLACED`."""
-        self.group_ids: dict[str, int] = {}
-        """Likewise of consumer groups."""
+        self._topics = KnownIds(lambda: view.topics)
+        self._groups = KnownIds(lambda: view.groups)
         self.heard = 0
         """Up to this version the controllers' changes are dealt with."""
+        self._largest_id = NOT_PLACED
         self._former_topic_ids: dict[str, list[int]] = {}
         """Ids that topics had in states that the controllers have lost: delayed messages say them. The latest few."""
         self.is_unsettled = True
         """Whether something was heard that is not dealt with."""
         self._is_set_back = False
         self._awaits_snapshot = False
-        self._deleted_topics: dict[str, int] = {}
-        self._deleted_groups: dict[str, int] = {}
+        self._is_told_from_first = False
+        """Of a snapshot that is coming in parts: whether its first part was told here."""
+
+    @property
+    def topic_ids(self) -> Mapping[str, int]:
+        """Ids of the topics that were heard of, and not of their deletion; or `NOT_PLACED`."""
+        return self._topics.ids
+
+    @property
+    def group_ids(self) -> Mapping[str, int]:
+        """Likewise of consumer groups."""
+        return self._groups.ids
 
     # What the log says
 
     def restore(self, saved: SavedNames) -> None:
         """Begin with what a checkpoint says."""
-        self.topic_ids, self.group_ids = dict(saved.topic_ids), dict(saved.group_ids)
+        self._topics.restore(saved.topic_ids)
+        self._groups.restore(saved.group_ids)
         self._former_topic_ids = dict(saved.former_topic_ids)
         self.heard = saved.heard
+        self._largest_id = max((*saved.topic_ids.values(), *saved.group_ids.values()), default=NOT_PLACED)
 
     def saved(self) -> SavedNames:
         """For a checkpoint."""
@@ -118,32 +131,34 @@ class KnownNames:
         if self.known_version and names.heard and life_of(names.heard) != self.life:
             self._begin_anew()
         self.heard = max(self.heard, names.heard)
-        self.topic_ids.update(names.topics)
-        self.group_ids.update(names.groups)
+        self._topics.note(names.topics)
+        self._groups.note(names.groups)
+        self._largest_id = max(self._largest_id, *names.topics.values(), *names.groups.values(), NOT_PLACED)
 
     def forget_topic(self, topic: str) -> None:
         """A topic is gone."""
-        self.topic_ids.pop(topic, None)
+        self._topics.forget(topic)
         self._former_topic_ids.pop(topic, None)
 
     def forget_group(self, group: str) -> None:
         """A group is gone."""
-        self.group_ids.pop(group, None)
+        self._groups.forget(group)
 
     def _begin_anew(self) -> None:
         self.heard = 0
+        self._largest_id = NOT_PLACED
         self._is_set_back = False
         for topic, known in self.topic_ids.items():
             former = self._former_topic_ids.get(topic, [])
             if known != NOT_PLACED and known not in former:
                 self._former_topic_ids[topic] = [*former, known][-_FORMER_IDS_MAX:]
-        self.topic_ids = dict.fromkeys(self.topic_ids, NOT_PLACED)
-        self.group_ids = dict.fromkeys(self.group_ids, NOT_PLACED)
+        self._topics.forget_ids()
+        self._groups.forget_ids()
 
     @property
     def known_version(self) -> int:
         """Of the controllers' state: whoever wrote the log had heard of this one, if not of later ones."""
-        return max(self.heard, *self.topic_ids.values(), *self.group_ids.values(), NOT_PLACED)
+        return max(self.heard, self._largest_id)
 
     @property
     def life(self) -> int:
@@ -161,10 +176,17 @@ class KnownNames:
 
     # What the controllers say
 
+    def tell(self, update: ClusterUpdate) -> None:
+        """They tell of topics and groups that are in the view soon, maybe with others of the same snapshot."""
+        if update.HasField("cluster"):
+            self._is_told_from_first = True
+        self._topics.tell(update.topics)
+        self._groups.tell(update.groups)
+
     def hear(
         self, version: int, deleted_topics: Iterable[str], deleted_groups: Iterable[str], is_snapshot: bool
     ) -> None:
-        """Their state has changed, and these are not in it any more.
+        """Their state has changed, and the view has it now.
 
         Args:
             version: of the state.
@@ -174,24 +196,21 @@ class KnownNames:
         self.is_unsettled = True
         if is_snapshot:
             self._awaits_snapshot = False
+            if not self._is_told_from_first:  # it has come to be in the middle
+                self._topics.tell(self._view.topics.values())
+                self._groups.tell(self._view.groups.values())
+            self._is_told_from_first = False
         if self._view.named >= self.known_version:
             self._is_set_back = False
         elif is_snapshot:
             self._is_set_back = True  # no late word of changes: the controllers themselves know less
-        # A slave settles nothing: what its log has dropped, or the view has again, need not be kept in mind for ever.
-        for deleted, known, held in (
-            (self._deleted_topics, self.topic_ids, self._view.topics),
-            (self._deleted_groups, self.group_ids, self._view.groups),
-        ):
-            for name in [name for name in deleted if name in held or name not in known]:
-                del deleted[name]
-        self._deleted_topics.update(dict.fromkeys(deleted_topics, version))
-        self._deleted_groups.update(dict.fromkeys(deleted_groups, version))
+        self._topics.hear(version, deleted_topics, is_snapshot)
+        self._groups.hear(version, deleted_groups, is_snapshot)
 
     def inherit(self, before: "KnownNames") -> None:
         """Take over what another one had heard and not dealt with."""
-        self._deleted_topics.update(before._deleted_topics)
-        self._deleted_groups.update(before._deleted_groups)
+        self._topics.deleted.update(before._topics.deleted)
+        self._groups.deleted.update(before._groups.deleted)
         self._is_set_back = before._is_set_back
 
     def begin_to_lead(self) -> None:
@@ -210,10 +229,15 @@ class KnownNames:
         return self.known_version > 0 and self.life != self._view.life
 
     def settled(self) -> None:
-        """All that was heard is dealt with."""
-        self._deleted_topics.clear()
-        self._deleted_groups.clear()
-        self.is_unsettled = False
+        """What `changes` gave is dealt with; if there is more that is new, it is unsettled still."""
+        self._topics.settled(self._dropped_up_to)
+        self._groups.settled(-1)
+        self.is_unsettled = not self.knows_all_of_view
+
+    @property
+    def knows_all_of_view(self) -> bool:
+        """Whether the log knows all topics and groups that the view has, when what `changes` gave last is in it."""
+        return self._topics.is_settled and self._groups.is_settled
 
     def new_life(self) -> Names | None:
         """What to write down first if the log is not of the controllers' state, as they have lost that one and made a
@@ -221,37 +245,24 @@ class KnownNames:
         """
         return Names(heard=self._view.named) if self._view.ready and self._is_of_another_life else None
 
-    def changes(self) -> NameChanges:
-        """What is gone, and what is new, by the controllers' word.
+    def changes(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> NameChanges:
+        """What is gone, and some of what is new, by the controllers' word.
 
         What they do not know at all is kept: one that has lost its state must not cost messages. So is what is younger
         than what the view says of it: the view of a new master that is behind the old one's tells of a topic or group
         that was there before. What such a view has and the log does not know was deleted, if it was made before the
         last change that whoever wrote the log has dealt with.
-        """
-        topics, groups = self._view.topics, self._view.groups
-        topic_ids = {name: topic.id for name, topic in topics.items()}
-        group_ids = {name: group.id for name, group in groups.items()}
-        dropped = self._dropped_up_to
-        return NameChanges(
-            [
-                name
-                for name, known in self.topic_ids.items()
-                if _is_gone(known, topic_ids.get(name), self._deleted(self._deleted_topics, name))
-            ],
-            [
-                name
-                for name, known in self.group_ids.items()
-                if _is_gone(known, group_ids.get(name), self._deleted(self._deleted_groups, name))
-            ],
-            {name: each for name, each in topic_ids.items() if each > max(self.topic_ids.get(name, -1), dropped)},
-            # Groups that were dropped, too: what they do is gone when their deletion is heard of.
-            {name: each for name, each in group_ids.items() if each > self.group_ids.get(name, -1)},
-        )
 
-    def _deleted(self, deleted: Mapping[str, int], name: str) -> int:
+        Args:
+            topics, groups: names that are needed now.
+        """
+        gone_topics, new_topics = self._topics.changes(self._deleted, self._dropped_up_to, topics, _NEW_AT_ONCE)
+        # Groups that were dropped, too: what they do is gone when their deletion is heard of.
+        gone_groups, new_groups = self._groups.changes(self._deleted, -1, groups, _NEW_AT_ONCE)
+        return NameChanges(gone_topics, gone_groups, new_topics, new_groups)
+
+    def _deleted(self, version: int) -> int:
         """In which version a name was deleted; 0 if that was not heard, or told of a state that was lost since."""
-        version = deleted.get(name, 0)
         return version if life_of(version) == self._view.life else 0
 
     @property
@@ -278,16 +289,3 @@ class KnownNames:
             return False
         # Controllers that were set back give smaller ids than the log knows; else the view is behind.
         return self._is_set_back or known <= self._view.named
-
-
-def _is_gone(known: int, held: int | None, deleted: int) -> bool:
-    """Whether what the log knows by an id is not there any more.
-
-    Args:
-        known: the id.
-        held: of what has the name by the view; None if nothing has.
-        deleted: version in which the name was deleted; 0 if that was not heard.
-    """
-    if held is not None:
-        return NOT_PLACED < known < held
-    return deleted > known

@@ -403,7 +403,7 @@ class Leading:
                 _log.error("a change of topics or groups could not be taken in, trying again", error=str(error))
                 await asyncio.sleep(1)
                 continue
-            await self._cluster_changed.wait()
+            await (asyncio.sleep(0) if self.core.names.can_be_settled else self._cluster_changed.wait())
 
     async def _catch_up_with_log(self) -> None:
         """Hear of the cluster what the master before had heard: it may have put messages into topics that are new."""

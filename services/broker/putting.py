@@ -68,7 +68,7 @@ class Putting:
 
     async def put(self, call: Call, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append messages and wait until they are durable."""
-        self._core.settle()
+        self._core.settle(run.topic for run in runs)
         if self._disk_is_full():
             self._statistics.refused_disk_full += 1
             raise disk_full()

@@ -117,7 +117,7 @@ class BrokerServer:
     async def pop(self, call: Call, request: pb.PopRequest) -> PopAnswer:
         """Give messages out."""
         _check_names(request)
-        self._core.settle()
+        self._core.settle((request.topic,), (request.group,))
         answer = self._core.popping.pop(request)
         if answer.messages:
             self._due_changed()
@@ -201,7 +201,7 @@ class BrokerServer:
     def _pull_once(
         self, request: pb.PullRequest, offset: int, wanted: frozenset[int] | None
     ) -> tuple[pb.PullResponse, bool, int]:
-        self._core.settle()
+        self._core.settle((request.topic,))
         queue = self._core.store.queue(request.topic, request.queue_id)
         max_offset = 0 if queue is None else queue.max_offset
         if offset < 0 or offset > max_offset:

@@ -14,8 +14,14 @@ from services.cli.admin_drill import drill
 from services.cli.table import print_table
 
 _LISTED_MAX = 1_000  # of what the controller lists
+_NAMES = 1_000
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SPAN = re.compile(r"([0-9]{1,9})([smhd])")
+
+prefix_option = click.option("--prefix", default="", help="Only those whose names begin so.")
+limit_option = click.option(
+    "--limit", type=click.IntRange(min=1), default=_NAMES, show_default=True, help="At most this many."
+)
 
 
 @click.group()
@@ -55,11 +61,15 @@ def create_topic(api: AdminApi, name: str, topic_type: str, queues: int | None, 
 
 
 @topic.command("list")
+@prefix_option
+@limit_option
 @output_option
 @click.pass_obj
-def list_topics(api: AdminApi, output: Format) -> None:
-    """Show all topics but the system's own."""
-    show_all(api.request("GET", "/topics"), output, ("name", "type", "queues", "id"))
+def list_topics(api: AdminApi, prefix: str, limit: int, output: Format) -> None:
+    """Show the topics but the system's own, by name."""
+    topics, total = api.pages("/topics", "topics", prefix, limit)
+    show_all(topics, output, ("name", "type", "queues", "id"))
+    _say_how_many("topics", len(topics), total)
 
 
 @topic.command("describe")
@@ -98,11 +108,15 @@ def create_group(api: AdminApi, name: str, max_attempts: int | None, fifo: bool,
 
 
 @group.command("list")
+@prefix_option
+@limit_option
 @output_option
 @click.pass_obj
-def list_groups(api: AdminApi, output: Format) -> None:
-    """Show all consumer groups."""
-    show_all(api.request("GET", "/groups"), output, ("name", "max_attempts", "fifo", "id"))
+def list_groups(api: AdminApi, prefix: str, limit: int, output: Format) -> None:
+    """Show the consumer groups, by name."""
+    groups, total = api.pages("/groups", "groups", prefix, limit)
+    show_all(groups, output, ("name", "max_attempts", "fifo", "id"))
+    _say_how_many("groups", len(groups), total)
 
 
 @group.command("describe")
@@ -203,6 +217,12 @@ def list_timers(api: AdminApi, topic: str, within: int, limit: int, output: Form
 def recall_timer(api: AdminApi, handle: str, topic: str, output: Format) -> None:
     """Take a message back before its time, by the recall handle that its sender was given."""
     show(api.request("POST", "/timers/recall", {"topic": topic, "recall_handle": handle}), output)
+
+
+def _say_how_many(kind: str, shown: int, total: int) -> None:
+    """Say so if not all were shown."""
+    if shown < total:
+        click.echo(f"{shown} of {total} {kind}; raise --limit, or say with --prefix how their names begin", err=True)
 
 
 def _name_silent(unanswered: Sequence[Row]) -> None:

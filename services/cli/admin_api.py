@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
+from urllib.parse import urlencode
 
 import click
 
@@ -13,6 +14,7 @@ from services.cli.table import print_table
 from services.common.not_leading import NOT_LEADING_WORDS
 
 _TIMEOUT_S = 10.0
+_PAGE_ROWS = 500
 _NOT_LEADING = "HA_NOT_AVAILABLE"
 _LEADER = re.compile(r"\(admin API: ([^)\s]+)\)")
 
@@ -64,6 +66,29 @@ class AdminApi:
                     raise
                 last = error
         raise last
+
+    def pages(self, path: str, name: str, prefix: str, limit: int) -> tuple[list[Row], int]:
+        """Ask for what is listed in pages, page by page; what was listed, and how many there are.
+
+        Args:
+            path: below `/api/v1`.
+            name: under which an answer has the rows.
+            prefix: of the names that are wanted; empty for all.
+            limit: so many at the most.
+
+        Raises:
+            CommandError: it was refused, or nobody answered.
+        """
+        rows: list[Row] = []
+        after, total = "", 0
+        while len(rows) < limit:
+            asked = {"prefix": prefix, "after": after, "limit": min(_PAGE_ROWS, limit - len(rows))}
+            answer = self.request("GET", f"{path}?{urlencode(asked)}")
+            rows += answer[name]
+            total, after = answer["total"], answer["next"]
+            if after is None:
+                break
+        return rows, total
 
 
 class RefusedError(CommandError):

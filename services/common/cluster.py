@@ -1,6 +1,7 @@
 """What a broker or proxy knows of the cluster: the controller's topics, groups and brokers, as last heard of."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -8,7 +9,7 @@ import structlog
 from services.common import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, Group, Topic
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, ClusterUpdate, Group, Topic
 
 VERSIONS_PER_LIFE: Final = 1_000_000_000
 LIVES: Final = 1_000_000
@@ -23,6 +24,16 @@ def life_of(version: int) -> int:
     return version // VERSIONS_PER_LIFE
 
 
+@dataclass(slots=True)
+class _Told:
+    """A snapshot as far as it has come."""
+
+    cluster: Cluster
+    topics: dict[str, Topic] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    brokers: dict[str, BrokerInfo] = field(default_factory=dict)
+
+
 class ClusterView:
     """The state that the controller streams (`Controller.Watch`), kept up to date by `apply`.
 
@@ -35,12 +46,14 @@ class ClusterView:
         self.version = 0
         self.named = 0
         """Up to here topics and groups are heard of: those that are made later have larger ids."""
-        self.name = ""
-        self._receipt_key = b""
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
         self.brokers: dict[str, BrokerInfo] = {}
+        self.name = ""
+        self._receipt_key = b""
+        self._told: _Told | None = None
         self._listeners: list[Callable[[ClusterUpdate], None]] = []
+        self._name_listeners: list[Callable[[ClusterUpdate], None]] = []
 
     @property
     def receipt_key(self) -> bytes:
@@ -62,36 +75,48 @@ class ClusterView:
         return life_of(self.named)
 
     def subscribe(self, listener: Callable[[ClusterUpdate], None]) -> None:
-        """Call `listener` after each update has been applied (also the first snapshot)."""
+        """Call `listener` after each update has been applied (also the first snapshot, and the last part of each)."""
         self._listeners.append(listener)
 
+    def subscribe_to_names(self, listener: Callable[[ClusterUpdate], None]) -> None:
+        """Call `listener` with each update, also each part of a snapshot, before it counts: so that who has to look at
+        topics and groups does it part by part.
+        """
+        self._name_listeners.append(listener)
+
     def apply(self, update: ClusterUpdate) -> None:
-        """Take in a snapshot or a change. A change older than what is known is passed over, and so is what has a name
-        that can't be.
+        """Take in a snapshot, or a part of one, or a change. A change older than what is known is passed over, and so
+        is what has a name that can't be.
+
+        What the parts of a snapshot tell counts when the last one has come: what is missing in it then was deleted.
 
         Raises:
             StatusError: BAD_REQUEST, the cluster itself has such a name; nothing has changed.
         """
-        topics, groups = self.topics, self.groups
-        if update.snapshot:
-            if update.cluster.name:
-                names.cluster(update.cluster.name)
-            self.name = update.cluster.name
-            self._receipt_key = update.cluster.receipt_key
-            self.topics = {}
-            self.groups = {}
-            self.brokers = {}
-        elif update.version <= self.version:
+        if update.snapshot and update.cluster.name:
+            names.cluster(update.cluster.name)
+        if not update.snapshot and update.version <= self.version:
             return
+        for listener in self._name_listeners:
+            listener(update)
+        if update.snapshot and (self._told is None or update.HasField("cluster")):
+            self._told = _Told(update.cluster)
+        told = self._told if update.snapshot and self._told is not None else self
         for topic in update.topics:
-            if topic.name in topics or self._is_legal(names.is_topic, topic.name):
-                self.topics[topic.name] = topic
+            if topic.name in self.topics or self._is_legal(names.is_topic, topic.name):
+                told.topics[topic.name] = topic
         for group in update.groups:
-            if group.name in groups or self._is_legal(names.is_group, group.name):
-                self.groups[group.name] = group
+            if group.name in self.groups or self._is_legal(names.is_group, group.name):
+                told.groups[group.name] = group
         for broker in update.brokers:
             if self._is_legal(names.is_broker_group, broker.name):
-                self.brokers[broker.name] = broker
+                told.brokers[broker.name] = broker
+        if update.more:
+            return
+        if told is self._told:
+            self.name, self._receipt_key = told.cluster.name, told.cluster.receipt_key
+            self.topics, self.groups, self.brokers = told.topics, told.groups, told.brokers
+            self._told = None
         for name in update.deleted_topics:
             self.topics.pop(name, None)
         for name in update.deleted_groups:

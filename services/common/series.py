@@ -5,6 +5,7 @@ the second, the series of deleted topics and groups stay for as long as the proc
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from heapq import nlargest
 from typing import Final, Generic, TypeVar
 
 Row = TypeVar("Row")
@@ -61,7 +62,7 @@ def bounded(values: Mapping[Labels, int], series_max: int = SERIES_MAX) -> Mappi
     """At most `series_max` of these values, the largest, and the sum of all others."""
     if len(values) <= series_max:
         return values
-    largest = sorted(values.items(), key=lambda each: each[1], reverse=True)
-    shown = dict(largest[:series_max])
-    shown[(OTHER,) * len(largest[0][0])] = sum(count for _, count in largest[series_max:])
+    shown = dict(nlargest(series_max, values.items(), key=lambda each: each[1]))
+    labels = next(iter(values))
+    shown[(OTHER,) * len(labels)] = sum(values.values()) - sum(shown.values())
     return shown

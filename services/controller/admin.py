@@ -4,18 +4,29 @@ Refusals travel as `{"code": "TOPIC_NOT_FOUND", "message": "..."}` (`services.co
 """
 
 from collections.abc import Callable
-from typing import Any
+from itertools import islice, takewhile
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, status
+from fastapi import APIRouter, Depends, Path, Query, status
 from pydantic import BaseModel, ConfigDict, Field
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import controller_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.controller.cluster_state import ClusterState
+from services.controller.cluster_state import ClusterState, Named
+from services.controller.name_map import NameMap
 from services.controller.options import ControllerOptions
 from services.controller.state_keeper import StateKeeper
+
+_LISTED = 100
+_LISTED_MAX = 1_000
+_LAST = chr(0x10FFFF)
+"""Comes after all characters of names."""
+
+Prefix = Annotated[str, Query(max_length=255, description="Only those whose names begin so.")]
+After = Annotated[str, Query(max_length=255, description="Only those that come after this: `next` of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=_LISTED_MAX, description="At most so many.")]
 
 
 class _Body(BaseModel):
@@ -39,6 +50,14 @@ class Topic(BaseModel):
     id: int = Field(description="Tells it from an earlier topic of the same name.")
 
 
+class Topics(BaseModel):
+    """Some topics, sorted by name."""
+
+    topics: list[Topic]
+    total: int = Field(description="How many there are whose names begin with the prefix.")
+    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+
+
 class NewGroup(_Body):
     """A consumer group to be made."""
 
@@ -60,6 +79,14 @@ class Group(BaseModel):
     fifo: bool
     backoff_ms: list[int]
     id: int = Field(description="Tells it from an earlier group of the same name.")
+
+
+class Groups(BaseModel):
+    """Some consumer groups, sorted by name."""
+
+    groups: list[Group]
+    total: int = Field(description="How many there are whose names begin with the prefix.")
+    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
 
 
 class Broker(BaseModel):
@@ -124,8 +151,9 @@ def admin_router(options: ControllerOptions, keeper: StateKeeper, check_leads: C
         )
 
     @router.get("/topics", tags=["topics"])
-    async def list_topics() -> list[Topic]:
-        return [_topic(topic) for _, topic in sorted(keeper.state.topics.items())]
+    async def list_topics(prefix: Prefix = "", after: After = "", limit: Limit = _LISTED) -> Topics:
+        topics, total, more = _page(keeper.state.topics, prefix, after, limit)
+        return Topics(topics=[_topic(topic) for topic in topics], total=total, next=topics[-1].name if more else None)
 
     @router.post("/topics", tags=["topics"], status_code=status.HTTP_201_CREATED, responses=_REFUSED)
     async def create_topic(new: NewTopic) -> Topic:
@@ -145,8 +173,9 @@ def admin_router(options: ControllerOptions, keeper: StateKeeper, check_leads: C
         await keeper.change(lambda state: state.delete_topic(name))
 
     @router.get("/groups", tags=["groups"])
-    async def list_groups() -> list[Group]:
-        return [_group(group) for _, group in sorted(keeper.state.groups.items())]
+    async def list_groups(prefix: Prefix = "", after: After = "", limit: Limit = _LISTED) -> Groups:
+        groups, total, more = _page(keeper.state.groups, prefix, after, limit)
+        return Groups(groups=[_group(group) for group in groups], total=total, next=groups[-1].name if more else None)
 
     @router.post("/groups", tags=["groups"], status_code=status.HTTP_201_CREATED, responses=_REFUSED)
     async def create_group(new: NewGroup) -> Group:
@@ -166,6 +195,23 @@ def admin_router(options: ControllerOptions, keeper: StateKeeper, check_leads: C
         await keeper.change(lambda state: state.delete_group(name))
 
     return router
+
+
+def _page(named: NameMap[Named], prefix: str, after: str, limit: int) -> tuple[list[Named], int, bool]:
+    """Some of what bears names with a prefix, how many do, and whether there are more.
+
+    Args:
+        named: all there is.
+        prefix: of the names; empty for all.
+        after: the last name of the page before; empty for the first page.
+        limit: so many at the most.
+    """
+    end = prefix + _LAST
+    names = islice(takewhile(lambda name: name < end, named.after(max(prefix, after))), limit + 1)
+    page = [named[name] for name in names]
+    if prefix > after and prefix in named:
+        page.insert(0, named[prefix])
+    return page[:limit], named.count_before(end) - named.count_before(prefix), len(page) > limit
 
 
 def _topic_type(name: str) -> TopicType.ValueType:

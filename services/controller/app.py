@@ -102,6 +102,7 @@ class ControllerApp:
             self._stored.save,
             self._stored.load,
             self._watchers.publish,
+            self._watchers.renew,
             options.changes_waiting_max,
         )
         replication, groups = options.replication, GroupMetrics(registry)

@@ -14,7 +14,6 @@ from services.common.names import GroupName, TopicName, Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import (
     BrokerInfo,
-    Cluster,
     ClusterUpdate,
     Group,
     Topic,
@@ -56,18 +55,6 @@ class ClusterState:
     groups: NameMap[Group] = field(default_factory=NameMap)
     brokers: Mapping[str, BrokerInfo] = field(default_factory=dict)
     named: int = field(default=0, compare=False)
-
-    def snapshot(self) -> ClusterUpdate:
-        """The whole state, as a watcher gets it first."""
-        return ClusterUpdate(
-            version=self.version,
-            snapshot=True,
-            cluster=Cluster(name=self.name, receipt_key=self.receipt_key),
-            topics=self.topics.values(),
-            groups=self.groups.values(),
-            brokers=self.brokers.values(),
-            named=self.named,
-        )
 
     def after(self, update: ClusterUpdate) -> "ClusterState":
         """The state that a change (one that a decision of this very state returned) leads to."""

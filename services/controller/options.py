@@ -153,6 +153,12 @@ class ControllerOptions(BaseModel):
         le=100_000,
         description="Changes held for a slow watcher; past it he gets the whole state anew.",
     )
+    watcher_part_names: int = Field(
+        default=500,
+        ge=1,
+        le=10_000,
+        description="The whole state is sent in parts of so many topics and groups.",
+    )
     changes_waiting_max: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Changes that wait to be saved; past it they are refused."
     )

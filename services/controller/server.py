@@ -1,6 +1,7 @@
 """The controller as brokers and proxies call it: `popwheel.v1.Controller` (replicas: `replica_streams`)."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 
 import structlog
@@ -59,7 +60,8 @@ class ControllerServer:
         self._clock = clock
         self._lagged = lagged
         self._check_leads = check_leads
-        self._snapshot: tuple[ClusterState, ClusterUpdate] | None = None
+        self._turn = asyncio.Lock()
+        """One part of a whole state goes out in a turn of the loop, however many wait for theirs."""
         self.service = Service()
         self.service.stream(WATCH, self._watch)
         self.service.unary(ENSURE_TOPIC, self._ensure_topic)
@@ -72,7 +74,12 @@ class ControllerServer:
         names.process(request.process)
         self._check_leads()
         arrived = asyncio.Event()
-        watcher = Watcher(self._options.watcher_updates_max, self._whole_state, arrived.set)
+        names_max = self._options.watcher_part_names if request.in_parts else sys.maxsize
+        watcher = Watcher(
+            self._options.watcher_updates_max,
+            lambda: self._watchers.parts(self._keeper.state, names_max),
+            arrived.set,
+        )
         self._watchers.add(watcher)
         watching = self._processes.came(request, call.peer, self._clock.wall_ms())
         try:
@@ -83,6 +90,9 @@ class ControllerServer:
                     self._lagged()
                     _logger.warning("watcher fell behind, whole state sent anew", process=request.process)
                 arrived.clear()
+                if watcher.is_told_all:
+                    async with self._turn:
+                        await asyncio.sleep(0)
                 if updates := watcher.take():
                     await stream.send(updates)
                 elif watcher.closed:
@@ -94,13 +104,6 @@ class ControllerServer:
         finally:
             self._watchers.remove(watcher)
             self._processes.left(watching)
-
-    def _whole_state(self) -> ClusterUpdate:
-        """The state as it is now, made once for all who come before it changes: after a restart all come at once."""
-        state = self._keeper.state
-        if self._snapshot is None or self._snapshot[0] is not state:
-            self._snapshot = (state, state.snapshot())
-        return self._snapshot[1]
 
     async def _ensure_topic(self, call: Call, request: EnsureTopicRequest) -> EnsureTopicResponse:
         def decide(state: ClusterState) -> ClusterUpdate | None:

@@ -46,6 +46,7 @@ class StateKeeper:
         load: gives the state that is stored, or raises OSError, CorruptDataError or UnknownFormatError. What is older
             than the version given was certainly stored once: it counts only if nothing else is there now.
         publish: told of each change right after it has become the current state.
+        renew: told when the current state has become another one, of which no change tells.
         waiting_max: how many changes may wait.
     """
 
@@ -55,12 +56,14 @@ class StateKeeper:
         save: Callable[[ClusterState], Awaitable[None]],
         load: Callable[[int], Awaitable[ClusterState]],
         publish: Callable[[ClusterUpdate], None],
+        renew: Callable[[], None],
         waiting_max: int,
     ) -> None:
         self.state = state
         self._save = save
         self._load = load
         self._publish = publish
+        self._renew = renew
         self._waiting_max = waiting_max
         self._waiting: list[_Waiting] = []
         self._arrived = asyncio.Event()
@@ -223,7 +226,7 @@ class StateKeeper:
                 brokers=ours.brokers,
                 named=max(stored.named, ours.named),
             )
-            self._publish(self.state.snapshot())
+            self._renew()
 
     def _decide(self, batch: Sequence[_Waiting]) -> tuple[ClusterState, _Done]:
         state = self.state

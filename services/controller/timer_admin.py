@@ -6,10 +6,12 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.series import bounded
 from services.controller.admin import Refusal
 from services.controller.timers import Answers, Timers
 
 _LIMIT_MAX = 1_000  # of what a broker lists
+_TOPICS_MAX = 1_000
 _WITHIN_MS_MAX = 366 * 24 * 3600 * 1000
 
 
@@ -50,7 +52,7 @@ class TimerStats(BaseModel):
 
     pending: int = Field(description="Messages that wait for their time.")
     horizons: list[Horizon]
-    topics: list[TopicCount]
+    topics: list[TopicCount] = Field(description="Those of which most are pending; all others as `(other)`.")
     brokers: list[BrokerTimers]
     unanswered: list[Silence]
 
@@ -136,19 +138,21 @@ def timer_router(timers: Timers) -> APIRouter:
 def _stats(answers: Answers[pb.TimerStatsResponse]) -> TimerStats:
     """The brokers' counts, and their sums."""
     horizons: dict[int, int] = {}
-    topics: dict[str, int] = {}
+    topics: dict[tuple[str, ...], int] = {}
     for answer in answers.given.values():
         for horizon in answer.horizons:
             horizons[horizon.within_ms] = horizons.get(horizon.within_ms, 0) + horizon.count
         for one in answer.topics:
-            topics[one.topic] = topics.get(one.topic, 0) + one.count
+            topics[one.topic,] = topics.get((one.topic,), 0) + one.count
     return TimerStats(
         pending=sum(answer.pending for answer in answers.given.values()),
         horizons=[
             Horizon(within_ms=within_ms, count=count)
             for within_ms, count in sorted(horizons.items(), key=lambda item: item[0] or _WITHIN_MS_MAX)
         ],
-        topics=[TopicCount(topic=topic, count=count) for topic, count in sorted(topics.items())],
+        topics=[
+            TopicCount(topic=topic, count=count) for (topic,), count in sorted(bounded(topics, _TOPICS_MAX).items())
+        ],
         brokers=[
             BrokerTimers(
                 broker=name,

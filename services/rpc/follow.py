@@ -15,6 +15,8 @@ from services.rpc.methods import WATCH
 from services.rpc.service import Channel, ClientStream, StreamClosedError
 from services.rpc.status import RpcError
 
+_TOGETHER_MAX = 50
+
 _logger = structlog.get_logger()
 
 
@@ -44,6 +46,7 @@ class ControllerFollower:
         """Since when the controller is away, in seconds of the monotonic clock; None while it is there."""
         self._channel = channel
         self._request = WatchRequest(process=process) if isinstance(process, str) else process
+        self._request.in_parts = True
         self._clock = clock
         self._random = random_source
         self._ready = asyncio.Event()
@@ -102,12 +105,16 @@ class ControllerFollower:
         except RpcError as error:
             return str(error)
         self._stream = stream
+        taken = 0
         try:
             await stream.send([self._request])
             await stream.end()
             while (update := await stream.receive()) is not None:
                 self.view.apply(update)
-                if self.away_since is not None:
+                taken += 1
+                if update.more or taken % _TOGETHER_MAX == 0:
+                    await asyncio.sleep(0)  # many come at once, and nothing else would have its turn
+                if self.away_since is not None and not update.more:
                     if self._ready.is_set():
                         _logger.info("controller is back", away_s=round(self.away_s, 3), version=update.version)
                     self.away_since = None

@@ -14,8 +14,10 @@ from services.broker.timer.timer_state import SLOT_MS, TimerState
 from services.broker.timer.unit import UnitFlag, hash_topic
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.series import bounded
 
 _HORIZONS_MS = (60_000, 600_000, 3_600_000, 24 * 3_600_000)
+_TOPICS_TOLD_MAX = 1_000
 _UNITS_LOOKED_AT_MAX = 200_000
 _CHAIN_READ = 256
 
@@ -51,7 +53,8 @@ def stats(timer: MessageTimer, now_ms: int) -> pb.TimerStatsResponse:
         answer.horizons.add(within_ms=within_ms, count=until - before)
         before = until
     answer.horizons.add(within_ms=0, count=pending.total - before)
-    for topic, count in sorted(pending.by_topic().items()):
+    by_topic: dict[tuple[str, ...], int] = {(topic,): count for topic, count in pending.by_topic().items()}
+    for (topic,), count in sorted(bounded(by_topic, _TOPICS_TOLD_MAX).items()):
         answer.topics.add(topic=topic, count=count)
     return answer
 

@@ -195,8 +195,7 @@ def test_a_new_master_that_has_heard_of_the_lost_state_only_goes_by_its_log() ->
     world.core.settle()
     assert names.topic_ids["t"] == T.id
     assert names.is_unsettled
-    world.view.apply(made_anew_for(T))
-    world.core.cluster_changed(T.id, (), (), is_snapshot=True)
+    world.hear(made_anew_for(T))
     world.core.settle()
     assert names.topic_ids["t"] == T.id
     assert not names.is_unsettled
@@ -206,8 +205,6 @@ def test_a_new_master_that_has_heard_of_the_lost_state_only_goes_by_its_log() ->
 @pytest.mark.parametrize("hears_of_it", [True, False])
 def test_a_deletion_that_the_lost_state_told_of_deletes_nothing_that_was_made_again(hears_of_it: bool) -> None:
     world = behind_a_lost_state(deleted=True)
-    update = made_anew_for(*[T] if hears_of_it else [])
-    world.view.apply(update)
-    world.core.cluster_changed(update.named, (), (), is_snapshot=True)
+    world.hear(made_anew_for(*[T] if hears_of_it else []))
     world.core.settle()
     assert len(world.held("t")) == 2

@@ -110,7 +110,7 @@ async def test_a_slave_forgets_deletions_that_are_dealt_with() -> None:
         slave = w.members[1].alive
         await until(lambda: not slave.core.names.topic_ids)
         await hear(w.members[1], T3)
-        assert not slave.core.names._deleted_topics and not slave.core.names._deleted_groups
+        assert not slave.core.names._topics.deleted and not slave.core.names._groups.deleted
 
 
 async def test_a_slave_deletes_what_its_master_had_no_time_to() -> None:

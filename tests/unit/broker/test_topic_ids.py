@@ -307,8 +307,7 @@ def test_a_deletion_of_which_a_crash_cut_off_the_end_is_made_up_for(monkeypatch:
     world.view.apply(before)
     world.crash("power")
     assert (world.core.names.known_version, dict(world.core.names.topic_ids)) == (3, {"t": 1})
-    world.view.apply(ClusterUpdate(version=3, deleted_topics=["t"]))
-    world.core.cluster_changed(3, ["t"], ())
+    world.hear(ClusterUpdate(version=3, deleted_topics=["t"]))
     world.core.settle()
     assert (dict(world.core.names.topic_ids), world.held("t")) == ({}, [])
 

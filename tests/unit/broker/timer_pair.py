@@ -162,7 +162,9 @@ class TimerPair:
     def make_topic(self, name: str) -> None:
         """The controller says that there is a topic."""
         self._version += 1
-        self.view.apply(ClusterUpdate(version=self._version, topics=[Topic(name=name, queues=1, id=self._version)]))
+        update = ClusterUpdate(version=self._version, topics=[Topic(name=name, queues=1, id=self._version)])
+        self.master.core.names_told(update)
+        self.view.apply(update)
         self.master.core.cluster_changed(self._version, (), ())
         self.master.core.settle()
         self.replicate()

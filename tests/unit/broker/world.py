@@ -150,10 +150,14 @@ class World:
 
     def _apply(self, **changes: Any) -> None:
         self._next_id += 1
-        self.view.apply(ClusterUpdate(version=self._next_id, **changes))
-        deleted_topics, deleted_groups = changes.get("deleted_topics", ()), changes.get("deleted_groups", ())
-        self.core.cluster_changed(self._next_id, deleted_topics, deleted_groups)
+        self.hear(ClusterUpdate(version=self._next_id, **changes))
         self.core.settle()
+
+    def hear(self, update: ClusterUpdate) -> None:
+        """The controller says this."""
+        self.core.names_told(update)
+        self.view.apply(update)
+        self.core.cluster_changed(update.version, update.deleted_topics, update.deleted_groups, update.snapshot)
 
     def flush(self) -> None:
         """Sync the log and make all of it readable, as the flusher does."""

@@ -71,6 +71,25 @@ async def test_topics_as_json(admin: Popwheel) -> None:
     assert json.loads((await admin("topic", "list", "-o", "json")).stdout) == []
 
 
+async def test_many_are_listed_page_by_page_and_no_more_than_asked_for(
+    admin: Popwheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.cli.admin_api._PAGE_ROWS", 2)
+    for kind in ("topic", "group"):
+        for name in ("a", "b-1", "b-2", "b-3", "c"):
+            await admin(kind, "create", name)
+        for words, names, said in (
+            ((), ["a", "b-1", "b-2", "b-3", "c"], ""),
+            (("--limit", "3"), ["a", "b-1", "b-2"], f"3 of 5 {kind}s"),
+            (("--prefix", "b-"), ["b-1", "b-2", "b-3"], ""),
+            (("--prefix", "b-", "--limit", "1"), ["b-1"], f"1 of 3 {kind}s"),
+            (("--prefix", "x"), [], ""),
+        ):
+            result = await admin(kind, "list", "-o", "json", *words)
+            assert [each["name"] for each in json.loads(result.stdout)] == names
+            assert result.stderr.startswith(said) and bool(result.stderr) == bool(said)
+
+
 async def test_groups_as_json(admin: Popwheel) -> None:
     created = await admin("group", "create", "%g", "--max-attempts", "3", "--fifo", "-o", "json")
     group = json.loads(created.stdout)

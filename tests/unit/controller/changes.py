@@ -1,5 +1,6 @@
 """Random changes of a cluster's state, for properties that must hold after any of them."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from services.controller.cluster_state import ClusterState
 from services.controller.documents import Document, cluster_document, cluster_of
 from services.controller.name_map import NameMap
 from services.controller.options import ControllerOptions
+from services.controller.snapshot import Snapshot
 
 OPTIONS = ControllerOptions(topics_max=4, groups_max=4)
 KEY = bytes(range(32))
@@ -97,6 +99,12 @@ def less_life(found: Any) -> Any:
     if isinstance(found, list):
         return [less_life(value) for value in found]
     return found % VERSIONS_PER_LIFE if type(found) is int else found
+
+
+def snapshot_of(state: ClusterState) -> ClusterUpdate:
+    """A whole state in one part."""
+    (whole,) = Snapshot(state, sys.maxsize).parts()
+    return whole
 
 
 def document_of(state: ClusterState) -> Document:

@@ -301,7 +301,7 @@ async def test_topics_over_http(http: httpx.AsyncClient) -> None:
     created = await http.post("/api/v1/topics", json={"name": "orders", "type": "FIFO", "queues": 3})
     topic = {"name": "orders", "type": "FIFO", "queues": 3, "id": 1}
     assert (created.status_code, less_life(created.json())) == (201, topic)
-    assert less_life((await http.get("/api/v1/topics")).json()) == [topic]
+    assert less_life((await http.get("/api/v1/topics")).json()) == {"topics": [topic], "total": 1, "next": None}
     assert less_life((await http.get("/api/v1/topics/orders")).json()) == topic
     assert less_life((await http.get("/api/v1/cluster")).json()) == {
         "name": "popwheel",
@@ -311,17 +311,18 @@ async def test_topics_over_http(http: httpx.AsyncClient) -> None:
         "brokers": [],
     }
     assert (await http.delete("/api/v1/topics/orders")).status_code == 204
-    assert less_life((await http.get("/api/v1/topics")).json()) == []
+    assert (await http.get("/api/v1/topics")).json() == {"topics": [], "total": 0, "next": None}
 
 
 async def test_groups_over_http(http: httpx.AsyncClient) -> None:
     body = {"name": "%g", "max_attempts": 3, "fifo": True, "backoff_ms": [1, 2]}
     created = await http.post("/api/v1/groups", json=body)
     assert (created.status_code, less_life(created.json())) == (201, {**body, "id": 1})
-    assert less_life((await http.get("/api/v1/groups")).json()) == [{**body, "id": 1}]
+    found = less_life((await http.get("/api/v1/groups")).json())
+    assert found == {"groups": [{**body, "id": 1}], "total": 1, "next": None}
     assert less_life((await http.get("/api/v1/groups/%25g")).json()) == {**body, "id": 1}
     assert (await http.delete("/api/v1/groups/%25g")).status_code == 204
-    assert less_life((await http.get("/api/v1/groups")).json()) == []
+    assert (await http.get("/api/v1/groups")).json() == {"groups": [], "total": 0, "next": None}
 
 
 @pytest.mark.parametrize(
@@ -358,3 +359,27 @@ async def test_the_api_describes_itself(http: httpx.AsyncClient) -> None:
     paths = (await http.get("/openapi.json")).json()["paths"]
     assert {"/api/v1/topics", "/api/v1/topics/{name}", "/api/v1/groups", "/healthz", "/readyz"} <= paths.keys()
     assert (await http.get("/docs")).status_code == 200
+
+
+async def test_topics_and_groups_are_listed_in_pages(http: httpx.AsyncClient) -> None:
+    names = sorted(["a", "b-1", "b-2", "b-3", "b", "b-", "c", "B-1"])
+    for name in names:
+        assert (await http.post("/api/v1/topics", json={"name": name})).status_code == 201
+        assert (await http.post("/api/v1/groups", json={"name": name})).status_code == 201
+    for kind in ("topics", "groups"):
+        for prefix in ("", "b", "b-", "b-3", "x"):
+            wanted = [name for name in names if name.startswith(prefix)]
+            for limit in (1, 2, 3, len(wanted) or 1, 100):
+                found: list[str] = []
+                after: str | None = ""
+                while after is not None:
+                    asked = {"prefix": prefix, "after": after, "limit": limit}
+                    page = (await http.get(f"/api/v1/{kind}", params=asked)).json()
+                    assert len(page[kind]) <= limit and page["total"] == len(wanted)
+                    found += [each["name"] for each in page[kind]]
+                    after = page["next"]
+                assert found == wanted
+        assert (await http.get(f"/api/v1/{kind}", params={"limit": 1001})).status_code == 400
+        # What was listed last may be gone when the next page is asked for.
+        page = (await http.get(f"/api/v1/{kind}", params={"after": "b-11", "limit": 2})).json()
+        assert [each["name"] for each in page[kind]] == ["b-2", "b-3"]

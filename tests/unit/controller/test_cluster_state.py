@@ -18,6 +18,7 @@ from tests.unit.controller.changes import (
     contents,
     document_of,
     fresh_state,
+    snapshot_of,
     state_of,
     try_change,
 )
@@ -148,7 +149,7 @@ def test_a_view_that_applies_updates_equals_the_state(changes: list[Change], joi
     for step, change in enumerate([*changes, lambda _: None]):
         if step >= joins_at and view is None:
             view = ClusterView()
-            view.apply(state.snapshot())
+            view.apply(snapshot_of(state))
         state, update = try_change(state, change)
         if view is not None:
             if update is not None:
@@ -163,7 +164,7 @@ def test_ids_are_larger_than_what_was_heard_of_topics_and_groups_before(lives: l
     state, document = fresh_state(), document_of(fresh_state())
     view = ClusterView()
     for changes in lives:
-        view.apply(state.snapshot())
+        view.apply(snapshot_of(state))
         for change in changes:
             state, update = try_change(state, change)
             if update is None:

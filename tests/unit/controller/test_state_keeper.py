@@ -16,7 +16,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpd
 from services.controller.cluster_state import ClusterState
 from services.controller.state_keeper import StateKeeper
 from services.controller.state_store import ConflictError
-from tests.unit.controller.changes import CHANGES, OPTIONS, Change, contents, fresh_state
+from tests.unit.controller.changes import CHANGES, OPTIONS, Change, contents, fresh_state, snapshot_of
 
 
 class Bench:
@@ -28,11 +28,16 @@ class Bench:
         self.gate = asyncio.Event()
         self.gate.set()
         self.error: OSError | None = None
-        self.keeper = StateKeeper(fresh_state(), self._save, self._load, self.published.append, waiting_max)
+        self.keeper = StateKeeper(
+            fresh_state(), self._save, self._load, self.published.append, self._renew, waiting_max
+        )
         self.stored_by_another: ClusterState | None = None
         self.answers_lost = False
         self.load_error: Exception | None = None
         self.keeper.start()
+
+    def _renew(self) -> None:
+        self.published.append(snapshot_of(self.keeper.state))
 
     async def _save(self, state: ClusterState) -> None:
         await self.gate.wait()
@@ -114,7 +119,7 @@ async def test_a_refused_change_does_not_hold_up_the_others(bench: Bench) -> Non
 async def test_whose_answer_was_lost_is_read_before_the_next_change(bench: Bench) -> None:
     """It is said that the outcome is not known, and what was stored is what counts, for the watchers, too."""
     view = ClusterView()
-    view.apply(bench.keeper.state.snapshot())
+    view.apply(snapshot_of(bench.keeper.state))
     await bench.keeper.change(topic("a"))
     bench.answers_lost = True
     with pytest.raises(StatusError, match="not known whether the change was saved"):
@@ -131,7 +136,7 @@ async def test_whose_answer_was_lost_is_read_before_the_next_change(bench: Bench
 
 async def test_a_save_that_was_made_twice_on_its_way_has_come_about(bench: Bench) -> None:
     view = ClusterView()
-    view.apply(bench.keeper.state.snapshot())
+    view.apply(snapshot_of(bench.keeper.state))
     first = fresh_state()
     bench.stored_by_another = replace(first.after(first.create_topic(OPTIONS, "a", TopicType.NORMAL)), version=2)
     results = await asyncio.gather(bench.keeper.change(topic("a")), bench.keeper.change_brokers(broker("b-0")))
@@ -259,7 +264,7 @@ async def test_stopping_finishes_what_waits_and_refuses_the_rest() -> None:
 async def test_what_is_published_is_the_state_whatever_fails(batches: list[tuple[list[Change], bool]]) -> None:
     bench = Bench()
     view = ClusterView()
-    view.apply(bench.keeper.state.snapshot())
+    view.apply(snapshot_of(bench.keeper.state))
     for changes, fails in batches:
         bench.error = OSError(5, "Input/output error") if fails else None
         await asyncio.gather(*(bench.keeper.change(change) for change in changes), return_exceptions=True)

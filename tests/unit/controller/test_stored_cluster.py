@@ -178,7 +178,8 @@ async def test_two_controllers_lose_nothing_whatever_the_store_does(seed: int) -
     stores = [KubernetesStateStore(api, "test") for _ in range(2)]
     holds = [hold(store, number, alone=False) for number, store in enumerate(stores)]
     keepers = [
-        StateKeeper(await held.load_or_make("test"), held.save, held.load, lambda update: None, 100) for held in holds
+        StateKeeper(await held.load_or_make("test"), held.save, held.load, lambda update: None, lambda: None, 100)
+        for held in holds
     ]
     for keeper in keepers:
         keeper.start()

@@ -187,7 +187,7 @@ async def test_a_group_without_a_master_is_away() -> None:
         raise ValueError(f"no address: {info.address!r}")
 
     state = ClusterState("popwheel", bytes(32), brokers={"b1": BrokerInfo(name="b1", epoch=3)})
-    timers = Timers(StateKeeper(state, unused, unused, lambda _: None, 10), connect)
+    timers = Timers(StateKeeper(state, unused, unused, lambda _: None, lambda: None, 10), connect)
     answers = await timers.stats()
     assert (answers.given, answers.missing) == ({}, {"b1": "the broker b1 is not there now; try again"})
     with pytest.raises(StatusError) as caught:

@@ -96,8 +96,8 @@ class PutRun(_message.Message):
     topic: _builtins.str
     queue_id: _builtins.int
     again: _builtins.bool
-    """What has become of an earlier try is not known: messages that stand at the end of the queue already, as their ids
-    tell, are not stored again.
+    """What has become of an earlier try is not known: messages that stand at the end of the queue already, as the ids of
+    their sends tell, are not stored again.
     """
     topic_id: _builtins.int
     """Which topic of that name it is for. A broker that has not heard of it yet takes the Put's word. TOPIC_NOT_FOUND: it
@@ -109,7 +109,9 @@ class PutRun(_message.Message):
 
     @_builtins.property
     def system_properties(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """The insides of the clients' system_properties fields, byte for byte."""
+        """The insides of the clients' system_properties fields, byte for byte, and behind each a field that holds the id of
+        its send (services/common/send_id.py).
+        """
 
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...

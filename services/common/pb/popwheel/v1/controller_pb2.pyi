@@ -434,6 +434,7 @@ class WatchRequest(_message.Message):
     PID_FIELD_NUMBER: _builtins.int
     HTTP_PORT_FIELD_NUMBER: _builtins.int
     REPLICA_FIELD_NUMBER: _builtins.int
+    IN_PARTS_FIELD_NUMBER: _builtins.int
     process: _builtins.str
     """Name of the process."""
     kind: Global___WatchRequest.Kind.ValueType
@@ -444,6 +445,8 @@ class WatchRequest(_message.Message):
     """Where it answers /readyz, at the address that the call comes from; 0 if it cannot be asked."""
     replica: _builtins.int
     """Of a broker: its number within its group, whose name is `process`."""
+    in_parts: _builtins.bool
+    """Whether it takes a whole state in parts (`ClusterUpdate.more`)."""
     def __init__(
         self,
         *,
@@ -453,10 +456,11 @@ class WatchRequest(_message.Message):
         pid: _builtins.int = ...,
         http_port: _builtins.int = ...,
         replica: _builtins.int = ...,
+        in_parts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "http_port", b"http_port", "kind", b"kind", "pid", b"pid", "process", b"process", "replica", b"replica"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "http_port", b"http_port", "in_parts", b"in_parts", "kind", b"kind", "pid", b"pid", "process", b"process", "replica", b"replica"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -476,6 +480,7 @@ class ClusterUpdate(_message.Message):
     BROKERS_FIELD_NUMBER: _builtins.int
     DEPARTED_BROKERS_FIELD_NUMBER: _builtins.int
     NAMED_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     snapshot: _builtins.bool
     named: _builtins.int
@@ -483,9 +488,13 @@ class ClusterUpdate(_message.Message):
     later ones are larger, as it is never beyond what is stored. `version` may be, and goes back to that with another
     controller. Older controllers do not say it.
     """
+    more: _builtins.bool
+    """This is a part of a snapshot, and not its last one: the next update goes on with it. What is told counts when the
+    last part has come.
+    """
     @_builtins.property
     def cluster(self) -> Global___Cluster:
-        """Only in a snapshot."""
+        """Only in a snapshot; of one in parts in the first."""
 
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___Topic]: ...
@@ -512,10 +521,11 @@ class ClusterUpdate(_message.Message):
         brokers: _abc.Iterable[Global___BrokerInfo] | None = ...,
         departed_brokers: _abc.Iterable[_builtins.str] | None = ...,
         named: _builtins.int | None = ...,
+        more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_named", b"_named", "cluster", b"cluster", "named", b"named"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_named", b"_named", "brokers", b"brokers", "cluster", b"cluster", "deleted_groups", b"deleted_groups", "deleted_topics", b"deleted_topics", "departed_brokers", b"departed_brokers", "groups", b"groups", "named", b"named", "snapshot", b"snapshot", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_named", b"_named", "brokers", b"brokers", "cluster", b"cluster", "deleted_groups", b"deleted_groups", "deleted_topics", b"deleted_topics", "departed_brokers", b"departed_brokers", "groups", b"groups", "more", b"more", "named", b"named", "snapshot", b"snapshot", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__named: _TypeAlias = _typing.Literal["named"]  # noqa: Y015
     _WhichOneofArgType__named: _TypeAlias = _typing.Literal["_named", b"_named"]  # noqa: Y015
