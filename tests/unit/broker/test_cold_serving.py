@@ -112,9 +112,8 @@ def test_what_ends_a_delivery() -> None:
         await call(methods.DEAD_LETTER, pb.DeadLetterRequest(group="g", topic="t", receipt_handle=second))
         await asyncio.sleep(INVISIBLE_MS / 1000)  # and the third comes due
         store = broker.app.files.core.store
-        held = {topic: queue.max_offset for (topic, _), queue in store.queues.items()}
-        assert held[names.retry_topic("g", "t")] == 2
-        assert held[names.dead_letter_topic("g")] == 1
+        held = [store.queue(name, 0) for name in (names.retry_topic("g", "t"), names.dead_letter_topic("g"))]
+        assert [queue and queue.max_offset for queue in held] == [2, 1]
         await cold(broker)
         assert len(await broker.pop()) == 2
 
@@ -162,6 +161,8 @@ def test_retention() -> None:
         assert log.segment_count < 3
         assert log.start_position > 0
         broker.disk.cool()
-        assert (await broker.pull(broker.app.files.core.store.queues["t", 0].min_offset))[0]
+        queue = broker.app.files.core.store.queue("t", 0)
+        assert queue is not None
+        assert (await broker.pull(queue.min_offset))[0]
 
     serve(work, retention=RetentionOptions(hours=1, interval_ms=1000))
