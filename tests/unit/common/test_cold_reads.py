@@ -5,6 +5,7 @@ import errno
 import os
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -200,7 +201,7 @@ async def test_files_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             if drop:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             for offset, length in ((0, 100), (70_000, 300_000), (len(data) - 10, 50), (len(data), 10)):
-                assert await system.reads.run(lambda o=offset, n=length: file.read(o, n)) == data[offset:][:length]
+                assert await system.reads.run(partial(file.read, offset, length)) == data[offset:][:length]
                 assert file.read(offset, length) == data[offset:][:length]
         assert told or system.reads.fetched_bytes == 2 * (100 + 300_000 + 10)
         os.close(descriptor)
