@@ -54,10 +54,8 @@ class LogCleaner:
             needed_from = min(self._saved.needed_from, self._core().folded_position)
             return self._log.removable_before(min(bound(), needed_from))
 
-        reads = self._core().store.reads
-        position = await reads.run(start)
+        position = start()
         if position == self._log.start_position:
             return 0
         await self._log_start.move_to(position)
-        # More may be needed since.
-        return await reads.run(lambda: self._core().store.delete_before(min(position, start())))
+        return self._core().store.delete_before(min(position, start()))  # more may be needed since

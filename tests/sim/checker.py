@@ -97,8 +97,8 @@ class Checker:
             place = (copies[0].topic, copies[0].queue_id, copies[0].offset)
             if place in arrivals and message_id in history.sent:
                 self._arrived[copies[0].topic].append((arrivals[place], message_id))
-        self._most_ahead: dict[int, int] = {}
-        self._least_ahead: dict[int, int] = {}
+        self._most_ahead: dict[tuple[str, int], int] = {}
+        self._least_ahead: dict[tuple[str, int], int] = {}
         """By a life of a broker, by how many milliseconds its clock is at most, and at least, ahead of ours."""
         self._settled: dict[Key, list[Settling]] = defaultdict(list)
         for settling in history.settlings:
@@ -329,11 +329,11 @@ class Checker:
 
     def _check_numbers(self) -> None:
         """P7: a handle's number names one pop of one queue, also if all of that pop was lost: it may be shown again."""
-        pops: dict[int, tuple[Delivery, tuple[object, ...]]] = {}
+        pops: dict[tuple[str, int], tuple[Delivery, tuple[object, ...]]] = {}
         for delivery in self._history.deliveries:
             handle = delivery.handle
             pop = (delivery.group, delivery.topic, handle.from_retry, handle.queue_id, handle.pop_ms)
-            before, known = pops.setdefault(handle.check_point, (delivery, pop))
+            before, known = pops.setdefault((handle.broker, handle.check_point), (delivery, pop))
             if known != pop:
                 self._verdict.broke(
                     "P7",

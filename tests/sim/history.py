@@ -22,6 +22,7 @@ class Handle:
         from_retry: whether the message came from the group's retry topic.
         queue_id: its queue there.
         offset: its offset there.
+        broker: which gave it out; each has numbers of its own.
     """
 
     check_point: int
@@ -30,11 +31,12 @@ class Handle:
     from_retry: bool
     queue_id: int
     offset: int
+    broker: str = ""
 
     @property
-    def life(self) -> int:
+    def life(self) -> tuple[str, int]:
         """Of a broker, or its mastership: each has a range of numbers of its own."""
-        return self.check_point // _IDS_OF_A_LIFE
+        return self.broker, self.check_point // _IDS_OF_A_LIFE
 
     @property
     def epoch(self) -> int:
@@ -44,8 +46,8 @@ class Handle:
     @classmethod
     def read(cls, text: str) -> "Handle":
         """Read a handle."""
-        check_point, pop, invisible, _, origin, _, queue_id, offset, _ = text.split(" ")
-        return cls(int(check_point) // 8, int(pop), int(invisible), origin == "1", int(queue_id), int(offset))
+        check_point, pop, invisible, _, origin, broker, queue_id, offset, _ = text.split(" ")
+        return cls(int(check_point) // 8, int(pop), int(invisible), origin == "1", int(queue_id), int(offset), broker)
 
 
 @dataclass(slots=True)

@@ -79,7 +79,7 @@ class Swarm:
     @property
     def clocks_differ(self) -> bool:
         """Whether wall clocks are set, or run too fast or too slow."""
-        return not self.faults.keys().isdisjoint(("clock jump", "clock drift"))
+        return not self.faults.keys().isdisjoint(("clock jump", "clock drift", "clocks apart"))
 
     @property
     def deposed_s_max(self) -> float:

@@ -12,8 +12,8 @@ LIFE = 1_000_000
 START_MS = 1_800_000_000_000
 
 
-def delivery(number: int, pop_ms: int, got_s: float, message_id: str = "m") -> Delivery:
-    handle = Handle(number, START_MS + pop_ms, 3000, False, 0, 0)
+def delivery(number: int, pop_ms: int, got_s: float, message_id: str = "m", broker: str = "a") -> Delivery:
+    handle = Handle(number, START_MS + pop_ms, 3000, False, 0, 0, broker)
     return Delivery(GROUP, TOPIC, message_id, str(number), handle, 1, got_s - 0.01, got_s, 0)
 
 
@@ -42,7 +42,8 @@ def test_a_message_is_hidden_until_its_time_by_the_clock_of_one_life_and_by_ours
     assert broken(delivery(LIFE + 1, 1000, 1.005), second) == numbers
 
 
-def test_a_number_names_one_pop() -> None:
+def test_a_number_names_one_pop_of_a_broker() -> None:
     first, of_the_same_pop = delivery(LIFE, 1000, 1.0, "a"), delivery(LIFE, 1000, 1.0, "b")
     assert broken(first, of_the_same_pop) == []
     assert broken(first, delivery(LIFE, 8000, 8.0, "b")) == ["P7"]
+    assert broken(first, delivery(LIFE, 8000, 8.0, "b", broker="b")) == []

@@ -32,10 +32,9 @@ class ReplicaLog(Protocol):
         """Who wrote it; `append_raw`, `cut` and `install` keep it right, and have its file on the device before the
         records it tells of."""
 
-    async def read(self, position: int, bytes_max: int) -> bytes:
+    def read(self, position: int, bytes_max: int) -> bytes:
         """Whole records from `position` on, which begins one; at least one, however long, if `position` is before the
-        end. Each is checked (`raw_records.whole_bytes`): a damaged one further on only ends what is given. The loop
-        does not wait for the device.
+        end. Each is checked (`raw_records.whole_bytes`): a damaged one further on only ends what is given.
 
         Raises:
             CorruptDataError: the record at `position` is damaged.

@@ -128,6 +128,8 @@ class _Run:
         world.network.delay_s = (0.0, swarm.delay_s_max)
         for machine in world.machines():
             machine.disk.sync_s_max = swarm.sync_s_max
+        for replica, offset_ms in zip(world.replicas.values(), swarm.clock_offsets_ms(), strict=True):
+            replica.clock.offset_ms = offset_ms
         self.faults = Faults(world, swarm)
         self._end: dict[int, _Held] = {}
         self._end_seen = 0

@@ -78,15 +78,17 @@ LATEST_FAULTS = {
     "power of all, master away": 5,
     "power of all, master wiped": 10,
     "wiped volume, others away": 10,
+    "clocks apart": 5,
 }
 """Those that came last; drawn by themselves, in half of the seeds."""
 
-DRAWN = ("topic comes and goes",)
+DRAWN = ("topic comes and goes", "clocks apart")
 """Those of them that go on all the time, if they are drawn, and do not strike."""
 
 
 RETENTION_MS = 3000
 """For how long messages are held where old segments are deleted."""
+_HOUR_MS = 3_600_000
 _OFTEN_MS_MIN = 100
 _PROBED = 0.25
 
@@ -110,6 +112,13 @@ class GroupSwarm(Swarm):
     proxies: int
     loyal: float
     is_probed: bool
+
+    def clock_offsets_ms(self) -> list[int]:
+        """By how much the clock of each replica is wrong from the beginning."""
+        chance = self.random("replicas clocks")
+        if "clocks apart" not in self.faults:
+            return [0] * self.replicas
+        return [chance.choice((0, chance.randint(-_HOUR_MS, _HOUR_MS))) for _ in range(self.replicas)]
 
     @property
     def is_safe(self) -> bool:
@@ -141,7 +150,8 @@ class GroupSwarm(Swarm):
         broker = self.options.broker
         return (
             f"replicas={self.replicas} controllers={self.controllers} proxies={self.proxies} "
-            f"ack_mode={broker.replication.ack_mode} min_in_sync={broker.replication.min_in_sync_replicas} "
+            f"clocks={self.clock_offsets_ms()} ack_mode={broker.replication.ack_mode} "
+            f"min_in_sync={broker.replication.min_in_sync_replicas} "
             f"safety_s={self.safety_s} delay_s={self.delay_s_max} {Swarm.describe(self)}"
         )
 

@@ -13,6 +13,7 @@ from services.broker.flusher import Flusher
 from services.broker.known_names import KnownNames
 from services.broker.leading import Leading
 from services.broker.notification import Interests
+from services.broker.pop.pop_clock import PopClock
 from services.broker.pop.revive import ReviveTable
 from services.broker.replica.log_receiver import LogReceiver
 from services.broker.replica.master_checkpoint import MasterCheckpoint
@@ -191,6 +192,11 @@ def checkpoints_are_saved_before_the_set_has_what_they_cover(patch: pytest.Monke
     patch.setattr(Leading, "save", save)
 
 
+def messages_are_hidden_by_the_clock_of_a_machine(patch: pytest.MonkeyPatch) -> None:
+    """A new master takes its own clock for that of its predecessor."""
+    patch.setattr(PopClock, "note", lambda self, time_ms: None)
+
+
 def topics_go_by_their_names(patch: pytest.MonkeyPatch) -> None:
     """Whatever has a topic's name is taken for the one that a send is for."""
     patch.setattr(BrokerCore, "hear_of_topic", lambda self, topic, topic_id: None)
@@ -239,6 +245,7 @@ SETTINGS: dict[Plant, dict[str, int]] = {what_is_cut_in_doubt_is_not_told: {"che
         (numbers_of_pops_know_no_epoch, {"P7"}, ("kill master",)),
         (a_wiped_replica_may_lead, {"S1", "S4", "S5"}, ("wiped volume, others away",)),
         (checkpoints_are_saved_before_the_set_has_what_they_cover, {"S6"}, ("kill while slaves are slow",)),
+        (messages_are_hidden_by_the_clock_of_a_machine, {"P2", "L2"}, ("clocks apart", "kill master")),
         (topics_go_by_their_names, {"P4", "S1"}, ("topic comes and goes", "cut")),
     ],
 )

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.common.cold_reads import ColdReads, Range
 from services.common.disk import DiskUsage
 
 
@@ -31,7 +30,6 @@ class FaultDisk:
     error: Exception = field(default_factory=CrashError)
     names: dict[Path, _Contents] = field(default_factory=dict)
     synced_names: dict[Path, _Contents] = field(default_factory=dict)
-    reads: ColdReads = field(default_factory=lambda: ColdReads(_all_is_in_memory))
 
     def step(self) -> None:
         if self.steps_left == 0:
@@ -104,7 +102,3 @@ class _FaultFile:
 
     def close(self) -> None:
         pass
-
-
-async def _all_is_in_memory(ranges: Sequence[Range]) -> Sequence[bytes]:
-    raise AssertionError(f"nothing is to be fetched: {ranges}")
