@@ -64,7 +64,7 @@ class _Sync:
                     disk, folder / topic, topic, queue_id, log.queue_entries_per_file, log.queue_entries_in_memory
                 )
                 for group in self.groups:
-                    self.buffer.ensure(group, queue)
+                    self.buffer.of(group, queue)
         self.blocked_ms = 0.0
 
     def change(self, count: int, by: int) -> None:

@@ -1,7 +1,6 @@
 """Checkpoint sync at a replica: a master tells its progress, a slave stores that of its master."""
 
 import asyncio
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
-_LOOKED_AT_ONCE = 10_000
+_LOOKED_AT_ONCE = 5000
 
 
 class CheckpointServer:
@@ -103,20 +102,22 @@ class CheckpointServer:
         async with self._looking:
             if self._source is None or self._source_of is not leading:
                 entries_max = self._options.replication.checkpoint_entries_max
-                self._source = CheckpointSource(self._options.name, leading.epoch, entries_max)
+                self._source = CheckpointSource(
+                    self._options.name,
+                    leading.epoch,
+                    entries_max,
+                    leading.core.state.merge_buffer,
+                    leading.core.names,
+                )
                 self._source_of = leading
             elif self._looks > looks or self._source.is_rest(known_version):
                 return self._source
             self._looks += 1
-            source, core = self._source, leading.core
-            looked_position = core.store.log.end_position
-            source.look_at_names(core.names.topic_ids, core.names.group_ids)
-            buffer = core.state.merge_buffer
-            progress = iter(list(buffer.progress.items()))
-            while some := list(islice(progress, _LOOKED_AT_ONCE)):
-                source.look(some)
-                await asyncio.sleep(0)
-            source.forget_gone(buffer)
+            source = self._source
+            looked_position = leading.core.store.log.end_position
+            for count, _ in enumerate(source.look(), 1):
+                if count % _LOOKED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
             source.looked_position = looked_position
             return source
 

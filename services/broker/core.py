@@ -91,13 +91,15 @@ class BrokerCore:
         self.is_finished = False
         self.interests = Interests(options.pop.notify_interests_max)
         self.store = MessageStore(disk, folder, options.log, clock, self._arrived, log)
-        self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max)
+        self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max, options.pop.progress_max)
         self.pop_clock = PopClock(clock)
         self.popping = Popping(self.store, self.state, view, options.pop, self.pop_clock, random_source, options.name)
         self.acking = Acking(
             self.store, self.state, view, self.pop_clock, options.name, on_due_changed, self.knows_group
         )
         self.relocation = Relocation(self.store, self.state.table, self.acking)
+        # No group has any progress in queues that are no more.
+        self.store.on_dropped = self.state.merge_buffer.forget_queues
         self.timer = MessageTimer(self.store, disk, folder / "timer", options, clock, self.names, on_fired)
         self.expiry = Expiry(
             *(self.store, self.state.table, self.timer, self.relocation),
@@ -441,11 +443,14 @@ class BrokerCore:
         """Set a group's committed offset by hand.
 
         Raises:
-            StatusError: the disk is full; nothing has changed.
+            StatusError: the disk is full, or there is no room for more progress; nothing has changed.
         """
         queue = self.store.ensure_queue((commit.topic, commit.queue_id))
+        buffer = self.state.merge_buffer
+        if not buffer.has_room(buffer.of(commit.group, queue)):
+            raise self.popping.progress_full()
         self.store.put([Record(RecordKind.OFFSET, self.revive_topic, 0, commit.encode())])
-        self.state.merge_buffer.ensure(commit.group, queue).committed = commit.offset
+        buffer.commit(commit.group, queue, commit.offset)
         # Set back from where another commit had put it, it shows messages that arrived long ago.
         self._tell_again(each for each in self.interests.of_topic(commit.topic) if each.group == commit.group)
 

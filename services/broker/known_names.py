@@ -62,6 +62,23 @@ class SavedNames:
     heard: int = 0
 
 
+class ChangedNames:
+    """The names of which something has changed since it was last asked for."""
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        """New, with another id, or gone."""
+        self.groups: set[str] = set()
+        """Likewise."""
+
+    def take(self) -> "ChangedNames":
+        """What has changed up to now; the rest is gathered from here on."""
+        taken = ChangedNames()
+        taken.topics, self.topics = self.topics, taken.topics
+        taken.groups, self.groups = self.groups, taken.groups
+        return taken
+
+
 @dataclass(frozen=True, slots=True)
 class NameChanges:
     """What the controllers' word changes.
@@ -101,6 +118,7 @@ class KnownNames:
         self._awaits_snapshot = False
         self._is_told_from_first = False
         """Of a snapshot that is coming in parts: whether its first part was told here."""
+        self._watched: list[ChangedNames] = []
 
     @property
     def topic_ids(self) -> Mapping[str, int]:
@@ -126,6 +144,17 @@ class KnownNames:
         """For a checkpoint."""
         return SavedNames(dict(self.topic_ids), dict(self.group_ids), dict(self._former_topic_ids), self.heard)
 
+    def watch(self) -> ChangedNames:
+        """What changes from now on, for one who takes it from time to time."""
+        changed = ChangedNames()
+        self._watched.append(changed)
+        return changed
+
+    def _has_changed(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> None:
+        for changed in self._watched:
+            changed.topics.update(topics)
+            changed.groups.update(groups)
+
     def note(self, names: Names) -> None:
         """Take in a record."""
         if self.known_version and names.heard and life_of(names.heard) != self.life:
@@ -134,15 +163,18 @@ class KnownNames:
         self._topics.note(names.topics)
         self._groups.note(names.groups)
         self._largest_id = max(self._largest_id, *names.topics.values(), *names.groups.values(), NOT_PLACED)
+        self._has_changed(names.topics, names.groups)
 
     def forget_topic(self, topic: str) -> None:
         """A topic is gone."""
         self._topics.forget(topic)
         self._former_topic_ids.pop(topic, None)
+        self._has_changed(topics=(topic,))
 
     def forget_group(self, group: str) -> None:
         """A group is gone."""
         self._groups.forget(group)
+        self._has_changed(groups=(group,))
 
     def _begin_anew(self) -> None:
         self.heard = 0
@@ -154,6 +186,7 @@ class KnownNames:
                 self._former_topic_ids[topic] = [*former, known][-_FORMER_IDS_MAX:]
         self._topics.forget_ids()
         self._groups.forget_ids()
+        self._has_changed(self.topic_ids, self.group_ids)
 
     @property
     def known_version(self) -> int:

@@ -34,6 +34,7 @@ from services.rpc.service import Channel
 _log = structlog.get_logger()
 
 _LET_GO_INTERVAL_S = 1.0
+_STEPS = 10
 _SAVE_LOOK_INTERVAL_S = 1.0
 _SAVE_TIME_INTERVAL_S = 60.0
 _VIEW_S = 1.0
@@ -340,19 +341,24 @@ class Leading:
         while True:
             await asyncio.sleep(_LET_GO_INTERVAL_S)
             try:
-                self._let_go()
+                for _ in range(_STEPS):
+                    more = (self._let_go(), self.core.state.lag.step())
+                    if not any(more):
+                        break
+                    await asyncio.sleep(0)
                 await self._mend()
             except OSError as error:
                 _log.error("housekeeping failed, trying again", error=str(error))
 
-    def _let_go(self) -> None:
-        self.core.state.merge_buffer.let_go(self.core.pop_clock.now_ms())
+    def _let_go(self) -> bool:
+        more = self.core.state.merge_buffer.let_go(self.core.pop_clock.now_ms())
         for queue, damage in self.core.popping.damaged.items():
             if queue not in self._damage_told:
                 self._damage_told.add(queue)
                 _log.error(
                     "a queue stands still at a damaged record", topic=queue.topic, queue=queue.queue_id, why=damage.why
                 )
+        return more
 
     async def _mend(self) -> None:
         """Have damaged records that calls have met mended by another replica, and give them out then (S7)."""

@@ -19,7 +19,7 @@ from services.common.clock import Clock
 from services.common.disk import DiskUsage
 from services.common.pop_answer import PopAnswer
 from services.common.put import MessageRun
-from services.common.series import Labels, Series, bounded
+from services.common.series import OTHER, Labels, Series, bounded
 
 
 @dataclass(slots=True)
@@ -140,13 +140,9 @@ class BrokerCollector(Collector):
         )
 
     def _consumers(self) -> Iterator[Metric]:
-        ready: dict[Labels, int] = defaultdict(int)
-        lag: dict[Labels, int] = defaultdict(int)
         inflight: dict[Labels, int] = defaultdict(int)
-        for progress in self._core.state.merge_buffer:
-            labels = (progress.group, progress.queue.topic)
-            ready[labels] += progress.available
-            lag[labels] += progress.available
+        ready = self._core.state.lag.ready()
+        lag: dict[Labels, int] = defaultdict(int, ready)
         for check_point in self._core.state.table:
             count = check_point.open_bits.bit_count()
             inflight[check_point.group, check_point.topic] += count
@@ -164,7 +160,7 @@ class BrokerCollector(Collector):
             yield family
 
     def _is_known(self, group: str, topic: str) -> bool:
-        return self._core.knows_group(group) and self._core.knows_topic(topic)
+        return group == OTHER or (self._core.knows_group(group) and self._core.knows_topic(topic))
 
     def _pop(self) -> Iterator[Metric]:
         table = self._core.state.table
@@ -174,6 +170,11 @@ class BrokerCollector(Collector):
             "rocketmq_pop_checkpoint_buffer_size",
             "Check points that hold up a committed offset.",
             value=len(self._core.state.merge_buffer),
+        )
+        yield GaugeMetricFamily(
+            "popwheel_pop_progress",
+            "Pairs of a group and a queue that it has read, of broker.pop.progress_max.",
+            value=self._core.state.merge_buffer.pairs,
         )
         yield GaugeMetricFamily("popwheel_pop_open_check_points", "Check points that are open.", value=len(table))
         yield GaugeMetricFamily(

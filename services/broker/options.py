@@ -70,6 +70,12 @@ class PopOptions(BaseModel):
     response_bytes_max: int = Field(
         default=16 * _MEBIBYTE, ge=1024, le=1024 * _MEBIBYTE, description="Bytes of messages in one answer."
     )
+    progress_max: int = Field(
+        default=2_000_000,
+        ge=16,
+        le=100_000_000,
+        description="Pairs of a group and a queue that it has read, at the most; past nine tenths none of a new group.",
+    )
     rewrite_after_records: int = Field(
         default=200_000,
         ge=16,

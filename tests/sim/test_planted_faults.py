@@ -136,6 +136,7 @@ def pops_skip_a_message(patch: pytest.MonkeyPatch) -> None:
         popped(self, progress, check_point)
         if next(calls) % 5 == 4 and progress.available:
             progress.popped += 1
+            self._keep(progress)
 
     patch.setattr(MergeBuffer, "popped", pop_and_skip)
 

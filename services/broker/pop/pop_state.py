@@ -11,7 +11,9 @@ from services.broker.old_names import OldNames
 from services.broker.pop import check_point as codec
 from services.broker.pop.ack_memory import AckMemory
 from services.broker.pop.check_point import ORIGIN_BYTES, REVIVE_QUEUES, CheckPoint, Origin
+from services.broker.pop.consumer_lag import ConsumerLag
 from services.broker.pop.merge_buffer import MergeBuffer
+from services.broker.pop.progress_changes import pair_of
 from services.broker.pop.revive import ReviveTable
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
@@ -42,10 +44,12 @@ class PopState:
     Args:
         stay_ms: see `MergeBuffer`.
         check_points_max: see `MergeBuffer`.
+        pairs_max: see `MergeBuffer`.
     """
 
-    def __init__(self, stay_ms: int, check_points_max: int) -> None:
-        self.merge_buffer = MergeBuffer(stay_ms, check_points_max)
+    def __init__(self, stay_ms: int, check_points_max: int, pairs_max: int) -> None:
+        self.merge_buffer = MergeBuffer(stay_ms, check_points_max, pairs_max)
+        self.lag = ConsumerLag(self.merge_buffer)
         self.table = ReviveTable()
         self.acked = AckMemory()
         self.old_names = OldNames()
@@ -84,10 +88,6 @@ class PopState:
         """
         for check_point in self.copied_of(topic):
             self.close(check_point.id, check_point.open_bits)
-        groups = {progress.group for progress in self.merge_buffer}
-        self.merge_buffer.forget(
-            topics=frozenset({topic, *(names.stored_retry_topic(group, topic) for group in groups)})
-        )
 
     def copied_of(self, topic: str) -> list[CheckPoint]:
         """The open CKs of a topic of which messages were copied."""
@@ -95,7 +95,7 @@ class PopState:
 
     def forget_group(self, group: str) -> None:
         """A group was deleted: nothing is hidden from it any more."""
-        self.merge_buffer.forget(group=group)
+        self.merge_buffer.forget_group(group)
         for check_point in [each for each in self.table if each.group == group]:
             self.close(check_point.id, check_point.open_bits)
 
@@ -124,9 +124,8 @@ class PopState:
             if not names.is_storable(commit.topic):
                 self.old_names.met(commit.topic, "the offset set in it is passed over")
                 return
-            progress = self.merge_buffer.ensure(commit.group, store.ensure_queue((commit.topic, commit.queue_id)))
-            progress.committed = commit.offset
-            progress.set_at = found.position
+            committed_in = store.ensure_queue((commit.topic, commit.queue_id))
+            self.merge_buffer.commit(commit.group, committed_in, commit.offset, found.position)
         elif found.kind == RecordKind.ACK:
             # One that follows what was made of its messages finds them closed: only acknowledgements are left.
             self.finish(*codec.decode_ack(found.payload), codec.decode_call(found.origin))
@@ -136,9 +135,7 @@ class PopState:
                 check_point = CheckPoint.decode(found.payload, found.queue_offset)
                 queue = store.queue(stored_topic(check_point), check_point.queue_id)
                 if queue is not None and check_point.next_offset > queue.begin_offset:  # else it is of a deleted topic
-                    progress = self.merge_buffer.ensure(check_point.group, queue)
-                    progress.popped = max(progress.popped, check_point.next_offset)
-                    progress.committed = max(progress.committed, progress.popped)
+                    self.merge_buffer.read_to(check_point.group, queue, check_point.next_offset)
 
     def snapshot(self, revive_ends: tuple[int, ...], time_ms: int) -> PopSnapshot:
         """What to save, given where each revive queue ends now, and the time of its CKs."""
@@ -146,9 +143,7 @@ class PopState:
         for progress in self.merge_buffer:
             queue = progress.queue
             of_topic = offsets.setdefault(progress.group, {}).setdefault(queue.topic, {})
-            # After a restart no CK holds the committed offset up: those that are open are left to revive.
-            committed = max(progress.committed, progress.popped) if progress.waiting else progress.committed
-            of_topic[queue.queue_id] = (committed, progress.popped)
+            of_topic[queue.queue_id] = pair_of(progress.offsets)
         return PopSnapshot(
             offsets,
             tuple(self.table.oldest_offset(number, end) for number, end in enumerate(revive_ends)),
@@ -161,8 +156,7 @@ class PopState:
         for group, topics in snapshot.offsets.items():
             for topic, queues in topics.items():
                 for queue_id, (committed, popped) in queues.items():
-                    progress = self.merge_buffer.ensure(group, ensure_queue((topic, queue_id)))
-                    progress.committed, progress.popped = committed, popped
+                    self.merge_buffer.restore(group, ensure_queue((topic, queue_id)), committed, popped)
 
     def _done(self, check_point: CheckPoint | None) -> None:
         if check_point is not None:

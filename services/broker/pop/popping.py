@@ -103,7 +103,8 @@ class Popping:
 
         Raises:
             StatusError: too much is given out already, the filter is of an unknown kind, the controller was not heard
-                of yet, the disk is full, or there is nothing but what stands still; nothing was given out.
+                of yet, the disk is full, there is no room for more progress, or there is nothing but what stands still;
+                nothing was given out.
         """
         room = self._room(request.group)
         wanted = wanted_hashes(request.filter)
@@ -125,6 +126,8 @@ class Popping:
             self._give_out(request, taken, answer)
         else:
             self._check_standstill(retry, queues)
+            if self._lacks_room(queues):
+                raise self.progress_full()
         if request.queue_id >= 0:
             retry, queues = self._sources(request.group, request.topic, _ANY_QUEUE)
         answer.waiting = self._waiting(retry, queues, wanted)
@@ -169,18 +172,18 @@ class Popping:
 
     def _sources(self, group: str, topic: str, queue_id: int) -> tuple[QueueProgress | None, Sequence[QueueProgress]]:
         """The group's retry queue, and the queues of the topic beginning with a random one."""
-        ensure = self._state.merge_buffer.ensure
+        progress_in = self._state.merge_buffer.of
         store = self._store
         known = self._view.topics.get(topic)
         retry_queue = store.queue(names.retry_topic(group, topic), 0)
-        retry = None if retry_queue is None else ensure(group, retry_queue)
+        retry = None if retry_queue is None else progress_in(group, retry_queue)
         if queue_id >= 0:
             numbers: Sequence[int] = (queue_id,)
         else:
             count = 1 if known is None else known.queues
             first = self._random.randrange(count)
             numbers = (*range(first, count), *range(first))
-        queues = [ensure(group, queue) for number in numbers if (queue := store.queue(topic, number)) is not None]
+        queues = [progress_in(group, queue) for number in numbers if (queue := store.queue(topic, number)) is not None]
         return retry, queues
 
     def _take(
@@ -195,6 +198,9 @@ class Popping:
         queue = progress.queue
         start = progress.next_offset
         if start >= queue.max_offset or self._stands_still(queue):
+            return
+        # A retry queue is there only because its group has read something: what failed must come again.
+        if origin == receipt.FROM_TOPIC and not self._state.merge_buffer.has_room(progress):
             return
         try:
             if wanted is None:
@@ -224,6 +230,19 @@ class Popping:
         """Topics were deleted: none of their queues stands still any more."""
         for queue in [queue for queue in self.damaged if queue.topic in topics]:
             del self.damaged[queue]
+
+    def _lacks_room(self, queues: Sequence[QueueProgress]) -> bool:
+        """Whether messages wait that are not given out, as there is no room for more progress."""
+        has_room = self._state.merge_buffer.has_room
+        return any(each.available and not has_room(each) and not self._stands_still(each.queue) for each in queues)
+
+    def progress_full(self) -> StatusError:
+        """The refusal of what would make more progress to be kept."""
+        return StatusError(
+            Code.TOO_MANY_REQUESTS,
+            f"this broker keeps the progress of {self._state.merge_buffer.pairs} pairs of a group and a queue, its "
+            "limit (broker.pop.progress_max), the last tenth for groups that have read before; delete groups or topics",
+        )
 
     def _stands_still(self, queue: ConsumeQueue) -> bool:
         """Whether a queue stands at a damaged record, which has not gone with an old segment meanwhile."""

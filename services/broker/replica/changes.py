@@ -1,108 +1,140 @@
-"""What a map holds, and in which order that has changed: so that one who knows an older version gets only the rest."""
+"""Which keys of a map have changed, and in which order: so that one who knows an older version gets only the rest.
+
+Keys stand in chunks by the time of their last change; what is told is whole chunks. No step goes through all keys.
+"""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterator, Set
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
-Value = TypeVar("Value")
 
-_DEAD_CHANGES_MIN = 1024
+_TIDIED_AT_ONCE = 4
+_RECENT = 64
+"""So many of the latest chunks are kept apart: those who ask often get no more than has changed meanwhile."""
 
 
-class Changes(Generic[Key, Value]):
-    """A map that remembers the version of each key's last change.
+class _Chunk(Generic[Key]):
+    """Keys that have last changed about the same time.
 
     Args:
+        version: none of them has changed after it.
+    """
+
+    __slots__ = ("keys", "version")
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.keys: set[Key] = set()
+
+
+class Changes(Generic[Key]):
+    """Remembers the order of each key's last change.
+
+    Args:
+        chunk_max: how many keys are told together at the most.
         gone_max: how many keys that are gone are remembered. Who knows only a version from before that has to take
             everything.
     """
 
-    def __init__(self, gone_max: int) -> None:
+    def __init__(self, chunk_max: int, gone_max: int) -> None:
+        self._chunk_max = chunk_max
         self._gone_max = gone_max
-        self._values: dict[Key, Value] = {}
-        self._versions_of: dict[Key, int] = {}
+        self._chunks: list[_Chunk[Key]] = []
+        self._chunk_of: dict[Key, _Chunk[Key]] = {}
         """Also of keys that are gone."""
-        self._versions: list[int] = []
-        self._keys: list[Key] = []
-        """Key of each change; the change is dead if the key has changed again since."""
+        self._gone: OrderedDict[Key, None] = OrderedDict()
         self._forgotten_version = 0
+        self._is_open = False
+        self._tidied = 0
 
     def __len__(self) -> int:
         """How many keys there are."""
-        return len(self._values)
+        return len(self._chunk_of) - len(self._gone)
 
-    @property
-    def values(self) -> Mapping[Key, Value]:
-        """What is there."""
-        return self._values
-
-    def set(self, key: Key, value: Value, version: int) -> None:
-        """A key has a new value.
+    def note(self, key: Key, version: int, *, is_gone: bool = False) -> None:
+        """A key has changed, or is gone.
 
         Args:
             key: which.
-            value: its value.
-            version: of this change; later than all before.
+            version: of this change; not earlier than any before.
+            is_gone: whether it is not there any more.
         """
-        self._values[key] = value
-        self._changed(key, version)
+        before = self._chunk_of.get(key)
+        if before is None and is_gone:
+            return
+        if before is not None:
+            before.keys.discard(key)
+        if not self._is_open or len(self._chunks[-1].keys) >= self._chunk_max:
+            self._begin_chunk(version)
+        chunk = self._chunks[-1]
+        chunk.version = version
+        chunk.keys.add(key)
+        self._chunk_of[key] = chunk
+        self._gone.pop(key, None)
+        if is_gone:
+            self._gone[key] = None
+            if len(self._gone) > self._gone_max:
+                self._forget_first_gone()
 
-    def remove(self, key: Key, version: int) -> None:
-        """A key is gone; arguments as of `set`."""
-        del self._values[key]
-        self._changed(key, version)
+    def _begin_chunk(self, version: int) -> None:
+        self._chunks.append(_Chunk(version))
+        self._is_open = True
+        for _ in range(_TIDIED_AT_ONCE):
+            self._tidied = (self._tidied + 1) % len(self._chunks)
+            if self._tidied < len(self._chunks) - _RECENT - 1:
+                self._tidy(self._tidied)
 
-    def _changed(self, key: Key, version: int) -> None:
-        self._versions_of[key] = version
-        self._versions.append(version)
-        self._keys.append(key)
-        if len(self._keys) > 2 * len(self._versions_of) + _DEAD_CHANGES_MIN:
-            self._drop_dead()
-        if len(self._versions_of) - len(self._values) > self._gone_max:
-            self._forget_gone()
+    def _tidy(self, at: int) -> None:
+        """Join a chunk with the next if both have become small: who knows a version between them is told more than need
+        be. No chunk takes more memory than its keys do.
+        """
+        older, newer = self._chunks[at : at + 2]
+        count = len(older.keys) + len(newer.keys)
+        if count > self._chunk_max // 2 and older.keys and newer.keys:
+            older.keys = set(older.keys)
+            return
+        small, large = sorted((older, newer), key=lambda chunk: len(chunk.keys))
+        large.version = newer.version
+        large.keys = large.keys | small.keys
+        self._chunk_of.update(dict.fromkeys(small.keys, large))
+        self._chunks[at : at + 2] = [large]
 
-    def _living(self, begin: int) -> Iterator[tuple[int, Key]]:
-        for index in range(begin, len(self._keys)):
-            version, key = self._versions[index], self._keys[index]
-            if self._versions_of.get(key) == version:
-                yield version, key
-
-    def _drop_dead(self) -> None:
-        living = list(self._living(0))
-        self._versions = [version for version, _ in living]
-        self._keys = [key for _, key in living]
-
-    def _forget_gone(self) -> None:
-        """Forget the older half of what is gone."""
-        gone = [(version, key) for version, key in self._living(0) if key not in self._values]
-        for version, key in gone[: len(gone) // 2 + 1]:
-            del self._versions_of[key]
-            self._forgotten_version = version
-        self._drop_dead()
+    def _forget_first_gone(self) -> None:
+        key, _ = self._gone.popitem(last=False)
+        chunk = self._chunk_of.pop(key)
+        chunk.keys.discard(key)
+        self._forgotten_version = max(self._forgotten_version, chunk.version)
 
     def knows(self, version: int) -> bool:
         """Whether all that has changed since a version can be told."""
         return version == 0 or version >= self._forgotten_version
 
-    def since(self, version: int, count: int) -> tuple[list[tuple[Key, Value | None]], int | None]:
-        """What has changed after a version that is known, the oldest change first.
+    def chunks(self) -> Iterator[Set[Key]]:
+        """All keys, some at a time; what changes meanwhile may be missed."""
+        for chunk in list(self._chunks):
+            yield chunk.keys
+
+    def since(self, version: int, upto: int | None) -> tuple[list[Key], int | None]:
+        """Keys that have changed after a version that is known, the oldest change first, and perhaps some before it.
 
         Args:
             version: 0 for all that there is.
-            count: how many at the most.
+            upto: what has changed after this version is left for later, if it is given.
 
         Returns:
-            Keys with their values, None for one that is gone; and the version of the last one if there are more.
+            At most `chunk_max` of them; and up to which version this is all if there are more.
         """
-        found: list[tuple[Key, Value | None]] = []
+        self._is_open = False  # what changes from now on has to be told apart from this
+        found: list[Key] = []
         last = version
-        for changed, key in self._living(bisect_right(self._versions, version)):
-            value = self._values.get(key)
-            if value is None and version == 0:
-                continue
-            if len(found) == count:
+        for index in range(bisect_right(self._chunks, version, key=lambda chunk: chunk.version), len(self._chunks)):
+            chunk = self._chunks[index]
+            if upto is not None and chunk.version > upto:
+                return found, upto
+            if len(found) + len(chunk.keys) > self._chunk_max:
                 return found, last
-            found.append((key, value))
-            last = changed
-        return found, None
+            found += chunk.keys
+            last = chunk.version
+        return found, upto

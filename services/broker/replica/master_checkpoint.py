@@ -12,7 +12,6 @@ from itertools import islice
 from google.protobuf.message import DecodeError
 from google_crc32c import value
 
-from services.broker.pop.merge_buffer import ProgressKey
 from services.common.errors import StatusError, UnknownFormatError
 from services.common.names import is_group, is_storable
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -22,6 +21,9 @@ _PREFIX = struct.Struct(">4sHII")
 _MAGIC = b"PWMC"
 _VERSION = 1
 _GONE = -1
+
+ProgressKey = tuple[str, str, int]
+"""Consumer group, topic and queue."""
 
 
 class MasterCheckpoint:

@@ -27,14 +27,9 @@ def take_over_offsets(core: BrokerCore, held: MasterCheckpoint) -> int:
         queue = core.store.queue(topic, queue_id)
         if queue is None or not _is_same(core, held, group, topic):
             continue
-        progress = buffer.ensure(group, queue)
-        if progress.set_at >= position:
-            continue
-        committed, popped = min(committed, queue.max_offset), min(popped, queue.max_offset)
-        if committed > progress.committed or popped > progress.popped:
-            progress.committed = max(progress.committed, committed)
-            progress.popped = max(progress.popped, popped)
-            moved += 1
+        if buffer.set_at(group, queue) < position:
+            end = queue.max_offset
+            moved += buffer.move_on(group, queue, min(committed, end), min(popped, end))
     return moved
 
 

@@ -101,6 +101,8 @@ class MessageStore:
         self.log = CommitLog(disk, folder / "commitlog", options.segment_bytes) if log is None else log
         self.on_append: Callable[[], None] | None = None
         """Told of each write, if anybody wants to know."""
+        self.on_dropped: Callable[[Sequence[ConsumeQueue]], None] | None = None
+        """Told of the queues of a deleted topic, if anybody wants to know."""
         self.ended: StatusError | None = None
         """Why nothing may be put in any more, once another replica leads: a call may still be under way here."""
         self.queues = Queues(options.queues_max, self._make_queue)
@@ -310,7 +312,9 @@ class MessageStore:
 
     def forget_topic(self, topic: str) -> None:
         """Drop the topic's queues, after a `FORGET_TOPIC` record said so. Offsets are not used again."""
-        self.queues.drop(topic, lambda queue: self._next_offsets.get(queue, queue.max_offset))
+        dropped = self.queues.drop(topic, lambda queue: self._next_offsets.get(queue, queue.max_offset))
+        if dropped and self.on_dropped is not None:
+            self.on_dropped(dropped)
 
     def delete_before(self, position: int) -> int:
         """Delete the oldest segment if it ends at or before `position`, and what leads into it; 1 if it went."""

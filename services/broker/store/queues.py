@@ -103,8 +103,8 @@ class Queues:
             self._changed[queue] = None
         return queue
 
-    def drop(self, topic: str, next_offset: Callable[[ConsumeQueue], int]) -> None:
-        """A topic was deleted: nothing is kept of its queues.
+    def drop(self, topic: str, next_offset: Callable[[ConsumeQueue], int]) -> list[ConsumeQueue]:
+        """A topic was deleted: nothing is kept of its queues, which are returned.
 
         Args:
             topic: the topic.
@@ -112,7 +112,7 @@ class Queues:
         """
         queues = self._by_topic.pop(topic, None)
         if queues is None:
-            return
+            return []
         self._count -= len(queues)
         for queue in queues.values():
             self.offsets_from = max(self.offsets_from, next_offset(queue))
@@ -124,6 +124,7 @@ class Queues:
             del of_key[topic]
             if not of_key:
                 del index[key]
+        return list(queues.values())
 
     def changed(self, queue: ConsumeQueue) -> None:
         """A queue has grown."""

@@ -118,6 +118,7 @@ def messages_are_given_out_twice(patch: pytest.MonkeyPatch) -> None:
         popped(self, progress, check_point)
         if chance.random() < 0.1:
             progress.popped = before
+            self._keep(progress)
 
     patch.setattr(MergeBuffer, "popped", pop_again)
 

@@ -6,6 +6,7 @@ import pytest
 
 from services.broker.log_cleaner import LogCleaner
 from services.broker.options import BrokerOptions, LogOptions
+from services.broker.pop.check_point import OffsetCommit
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
@@ -88,6 +89,52 @@ def test_no_more_messages_are_out_than_allowed() -> None:
     assert "popwheel_pop_open_messages_largest_share 3.0" in metrics(world)
     world.ack("g", "t", handles(messages)[0])
     assert len(world.pop("g", "t", 1)) == 1
+
+
+def test_no_more_progress_is_kept_than_allowed() -> None:
+    """Who polls ever new queues, or as ever new groups, finds out; who has read goes on, and so do redeliveries."""
+    world = world_of(progress_max=20)
+    world.add_topic("wide", 30)
+    world.add_group("new")
+    for number in range(30):
+        world.put("wide", b"%d" % number, queue_id=number)
+    world.put("t", b"x")
+    given = world.pop("g", "t", 1)
+    while world.core.state.merge_buffer.pairs < 20:
+        assert world.pop("g", "wide", 1)
+    with pytest.raises(StatusError, match=r"20 pairs of a group and a queue.*broker\.pop\.progress_max") as caught:
+        while True:
+            world.pop("g", "wide", 1)
+    assert caught.value.code == Code.TOO_MANY_REQUESTS
+    with pytest.raises(StatusError, match=r"broker\.pop\.progress_max"):
+        world.pop("new", "t")
+    commit = OffsetCommit("new", "t", 0, 1)
+    with pytest.raises(StatusError, match=r"broker\.pop\.progress_max"):
+        world.core.commit_offset(commit)
+    assert "popwheel_pop_progress 20.0" in metrics(world)
+    world.put("t", b"y")
+    assert world.bodies(world.pop("g", "t", 1)) == [b"y"]
+    world.core.acking.release("g", "t", handles(given), True)
+    world.flush()
+    assert world.bodies(world.pop("g", "t", 1)) == [b"x"], "what failed comes again"
+    world.delete_topic("wide")
+    assert world.bodies(world.pop("new", "t", 2)) == [b"x", b"y"]
+
+
+def test_a_poll_that_finds_nothing_leaves_nothing() -> None:
+    world = world_of()
+    world.add_topic("empty", 4)
+    for queue_id in range(4):
+        world.put("empty", b"1", queue_id=queue_id)
+        world.pop("g", "empty", 1)
+    pairs = world.core.state.merge_buffer.pairs
+    world.add_group("late")
+    world.put("t", b"1")
+    world.delete_topic("empty")
+    for _ in range(3):
+        assert world.pop("late", "empty") == []
+    assert world.core.state.merge_buffer.pairs == pairs - 4 == 0
+    assert world.bodies(world.pop("late", "t", 1)) == [b"1"], "a new group begins at the first message held"
 
 
 def test_a_group_that_hoards_leaves_room_for_others_also_after_a_crash() -> None:

@@ -1,13 +1,14 @@
 """The merge buffer: how far each group has come, and what holds the committed offset up."""
 
 import random
+import tracemalloc
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.broker.pop.check_point import CheckPoint
-from services.broker.pop.merge_buffer import MergeBuffer, QueueProgress
+from services.broker.pop.merge_buffer import _SET_BY_HAND_MAX, MergeBuffer, QueueProgress
 from services.broker.store.consume_queue import ConsumeQueue, packed_entry
 from tests.harness.memory_disk import MemoryDisk
 
@@ -33,8 +34,8 @@ def close(buffer: MergeBuffer, check_point: CheckPoint) -> None:
 
 
 def test_the_oldest_open_one_holds_the_offset_up() -> None:
-    buffer = MergeBuffer(10_000, 100)
-    progress = buffer.ensure("g", queue_of())
+    buffer = MergeBuffer(10_000, 100, 1000)
+    progress = buffer.of("g", queue_of())
     one, two, three = (pop(buffer, progress, identity) for identity in range(3))
     close(buffer, two)
     assert (progress.committed, progress.next_offset, len(buffer)) == (0, 6, 3)
@@ -45,8 +46,8 @@ def test_the_oldest_open_one_holds_the_offset_up() -> None:
 
 
 def test_after_its_stay_it_is_let_go() -> None:
-    buffer = MergeBuffer(10_000, 100)
-    progress = buffer.ensure("g", queue_of())
+    buffer = MergeBuffer(10_000, 100, 1000)
+    progress = buffer.of("g", queue_of())
     pop(buffer, progress, 1, now_ms=0)
     pop(buffer, progress, 2, now_ms=5000)
     buffer.let_go(9999)
@@ -58,8 +59,8 @@ def test_after_its_stay_it_is_let_go() -> None:
 
 
 def test_the_limit_lets_the_first_go() -> None:
-    buffer = MergeBuffer(10_000, 3)
-    progress = buffer.ensure("g", queue_of())
+    buffer = MergeBuffer(10_000, 3, 1000)
+    progress = buffer.of("g", queue_of())
     check_points = [pop(buffer, progress, identity) for identity in range(5)]
     assert (len(buffer), progress.committed) == (3, 4)
     close(buffer, check_points[0])
@@ -67,8 +68,8 @@ def test_the_limit_lets_the_first_go() -> None:
 
 
 def test_a_scan_that_found_nothing_moves_on() -> None:
-    buffer = MergeBuffer(10_000, 100)
-    progress = buffer.ensure("g", queue_of())
+    buffer = MergeBuffer(10_000, 100, 1000)
+    progress = buffer.of("g", queue_of())
     buffer.skipped(progress, 50)
     assert (progress.committed, progress.next_offset) == (50, 50)
     held = pop(buffer, progress, 1)
@@ -81,24 +82,24 @@ def test_a_scan_that_found_nothing_moves_on() -> None:
 def test_a_group_begins_where_the_queue_does() -> None:
     queue = queue_of(100)
     queue.forget_before(40)
-    buffer = MergeBuffer(10_000, 100)
-    progress = buffer.ensure("g", queue)
+    buffer = MergeBuffer(10_000, 100, 1000)
+    progress = buffer.of("g", queue)
     assert (progress.next_offset, progress.available) == (40, 60)
     queue.forget_before(70)
     assert (progress.next_offset, progress.available) == (70, 30)
-    assert buffer.ensure("g", queue) is progress
-    assert buffer.get("h", queue) is None
+    assert buffer.get("g", queue) is None
+    assert (buffer.pairs, list(buffer)) == (0, [])
 
 
 def test_what_is_forgotten_holds_nothing_up() -> None:
-    buffer = MergeBuffer(10_000, 100)
+    buffer = MergeBuffer(10_000, 100, 1000)
     one, other = queue_of(topic="t"), queue_of(topic="u")
     for group in ("g", "h"):
         for queue in (one, other):
-            pop(buffer, buffer.ensure(group, queue), hash((group, queue.topic)))
-    buffer.forget(group="g")
+            pop(buffer, buffer.of(group, queue), hash((group, queue.topic)))
+    buffer.forget_group("g")
     assert (len(buffer), {progress.group for progress in buffer}) == (2, {"h"})
-    buffer.forget(topics=frozenset({"t"}))
+    buffer.forget_queues([one])
     assert [(progress.group, progress.queue.topic) for progress in buffer] == [("h", "u")]
     buffer.let_go(1 << 40)
     assert len(buffer) == 0
@@ -107,8 +108,8 @@ def test_what_is_forgotten_holds_nothing_up() -> None:
 @given(data=st.data(), limit=st.integers(1, 6), stay_ms=st.integers(0, 50))
 def test_the_committed_offset_only_moves_on(data: st.DataObject, limit: int, stay_ms: int) -> None:
     """C4, and it never passes what was popped."""
-    buffer = MergeBuffer(stay_ms, limit)
-    progress = buffer.ensure("g", queue_of())
+    buffer = MergeBuffer(stay_ms, limit, 1000)
+    progress = buffer.of("g", queue_of())
     made: list[CheckPoint] = []
     now_ms = committed = 0
     for step in range(data.draw(st.integers(1, 30))):
@@ -130,3 +131,70 @@ def test_the_committed_offset_only_moves_on(data: st.DataObject, limit: int, sta
     for each in made:
         close(buffer, each)
     assert (progress.committed, len(buffer)) == (progress.next_offset, 0)
+
+
+def test_a_pair_that_holds_nothing_open_costs_little_and_one_that_never_read_nothing() -> None:
+    queues = [queue_of(1, f"t{number}") for number in range(2000)]
+    groups = [f"g{number}" for number in range(10)]
+    buffer = MergeBuffer(10_000, 100, 100_000)
+    tracemalloc.start()
+    try:
+        for group in groups:
+            for queue in queues:
+                assert buffer.of(group, queue).available == 1
+        assert (buffer.pairs, tracemalloc.get_traced_memory()[0] < 10_000) == (0, True)
+        for number, group in enumerate(groups):
+            for queue in queues:
+                progress = buffer.of(group, queue)
+                buffer.popped(progress, made := CheckPoint(number, group, "t", 0, 0, 0, 5000, 0, 1, 1, 0, range(1)))
+                close(buffer, made)
+        assert buffer.pairs == 20_000
+        assert tracemalloc.get_traced_memory()[0] / buffer.pairs < 200
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_last_tenth_is_for_groups_that_have_read() -> None:
+    queues = [queue_of(topic=f"t{number}") for number in range(21)]
+    buffer = MergeBuffer(10_000, 100, 20)
+    for queue in queues[:18]:
+        assert buffer.has_room(buffer.of("g", queue))
+        buffer.skipped(buffer.of("g", queue), 5)
+    assert not buffer.has_room(buffer.of("new", queues[0]))
+    for queue in queues[18:20]:
+        assert buffer.has_room(buffer.of("g", queue))
+        buffer.skipped(buffer.of("g", queue), 5)
+    assert not buffer.has_room(buffer.of("g", queues[20]))
+    assert buffer.has_room(buffer.of("g", queues[0])), "what has read goes on"
+    buffer.forget_queues(queues[:3])
+    assert (buffer.pairs, buffer.has_room(buffer.of("new", queues[0]))) == (17, True)
+    buffer.forget_group("g")
+    assert (buffer.pairs, list(buffer.groups)) == (0, [])
+
+
+def test_what_changes_is_told_once_with_its_last_value() -> None:
+    buffer = MergeBuffer(10_000, 100, 1000)
+    one, other = queue_of(topic="t"), queue_of(topic="u")
+    buffer.restore("g", one, 3, 4)
+    watched = buffer.watch()
+    buffer.skipped(buffer.of("g", one), 5)
+    held = pop(buffer, buffer.of("g", one), 1)
+    buffer.commit("h", other, 2)
+    taken = watched.take()
+    assert (taken.gone_groups, taken.offsets) == (set(), {"g": {one: 7}, "h": {other: (2, 0)}})
+    close(buffer, held)
+    assert watched.take().offsets == {}, "what is saved of it does not change"
+    buffer.forget_group("g")
+    buffer.skipped(buffer.of("g", other), 5)
+    buffer.forget_queues([other])
+    taken = watched.take()
+    assert (taken.gone_groups, taken.offsets) == ({"g"}, {"g": {other: None}, "h": {other: None}})
+
+
+def test_which_offsets_were_set_by_hand_lately_is_remembered() -> None:
+    buffer = MergeBuffer(10_000, 100, 1000)
+    queue = queue_of()
+    assert buffer.set_at("g0", queue) == -1
+    for number in range(_SET_BY_HAND_MAX + 2):
+        buffer.commit(f"g{number}", queue, 5, position=100 + number)
+    assert (buffer.set_at("g5", queue), buffer.set_at("g0", queue), buffer.set_at("other", queue)) == (105, 101, 101)

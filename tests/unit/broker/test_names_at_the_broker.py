@@ -79,7 +79,7 @@ def held(broker: Broker) -> tuple[object, ...]:
     return (
         core.store.log.end_position,
         set(core.store.queues),
-        set(core.state.merge_buffer.progress),
+        core.state.merge_buffer.pairs,
         len(core.interests),
         len(broker.metrics()),
     )

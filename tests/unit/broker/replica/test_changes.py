@@ -6,76 +6,107 @@ from hypothesis import strategies as st
 from services.broker.replica.changes import Changes
 
 KEYS = st.integers(0, 5)
-STEPS = st.lists(st.one_of(st.tuples(st.just("set"), KEYS), st.tuples(st.just("remove"), KEYS)), max_size=60)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["set", "set", "remove", "ask"]), KEYS, st.integers(0, 60)),
+    max_size=60,
+)
 
 
-def replay(known: dict[int, int], changes: Changes[int, int], version: int, count: int) -> int:
-    """Take what has changed, `count` changes at a time; how many times."""
-    times = 0
-    last: int | None = version
-    while last is not None:
-        assert changes.knows(last)
-        found, following = changes.since(last, count)
-        assert len(found) <= count
-        for key, value in found:
-            if value is None:
-                known.pop(key, None)
-            else:
-                known[key] = value
-        assert following is None or following > last
-        last = following
-        times += 1
-    return times
+class Table:
+    """A map, and how it has changed."""
+
+    def __init__(self, chunk_max: int, gone_max: int = 100) -> None:
+        self.values: dict[int, int] = {}
+        self.changes: Changes[int] = Changes(chunk_max, gone_max)
+        self.chunk_max = chunk_max
+
+    def set(self, key: int, version: int) -> None:
+        self.values[key] = version
+        self.changes.note(key, version)
+
+    def remove(self, key: int, version: int) -> None:
+        if self.values.pop(key, None) is not None:
+            self.changes.note(key, version, is_gone=True)
+
+    def tell(self, known: dict[int, int], version: int, upto: int | None = None) -> None:
+        """Give one who knows a version all that has changed since."""
+        last: int | None = version
+        while last is not None:
+            assert self.changes.knows(last)
+            found, following = self.changes.since(last, upto)
+            assert len(found) <= self.chunk_max
+            for key in found:
+                if key in self.values:
+                    known[key] = self.values[key]
+                else:
+                    known.pop(key, None)
+            assert following is None or following > last
+            last, upto = following, None
 
 
-@given(STEPS, st.integers(0, 60), st.integers(1, 7))
-def test_a_base_and_what_has_changed_since_are_everything(
-    steps: list[tuple[str, int]], base_at: int, count: int
-) -> None:
-    changes: Changes[int, int] = Changes(100)
-    base: dict[int, int] | None = None
-    base_version = 0
-    for version, (what, key) in enumerate(steps, 1):
-        if version - 1 == base_at:
-            base, base_version = dict(changes.values), version - 1
+@given(STEPS, st.integers(1, 7))
+def test_a_base_and_what_has_changed_since_are_everything(steps: list[tuple[str, int, int]], count: int) -> None:
+    table = Table(count)
+    asked: list[tuple[int, dict[int, int]]] = []
+    for version, (what, key, _) in enumerate(steps, 1):
         if what == "set":
-            changes.set(key, version, version)
-        elif key in changes.values:
-            changes.remove(key, version)
-    anew: dict[int, int] = {}
-    replay(anew, changes, 0, count)
-    assert anew == dict(changes.values)
-    if base is not None:
-        replay(base, changes, base_version, count)
-        assert base == anew
+            table.set(key, version)
+        elif what == "remove":
+            table.remove(key, version)
+        else:
+            known: dict[int, int] = {}
+            table.tell(known, 0)
+            assert known == table.values
+            asked.append((version, known))
+    for version, known in asked:
+        table.tell(known, version)
+        assert known == table.values
+
+
+@given(STEPS, st.integers(1, 7))
+def test_what_is_left_for_later_comes_later(steps: list[tuple[str, int, int]], count: int) -> None:
+    table = Table(count)
+    for version, (what, key, upto) in enumerate(steps, 1):
+        if what != "ask":
+            table.set(key, version)
+        elif 0 < upto < version:
+            known: dict[int, int] = {}
+            table.tell(known, 0, upto)
+            assert known == table.values
 
 
 @given(STEPS)
-def test_who_knows_a_version_from_before_what_was_forgotten_takes_everything(steps: list[tuple[str, int]]) -> None:
-    changes: Changes[int, int] = Changes(1)
-    states: list[dict[int, int]] = [{}]
-    for version, (what, key) in enumerate(steps, 1):
+def test_who_knows_a_version_from_before_what_was_forgotten_takes_everything(steps: list[tuple[str, int, int]]) -> None:
+    table = Table(3, gone_max=1)
+    asked: list[tuple[int, dict[int, int]]] = []
+    for version, (what, key, _) in enumerate(steps, 1):
         if what == "set":
-            changes.set(key, version, version)
-        elif key in changes.values:
-            changes.remove(key, version)
-        states.append(dict(changes.values))
-    for version, state in enumerate(states):
-        if changes.knows(version):
-            known = dict(state) if version else {}
-            replay(known, changes, version, 100)
-            assert known == states[-1]
+            table.set(key, version)
+        elif what == "remove":
+            table.remove(key, version)
+        else:
+            known: dict[int, int] = {}
+            table.tell(known, 0)
+            asked.append((version, known))
+    for version, known in asked:
+        if table.changes.knows(version):
+            table.tell(known, version)
+            assert known == table.values
 
 
 def test_it_stays_as_small_as_what_it_holds() -> None:
-    changes: Changes[int, int] = Changes(10)
-    for version in range(1, 20_000):
-        changes.set(version % 7, version, version)
-    assert len(changes) == 7
-    assert len(changes._keys) < 3000
-    for version in range(20_000, 40_000):
-        changes.set(version, version, version * 2)
-        changes.remove(version, version * 2 + 1)
-    assert len(changes._versions_of) < 50
-    assert not changes.knows(5)
-    assert changes.knows(0)
+    table = Table(100, gone_max=10)
+    for key in range(1000):
+        table.set(key, key + 1)
+    for version in range(1001, 20_000):
+        table.set(version % 7, version)
+        table.changes.since(version, None)  # whoever asks parts what has changed before from what will
+    assert len(table.changes) == 1000
+    assert len(table.changes._chunks) < 150
+    assert sum(len(chunk.keys) for chunk in table.changes._chunks) == 1000
+    for version in range(20_000, 22_000):
+        table.set(version, version * 2)
+        table.remove(version, version * 2 + 1)
+    assert len(table.changes._chunk_of) <= 1000 + 10
+    assert not table.changes.knows(5)
+    assert table.changes.knows(0)

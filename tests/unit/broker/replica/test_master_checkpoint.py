@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.pop.merge_buffer import MergeBuffer, ProgressKey
+from services.broker.known_names import KnownNames, Names
+from services.broker.pop.merge_buffer import MergeBuffer
 from services.broker.replica import master_checkpoint
 from services.broker.replica.checkpoint_source import CheckpointSource
 from services.broker.replica.master_checkpoint import MasterCheckpoint
 from services.broker.replica.master_checkpoint_file import NAME, MasterCheckpointFile
+from services.broker.store.consume_queue import ConsumeQueue
+from services.common.cluster import ClusterView
 from services.common.errors import StatusError, UnknownFormatError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import GroupOffsets, ReplicaCheckpoint, TimerProgress
@@ -21,41 +24,39 @@ from tests.harness.memory_disk import CrashKind, MemoryDisk
 
 FOLDER = Path("/broker")
 PATH = FOLDER / NAME
-
-
-class FakeProgress:
-    """How far a group is in a queue."""
-
-    def __init__(self, committed: int, popped: int) -> None:
-        self.committed = committed
-        self.popped = popped
-        self.waiting = ()
+DISK = MemoryDisk(random.Random(0))
 
 
 class Master:
     """Progress that changes, and what is told of it."""
 
-    def __init__(self, epoch: int = 1, entries_max: int = 3) -> None:
-        self.source = CheckpointSource("b", epoch, entries_max)
-        self.progress: dict[ProgressKey, Any] = {}
-        self.topics: dict[str, int] = {}
-        self.groups: dict[str, int] = {}
+    def __init__(self, epoch: int = 1, entries_max: int = 3, before: "Master | None" = None) -> None:
+        self.buffer: MergeBuffer = MergeBuffer(1, 1, 100_000) if before is None else before.buffer
+        self.names: KnownNames = KnownNames(ClusterView()) if before is None else before.names
+        self.queues: dict[int, ConsumeQueue] = {} if before is None else before.queues
+        self.source = CheckpointSource("b", epoch, entries_max, self.buffer, self.names)
+
+    def queue(self, queue_id: int) -> ConsumeQueue:
+        if queue_id not in self.queues:
+            self.queues[queue_id] = ConsumeQueue(DISK, FOLDER, "t", queue_id, 16, 16)
+        return self.queues[queue_id]
 
     def set(self, group: int, queue_id: int, committed: int) -> None:
-        self.progress[f"g{group}", "t", queue_id] = FakeProgress(committed, committed + 1)
+        self.buffer.restore(f"g{group}", self.queue(queue_id), committed, committed + 1)
+        self.buffer.commit(f"g{group}", self.queue(queue_id), committed)
 
     def tell(self, known_version: int) -> ReplicaCheckpoint:
         source = self.source
-        source.look_at_names(self.topics, self.groups)
-        source.look(self.progress.items())
-        buffer = MergeBuffer(1, 1)
-        buffer._progress = self.progress
-        source.forget_gone(buffer)
+        for _ in source.look():
+            pass
         return source.checkpoint(known_version, 5, 7, TimerProgress(last_read_time_ms=9), [1, 2])
 
     def equals(self, held: MasterCheckpoint) -> bool:
-        offsets = {key: (each.committed, each.popped) for key, each in self.progress.items()}
-        return (dict(held.offsets), dict(held.topics), dict(held.groups)) == (offsets, self.topics, self.groups)
+        offsets = {
+            (each.group, each.queue.topic, each.queue.queue_id): (each.committed, each.popped) for each in self.buffer
+        }
+        names = self.names
+        return (dict(held.offsets), dict(held.topics), dict(held.groups)) == (offsets, names.topic_ids, names.group_ids)
 
     def sync(self, held: MasterCheckpoint) -> int:
         """Give a slave all that it lacks; how many messages it took."""
@@ -71,7 +72,8 @@ class Master:
 
 STEP = st.one_of(
     st.tuples(st.just("set"), st.integers(0, 3), st.integers(0, 2), st.integers(0, 9)),
-    st.tuples(st.just("gone"), st.integers(0, 3), st.integers(0, 2), st.just(0)),
+    st.tuples(st.just("queue gone"), st.just(0), st.integers(0, 2), st.just(0)),
+    st.tuples(st.just("group gone"), st.integers(0, 3), st.just(0), st.just(0)),
     st.tuples(st.just("topic"), st.integers(0, 3), st.integers(0, 2), st.just(0)),
     st.tuples(st.just("group"), st.integers(0, 3), st.integers(0, 2), st.just(0)),
     st.tuples(st.just("part"), st.integers(0, 1), st.just(0), st.just(0)),
@@ -85,20 +87,20 @@ def run(steps: list[tuple[str, int, int, int]]) -> None:
     master, slaves = Master(), [MasterCheckpoint(), MasterCheckpoint()]
     late: list[ReplicaCheckpoint] = []
     for what, one, other, third in steps:
-        names = master.topics if what == "topic" else master.groups
+        name = f"n{one}"
         if what == "set":
             master.set(one, other, third)
-        elif what == "gone":
-            master.progress.pop((f"g{one}", "t", other), None)
-        elif what in ("topic", "group"):
-            if other:
-                names[f"n{one}"] = other
-            else:
-                names.pop(f"n{one}", None)
+        elif what == "queue gone":
+            master.buffer.forget_queues([master.queue(other)])
+            del master.queues[other]  # what is made in its place is another one
+        elif what == "group gone":
+            master.buffer.forget_group(f"g{one}")
+        elif what == "topic":
+            master.names.note(Names({name: other})) if other else master.names.forget_topic(name)
+        elif what == "group":
+            master.names.note(Names({}, {name: other})) if other else master.names.forget_group(name)
         elif what == "epoch":
-            before = master
-            master = Master(before.source.epoch + 1)
-            master.progress, master.topics, master.groups = dict(before.progress), before.topics, before.groups
+            master = Master(master.source.epoch + 1, before=master)
         elif what == "part":
             held = slaves[one]
             given = master.tell(held.known_version if held.latest.epoch == master.source.epoch else 0)
