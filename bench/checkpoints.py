@@ -19,12 +19,14 @@ from typing import TypeVar
 
 from bench.server import Server
 from bench.steps import Case, Figures, Scale
+from services.broker.known_names import KnownNames, Names
 from services.broker.options import LogOptions
 from services.broker.pop.merge_buffer import MergeBuffer
 from services.broker.replica.checkpoint_source import CheckpointSource
 from services.broker.replica.master_checkpoint_file import MasterCheckpointFile
 from services.broker.replica.options import ReplicationOptions
 from services.broker.store.consume_queue import ConsumeQueue
+from services.common.cluster import ClusterView
 from services.common.disk import SystemDisk
 from services.common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint, TimerProgress
 from services.rpc.methods import FETCH_CHECKPOINT, STORE_CHECKPOINT
@@ -33,7 +35,7 @@ Result = TypeVar("Result")
 
 _GROUPS = 10
 _CHANGED_SHARE = 0.1
-_LOOKED_AT_ONCE = 10_000
+_LOOKED_AT_ONCE = 5000
 _ROUNDS = 5
 
 
@@ -53,34 +55,35 @@ class _Sync:
     def __init__(self, folder: Path, topics: int, groups: int, queues: int) -> None:
         disk = SystemDisk()
         log = LogOptions()
-        self.buffer = MergeBuffer(10_000, 200_000)
-        self.source = CheckpointSource("broker-0", 1, ReplicationOptions().checkpoint_entries_max)
+        self.buffer = MergeBuffer(10_000, 200_000, 100_000_000)
+        self.names = KnownNames(ClusterView())
+        entries_max = ReplicationOptions().checkpoint_entries_max
+        self.source = CheckpointSource("broker-0", 1, entries_max, self.buffer, self.names)
         self.file = MasterCheckpointFile(disk, folder)
-        self.topics = {f"topic-{number:05}": number for number in range(topics)}
-        self.groups = {f"group-{number:05}": number for number in range(groups)}
-        for topic in self.topics:
+        of_topics = {f"topic-{number:05}": number for number in range(topics)}
+        of_groups = {f"group-{number:05}": number for number in range(groups)}
+        self.names.note(Names(of_topics, of_groups))
+        for topic in of_topics:
             for queue_id in range(queues):
                 queue = ConsumeQueue(
                     disk, folder / topic, topic, queue_id, log.queue_entries_per_file, log.queue_entries_in_memory
                 )
-                for group in self.groups:
-                    self.buffer.of(group, queue)
+                for group in of_groups:
+                    self.buffer.restore(group, queue, 0, 0)
         self.blocked_ms = 0.0
 
     def change(self, count: int, by: int) -> None:
         """Let so many offsets move on."""
-        each = max(1, len(self.buffer.progress) // max(1, count))
-        for progress in islice(self.buffer, 0, None, each):
-            progress.committed = progress.popped = progress.popped + by
+        each = max(1, self.buffer.pairs // max(1, count))
+        for progress in list(islice(self.buffer, 0, None, each)):
+            self.buffer.skipped(progress, progress.popped + by)
 
     async def round(self) -> int:
         """Bring what has changed to the slave; how many bytes went over the wire, one way."""
         size = 0
-        self._step(partial(self.source.look_at_names, self.topics, self.groups))
-        progress = iter(list(self.buffer.progress.items()))
-        while some := list(islice(progress, _LOOKED_AT_ONCE)):
-            self._step(partial(self.source.look, some))
-        self.source.forget_gone(self.buffer)
+        look = self.source.look()
+        while self._step(lambda: sum(1 for _ in islice(look, _LOOKED_AT_ONCE))):
+            pass
         known = self.file.held.known_version
         while True:
             at_master = self._step(partial(self._answer, known))
@@ -110,7 +113,7 @@ async def _measure(topics: int, groups: int, queues: int, changed: int) -> Figur
         both = _Sync(Path(scratch), topics, groups, queues)
         gc.collect()
         gc.freeze()  # as the services do when they have started
-        figures: Figures = {"offsets": float(len(both.buffer.progress))}
+        figures: Figures = {"offsets": float(both.buffer.pairs)}
         for name, change, rounds in (("whole", 0, 1), ("ordinary", changed, _ROUNDS), ("idle", 0, _ROUNDS)):
             cpu_s, size = 0.0, 0
             for number in range(rounds):
