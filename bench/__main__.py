@@ -36,6 +36,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=Scale.seconds, help="of each measured stretch of sends")
     parser.add_argument("--drain-messages", type=int, default=Scale.drain_messages)
     parser.add_argument("--memory-messages", type=int, default=Scale.memory_messages)
+    parser.add_argument("--bulk-messages", type=int, default=Scale.bulk_messages, help="of revive-burst, cold-drain")
     parser.add_argument("--timers-seconds", type=float, default=Scale.timers_s, help="over which timers are spread")
     parser.add_argument("--tiny", action="store_true", help="hardly anything of everything: shows that it works")
     parser.add_argument("--data-dir", type=Path, help="where our server keeps its data (default: a temporary folder)")
@@ -78,6 +79,7 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
             seconds=options.seconds,
             drain_messages=options.drain_messages,
             memory_messages=options.memory_messages,
+            bulk_messages=options.bulk_messages,
             timers_s=options.timers_seconds,
             failovers=options.failovers,
         )

@@ -160,7 +160,7 @@ def receive(
     queue: definition.MessageQueue,
     count: int,
     poll_s: float,
-    invisible_s: int = _INVISIBLE_S,
+    invisible_s: float = _INVISIBLE_S,
 ) -> bytes:
     """ReceiveMessage, for at most `count` messages, waiting `poll_s` seconds."""
     request = service.ReceiveMessageRequest(
@@ -168,7 +168,7 @@ def receive(
         message_queue=queue,
         filter_expression=definition.FilterExpression(type=definition.TAG, expression="*"),
         batch_size=count,
-        invisible_duration=Duration(seconds=invisible_s),
+        invisible_duration=Duration(nanos=int(invisible_s % 1 * 1e9), seconds=int(invisible_s)),
         long_polling_timeout=Duration(nanos=int(poll_s % 1 * 1e9), seconds=int(poll_s)),
     )
     return frame_message(request.SerializeToString())

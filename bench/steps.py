@@ -34,6 +34,7 @@ class Scale:
         idle_s: of watching an idle server.
         polls: held on an idle server.
         memory_messages: sent before memory is read.
+        bulk_messages: that come due at once, or are read from a cold disk.
         crash_s: of sends before the kill.
         timers_s: over which delayed messages are spread.
         timers_max: how many delayed messages at the most, whatever the case's name says.
@@ -52,6 +53,7 @@ class Scale:
     idle_s: float = 20.0
     polls: int = 2000
     memory_messages: int = 2_000_000
+    bulk_messages: int = 300_000
     crash_s: float = 2.0
     timers_s: float = 60.0
     timers_max: int = 100_000_000
@@ -71,6 +73,7 @@ TINY = Scale(
     idle_s=0.3,
     polls=20,
     memory_messages=3200,
+    bulk_messages=640,
     crash_s=0.2,
     timers_s=0.5,
     timers_max=200,

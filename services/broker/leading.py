@@ -123,7 +123,7 @@ class Leading:
             on_group,
         )
         self.replication.decided(group)
-        self.reviver = Reviver(core, self.flusher.confirm_later, on_failure)
+        self.reviver = Reviver(core, clock, self.flusher.confirm_later, on_failure)
         self.timer = TimerService(
             core.timer,
             disk,
@@ -367,7 +367,7 @@ class Leading:
         left = {each for each in log.damaged - mended if log.start_position <= each < log.end_position}
         log.damaged.intersection_update(left)  # tried again: who could help may have been away
         if mended:
-            self.core.damage_mended()
+            await self.core.store.reads.run(self.core.damage_mended)
             self._damage_told.clear()
             self.timer.arrived()
 

@@ -54,8 +54,10 @@ class LogCleaner:
             needed_from = min(self._saved.needed_from, self._core().folded_position)
             return self._log.removable_before(min(bound(), needed_from))
 
-        position = start()
+        reads = self._core().store.reads
+        position = await reads.run(start)
         if position == self._log.start_position:
             return 0
         await self._log_start.move_to(position)
-        return self._core().store.delete_before(min(position, start()))  # more may be needed since
+        # More may be needed since.
+        return await reads.run(lambda: self._core().store.delete_before(min(position, start())))

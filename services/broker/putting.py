@@ -157,14 +157,14 @@ class Putting:
     async def _put_again(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append of runs that were tried before what is not there yet; those are refused of which it can't be told."""
         before = self._ids_of(runs)
-        found = self._find(runs)
+        found = await self._find(runs)
         tried: set[int] = set()
         while any(isinstance(each, CorruptDataError) for each in found):
             damaged = self._core.store.log.damaged - tried
             tried |= damaged
             if not await self._mended(damaged):
                 break
-            found = self._find(runs)  # all of it: other tries of them may have been stored meanwhile
+            found = await self._find(runs)  # all of it: other tries of them may have been stored meanwhile
         # Behind the record that forgets its topic it would belong to the one that is made anew.
         found = [() if gone else each for gone, each in zip(self._are_gone(runs, before), found, strict=True)]
         rests = [_without(run, stored) for run, stored in zip(runs, found, strict=True)]
@@ -186,8 +186,11 @@ class Putting:
             results.append(result)
         return results
 
-    def _find(self, runs: Sequence[MessageRun]) -> list[_Found]:
-        """What of each run is there already, or why that can't be told."""
+    async def _find(self, runs: Sequence[MessageRun]) -> list[_Found]:
+        """What of each run is there already as this returns, or why that can't be told."""
+        return await self._core.store.reads.run(lambda: self._find_in_memory(runs))
+
+    def _find_in_memory(self, runs: Sequence[MessageRun]) -> list[_Found]:
         found: list[_Found] = []
         for run in runs:
             try:

@@ -66,6 +66,7 @@ class ReplicaStore:
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._clock = clock
+        self._reads = disk.reads
         self._make_core = make_core
         self._on_failure = on_failure
         self._saving = asyncio.Lock()
@@ -237,8 +238,11 @@ class ReplicaStore:
 
     # What a slave does with it
 
-    def read(self, position: int, bytes_max: int) -> bytes:
+    async def read(self, position: int, bytes_max: int) -> bytes:
         """Whole, checked records from `position` on (see `ReplicaLog`)."""
+        return await self._reads.run(lambda: self._read_in_memory(position, bytes_max))
+
+    def _read_in_memory(self, position: int, bytes_max: int) -> bytes:
         data = self.log.read(position, max(bytes_max, HEADER_BYTES))
         length = length_at(data, 0)
         if length > len(data) and len(data) >= HEADER_BYTES:

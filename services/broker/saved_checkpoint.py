@@ -82,7 +82,7 @@ class SavedCheckpoint:
             return
         # First, as it may find the device refusing: once `checkpoint` has given its files, they are to be synced.
         try:
-            needed = core.expiry.needed_from()
+            needed = await core.store.reads.run(core.expiry.needed_from)
         except CorruptDataError:
             needed = self.needed_from  # whoever deletes segments tells of it
         checkpoint, files = core.checkpoint()

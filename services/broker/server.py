@@ -5,7 +5,8 @@ Names pass the gate here once more: a proxy may be of another release, or none o
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
 from typing import Protocol, TypeVar
 
 from services.broker.again import AgainFinder
@@ -32,6 +33,7 @@ from services.rpc.service import Call, Service, Stream, UnaryHandler
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
+Result = TypeVar("Result")
 
 _SCAN_ENTRIES = 4096
 _NO_INVISIBLE_DURATION = None
@@ -117,8 +119,8 @@ class BrokerServer:
     async def pop(self, call: Call, request: pb.PopRequest) -> PopAnswer:
         """Give messages out."""
         _check_names(request)
-        self._core.settle((request.topic,), (request.group,))
-        answer = self._core.popping.pop(request)
+        # While one of a group waits for the device, others of it would read the same messages.
+        answer = await self._reading(partial(self._pop_once, request), (request.group, request.topic))
         if answer.messages:
             self._due_changed()
             self._statistics.popped(request.group, request.topic, answer)
@@ -126,6 +128,29 @@ class BrokerServer:
             if not self._flusher.is_held(end):
                 await self._flusher.held(end)
         return answer
+
+    def _pop_once(self, request: pb.PopRequest) -> PopAnswer:
+        self._core.settle((request.topic,), (request.group,))
+        return self._core.popping.pop(request)
+
+    async def _reading(self, work: Callable[[], Result], line: Hashable = None) -> Result:
+        """Have something done that reads, without waiting for the device on the loop (see `ColdReads.run`).
+
+        Raises:
+            StatusError: HA_NOT_AVAILABLE: another replica leads meanwhile, and nothing was done.
+        """
+
+        def unless_ended() -> Result:
+            if self._ended:
+                raise self._leads_no_more()
+            return work()
+
+        return await self._core.store.reads.run(unless_ended, line)
+
+    def _leads_no_more(self) -> StatusError:
+        return StatusError(
+            Code.HA_NOT_AVAILABLE, f"the broker {self._options.name} has another master now, ask that one"
+        )
 
     async def ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
         """Messages are done with. In the page cache when answered: a crash of the process does not undo it (P3)."""
@@ -162,7 +187,9 @@ class BrokerServer:
     async def release(self, call: Call, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
         """Messages come again at once."""
         _check_names(request)
-        results = self._core.acking.release(request.group, request.topic, request.receipt_handles, request.attempted)
+        results = await self._reading(
+            lambda: self._core.acking.release(request.group, request.topic, request.receipt_handles, request.attempted)
+        )
         self._flusher.confirm_later()
         await self._flusher.held(self._core.store.log.end_position)
         return pb.ReleaseResponse(results=results)
@@ -170,8 +197,10 @@ class BrokerServer:
     async def dead_letter(self, call: Call, request: pb.DeadLetterRequest) -> pb.DeadLetterResponse:
         """A message goes to the dead letter queue, durably."""
         _check_names(request)
-        self._core.acking.dead_letter(
-            request.group, request.topic, request.receipt_handle, call=request.call, again=request.again
+        await self._reading(
+            lambda: self._core.acking.dead_letter(
+                request.group, request.topic, request.receipt_handle, call=request.call, again=request.again
+            )
         )
         await self._flusher.durable(self._core.store.log.end_position)
         return pb.DeadLetterResponse()
@@ -183,14 +212,12 @@ class BrokerServer:
         wanted = wanted_hashes(request.filter)
         offset = request.offset
         while True:
-            response, found, offset = self._pull_once(request, offset, wanted)
+            response, found, offset = await self._reading(partial(self._pull_once, request, offset, wanted))
             remaining = deadline - self._clock.monotonic()
             if found or remaining <= 0:
                 return response
             if self._ended:
-                raise StatusError(
-                    Code.HA_NOT_AVAILABLE, f"the broker {self._options.name} has another master now, ask that one"
-                )
+                raise self._leads_no_more()
             queue = self._core.store.queue(request.topic, request.queue_id)
             if queue is not None and offset < queue.max_offset:
                 # A rare filter: there is more to look at, and nothing may arrive that would wake it.
@@ -251,7 +278,8 @@ class BrokerServer:
             return pb.QueryOffsetResponse(offset=queue.min_offset)
         if request.policy == pb.END:
             return pb.QueryOffsetResponse(offset=queue.max_offset)
-        return pb.QueryOffsetResponse(offset=self._core.store.offset_at(queue, request.timestamp_ms))
+        since_ms = request.timestamp_ms
+        return pb.QueryOffsetResponse(offset=await self._reading(lambda: self._core.store.offset_at(queue, since_ms)))
 
     async def get_offset(self, call: Call, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
         """A group's committed offset, -1 for none."""

@@ -1,7 +1,8 @@
 """Files, as they are handed to the stores (DESIGN 3): the simulator hands in a disk that tears and loses.
 
 Writing is a plain call: it copies into the page cache, which costs some 2 us, far less than the way to a thread and
-back (80 us). Syncing waits for the device, so it runs in a thread and is awaited.
+back (80 us). Syncing waits for the device, so it runs in a thread and is awaited. Reading is a plain call, too, which
+waits for the device unless it is run by `Disk.reads`.
 """
 
 import asyncio
@@ -15,7 +16,12 @@ from pathlib import Path
 from types import coroutine
 from typing import Any, Protocol, TypeVar
 
+from services.common.cold_reads import AT_ONCE_MAX, ColdReads, Range
+
 _BUFFERS_PER_WRITE = 512
+_NOT_CACHED = (errno.EAGAIN, errno.EOPNOTSUPP)
+"""A file system that can't tell what is in memory (tmpfs, NFS, FUSE) has all reads wait in a thread."""
+_CACHED_ONLY = getattr(os, "RWF_NOWAIT", None)
 
 Result = TypeVar("Result")
 
@@ -45,7 +51,9 @@ class File(Protocol):
         """Bytes in it."""
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset`; fewer only at the file's end."""
+        """Up to `length` bytes from `offset`; fewer only at the file's end. Raises NotInMemory instead of waiting for
+        the device while `Disk.reads` runs something.
+        """
 
     def write(self, offset: int, buffers: Sequence[bytes]) -> None:
         """Write the buffers one after another from `offset` on. After an error none, some or all of it is written."""
@@ -62,6 +70,10 @@ class File(Protocol):
 
 class Disk(Protocol):
     """A place for files."""
+
+    @property
+    def reads(self) -> ColdReads:
+        """Runs what reads files, without waiting for the device on the loop."""
 
     def open(self, path: Path) -> File:
         """Open a file for reading and writing; it is made if it is not there (its folder must be)."""
@@ -158,26 +170,37 @@ async def _replace_file(disk: Disk, path: Path, data: bytes) -> None:
 class SystemFile:
     """A file of the operating system."""
 
-    def __init__(self, path: Path, executor: ThreadPoolExecutor) -> None:
+    def __init__(self, path: Path, executor: ThreadPoolExecutor, reads: ColdReads) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._executor = executor
+        self._reads = reads
+        self.path = path
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
     def read(self, offset: int, length: int) -> bytes:
-        data = os.pread(self._descriptor, length, offset)
-        if len(data) == length or not data:
-            return data
-        parts = [data]
-        got = len(data)
+        if self._reads.is_running:
+            return self._reads.read(self, offset, length)
+        return _read(self._descriptor, offset, length)
+
+    def read_cached(self, offset: int, length: int) -> bytes | None:
+        """As `read`; None if the device would have to be waited for."""
+        if _CACHED_ONLY is None:
+            return None
+        buffer = bytearray(length)
+        got = 0
         while got < length:
-            data = os.pread(self._descriptor, length - got, offset + got)
-            if not data:
+            try:
+                more = os.preadv(self._descriptor, [memoryview(buffer)[got:]], offset + got, _CACHED_ONLY)
+            except OSError as error:
+                if error.errno in _NOT_CACHED:
+                    return None
+                raise
+            if not more:
                 break
-            parts.append(data)
-            got += len(data)
-        return b"".join(parts)
+            got += more
+        return bytes(memoryview(buffer)[:got])
 
     def write(self, offset: int, buffers: Sequence[bytes]) -> None:
         for start in range(0, len(buffers), _BUFFERS_PER_WRITE):
@@ -200,6 +223,7 @@ class SystemFile:
         await asyncio.get_running_loop().run_in_executor(self._executor, os.fdatasync, self._descriptor)
 
     def truncate(self, size: int) -> None:
+        self._reads.changed()
         os.ftruncate(self._descriptor, size)
 
     def close(self) -> None:
@@ -211,9 +235,18 @@ class SystemDisk:
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="disk-sync")
+        self._readers = ThreadPoolExecutor(max_workers=AT_ONCE_MAX, thread_name_prefix="disk-read")
+        self._reads = ColdReads(self._fetch)
+
+    @property
+    def reads(self) -> ColdReads:
+        return self._reads
+
+    async def _fetch(self, ranges: Sequence[Range]) -> Sequence[bytes]:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, _read_all, ranges)
 
     def open(self, path: Path) -> File:
-        return SystemFile(path, self._executor)
+        return SystemFile(path, self._executor, self._reads)
 
     def exists(self, path: Path) -> bool:
         return path.exists()
@@ -225,9 +258,11 @@ class SystemDisk:
         return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
 
     def remove(self, path: Path) -> None:
+        self._reads.changed()
         path.unlink(missing_ok=True)
 
     def replace(self, source: Path, target: Path) -> None:
+        self._reads.changed()
         source.replace(target)
 
     async def sync_folder(self, path: Path) -> None:
@@ -243,6 +278,34 @@ class SystemDisk:
     def close(self) -> None:
         """End the threads; no file of this disk may be synced afterwards."""
         self._executor.shutdown()
+        self._readers.shutdown()
+
+
+def _read(descriptor: int, offset: int, length: int) -> bytes:
+    data = os.pread(descriptor, length, offset)
+    if len(data) == length or not data:
+        return data
+    parts = [data]
+    got = len(data)
+    while got < length:
+        data = os.pread(descriptor, length - got, offset + got)
+        if not data:
+            break
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)
+
+
+def _read_all(ranges: Sequence[Range]) -> Sequence[bytes]:
+    """In a thread: open as well, whoever asked may have closed the file, or the log may remove it meanwhile."""
+    found: list[bytes] = []
+    for path, offset, length in ranges:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found.append(_read(descriptor, offset, length))
+        finally:
+            os.close(descriptor)
+    return found
 
 
 def _sync_folder(path: Path) -> None:

@@ -17,6 +17,8 @@ What each fault does:
   may show what is on the device or what was written. A sync that has begun goes on when its waiter is cancelled, as one
   in a thread does, and its error is told to nobody then. It ends with its process: what a crash overtakes is unsynced.
 - `flip_bit`: one bit is another, on the device and in what is read.
+- `cool`: what was written up to now is not in memory: it is read by `reads` only, again for each call. A plain read of
+  it raises BlockingReadError once `may_block` is False.
 
 The simulator and the unit tests share it, so it knows nothing of brokers. One random source makes one history.
 """
@@ -32,6 +34,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from services.common.cold_reads import ColdReads, Range
 from services.common.disk import DiskUsage
 
 SECTOR_BYTES = 512
@@ -43,6 +46,10 @@ Change = TypeVar("Change")
 
 class DeadFileError(Exception):
     """A file was used that a process had open which has crashed since."""
+
+
+class BlockingReadError(AssertionError):
+    """The loop would have waited for the device, though others are served."""
 
 
 @dataclass(slots=True, eq=False)
@@ -109,12 +116,14 @@ class _Inode:
         synced: as the device has them for certain.
         unsynced: what makes the second into the first.
         changes_settled: how many changes there were before those.
+        cold_bytes: what is before it is not in memory.
     """
 
     written: bytearray = field(default_factory=bytearray)
     synced: bytearray = field(default_factory=bytearray)
     unsynced: list[_Write | _Truncate] = field(default_factory=list)
     changes_settled: int = 0
+    cold_bytes: int = 0
 
     @property
     def changes(self) -> int:
@@ -219,6 +228,9 @@ class MemoryDisk:
         self._failing_syncs = 0
         self._sync_fails_for: Callable[[Path], bool] = _any_path
         self._held_syncs: list[Callable[[], None]] | None = None
+        self.reads = ColdReads(self.fetch)
+        self.may_block = True
+        """Whether a plain call may read what is not in memory."""
         self.syncs_begun = 0
         """How often a file was synced or was to be; folders do not count."""
         self.syncs_done = 0
@@ -248,12 +260,14 @@ class MemoryDisk:
         return sorted(each[begin:] for each in names if _folder_of(each) == folder and each != folder)
 
     def remove(self, path: Path) -> None:
+        self.reads.changed()
         name = str(path)
         inode = self._names.get(name)
         if inode is not None:
             self._change_names(_NameChange(None, name, inode))
 
     def replace(self, source: Path, target: Path) -> None:
+        self.reads.changed()
         inode = self._names.get(str(source))
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
@@ -349,6 +363,31 @@ class MemoryDisk:
             if bit // 8 < len(contents):
                 contents[bit // 8] ^= 1 << bit % 8
 
+    def cool(self) -> None:
+        """Let memory be short: all that was written up to now has to be read from the device, each time."""
+        for inode in self._names.values():
+            inode.cold_bytes = len(inode.written)
+
+    def warm_up(self) -> None:
+        """Let all be in memory."""
+        for inode in self._names.values():
+            inode.cold_bytes = 0
+
+    async def fetch(self, ranges: Sequence[Range]) -> Sequence[bytes]:
+        """Read from the device as a thread would."""
+        await asyncio.sleep(0)
+        return self.read_ranges(ranges)
+
+    def read_ranges(self, ranges: Sequence[Range]) -> Sequence[bytes]:
+        """What is in ranges of files. Raises FileNotFoundError."""
+        found: list[bytes] = []
+        for path, offset, length in ranges:
+            inode = self._names.get(str(path))
+            if inode is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            found.append(bytes(inode.written[offset : offset + length]))
+        return found
+
     def hold_syncs(self) -> None:
         """Let every sync that begins from now on wait for `release_syncs`."""
         self._held_syncs = []
@@ -438,7 +477,7 @@ class MemoryFile:
 
     def __init__(self, disk: MemoryDisk, path: Path, inode: _Inode) -> None:
         self._disk = disk
-        self._path = path
+        self.path = path
         self._inode = inode
         self._life = disk.life
         self._closed = False
@@ -448,7 +487,20 @@ class MemoryFile:
         return len(self._inode.written)
 
     def read(self, offset: int, length: int) -> bytes:
+        if self._disk.reads.is_running:
+            return self._disk.reads.read(self, offset, length)
+        data = self.read_cached(offset, length)
+        if data is None:
+            if not self._disk.may_block:
+                raise BlockingReadError(f"{length} bytes at {offset} of {self.path} are read while others wait")
+            data = bytes(self._inode.written[offset : offset + length])
+        return data
+
+    def read_cached(self, offset: int, length: int) -> bytes | None:
+        """As `read`; None if it is not in memory."""
         self._check()
+        if offset < self._inode.cold_bytes:
+            return None
         return bytes(self._inode.written[offset : offset + length])
 
     def write(self, offset: int, buffers: Sequence[bytes]) -> None:
@@ -461,10 +513,11 @@ class MemoryFile:
 
     async def sync(self) -> None:
         self._check()
-        await self._disk.sync_inode(self._path, self._inode, self._life)
+        await self._disk.sync_inode(self.path, self._inode, self._life)
 
     def truncate(self, size: int) -> None:
         self._check()
+        self._disk.reads.changed()
         self._disk.lengthen(self._inode, size)
         self._inode.change(_Truncate(size))
 
@@ -474,7 +527,7 @@ class MemoryFile:
     def _check(self) -> None:
         self._disk.check_life(self._life)
         if self._closed:
-            raise ValueError(f"{self._path} is closed")
+            raise ValueError(f"{self.path} is closed")
 
 
 def end_for(waiter: asyncio.Future[None], sync: Callable[[], None]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from services.common.cold_reads import ColdReads, Range
 from services.common.disk import DiskUsage, File
 from tests.harness.memory_disk import MemoryDisk, MemoryFile
 from tests.sim.loop import PROCESS, SimLoop
@@ -142,6 +143,7 @@ class ProcessDisk:
         self.device = disk
         self._process = process
         self._kill = kill
+        self.reads = ColdReads(self._fetch)
         self.operations = 0
         self.die_at_operation = -1
 
@@ -162,6 +164,10 @@ class ProcessDisk:
         if not self._process.alive:
             raise ProcessKilledError
 
+    async def _fetch(self, ranges: Sequence[Range]) -> Sequence[bytes]:
+        self.check()
+        return await self.device.fetch(ranges)
+
     def open(self, path: Path) -> File:
         self.step()
         return _ProcessFile(self, self.device.open(path), path)
@@ -180,10 +186,12 @@ class ProcessDisk:
 
     def remove(self, path: Path) -> None:
         self.step()
+        self.reads.changed()
         self.device.remove(path)
 
     def replace(self, source: Path, target: Path) -> None:
         self.step()
+        self.reads.changed()
         self.device.replace(source, target)
 
     async def sync_folder(self, path: Path) -> None:
@@ -199,7 +207,7 @@ class _ProcessFile:
     def __init__(self, disk: ProcessDisk, file: MemoryFile, path: Path) -> None:
         self._disk = disk
         self._file = file
-        self._path = path
+        self.path = path
 
     def size(self) -> int:
         self._disk.check()
@@ -207,7 +215,13 @@ class _ProcessFile:
 
     def read(self, offset: int, length: int) -> bytes:
         self._disk.check()
+        if self._disk.reads.is_running:
+            return self._disk.reads.read(self, offset, length)
         return self._file.read(offset, length)
+
+    def read_cached(self, offset: int, length: int) -> bytes | None:
+        """As `read`; None if it is not in memory."""
+        return self._file.read_cached(offset, length)
 
     def write(self, offset: int, buffers: Sequence[bytes]) -> None:
         self._disk.step()
@@ -219,6 +233,7 @@ class _ProcessFile:
 
     def truncate(self, size: int) -> None:
         self._disk.step()
+        self._disk.reads.changed()
         self._file.truncate(size)
 
     def close(self) -> None:

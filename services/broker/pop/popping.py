@@ -17,6 +17,7 @@ from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common import names, receipt
 from services.common.cluster import ClusterView
+from services.common.cold_reads import NotInMemory
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
@@ -218,6 +219,10 @@ class Popping:
                 entries, offsets = entries[:fitting], offsets[:fitting]
                 next_offset = offsets[-1] + 1
             records = self._store.read_checked(queue, offsets, entries)
+        except NotInMemory:
+            if not taken:
+                raise
+            return  # what is there is given out now; a pop that begins with this queue has it read
         except CorruptDataError as error:
             # Never delivered, never skipped (S7): the queue stands still until an operator has dealt with it.
             self.damaged[queue] = Standstill(queue.min_offset, str(error))

@@ -234,7 +234,7 @@ class LogSender:
         window, statistics = self._window, self._master.statistics
         position = window.sent_position
         try:
-            data = self._log.read(position, room)
+            data = await self._log.read(position, room)
         except CorruptDataError as error:
             statistics.checks_failed += 1
             if not await self._master.repair(position):

@@ -38,7 +38,7 @@ class RecordReader:
                 f"the log of this replica is from {log.start_position} to {log.end_position}; {position} is not in it",
             )
         try:
-            data = log.read(position, max(1, min(request.bytes_max, BYTES_MAX)))
+            data = await log.read(position, max(1, min(request.bytes_max, BYTES_MAX)))
         except (CorruptDataError, ValueError) as error:
             raise StatusError(Code.NOT_FOUND, f"this replica has no good record at {position}: {error}") from error
         return ReadRecordsResponse(data=data)

@@ -66,7 +66,7 @@ class Repairer:
         async with self._mending:
             if not self._is_held(position):
                 return False
-            if self._is_good(position):
+            if await self._is_good(position):
                 return True
             now_ms = self._clock.steady_ms()
             if now_ms - self._vain.get(position, -_VAIN_PAUSE_MS) < _VAIN_PAUSE_MS:
@@ -82,7 +82,7 @@ class Repairer:
                     self._statistics.repaired_bytes += len(data)
                     self._vain.pop(position, None)
                     _log.warning("a damaged record was repaired", position=position, bytes=len(data), replica=number)
-                    return self._is_held(position) and self._is_good(position)
+                    return self._is_held(position) and await self._is_good(position)
             if len(self._vain) >= _VAIN_MAX:
                 self._vain.clear()
             if position not in self._vain:  # it is tried again every few seconds, and told of once
@@ -111,10 +111,10 @@ class Repairer:
     def _is_held(self, position: int) -> bool:
         return self._log.start_position <= position < self._log.end_position
 
-    def _is_good(self, position: int) -> bool:
+    async def _is_good(self, position: int) -> bool:
         try:
-            return bool(self._log.read(position, 1))
-        except CorruptDataError:
+            return bool(await self._log.read(position, 1))
+        except (CorruptDataError, ValueError):  # damaged, or deleted while the device was read
             return False
 
     async def _ask(self, number: int, channel: Channel, position: int) -> bytes | None:

@@ -32,9 +32,10 @@ class ReplicaLog(Protocol):
         """Who wrote it; `append_raw`, `cut` and `install` keep it right, and have its file on the device before the
         records it tells of."""
 
-    def read(self, position: int, bytes_max: int) -> bytes:
+    async def read(self, position: int, bytes_max: int) -> bytes:
         """Whole records from `position` on, which begins one; at least one, however long, if `position` is before the
-        end. Each is checked (`raw_records.whole_bytes`): a damaged one further on only ends what is given.
+        end. Each is checked (`raw_records.whole_bytes`): a damaged one further on only ends what is given. The loop
+        does not wait for the device.
 
         Raises:
             CorruptDataError: the record at `position` is damaged.

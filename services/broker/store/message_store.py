@@ -18,6 +18,7 @@ from services.broker.store.consume_queue import ConsumeQueue, Entry, packed_entr
 from services.broker.store.queues import QueueChanges, QueueName, Queues
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common.clock import Clock
+from services.common.cold_reads import ColdReads, NotInMemory, Range
 from services.common.disk import Disk, File
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -111,6 +112,11 @@ class MessageStore:
         self.latest_ms: int | None = None
         """When the latest record was stored; None as long as none was seen."""
         self._begins_with_gap = False
+
+    @property
+    def reads(self) -> ColdReads:
+        """Runs what reads here without waiting for the device, while others are served."""
+        return self._disk.reads
 
     def put(self, records: Sequence[Record]) -> Appended:
         """Append records in their order, in one write.
@@ -245,10 +251,15 @@ class MessageStore:
     def read_many(self, entries: Sequence[Entry]) -> list[StoredRecord]:
         """The records that entries lead to, those that stand close together in one read. Raises as `read` does."""
         found: list[StoredRecord] = []
+        missing: list[Range] = []
         for run in _runs(entries):
             start = run[0].position
             span = run[-1].position + run[-1].length - start
-            data = self.log.read(start, span)
+            try:
+                data = self.log.read(start, span)
+            except NotInMemory as cold:
+                missing += cold.ranges  # all that are missing are fetched at once
+                continue
             if len(data) == span:
                 try:
                     found += [record.decode(data, entry.position - start, entry.position) for entry in run]
@@ -258,6 +269,8 @@ class MessageStore:
                     raise
             else:  # a segment ends on the way
                 found += [self.read(entry) for entry in run]
+        if missing:
+            raise NotInMemory(missing)
         return found
 
     def read_checked(self, queue: ConsumeQueue, offsets: Iterable[int], entries: Sequence[Entry]) -> list[StoredRecord]:
@@ -317,10 +330,16 @@ class MessageStore:
             self.on_dropped(dropped)
 
     def delete_before(self, position: int) -> int:
-        """Delete the oldest segment if it ends at or before `position`, and what leads into it; 1 if it went."""
+        """Delete the oldest segment if it ends at or before `position`, and what leads into it; 1 if it went. Raises as
+        `forget_what_is_gone` does.
+        """
+        (_, end), *_ = self.log.segments() or [(0, 0)]
+        if end > position:
+            return 0
+        gone = self._gone_before(end)  # read before anything is changed
         removed = self.log.remove_before(position)
         if removed:
-            self.forget_what_is_gone()
+            self._forget(*gone)
         return removed
 
     def forget_what_is_gone(self) -> None:
@@ -330,7 +349,13 @@ class MessageStore:
             CorruptDataError: where a queue's first entry is that leads to what is held could not be told; tried again
                 when a segment goes or damage was mended.
         """
-        start = self.log.start_position
+        self._forget(*self._gone_before(self.log.start_position))
+
+    def _gone_before(self, start: int) -> tuple[list[tuple[ConsumeQueue, int]], CorruptDataError | None]:
+        """Queues with entries that lead to before a position of the log, and the first of each that does not; and the
+        damage of a queue of which it can't be told.
+        """
+        gone: list[tuple[ConsumeQueue, int]] = []
         damage: CorruptDataError | None = None
         for queue in self.queues:
             oldest = queue.read(queue.min_offset, 1)
@@ -341,7 +366,12 @@ class MessageStore:
                 except CorruptDataError as error:
                     damage = error
                 else:
-                    queue.forget_before(offset)
+                    gone.append((queue, offset))
+        return gone, damage
+
+    def _forget(self, gone: Sequence[tuple[ConsumeQueue, int]], damage: CorruptDataError | None) -> None:
+        for queue, offset in gone:
+            queue.forget_before(offset)
         if damage is not None:
             raise damage
 

@@ -10,6 +10,7 @@ So what has become of each timer is known by the log alone (T2); the master's pr
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 from services.broker.store.record import RecordKind, StoredRecord
 from services.broker.timer.delay import NONE, TIMER_TOPIC, Delay, decode_delay
@@ -116,8 +117,10 @@ class TimerFollowing:
 
     def _let_go(self, count: int) -> int:
         lingering, awaited = self._lingering, self._state.awaited
-        units = [lingering.popleft() for _ in range(min(count, len(lingering)))]
+        units = list(islice(lingering, count))
         self._get_message.let_go([unit for unit in units if unit.position in awaited])
+        for _ in units:
+            lingering.popleft()
         return len(units)
 
     def finish(self) -> None:

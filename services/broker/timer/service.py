@@ -6,9 +6,11 @@ stopped before the timer finishes following, and started again when the topics a
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import structlog
 
+from services.broker.pace import Pace
 from services.broker.supervised import supervised
 from services.broker.timer import timer_checkpoint
 from services.broker.timer.message_timer import MessageTimer
@@ -24,8 +26,6 @@ _LONGEST_WAIT_S = 1.0
 """The wall clock may be set while the loop's own clock is waited on; T1 and T3 then hold to this bound."""
 _SHORTEST_WAIT_S = 0.0005
 _FIRED_AT_ONCE = 32
-_TURNS_MAX = 4
-"""Turns of the loop between two steps. From a send to its arrival it takes several; each would wait for a step."""
 _WHEEL_NAME = "timerwheel"
 _LOG_FOLDER = "timerlog"
 
@@ -59,6 +59,7 @@ class TimerService:
         self._timer = timer
         self._disk = disk
         self._clock = clock
+        self._pace = Pace(clock)
         self._flush_interval_s = flush_interval_ms / 1000
         self._clean_interval_s = clean_interval_ms / 1000
         self._sync = sync
@@ -98,7 +99,7 @@ class TimerService:
             self._arrived.clear()
             began_s = self._clock.monotonic()
             try:
-                step = self._timer.step(fired_at_once)
+                step = await self._disk.reads.run(partial(self._timer.step, fired_at_once))
             except TimerLogDamagedError as error:
                 self._fails(f"{error}; the broker ends, and makes the timer log again as it starts")
                 self._timer.distrust()
@@ -112,20 +113,11 @@ class TimerService:
                 _log.info("the timer goes on")
                 self.failing = None
             if step.busy:
-                took_s = self._clock.monotonic() - began_s
+                took_s = self._clock.monotonic() - began_s  # and if it waited for the device, that was left to others
                 # Where a turn of the loop is long, a step may be longer, too: else it fires less than its share.
-                fired_at_once = _FIRED_AT_ONCE if await self._let_others(took_s) else 2 * _FIRED_AT_ONCE
+                fired_at_once = _FIRED_AT_ONCE if await self._pace.let_others(took_s) else 2 * _FIRED_AT_ONCE
                 continue
             await self._wait(_TRY_AGAIN_S if step.refusal is not None else self._until_next_s())
-
-    async def _let_others(self, time_s: float) -> bool:
-        """Leave the loop to all else for as long as a step took, or until it has little to do; whether it has."""
-        began_s = self._clock.monotonic()
-        for turn in range(_TURNS_MAX):
-            await asyncio.sleep(0)
-            if self._clock.monotonic() - began_s >= time_s:
-                return turn > 0
-        return True
 
     def _until_next_s(self) -> float | None:
         """How long nothing is to be done; None: until something arrives."""

@@ -18,6 +18,7 @@ from services.common.names import Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.put import MessageRun, PutResult
+from services.common.recall_handle import RecallHandle
 from services.rpc.service import Call
 
 _OK = int(Code.OK)
@@ -126,23 +127,30 @@ class TimerServer:
                 Code.HA_NOT_AVAILABLE,
                 f"a later master of {self._broker_name} gave this handle out, so this one leads no more; ask again",
             )
-        recall = partial(self._timer.intake.recall, request.topic, handle.position, handle.due_ms, handle.message_id)
+        recall = partial(self._recall_once, request.topic, handle)
         try:
-            record = recall()
+            refusal = await self._store.reads.run(recall)
         except CorruptDataError:
             if not await self._is_mended(handle.position):
                 raise
-            record = recall()
+            refusal = await self._store.reads.run(recall)
+        if refusal is not None:
+            await self._flusher.settle_refusal(refusal)
+            raise refusal
+        await self._flusher.durable(self._store.log.end_position)
+        return pb.RecallResponse(message_id=handle.message_id)
+
+    def _recall_once(self, topic: str, handle: RecallHandle) -> StatusError | None:
+        """Append the record that takes a message back; why it could not be. Raises as `TimerIntake.recall` does."""
+        record = self._timer.intake.recall(topic, handle.position, handle.due_ms, handle.message_id)
         if record is not None:
             try:
                 self._store.put([record])
             except StatusError as error:
-                await self._flusher.settle_refusal(error)
-                raise
-            self._timer.state.recall(handle.position, request.topic, handle.due_ms)
+                return error
+            self._timer.state.recall(handle.position, topic, handle.due_ms)
             self._statistics.recalls += 1
-        await self._flusher.durable(self._store.log.end_position)
-        return pb.RecallResponse(message_id=handle.message_id)
+        return None
 
     async def _is_mended(self, position: int) -> bool:
         """Have a damaged record mended; whether it is good then."""
@@ -159,9 +167,16 @@ class TimerServer:
         """The messages of a topic that are due soon."""
         names.topic(request.topic, Use.QUERY)
         limit = min(max(1, request.limit), _LIST_MAX)
-        found, more = overview.pending_messages(
-            self._timer, self._store, request.topic, self._clock.wall_ms(), max(0, request.within_ms), limit
+        search = partial(
+            overview.pending_messages,
+            self._timer,
+            self._store,
+            request.topic,
+            self._clock.wall_ms(),
+            max(0, request.within_ms),
+            limit,
         )
+        found, more = await self._store.reads.run(search)
         answer = pb.TimerListResponse(more=more)
         for message in found:
             handle = recall_handle.encode(

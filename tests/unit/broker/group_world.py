@@ -61,7 +61,7 @@ class ProcessDisk:
         self._disk = disk
         self._life = disk.life
         self.exists, self.list, self.make_folder = disk.exists, disk.list, disk.make_folder
-        self.sync_folder, self.usage = disk.sync_folder, disk.usage
+        self.sync_folder, self.usage, self.reads = disk.sync_folder, disk.usage, disk.reads
 
     def open(self, path: Path) -> File:
         self._disk.check_life(self._life)

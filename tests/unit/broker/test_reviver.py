@@ -21,7 +21,7 @@ class Reviving:
         self.start_ms = self.world.clock.steady_ms()
         self.revived_ms: list[int] = []
         self.failures: list[Exception] = []
-        self.reviver = Reviver(self.world.core, self._confirm, self.failures.append)
+        self.reviver = Reviver(self.world.core, self.world.clock, self._confirm, self.failures.append)
 
     def _confirm(self) -> None:
         self.world.flush()

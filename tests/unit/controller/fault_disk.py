@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from services.common.cold_reads import ColdReads, Range
 from services.common.disk import DiskUsage
 
 
@@ -30,6 +31,7 @@ class FaultDisk:
     error: Exception = field(default_factory=CrashError)
     names: dict[Path, _Contents] = field(default_factory=dict)
     synced_names: dict[Path, _Contents] = field(default_factory=dict)
+    reads: ColdReads = field(default_factory=lambda: ColdReads(_all_is_in_memory))
 
     def step(self) -> None:
         if self.steps_left == 0:
@@ -102,3 +104,7 @@ class _FaultFile:
 
     def close(self) -> None:
         pass
+
+
+async def _all_is_in_memory(ranges: Sequence[Range]) -> Sequence[bytes]:
+    raise AssertionError(f"nothing is to be fetched: {ranges}")

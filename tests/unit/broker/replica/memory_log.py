@@ -83,7 +83,11 @@ class MemoryLog:
 
     # ReplicaLog
 
-    def read(self, position: int, bytes_max: int) -> bytes:
+    async def read(self, position: int, bytes_max: int) -> bytes:
+        return self.read_at_once(position, bytes_max)
+
+    def read_at_once(self, position: int, bytes_max: int) -> bytes:
+        """What `read` gives."""
         if position < self.start_position:
             raise ValueError(f"position {position} is not held any more")
         offset = position - self.start_position
@@ -162,7 +166,7 @@ class MemoryLog:
 def damaged_at(log: MemoryLog, position: int) -> bool:
     """Whether the record there is damaged."""
     try:
-        log.read(position, 1)
+        log.read_at_once(position, 1)
     except CorruptDataError:
         return True
     return False

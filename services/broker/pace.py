@@ -1,0 +1,34 @@
+"""Lets what comes in bulk leave the loop to all else between its steps."""
+
+import asyncio
+
+from services.common.clock import Clock
+
+STEP_S = 0.001
+"""A step of work in bulk should be over after this time: everybody else may have to wait for one."""
+_TURNS_MAX = 4
+"""Turns of the loop between two steps. From a send to its arrival it takes several; each would wait for a step."""
+
+
+class Pace:
+    """The pace of one kind of work in bulk: it takes half of the loop's time at the most, unless the rest is idle.
+
+    Args:
+        clock: the time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    async def let_others(self, step_s: float) -> bool:
+        """Leave the loop to all else for as long as a step took, or until it has little to do; whether it has.
+
+        Args:
+            step_s: how long the step took.
+        """
+        began_s = self._clock.monotonic()
+        for turn in range(_TURNS_MAX):
+            await asyncio.sleep(0)
+            if self._clock.monotonic() - began_s >= step_s:
+                return turn > 0
+        return True

@@ -1,0 +1,191 @@
+"""Reads of what may not be in memory, so that nobody's read of the device keeps all others waiting.
+
+What decides reads by plain calls, also what is not in the page cache. `ColdReads.run` calls it in such a way that a
+read that would wait raises `NotInMemory` instead. Then the bytes are read in a thread, with the others going on, and it
+is called again. So it has to read before it changes anything. It is handed what was read for it: memory that is short
+can't have it read the same bytes for ever.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
+
+AT_ONCE_MAX = 8
+"""So many calls have the device read for them at once, each in a thread; further ones wait in their order. Each keeps
+what was read for it until it is over: a pop or pull some 4 MiB at the most (`broker.pop.response_bytes_max`).
+"""
+
+Result = TypeVar("Result")
+
+
+class Range(NamedTuple):
+    """Some bytes of a file."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+class NotInMemory(BaseException):
+    """What is to be read is not in memory. It is no error, and no handler of errors may take it for one.
+
+    Args:
+        ranges: what to read first.
+    """
+
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
+
+
+class CacheableFile(Protocol):
+    """An open file that can tell what of it is in memory."""
+
+    @property
+    def path(self) -> Path:
+        """The name it was opened by."""
+
+    def size(self) -> int:
+        """Bytes in it."""
+
+    def read_cached(self, offset: int, length: int) -> bytes | None:
+        """As `File.read` does; None if the device would have to be waited for."""
+
+
+class _Piece(NamedTuple):
+    """What was read of a range; less than asked for only at the file's end."""
+
+    range: Range
+    data: bytes
+
+    def read(self, file: CacheableFile, offset: int, length: int) -> bytes | None:
+        """What `File.read` would give; None if it is not in this."""
+        start = offset - self.range.offset
+        if start < 0 or file.path != self.range.path:
+            return None
+        end = start + length
+        if end <= len(self.data):
+            return self.data[start:end]
+        ends_here = len(self.data) < self.range.length and self.range.offset + len(self.data) == file.size()
+        return self.data[start:] if ends_here else None
+
+
+@dataclass(slots=True)
+class _Line:
+    """Calls of one kind, one after another."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    calls: int = 0
+
+
+class ColdReads:
+    """Runs what reads a disk.
+
+    Args:
+        fetch: reads ranges in a thread; fewer bytes only at a file's end. Raises OSError as the system does.
+    """
+
+    def __init__(self, fetch: Callable[[Sequence[Range]], Awaitable[Sequence[bytes]]]) -> None:
+        self._fetch = fetch
+        self._pieces: Sequence[_Piece] | None = None
+        self._changes = 0
+        self._at_once = asyncio.Semaphore(AT_ONCE_MAX)
+        self._lines: dict[Hashable, _Line] = {}
+        self.waiting = 0
+        """Calls that have the device read for them, or wait until it is their turn."""
+        self.fetched_bytes = 0
+        """Bytes that were read in threads."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a plain read must not wait at this moment."""
+        return self._pieces is not None
+
+    def read(self, file: CacheableFile, offset: int, length: int) -> bytes:
+        """Read for what is being run.
+
+        Raises:
+            NotInMemory: the device would have to be waited for.
+        """
+        for piece in self._pieces or ():
+            data = piece.read(file, offset, length)
+            if data is not None:
+                return data
+        data = file.read_cached(offset, length)
+        if data is None:
+            raise NotInMemory([Range(file.path, offset, length)])
+        return data
+
+    def changed(self) -> None:
+        """Bytes of a file were dropped: what was read of it before may not be in it any more."""
+        self._changes += 1
+
+    async def run(self, work: Callable[[], Result], line: Hashable = None) -> Result:
+        """Call `work` until all that it reads is in memory.
+
+        Args:
+            work: a plain call, which reads before it changes anything.
+            line: while a call of this line waits for the device, later ones of the line wait for it.
+
+        Returns:
+            What `work` does; nothing else has run since.
+
+        Raises:
+            OSError: the device refused; besides all that `work` raises.
+        """
+        missing: Sequence[Range] = ()
+        if line not in self._lines:
+            try:
+                return self._call(work, ())
+            except NotInMemory as cold:
+                missing = cold.ranges
+        if line is None:
+            return await self._run_cold(work, missing)
+        of_line = self._lines.setdefault(line, _Line())
+        of_line.calls += 1
+        try:
+            async with of_line.turn:
+                return await self._run_cold(work, missing)
+        finally:
+            of_line.calls -= 1
+            if not of_line.calls:
+                del self._lines[line]
+
+    async def _run_cold(self, work: Callable[[], Result], missing: Sequence[Range]) -> Result:
+        self.waiting += 1
+        try:
+            async with self._at_once:
+                pieces: list[_Piece] = []
+                while True:
+                    pieces = await self._with_fetched(pieces, missing)
+                    try:
+                        return self._call(work, pieces)
+                    except NotInMemory as cold:
+                        missing = cold.ranges
+        finally:
+            self.waiting -= 1
+
+    def _call(self, work: Callable[[], Result], pieces: Sequence[_Piece]) -> Result:
+        self._pieces = pieces
+        try:
+            return work()
+        finally:
+            self._pieces = None
+
+    async def _with_fetched(self, pieces: list[_Piece], missing: Sequence[Range]) -> list[_Piece]:
+        """What was read so far and is still good, and what is missing."""
+        if not missing:
+            return pieces
+        changes = self._changes
+        try:
+            fetched = await self._fetch(missing)
+        except FileNotFoundError:
+            if self._changes == changes:
+                raise
+            return []  # it was removed meanwhile: the next call does not ask for it any more
+        self.fetched_bytes += sum(map(len, fetched))
+        if self._changes != changes:
+            return []
+        return [*pieces, *map(_Piece, missing, fetched)]

@@ -1,0 +1,168 @@
+"""While others are served nothing waits for the device on the loop, however short memory is."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from services.broker.options import BrokerOptions, LogOptions, RetentionOptions
+from services.common import names
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.pop_answer import PopAnswer
+from services.common.put import MessageRun
+from services.rpc import methods
+from tests.harness.manual_clock import ManualClock, run_virtually
+from tests.harness.memory_disk import MemoryDisk
+from tests.unit.broker.test_server import Broker
+from tests.unit.broker.world import INVISIBLE_MS, wire_message
+
+SAVED_S = 6
+"""By then the queues' entries are in files."""
+
+
+def serve(work: Callable[[Broker], Awaitable[None]], **options: object) -> None:
+    """Run calls of a broker whose entries are all read from files, on a disk of which no plain call may wait."""
+    clock = ManualClock()
+    log = {"segment_bytes": 64 * 1024, "queue_entries_in_memory": 1, "queue_entries_per_file": 1000}
+    disk = MemoryDisk(random.Random(0), 1 << 30)
+
+    async def all_of_it() -> None:
+        broker = Broker(disk, BrokerOptions(log=LogOptions(**log), **options), clock)  # type: ignore[arg-type]
+        await broker.start()
+        disk.may_block = False
+        await work(broker)
+        disk.warm_up()
+        await broker.channel.close()
+        await broker.app.stop()
+        await broker.to_controller.close()
+
+    run_virtually(clock, all_of_it())
+
+
+async def stored(broker: Broker, count: int, padding: bytes = b"") -> list[MessageRun]:
+    """Put messages, one a second, and have them saved and out of memory."""
+    runs: list[MessageRun] = []
+    for number in range(count):
+        payload, properties = wire_message("t", b"%d" % number + padding, "")
+        runs.append(MessageRun("t", 0, [payload], [properties], [""]))
+        await broker.channel.call(methods.PUT, [runs[-1]])
+        broker.clock.advance(1000)
+    await cold(broker)
+    return runs
+
+
+async def cold(broker: Broker) -> None:
+    """Have all that is there saved, and out of memory."""
+    await asyncio.sleep(SAVED_S)
+    broker.disk.cool()
+
+
+def bodies(messages: object) -> list[bytes]:
+    return [Message.FromString(each).body for each in messages]  # type: ignore[attr-defined]
+
+
+async def popped(broker: Broker, count: int = 32, group: str = "g") -> PopAnswer:
+    request = pb.PopRequest(group=group, topic="t", queue_id=-1, max_messages=count, invisible_ms=INVISIBLE_MS)
+    answer: PopAnswer = await broker.channel.call(methods.POP, request)
+    return answer
+
+
+def test_pop_takes_each_message_once_and_in_order() -> None:
+    async def work(broker: Broker) -> None:
+        await stored(broker, 12)
+        answers = await asyncio.gather(*(popped(broker, 3) for _ in range(5)))
+        found = [bodies(a.messages) for a in answers]
+        assert [body for each in found for body in each] == [b"%d" % number for number in range(12)]
+        assert broker.app.files.core.store.reads.fetched_bytes > 0
+
+    serve(work)
+
+
+def test_a_pop_that_has_something_does_not_wait_for_more() -> None:
+    async def work(broker: Broker) -> None:
+        await stored(broker, 1)
+        payload, properties = wire_message("t", b"warm", "")
+        await broker.channel.call(methods.PUT, [MessageRun("t", 1, [payload], [properties], [""])])
+        answers = [await popped(broker), await popped(broker)]
+        assert sorted(len(each.handles) for each in answers) in ([0, 2], [1, 1])
+        assert sum(len(each.handles) for each in answers) == 2
+
+    serve(work)
+
+
+def test_pull_and_offsets() -> None:
+    async def work(broker: Broker) -> None:
+        start_ms = broker.clock.wall_ms()
+        await stored(broker, 9)
+        assert (await broker.pull(2, 4))[0] == [b"2", b"3", b"4", b"5"]
+        request = pb.QueryOffsetRequest(topic="t", queue_id=0, policy=pb.TIMESTAMP, timestamp_ms=start_ms + 3500)
+        assert (await broker.channel.call(methods.QUERY_OFFSET, request)).offset == 4
+
+    serve(work)
+
+
+def test_what_ends_a_delivery() -> None:
+    async def work(broker: Broker) -> None:
+        await stored(broker, 3)
+        first, second, _ = await broker.pop()
+        await cold(broker)
+        call = broker.channel.call
+        released = await call(methods.RELEASE, pb.ReleaseRequest(group="g", topic="t", receipt_handles=[first]))
+        assert [each.code for each in released.results] == [Code.OK]
+        await call(methods.DEAD_LETTER, pb.DeadLetterRequest(group="g", topic="t", receipt_handle=second))
+        await asyncio.sleep(INVISIBLE_MS / 1000)  # and the third comes due
+        store = broker.app.files.core.store
+        held = [store.queue(name, 0) for name in (names.retry_topic("g", "t"), names.dead_letter_topic("g"))]
+        assert [queue and queue.max_offset for queue in held] == [2, 1]
+        await cold(broker)
+        assert len(await broker.pop()) == 2
+
+    serve(work)
+
+
+def test_a_send_that_is_tried_again() -> None:
+    async def work(broker: Broker) -> None:
+        run = (await stored(broker, 2))[-1]
+        run.again = True
+        (result,) = await broker.channel.call(methods.PUT, [run])
+        assert (result.code, result.queue_offset) == (Code.OK, 1)
+
+    serve(work)
+
+
+def test_delayed_messages_are_recalled_listed_and_fire() -> None:
+    async def work(broker: Broker) -> None:
+        due_ms = broker.clock.wall_ms() + 60_000
+        payload, properties = wire_message("t", b"later", "")
+        run = MessageRun("t", 0, [payload] * 2, [properties] * 2, ["", ""], [due_ms, due_ms], topic_id=1)
+        (result,) = await broker.channel.call(methods.PUT, [run])
+        await cold(broker)
+        listed = await broker.channel.call(
+            methods.TIMER_LIST, pb.TimerListRequest(topic="t", within_ms=90_000, limit=9)
+        )
+        assert len(listed.timers) == 2
+        recall = pb.RecallRequest(topic="t", recall_handle=result.recall_handles[0])
+        await broker.channel.call(methods.RECALL, recall)
+        await cold(broker)
+        await asyncio.sleep(60)
+        broker.disk.cool()
+        assert (await broker.pull(0))[0] == [b"later"]
+
+    serve(work)
+
+
+def test_retention() -> None:
+    async def work(broker: Broker) -> None:
+        await stored(broker, 200, bytes(1000))
+        broker.clock.advance(3 * 3600 * 1000)
+        await stored(broker, 1)
+        await asyncio.sleep(30)
+        log = broker.app.files.log
+        assert log.segment_count < 3
+        assert log.start_position > 0
+        broker.disk.cool()
+        queue = broker.app.files.core.store.queue("t", 0)
+        assert queue is not None
+        assert (await broker.pull(queue.min_offset))[0]
+
+    serve(work, retention=RetentionOptions(hours=1, interval_ms=1000))
