@@ -24,6 +24,7 @@ from tests.harness.client import duration, make_message
 
 TOPICS = ("fuzz-a", "fuzz-b")
 GROUPS = ("fuzz-g", "fuzz-h")
+_OF_GROUPS = ("%RETRY%fuzz-g+fuzz-a", "%RETRY%fuzz-h+%DLQ%fuzz-g", "%DLQ%fuzz-g")
 _HANDLES_KEPT = 40
 _CALLS_PER_CONNECTION = 200
 _LIMIT_OF_TIME_S = 10.0
@@ -68,7 +69,7 @@ class CallFuzzer:
         self._subject = subject
         self._dice = dice
         self._handles: deque[str] = deque(maxlen=_HANDLES_KEPT)
-        self._garbage = Garbage(dice, lambda: [*TOPICS, *GROUPS, *self._handles])
+        self._garbage = Garbage(dice, lambda: [*TOPICS, *GROUPS, *_OF_GROUPS, *self._handles])
         self._numbers = itertools.count()
         self._client: MemoryClient | None = None
         self._calls_left = 0

@@ -7,6 +7,9 @@ from typing import Any, TypeVar
 from google.protobuf.descriptor import FieldDescriptor as Field
 from google.protobuf.message import DecodeError, Message
 
+from services.common.names import Kind
+from tests.harness.names import BAD_TOPICS, OF_KIND
+
 M = TypeVar("M", bound=Message)
 
 _DEPTH_MAX = 4
@@ -64,6 +67,8 @@ BAD_TEXTS = (
         "%SYS%x",
         "rmq_sys_wheel_timer",
     ),
+    *(text for text in BAD_TOPICS if "\ud800" not in text and len(text) < 10_000),
+    *(name for of_kind in OF_KIND.values() for name in of_kind if name not in OF_KIND[Kind.USER]),
     *("n" * 120, "n" * 127, "n" * 128, "n" * 255, "n" * 256, "n" * 9_000, "0" * 512, "1 2 3 4 5 6 7 8 9", "9" * 30),
 )
 

@@ -15,8 +15,9 @@ from structlog.testing import capture_logs
 
 from services.cli.in_process import InProcessCluster
 from services.cli.options import StandaloneOptions
+from services.common import names
 from services.common.clock import SystemClock
-from services.common.names import REVIVE_PREFIX
+from services.common.errors import StatusError
 from services.rpc.limits import Limits
 from services.rpc.metrics import RpcMetrics
 from services.rpc.server import Server
@@ -113,7 +114,7 @@ class Subject:
         stored = {
             (queue.topic, queue.queue_id): queue.max_offset
             for queue in core.store.queues
-            if not queue.topic.startswith(REVIVE_PREFIX)
+            if not queue.topic.startswith(names.REVIVE_PREFIX)
         }
         return {
             "topics": tuple(state.topics),
@@ -186,6 +187,14 @@ class Subject:
         for what, (count, most) in bounds.items():
             if not 0 <= count <= most:
                 raise FoundError(f"{what}: {count}, at most {most} are allowed")
+        core = self.cluster.broker.core
+        there = {queue.topic for queue in core.store.queues} | {each.queue.topic for each in core.state.merge_buffer}
+        for topic in there:
+            try:
+                names.topic(topic, names.Use.QUERY)
+            except StatusError as error:
+                if not topic.startswith(names.SYSTEM_PREFIX):
+                    raise FoundError(f"there is a queue of a name that can't be: {error}") from error
 
     async def quiet(self) -> None:
         """Wait until nothing is under way.

@@ -118,8 +118,10 @@ class Checker:
         return self._verdict
 
     def _check_sends(self) -> None:
-        """S1, S2: what was acknowledged is there, what was refused is not, and there is nothing else."""
+        """S1, S2: what was acknowledged is there, what was refused is not, and there is nothing else. E1, of names."""
         verdict = self._verdict
+        for call in self._history.let_in:
+            verdict.broke("E1", call)
         for message_id, sent in self._history.sent.items():
             copies = self._originals.get(message_id, [])
             # A refusal may be that of a second try, whose first one was stored.

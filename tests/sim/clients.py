@@ -15,6 +15,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.proxy import protocol
 from services.rpc.status import RpcError
 from tests.sim.delays import Delays, Recaller, delivery_ms
+from tests.sim.edges import Edges
 from tests.sim.history import Delivery, Handle, Polled, Sent, Settling
 from tests.sim.process import START_MS
 from tests.sim.tools import OPEN_CODES, Tools, headers, is_definite
@@ -225,6 +226,7 @@ class Consumer:
         self._chance = chance
         self.subscription = subscription
         self.manners = manners
+        self._edges = Edges(name, tools, subscription.group, subscription.topic)
         self._work: set[asyncio.Task[None]] = set()
         self.stopping = False
         self.rest_s_max = 0.0
@@ -266,6 +268,9 @@ class Consumer:
                 await asyncio.sleep(self._chance.random() * self.rest_s_max)
 
     async def _beat(self) -> None:
+        if self._edges.comes_next():
+            await self._edges.call()
+            return
         request = pb.HeartbeatRequest(group=d.Resource(name=self.subscription.group))
         try:
             await self._tools.network.call(protocol.HEARTBEAT, request, headers(self.name), 3.0)

@@ -221,6 +221,8 @@ class History:
     """From when to when something was wrong that excuses slowness."""
     unexpected: list[str] = field(default_factory=list)
     """What was delivered and nobody had sent."""
+    let_in: list[str] = field(default_factory=list)
+    """Calls with names that can't be, or that may not be used so, and were not refused by name."""
 
     def lost_by(self, time_s: float, position: int) -> Disaster | None:
         """The first disaster that may have taken what was in the log before `position` at `time_s`."""
