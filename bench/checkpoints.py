@@ -20,12 +20,12 @@ from typing import TypeVar
 from bench.server import Server
 from bench.steps import Case, Figures, Scale
 from services.broker.known_names import KnownNames, Names
-from services.broker.options import LogOptions
 from services.broker.pop.merge_buffer import MergeBuffer
 from services.broker.replica.checkpoint_source import CheckpointSource
 from services.broker.replica.master_checkpoint_file import MasterCheckpointFile
 from services.broker.replica.options import ReplicationOptions
 from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.queue_index import QueueIndex
 from services.common.cluster import ClusterView
 from services.common.disk import SystemDisk
 from services.common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint, TimerProgress
@@ -54,7 +54,7 @@ class _Sync:
 
     def __init__(self, folder: Path, topics: int, groups: int, queues: int) -> None:
         disk = SystemDisk()
-        log = LogOptions()
+        index = QueueIndex(disk, folder, 2, 0)
         self.buffer = MergeBuffer(10_000, 200_000, 100_000_000)
         self.names = KnownNames(ClusterView())
         entries_max = ReplicationOptions().checkpoint_entries_max
@@ -65,9 +65,7 @@ class _Sync:
         self.names.note(Names(of_topics, of_groups))
         for topic in of_topics:
             for queue_id in range(queues):
-                queue = ConsumeQueue(
-                    disk, folder / topic, topic, queue_id, log.queue_entries_per_file, log.queue_entries_in_memory
-                )
+                queue = ConsumeQueue(index, topic, queue_id)
                 for group in of_groups:
                     self.buffer.restore(group, queue, 0, 0)
         self.blocked_ms = 0.0

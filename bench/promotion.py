@@ -75,7 +75,7 @@ def _measure(count: int) -> Figures:
         core.timer.close()
         core.store.close()
         # The same as a slave that has nothing and takes record after record.
-        for name in ("timer", "consumequeue"):
+        for name in ("timer", "queueindex"):
             shutil.rmtree(folder / name)
         core = _core(folder)
         end = core.store.log.end_position

@@ -104,11 +104,9 @@ async def _build(folder: Path, count: int) -> None:
             wheel.add(slot_ms, units.append(unit))
         timer.state.curr_queue_offset = timer.state.commit_queue_offset = appended.queue_offsets[-1] + 1
     await service.save()
-    checkpoint, files = core.checkpoint()
+    checkpoint = core.checkpoint()
     await store.log.sync()
-    for file in files:
-        await file.sync()
-        file.close()
+    await store.write_index()
     await replace_file(disk, folder / "checkpoint", checkpoint_file.encode(core.synced(checkpoint)))
     store.close()
     units.close()

@@ -6,7 +6,6 @@ ends. A slave is a core that has begun and not finished yet.
 
 import random
 from collections.abc import Callable, Container, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +36,7 @@ from services.broker.timer.message_timer import MessageTimer
 from services.common import names
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
-from services.common.disk import Disk, File
+from services.common.disk import Disk
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
@@ -158,7 +157,6 @@ class BrokerCore:
         """All that the checkpoint covers is in the queues: take up the pop state that it tells of."""
         checkpoint = self._begun_with
         store = self.store
-        store.loaded(checkpoint.store)
         self.state.restore(checkpoint.pop, store.ensure_queue)
         for topic in sorted(name for name in store.queues.system_topics if name.startswith(names.REVIVE_PREFIX)):
             known = (checkpoint.store.queues or {}).get(topic, {})
@@ -240,15 +238,15 @@ class BrokerCore:
         """Whether all that the checkpoint covers with which it began is there."""
         return self._is_loaded
 
-    def checkpoint(self) -> tuple[Checkpoint, list[File]]:
-        """What to save, once the log and the files given with it are synced."""
-        store, files = self.store.checkpoint()
+    def checkpoint(self) -> Checkpoint:
+        """What to save, once the log is synced and the store's index is written."""
+        store = self.store.checkpoint()
         topic = self.revive_topic
         ends = tuple(self.store.next_offset(topic, number) for number in range(REVIVE_QUEUES))
         # As long as nothing says what time it is in the log, this replica's own clock may not say so.
         is_told = self.state.table.latest_pop_ms > 0
         pop = self.state.snapshot(ends, self.pop_clock.now_ms() if is_told else self._begun_with.pop.time_ms)
-        return Checkpoint(store, pop, self.names.saved()), files
+        return Checkpoint(store, pop, self.names.saved())
 
     def synced(self, checkpoint: Checkpoint) -> Checkpoint:
         """A checkpoint with the position that the log is synced up to now."""
@@ -341,8 +339,6 @@ class BrokerCore:
     def damage_mended(self) -> None:
         """Records were mended at which queues or delayed messages stood still: these are tried again, and told of."""
         self.timer.state.damage_mended()
-        with suppress(CorruptDataError):  # other damage is left; it was said when the segment went
-            self.store.forget_what_is_gone()
         topics = {queue.topic for queue in self.popping.damaged}
         self.popping.damaged.clear()
         for topic in topics:
@@ -471,7 +467,6 @@ class BrokerCore:
 
     def close(self) -> None:
         """Close the files of what is folded from the log; the log itself stays open."""
-        self.store.close_queues()
         self.timer.close()
 
     @property

@@ -388,7 +388,7 @@ class Leading:
     async def _relocate(self) -> None:
         """Move what is hidden for long out of segments that are past their time; the next checkpoint lets these go."""
         core = self.core
-        waiting = core.expiry.to_relocate()
+        waiting = await core.store.reads.run(core.expiry.to_relocate)
         while waiting:
             copied = core.relocation.copy(waiting, core.revive_topic)
             await self.flusher.durable(core.store.log.end_position)

@@ -244,6 +244,11 @@ class BrokerCollector(Collector):
             "popwheel_storage_queues", "Consume queues, of broker.log.queues_max.", value=len(store.queues)
         )
         yield GaugeMetricFamily(
+            "popwheel_storage_index_files",
+            "Index files of the consume queues; none is open for longer than a read.",
+            value=len(store.index.files),
+        )
+        yield GaugeMetricFamily(
             "popwheel_storage_segments", "Segments of the commit log.", value=store.log.segment_count
         )
         yield GaugeMetricFamily("popwheel_disk_used_share", "Share of the disk in use.", value=usage.used_share)

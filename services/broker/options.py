@@ -21,14 +21,23 @@ class LogOptions(BaseModel):
         le=4096 * _MEBIBYTE,
         description="A segment file of the commit log takes no further record past this size.",
     )
-    queue_entries_per_file: int = Field(
-        default=300_000, ge=16, le=10_000_000, description="Entries in one file of a consume queue."
+    index_entries_max: int = Field(
+        default=500_000,
+        ge=2,
+        le=10_000_000,
+        description="Index files of the consume queues that would hold more entries together are not merged.",
     )
     queue_entries_in_memory: int = Field(
-        default=1024, ge=0, le=1_000_000, description="Saved entries of one consume queue that stay in memory."
+        default=1024,
+        ge=0,
+        le=1_000_000,
+        description="Saved entries of a consume queue that stay in memory while messages come into it.",
     )
     queues_max: int = Field(
-        default=200_000, ge=1, le=10_000_000, description="Consume queues at the most; past it sends are refused."
+        default=1_000_000,
+        ge=1,
+        le=10_000_000,
+        description="Consume queues at the most; past it, sends to further ones are refused.",
     )
 
 

@@ -58,10 +58,6 @@ class Recovery:
         log = self._log
         saved = self._saved.load(log)
         self._check_start()
-        if self._core.store.must_remake_queues(saved.store):
-            # Said first: the process may end before the new files are on the device, and the next one must know.
-            saved = replace(saved, store=replace(saved.store, remade=True))
-            await self._saved.write(saved)
         knows_epochs = self._epochs.load(saved.store)
         log.check_contiguous(saved.store.synced_position)
         tried: set[int] = set()

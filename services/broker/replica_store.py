@@ -70,6 +70,9 @@ class ReplicaStore:
         self._make_core = make_core
         self._on_failure = on_failure
         self._saving = asyncio.Lock()
+        self._disk = disk
+        self._former_queues = folder / "consumequeue"
+        """Where releases before the index files had the queues' entries: a folder for each queue."""
         self._log_start = LogStart(disk, folder / log_start.NAME)
         self._installing = Mark(disk, folder / _INSTALLING_NAME)
         self._doubt = Mark(disk, folder / _DOUBT_NAME)
@@ -157,6 +160,7 @@ class ReplicaStore:
         if not self.log.segment_count:
             # Lest a loss of power takes the first segment and leaves the next: that is taken for damage.
             self.log.reset(0)
+        await self._disk.remove_folder(self._former_queues)
         await self.sync()
         if not self._saved.exists:
             # Before the first record: where there is no checkpoint, all that is there counts as synced.

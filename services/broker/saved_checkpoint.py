@@ -1,6 +1,6 @@
 """What is saved of the core: the checkpoint on the device, and from where on it needs the log."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from services.broker.checkpoint import Checkpoint
 from services.broker.core import BrokerCore
 from services.broker.log_epochs import LogEpochs
 from services.broker.store.commit_log import CommitLog
-from services.broker.store.message_store import StoreCheckpoint
-from services.common.disk import Disk, File, replace_file, to_its_end
+from services.broker.store.message_store import MessageStore, StoreCheckpoint
+from services.common.disk import Disk, replace_file, to_its_end
 from services.common.errors import CorruptDataError
 
 
@@ -27,7 +27,6 @@ class SavedCheckpoint:
         self._disk = disk
         self._path = path
         self._on_failure = on_failure
-        self._queues_failed: OSError | None = None
         self.checkpoint = Checkpoint()
         """What was saved last."""
         self.needed_from = 0
@@ -76,19 +75,16 @@ class SavedCheckpoint:
         Raises:
             OSError: the device refused; for good, if queues could not be synced.
         """
-        if self._queues_failed is not None:
-            raise self._queues_failed
         if not core.can_be_saved:
             return
-        # First, as it may find the device refusing: once `checkpoint` has given its files, they are to be synced.
         try:
             needed = await core.store.reads.run(core.expiry.needed_from)
         except CorruptDataError:
             needed = self.needed_from  # whoever deletes segments tells of it
-        checkpoint, files = core.checkpoint()
+        checkpoint = core.checkpoint()
         needed = checkpoint.store.position if needed is None else min(needed, checkpoint.store.position)
         self.needed_from = min(self.needed_from, needed)  # until this is saved the device may have either
-        await to_its_end(self._sync_queues(files))  # the next checkpoint counts on it
+        await to_its_end(self._write_index(core.store))
         try:
             await settle()
         except OSError as error:
@@ -100,20 +96,15 @@ class SavedCheckpoint:
         epoch = max(1, epochs.history.last_epoch(store.position))
         await self.write(replace(checkpoint, store=replace(store, epoch=epoch)))
         self.needed_from = needed
+        await core.store.index.merge(store.position)
 
-    async def _sync_queues(self, files: Sequence[File]) -> None:
+    async def _write_index(self, store: MessageStore) -> None:
         try:
-            for file in files:
-                await file.sync()
+            await store.write_index()
         except OSError as error:
-            # What the queues' files hold can't be told any more, whatever a later sync says: no checkpoint may count
-            # on them, and the next process makes them again from the log.
-            self._queues_failed = error
-            self._on_failure(error)
+            if store.index.failed is not None:
+                self._on_failure(error)
             raise
-        finally:
-            for file in files:
-                file.close()
 
     async def write(self, checkpoint: Checkpoint) -> None:
         """Put a checkpoint in place of the one before; it is on the device when this returns.

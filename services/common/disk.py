@@ -8,6 +8,7 @@ waits for the device unless it is run by `Disk.reads`.
 import asyncio
 import errno
 import os
+import shutil
 from collections.abc import Coroutine, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -89,6 +90,9 @@ class Disk(Protocol):
 
     def remove(self, path: Path) -> None:
         """Remove a file."""
+
+    async def remove_folder(self, path: Path) -> None:
+        """Remove a folder with all that is in it, if there is one; links are not followed."""
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename a file, in place of the target if there is one."""
@@ -260,6 +264,11 @@ class SystemDisk:
     def remove(self, path: Path) -> None:
         self._reads.changed()
         path.unlink(missing_ok=True)
+
+    async def remove_folder(self, path: Path) -> None:
+        self._reads.changed()
+        if self.exists(path):
+            await asyncio.get_running_loop().run_in_executor(self._executor, shutil.rmtree, path)
 
     def replace(self, source: Path, target: Path) -> None:
         self._reads.changed()

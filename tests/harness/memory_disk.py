@@ -273,6 +273,10 @@ class MemoryDisk:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
         self._change_names(_NameChange(str(target), str(source), inode))
 
+    async def remove_folder(self, path: Path) -> None:
+        for each in [Path(name) for name in self._names if path in Path(name).parents]:
+            self.remove(each)
+
     async def sync_folder(self, path: Path) -> None:
         folder = str(path)
         begun = [change for change in self._name_changes if change.is_in(folder)]

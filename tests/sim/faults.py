@@ -7,7 +7,6 @@ from pathlib import Path
 from google_crc32c import value
 
 from services.broker import checkpoint as checkpoint_file
-from services.broker.store.consume_queue import ENTRY_BYTES
 from tests.sim.world import COMMIT_LOG, DATA, World
 
 CHECKPOINT = DATA / "broker" / "checkpoint"
@@ -16,7 +15,6 @@ CLUSTER_STATE = DATA / "controller" / "cluster.json"
 
 _KILL_STEPS_MAX = 400
 _KILL_OPERATIONS_MAX = 60
-_TAG_HASH_AT = 12
 _TROUBLE_S = 8.0
 """For so long after a fault nobody is blamed for being slow: as long as it lasts, and for what waits behind it."""
 _VERSION_END = 6
@@ -167,13 +165,11 @@ class Faults:
                     targets.append((path, length))
         if world.process is None:
             targets += [(path, len(files[path])) for path in (CHECKPOINT, CLUSTER_STATE) if files.get(path)]
-        targets += [(path, len(contents)) for path, contents in files.items() if path.suffix == ".queue" and contents]
+        targets += [(path, len(contents)) for path, contents in files.items() if path.suffix == ".index" and contents]
         if not targets:
             return
         path, length = chance.choice(targets)
         bit = chance.randrange(length * 8)
-        if path.suffix == ".queue" and bit // 8 % ENTRY_BYTES >= _TAG_HASH_AT:
-            return  # nothing tells a wrong tag's hash from the right one
         world.disk.flip_bit(path, bit)
         self._flipped.append((path, bit, world.disk.files()[path][bit // 8 : bit // 8 + 1]))
         world.trace.add("fault", "flipped", path.relative_to(DATA), bit)

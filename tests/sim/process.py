@@ -189,6 +189,10 @@ class ProcessDisk:
         self.reads.changed()
         self.device.remove(path)
 
+    async def remove_folder(self, path: Path) -> None:
+        self.step()
+        await self.device.remove_folder(path)
+
     def replace(self, source: Path, target: Path) -> None:
         self.step()
         self.reads.changed()

@@ -280,7 +280,7 @@ class _Run:
         clock = ProcessClock(world.loop, world.machine)
         for what, without in (
             ("recovery", ""),
-            ("recovery without queue files", "consumequeue"),
+            ("recovery without index files", "queueindex"),
             ("recovery without timer files", "/timer/"),
         ):
             disk = world.disk.copy(without)

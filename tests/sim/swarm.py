@@ -187,7 +187,7 @@ def _options(chance: random.Random, timer: random.Random, settings: dict[str, An
         "checkpoint_interval_ms": chance.choice((10, 100, 1000, 600_000)),
         "log": {
             "segment_bytes": chance.choice((4096, 4096, 65_536, 256 << 20)),
-            "queue_entries_per_file": chance.choice((16, 16, 300_000)),
+            "index_entries_max": chance.choice((2, 16, 500_000)),
             "queue_entries_in_memory": chance.choice((0, 3, 1024)),
         },
         "pop": {

@@ -39,6 +39,7 @@ WAITING = {
     "services.broker.server": "answers calls",
     "services.broker.store.commit_log": "lets one sync wait for another",
     "services.broker.store.log_start": "lets one write wait for another",
+    "services.broker.store.queue_index": "syncs files, and yields between the steps of writing and merging them",
     "services.broker.supervised": "tasks that run as long as the broker does",
     "services.broker.timer.service": "fires when it is time, and saves every second",
     "services.cli.admin_drill": "runs a drill",

@@ -1,21 +1,22 @@
 """A consume queue: for each message of one queue of a topic, where it stands in the commit log.
 
-Entries of 20 bytes (position 8, length 4, tag hash 8). The newest are held in memory; all are in segment files that a
-checkpoint writes and that recovery can make again from the commit log (S6).
+Entries of 20 bytes (position 8, length 4, tag hash 8). What has arrived lately is held in memory; all that a
+checkpoint covers is in files that the queues share (`queue_index`). There may be a million queues, so one that is idle
+is little more than its name and two offsets.
 """
 
-import itertools
 import struct
-from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from services.common.disk import Disk, File
 from services.common.errors import CorruptDataError
+
+if TYPE_CHECKING:
+    from services.broker.store.index_file import IndexFile, Row
 
 ENTRY_BYTES = 20
 _ENTRY = struct.Struct(">QIQ")
-_SUFFIX = ".queue"
+_UNKNOWN = -1
+_EMPTY = 1 << 63
 
 
 class Entry(NamedTuple):
@@ -41,200 +42,166 @@ def unpacked_entries(entries: bytes | bytearray) -> list[Entry]:
     return [Entry._make(fields) for fields in _ENTRY.iter_unpack(entries)]
 
 
+class EntryFiles(Protocol):
+    """Where the entries are that are not in memory."""
+
+    log_start: int
+    """Of the commit log: what stands before it is gone."""
+
+    def read(self, queue: "ConsumeQueue", offset: int, count: int) -> bytes:
+        """Entries of a queue from an offset on, all of which are in files.
+
+        Raises:
+            CorruptDataError: they are damaged or missing (S7).
+        """
+
+    def first_at_or_after(self, queue: "ConsumeQueue", position: int) -> tuple[int, int] | None:
+        """Offset and position of the first entry of a queue in files whose record stands at or after `position`; None
+        if there is none. Raises as `read`.
+        """
+
+
 class ConsumeQueue:
     """The entries of one queue.
 
     Args:
-        disk: where its files are.
-        folder: its own folder, made at the first flush.
+        files: where those are that are not in memory.
         topic: its topic.
         queue_id: its number.
-        entries_per_file: how many entries one file takes.
-        entries_in_memory: how many flushed entries stay in memory at the most.
+        begin_offset: of the first message that it will have.
     """
 
     __slots__ = (
-        "_base",
-        "_disk",
-        "_entries_in_memory",
-        "_entries_per_file",
-        "_flushed",
-        "_folder",
-        "_folder_made",
+        "_files",
+        "_first_position",
+        "_min_offset",
         "_window",
         "begin_offset",
-        "min_offset",
+        "max_offset",
         "queue_id",
+        "spot",
         "topic",
     )
 
-    def __init__(
-        self, disk: Disk, folder: Path, topic: str, queue_id: int, entries_per_file: int, entries_in_memory: int
-    ) -> None:
-        self._disk = disk
-        self._folder = folder
-        self._folder_made = False
+    def __init__(self, files: EntryFiles, topic: str, queue_id: int, begin_offset: int = 0) -> None:
+        self._files = files
         self.topic = topic
         self.queue_id = queue_id
-        self._entries_per_file = entries_per_file
-        self._entries_in_memory = entries_in_memory
-        self._window = bytearray()
-        self._base = 0
-        self._flushed = 0
-        self.min_offset = 0
-        self.begin_offset = 0
-        """Of the first message that it ever had."""
-
-    @property
-    def max_offset(self) -> int:
+        self.begin_offset = self._min_offset = begin_offset
+        """Of the first message that it ever had, or will have."""
+        self.max_offset = begin_offset
         """The offset that the next message will have."""
-        return self._base + len(self._window) // ENTRY_BYTES
+        self._first_position = _EMPTY
+        self._window: bytearray | None = None
+        self.spot: tuple[IndexFile, Row] | None = None
+        """Where the files were read last."""
 
     @property
-    def has_unflushed(self) -> bool:
-        """Whether entries are in memory only."""
-        return self._flushed < self.max_offset
+    def min_offset(self) -> int:
+        """Of the oldest message that is still held. Found out when it is asked for, so retention need not look at each
+        queue; what can't be read for damage counts as held.
+        """
+        if self._first_position < self._files.log_start:
+            try:
+                self._min_offset, self._first_position = self._first(self._files.log_start)
+            except CorruptDataError:
+                return self._min_offset
+        return self._min_offset
+
+    @property
+    def known_min_offset(self) -> int:
+        """As `min_offset` when it was asked for last: nothing is read."""
+        return self._min_offset
 
     def extend(self, entries: bytes | bytearray) -> None:
         """Add entries that were put together by `packed_entry`."""
-        self._window += entries
+        if self._window is None:
+            self._window = bytearray(entries)
+        else:
+            self._window += entries
+        if self._first_position == _EMPTY:
+            self._first_position = _position_at(entries, 0)
+        self.max_offset += len(entries) // ENTRY_BYTES
 
     def read(self, offset: int, count: int) -> list[Entry]:
-        """`count` entries from `offset` on, fewer only where the queue ends; those below `min_offset` are not given."""
+        """Up to `count` entries from `offset` on, as many as there are; those below `min_offset` are not given.
+
+        Raises:
+            CorruptDataError: they are damaged or missing (S7).
+        """
         offset = max(offset, self.min_offset)
         count = min(count, self.max_offset - offset)
         if count <= 0:
             return []
-        in_files = min(count, max(0, self._base - offset))
-        start = (offset + in_files - self._base) * ENTRY_BYTES
-        data = bytes(self._window[start : start + (count - in_files) * ENTRY_BYTES])
-        return unpacked_entries(self._read_files(offset, in_files) + data if in_files else data)
+        base = self._base
+        data = b""
+        if offset < base:
+            data = self._files.read(self, offset, min(count, base - offset))
+            count -= base - offset
+            offset = base
+        if count > 0 and self._window is not None:
+            start = (offset - base) * ENTRY_BYTES
+            data += self._window[start : start + count * ENTRY_BYTES]
+        return unpacked_entries(data)
 
     def first_at_or_after(self, position: int) -> int:
-        """Offset of the first entry whose record stands at or after `position` of the commit log."""
-        low, high = self.min_offset, self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            if self.read(middle, 1)[0].position < position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def flush(self) -> list[File]:
-        """Write what is in memory only to the files; the files written to, for the caller to sync and close."""
-        if not self.has_unflushed:
-            return []
-        if not self._folder_made:
-            self._disk.make_folder(self._folder)
-            self._folder_made = True
-        files: list[File] = []
-        offset, end = self._flushed, self.max_offset
-        while offset < end:
-            file_start = offset - offset % self._entries_per_file
-            upto = min(end, file_start + self._entries_per_file)
-            file = self._disk.open(self._path(file_start))
-            files.append(file)
-            data = bytes(self._window[(offset - self._base) * ENTRY_BYTES : (upto - self._base) * ENTRY_BYTES])
-            try:
-                file.write((offset - file_start) * ENTRY_BYTES, [data])
-            except OSError:
-                for each in files:
-                    each.close()
-                raise
-            offset = upto
-        self._flushed = end
-        surplus = end - self._base - self._entries_in_memory
-        if surplus > 0:
-            del self._window[: surplus * ENTRY_BYTES]
-            self._base += surplus
-        return files
-
-    def has_files_for(self, min_offset: int, max_offset: int) -> bool:
-        """Whether there are files for the entries between two offsets, as long as they must be; nothing is changed."""
-        starts = self._file_starts()
-        first = min_offset - min_offset % self._entries_per_file if min_offset < max_offset else max_offset
-        for file_start in range(first, max_offset, self._entries_per_file):
-            wanted = (min(max_offset, file_start + self._entries_per_file) - file_start) * ENTRY_BYTES
-            if file_start not in starts or self._file_size(file_start) < wanted:
-                return False
-        return True
-
-    def load(self, min_offset: int, max_offset: int) -> bool:
-        """Take up the entries that a checkpoint has seen written and cut off what was written after it.
-
-        Args:
-            min_offset: lowest offset still held.
-            max_offset: the offset after the last one that the checkpoint covers.
-
-        Returns:
-            False if files are missing or short: then it is empty and is to be made again from the commit log.
+        """Offset of the first entry that is held whose record stands at or after `position` of the commit log; where
+        the queue ends if there is none. Raises as `read`.
         """
-        self._window.clear()
-        self._base = self._flushed = max_offset
-        self.min_offset = self.begin_offset = min_offset
-        starts = self._file_starts()
-        self._folder_made = bool(starts)
-        # One that holds nothing needs no file: it may never have had one.
-        first = min_offset - min_offset % self._entries_per_file if min_offset < max_offset else max_offset
-        for file_start in range(first, max_offset, self._entries_per_file):
-            wanted = (min(max_offset, file_start + self._entries_per_file) - file_start) * ENTRY_BYTES
-            if file_start not in starts or not self._cut_file(file_start, wanted):
-                self._base = self._flushed = self.min_offset = self.begin_offset = 0
-                return False
-        for file_start in starts:
-            if file_start >= max_offset:
-                self._disk.remove(self._path(file_start))
-        return True
+        return self._first(max(position, self._files.log_start))[0]
+
+    def _first(self, position: int) -> tuple[int, int]:
+        """Offset and position of the first entry at or after a position."""
+        window = self._window or b""
+        if not window or _position_at(window, 0) >= position:
+            found = self._files.first_at_or_after(self, position) if self._base > self.begin_offset else None
+            if found is not None:
+                return found
+        low = self._in_window(position)
+        if low == len(window):
+            return self.max_offset, _EMPTY
+        return self._base + low // ENTRY_BYTES, _position_at(window, low)
+
+    def between(self, begin: int, end: int) -> tuple[int, bytes]:
+        """The entries in memory for a range of the commit log, and the offset of the first of them."""
+        low, high = self._in_window(begin), self._in_window(end)
+        return self._base + low // ENTRY_BYTES, bytes((self._window or b"")[low:high])
+
+    def trim(self, end: int, kept: int) -> None:
+        """Drop from memory what is in files: all before a position of the commit log but for so many entries."""
+        surplus = self._in_window(end) - kept * ENTRY_BYTES
+        if self._window is not None and surplus > 0:
+            del self._window[:surplus]
+            if not self._window:
+                self._window = None
+
+    def restore(self, begin_offset: int, max_offset: int) -> None:
+        """Take up what a checkpoint says of it: its entries are in files."""
+        self.begin_offset = self._min_offset = begin_offset
+        self.max_offset = max_offset
+        self._first_position = _UNKNOWN if max_offset > begin_offset else _EMPTY
 
     def begin_at(self, offset: int) -> None:
         """Let an empty queue begin at an offset, where the commit log holds nothing older of it any more."""
-        self._base = self._flushed = self.min_offset = self.begin_offset = offset
+        self.restore(offset, offset)
 
-    def forget_before(self, offset: int) -> None:
-        """Let the entries below `offset` go, and the files that hold no others."""
-        self.min_offset = max(self.min_offset, offset)
-        starts = self._file_starts() if self._folder_made else []
-        for start, following in itertools.pairwise(starts):
-            if following <= self.min_offset:
-                self._disk.remove(self._path(start))
+    @property
+    def _base(self) -> int:
+        """Offset of the first entry in memory."""
+        return self.max_offset if self._window is None else self.max_offset - len(self._window) // ENTRY_BYTES
 
-    def _file_size(self, file_start: int) -> int:
-        file = self._disk.open(self._path(file_start))
-        try:
-            return file.size()
-        finally:
-            file.close()
+    def _in_window(self, position: int) -> int:
+        """Where in the window the first entry at or after a position begins."""
+        window = self._window or b""
+        low, high = 0, len(window) // ENTRY_BYTES
+        while low < high:
+            middle = (low + high) // 2
+            if _position_at(window, middle * ENTRY_BYTES) < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low * ENTRY_BYTES
 
-    def _cut_file(self, file_start: int, length: int) -> bool:
-        file = self._disk.open(self._path(file_start))
-        try:
-            size = file.size()
-            if size > length:
-                file.truncate(length)
-            return size >= length
-        finally:
-            file.close()
 
-    def _read_files(self, offset: int, count: int) -> bytes:
-        parts: list[bytes] = []
-        while count > 0:
-            file_start = offset - offset % self._entries_per_file
-            part = min(count, file_start + self._entries_per_file - offset)
-            file = self._disk.open(self._path(file_start))
-            try:
-                parts.append(file.read((offset - file_start) * ENTRY_BYTES, part * ENTRY_BYTES))
-            finally:
-                file.close()
-            if len(parts[-1]) != part * ENTRY_BYTES:
-                raise CorruptDataError(f"consume queue {self.topic}/{self.queue_id} has a short file {file_start}")
-            offset += part
-            count -= part
-        return b"".join(parts)
-
-    def _file_starts(self) -> list[int]:
-        names: Iterator[str] = (name for name in self._disk.list(self._folder) if name.endswith(_SUFFIX))
-        return [int(name.removesuffix(_SUFFIX)) for name in names]
-
-    def _path(self, file_start: int) -> Path:
-        return self._folder / f"{file_start:020d}{_SUFFIX}"
+def _position_at(entries: bytes | bytearray, at: int) -> int:
+    return int.from_bytes(entries[at : at + 8], "big")

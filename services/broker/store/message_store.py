@@ -11,15 +11,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from services.broker.options import LogOptions
 from services.broker.store import record
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.consume_queue import ConsumeQueue, Entry, packed_entry, unpacked_entries
+from services.broker.store.index_gaps import IndexGaps, goes_not_on
+from services.broker.store.queue_index import QueueIndex
 from services.broker.store.queues import QueueChanges, QueueName, Queues
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common.clock import Clock
 from services.common.cold_reads import ColdReads, NotInMemory, Range
-from services.common.disk import Disk, File
+from services.common.disk import Disk
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.put import MessageRun
@@ -27,8 +31,13 @@ from services.common.put import MessageRun
 _Pending = tuple[int, ConsumeQueue, bytes | bytearray, Sequence[int]]
 """What is appended and not confirmed: the log's end behind it, its queue, the entries for it, their tag hashes."""
 
+_REMADE_SHARE = 4
+"""A range without an index file gets one for so many entries: this part of what a merged one may hold."""
+_RANGES_TOLD = 10
 _READ_GAP_BYTES = 16 * 1024
 """What lies between two records is read with them, up to this many bytes: that costs less than another read."""
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +62,12 @@ class StoreCheckpoint:
     """How far the consume queues on the device go.
 
     Args:
-        position: of the commit log; every record before it is in the queues' files.
+        position: of the commit log; every record before it is in the index files.
         synced_position: of the commit log; everything before it was on the device when this was taken.
         epoch: of the records that are written.
-        queues: lowest and next offset of each queue.
+        queues: first offset ever and next offset of each queue.
         offsets_from: where queues begin that are made from then on (see `Queues.offsets_from`).
-        remade: the queues' files are being made again, so they are to be made again after a crash, too: what is in
-            them may not be on the device.
+        remade: the index files that are there are not to be trusted, also after a crash: all are made again.
     """
 
     position: int = 0
@@ -75,7 +83,7 @@ class MessageStore:
 
     Args:
         disk: where the files are.
-        folder: `commitlog` and `consumequeue` are folders in it.
+        folder: `commitlog` and `queueindex` are folders in it.
         options: sizes and limits.
         clock: for store times.
         on_arrival: told of messages that have become readable: their queue and their tag hashes, in order.
@@ -92,13 +100,13 @@ class MessageStore:
         log: CommitLog | None = None,
     ) -> None:
         self._disk = disk
-        self._queue_folder = folder / "consumequeue"
         self._options = options
         self._clock = clock
         self._on_arrival = on_arrival
         self._unconfirmed: deque[_Pending] = deque()
         self._next_offsets: dict[ConsumeQueue, int] = {}
-        self._unsynced_files: list[File] = []
+        self._unwritten: dict[ConsumeQueue, None] = {}
+        self._checkpoint_position = self._covered = 0
         self.log = CommitLog(disk, folder / "commitlog", options.segment_bytes) if log is None else log
         self.on_append: Callable[[], None] | None = None
         """Told of each write, if anybody wants to know."""
@@ -106,6 +114,8 @@ class MessageStore:
         """Told of the queues of a deleted topic, if anybody wants to know."""
         self.ended: StatusError | None = None
         """Why nothing may be put in any more, once another replica leads: a call may still be under way here."""
+        self.index = QueueIndex(disk, folder / "queueindex", options.index_entries_max, options.queue_entries_in_memory)
+        self._gaps = IndexGaps(self.index, [], 1)
         self.queues = Queues(options.queues_max, self._make_queue)
         self.epoch = 1
         self.confirmed_position = 0
@@ -274,7 +284,7 @@ class MessageStore:
         return found
 
     def read_checked(self, queue: ConsumeQueue, offsets: Iterable[int], entries: Sequence[Entry]) -> list[StoredRecord]:
-        """The records that entries of a queue lead to, each at its place: entries have no checksum.
+        """The records that entries of a queue lead to, each at its place: an entry may lead elsewhere.
 
         Args:
             queue: whose entries they are.
@@ -330,107 +340,50 @@ class MessageStore:
             self.on_dropped(dropped)
 
     def delete_before(self, position: int) -> int:
-        """Delete the oldest segment if it ends at or before `position`, and what leads into it; 1 if it went. Raises as
-        `forget_what_is_gone` does.
-        """
-        (_, end), *_ = self.log.segments() or [(0, 0)]
-        if end > position:
-            return 0
-        gone = self._gone_before(end)  # read before anything is changed
+        """Delete the oldest segment if it ends at or before `position`, and what leads into it; 1 if it went."""
         removed = self.log.remove_before(position)
         if removed:
-            self._forget(*gone)
+            self.index.forget_before(self.log.start_position)
         return removed
 
-    def forget_what_is_gone(self) -> None:
-        """Let the entries go that lead to before the log's start; all that can be told, also if a queue is damaged.
-
-        Raises:
-            CorruptDataError: where a queue's first entry is that leads to what is held could not be told; tried again
-                when a segment goes or damage was mended.
-        """
-        self._forget(*self._gone_before(self.log.start_position))
-
-    def _gone_before(self, start: int) -> tuple[list[tuple[ConsumeQueue, int]], CorruptDataError | None]:
-        """Queues with entries that lead to before a position of the log, and the first of each that does not; and the
-        damage of a queue of which it can't be told.
-        """
-        gone: list[tuple[ConsumeQueue, int]] = []
-        damage: CorruptDataError | None = None
-        for queue in self.queues:
-            oldest = queue.read(queue.min_offset, 1)
-            if oldest and oldest[0].position < start:
-                offset = queue.first_at_or_after(start)
-                try:
-                    self._check_first_held(queue, offset)
-                except CorruptDataError as error:
-                    damage = error
-                else:
-                    gone.append((queue, offset))
-        return gone, damage
-
-    def _forget(self, gone: Sequence[tuple[ConsumeQueue, int]], damage: CorruptDataError | None) -> None:
-        for queue, offset in gone:
-            queue.forget_before(offset)
-        if damage is not None:
-            raise damage
-
-    def _check_first_held(self, queue: ConsumeQueue, offset: int) -> None:
-        """Raise CorruptDataError if a damaged entry has led the search for the first record held astray: one that leads
-        to before the log's start though it should not stands in front of `offset`, and after one that leads beyond.
-        """
-        self.position_of(queue, offset)
-        before = queue.read(max(offset - 2, queue.min_offset), min(offset - queue.min_offset, 2))
-        if len(before) == 2 and before[0].position >= before[1].position:
-            raise CorruptDataError(
-                f"entry {offset - 1} or the one before it of {queue.topic}/{queue.queue_id} is damaged"
-            )
-
-    def checkpoint(self) -> tuple[StoreCheckpoint, list[File]]:
-        """Write the queues' files as far as they are confirmed.
-
-        Returns:
-            What to save once the files are synced, and the files, to be synced and closed by the caller.
-
-        Raises:
-            OSError: the device refused; the files that were written already come with the next checkpoint.
-        """
-        files, self._unsynced_files = self._unsynced_files, []
+    def checkpoint(self) -> StoreCheckpoint:
+        """How far all is confirmed: what to save once `write_index` has returned."""
+        self._unwritten = (
+            {**self._unwritten, **self.queues.take_recent()} if self._unwritten else self.queues.take_recent()
+        )
+        self._checkpoint_position = self.confirmed_position
         queues: dict[str, dict[int, tuple[int, int]]] = {}
-        try:
-            for queue in self.queues:
-                files += queue.flush()
-                queues.setdefault(queue.topic, {})[queue.queue_id] = (queue.min_offset, queue.max_offset)
-        except OSError:
-            self._unsynced_files = files
-            raise
+        for queue in self.queues:
+            queues.setdefault(queue.topic, {})[queue.queue_id] = (queue.begin_offset, queue.max_offset)
         return StoreCheckpoint(
             self.confirmed_position, self.log.synced_position, self.epoch, queues, self.queues.offsets_from
-        ), files
-
-    def must_remake_queues(self, checkpoint: StoreCheckpoint) -> bool:
-        """Whether `begin` will have all queues made again, because files are missing or short; nothing is changed."""
-        return checkpoint.remade or not all(
-            self.ensure_queue((topic, queue_id)).has_files_for(min_offset, max_offset)
-            for topic, queues in (checkpoint.queues or {}).items()
-            for queue_id, (min_offset, max_offset) in queues.items()
         )
 
+    async def write_index(self) -> None:
+        """Bring the entries that the last `checkpoint` covers to the device. Raises as `QueueIndex.write`."""
+        await self.index.write(self._unwritten, self._checkpoint_position)
+        self._unwritten = {}
+
     def begin(self, checkpoint: StoreCheckpoint) -> int:
-        """Load what a checkpoint covers; from where on the records are to be taken up, which may be before it."""
+        """Load what a checkpoint covers; from where on the records are to be taken up, which may be before it.
+
+        Raises:
+            UnknownFormatError: the files are of a newer release.
+        """
         self.epoch = checkpoint.epoch
         self.queues.offsets_from = checkpoint.offsets_from
-        begin = checkpoint.position
-        if begin < self.log.start_position or checkpoint.remade:
-            begin = 0
         for topic, queues in (checkpoint.queues or {}).items():
-            for queue_id, (min_offset, max_offset) in queues.items():
-                if not self.ensure_queue((topic, queue_id)).load(min_offset, max_offset):
-                    begin = 0
-        if begin < checkpoint.position:
-            for queue in self.queues:
-                queue.load(0, 0)
+            for queue_id, (begin_offset, max_offset) in queues.items():
+                self.queues.restore(topic, queue_id, begin_offset, max_offset)
+        if checkpoint.remade:
+            self.index.drop()
+        self._covered = checkpoint.position
+        gaps = self.index.load(self.log.start_position, checkpoint.position)
+        if gaps:
+            _log.warning("index files are made again from the commit log", ranges=gaps[:_RANGES_TOLD], of=len(gaps))
+        self._gaps = IndexGaps(self.index, gaps, max(1, self._options.index_entries_max // _REMADE_SHARE))
         self._begins_with_gap = checkpoint.position < self.log.start_position
+        begin = checkpoint.position if self._gaps.begin is None else self._gaps.begin
         self.confirmed_position = max(begin, self.log.start_position)
         return self.confirmed_position
 
@@ -441,16 +394,17 @@ class MessageStore:
             CorruptDataError: it does not go on with its queue.
         """
         queue = self.queues.get(found.topic, found.queue_id)
+        if found.position < self._covered:
+            self._gaps.take(found, queue)
+            self.confirmed_position = found.position + found.length
+            return
         if queue is None:
             queue = self.ensure_queue((found.topic, found.queue_id))
             queue.begin_at(found.queue_offset)
         elif found.queue_offset > queue.max_offset and (queue.max_offset == 0 or self._is_in_gap(queue)):
             queue.begin_at(found.queue_offset)
         if found.queue_offset != queue.max_offset:
-            raise CorruptDataError(
-                f"the record at {found.position} has offset {found.queue_offset} of queue {found.topic}/"
-                f"{found.queue_id}, which goes on with {queue.max_offset}; restore the data from a replica or a backup"
-            )
+            raise goes_not_on(found, queue.max_offset)
         queue.extend(packed_entry(found.position, found.length, found.tag_hash))
         self.queues.changed(queue)
         self.confirmed_position = found.position + found.length
@@ -461,17 +415,6 @@ class MessageStore:
     def _is_in_gap(self, queue: ConsumeQueue) -> bool:
         """Whether what a queue goes on with may have been deleted by a retention that was ahead of the checkpoint."""
         return self._begins_with_gap and queue.min_offset == queue.max_offset
-
-    def loaded(self, checkpoint: StoreCheckpoint) -> None:
-        """All that a checkpoint covers has been taken up."""
-        for topic, queues in (checkpoint.queues or {}).items():
-            for queue_id, (_, max_offset) in queues.items():
-                queue = self.ensure_queue((topic, queue_id))
-                if queue.max_offset == 0 and max_offset > 0:
-                    # It was made again, and the log holds nothing of it any more: its offsets go on all the same (S3).
-                    queue.begin_at(max_offset)
-        # The checkpoint may be older than what retention deleted last.
-        self.forget_what_is_gone()
 
     def finish(self) -> None:
         """All records of the log have been taken up: go on behind them."""
@@ -486,24 +429,10 @@ class MessageStore:
         return self.queues.ensure(*name)
 
     def _make_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        return ConsumeQueue(
-            self._disk,
-            self._queue_folder / topic / str(queue_id),
-            topic,
-            queue_id,
-            self._options.queue_entries_per_file,
-            self._options.queue_entries_in_memory,
-        )
-
-    def close_queues(self) -> None:
-        """Close the files of the queues, not those of the log; nothing is written or synced."""
-        for file in self._unsynced_files:
-            file.close()
-        self._unsynced_files = []
+        return ConsumeQueue(self.index, topic, queue_id)
 
     def close(self) -> None:
-        """Close all files; nothing is written or synced."""
-        self.close_queues()
+        """Close the log; nothing is written or synced."""
         self.log.close()
 
 
@@ -523,7 +452,7 @@ def _runs(entries: Sequence[Entry]) -> list[list[Entry]]:
 
 
 def check_place(queue: ConsumeQueue, offset: int, stored: StoredRecord) -> None:
-    """Find out whether an entry of a queue led to the record of another place: entries have no checksum.
+    """Find out whether an entry of a queue led to the record of another place, as one does that is of another log.
 
     Raises:
         CorruptDataError: it did.
@@ -531,8 +460,8 @@ def check_place(queue: ConsumeQueue, offset: int, stored: StoredRecord) -> None:
     if stored.queue_offset != offset or stored.queue_id != queue.queue_id or stored.topic != queue.topic:
         raise CorruptDataError(
             f"entry {offset} of consume queue {queue.topic}/{queue.queue_id} leads to the record at {stored.position}, "
-            f"which is {stored.topic}/{stored.queue_id} offset {stored.queue_offset}; remove the queue's folder and "
-            "start again, it is made anew from the commit log"
+            f"which is {stored.topic}/{stored.queue_id} offset {stored.queue_offset}; remove the index files "
+            "(queueindex) and start again, they are made anew from the commit log"
         )
 
 

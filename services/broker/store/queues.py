@@ -17,7 +17,7 @@ class QueueChanges:
 
     Args:
         gone: topics whose queues are no more; they may have been made again since.
-        queues: lowest and next offset of each queue that is new or has grown.
+        queues: first offset ever and next offset of each queue that is new or has grown.
         offsets_from: see `Queues.offsets_from`.
     """
 
@@ -42,6 +42,7 @@ class Queues:
         self._retries_of_group: dict[str, dict[str, None]] = {}
         self._count = 0
         self._changed: dict[ConsumeQueue, None] = {}
+        self._recent: dict[ConsumeQueue, None] = {}
         self._gone: dict[str, None] = {}
         self.system_topics: dict[str, None] = {}
         """Those of the system's topics that have queues: dead letters, CKs, timers; not the retry topics."""
@@ -128,7 +129,17 @@ class Queues:
 
     def changed(self, queue: ConsumeQueue) -> None:
         """A queue has grown."""
-        self._changed[queue] = None
+        self._changed[queue] = self._recent[queue] = None
+
+    def restore(self, topic: str, queue_id: int, begin_offset: int, max_offset: int) -> None:
+        """Take up a queue as a checkpoint has it."""
+        queue = self.ensure(topic, queue_id)
+        queue.restore(begin_offset, max_offset)
+
+    def take_recent(self) -> dict[ConsumeQueue, None]:
+        """Those that have grown since the last call."""
+        recent, self._recent = self._recent, {}
+        return recent
 
     def take_changes(self) -> QueueChanges:
         """What has changed since the last call."""
@@ -138,7 +149,7 @@ class Queues:
         for queue in changed:
             if self.get(queue.topic, queue.queue_id) is not queue:
                 continue  # what was confirmed of it after its topic was deleted
-            queues.setdefault(queue.topic, {})[queue.queue_id] = (queue.min_offset, queue.max_offset)
+            queues.setdefault(queue.topic, {})[queue.queue_id] = (queue.begin_offset, queue.max_offset)
         return QueueChanges(list(gone), queues, self.offsets_from)
 
     def _index(self, topic: str) -> None:

@@ -162,7 +162,7 @@ def _options(
         "flush": chance.choice(("sync", "async")),
         "flush_interval_ms": chance.choice((50, 500)),
         "checkpoint_interval_ms": chance.choice((1000, 5000)),
-        "log": {"segment_bytes": chance.choice((4096, 65_536)), "queue_entries_per_file": chance.choice((16, 300_000))},
+        "log": {"segment_bytes": chance.choice((4096, 65_536)), "index_entries_max": chance.choice((2, 500_000))},
         "pop": {
             "stay_ms": chance.choice((0, 200, 10_000)),
             "scan_entries_max": chance.choice((16, 4096)),

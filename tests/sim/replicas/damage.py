@@ -181,13 +181,13 @@ class Atlas:
                     self.rotten.append(Damage(number, path, at, before, after))
 
     def remake_queues(self) -> None:
-        """What a broker asks for whose queue stands still at a damaged entry: start it without the queue's folder."""
+        """What a broker asks for whose queue stands still at a damaged entry: start it without its index files."""
         self.look()
-        for damage in [each for each in self.derived if each.path.suffix == ".queue"]:
+        for damage in [each for each in self.derived if each.path.suffix == ".index"]:
             self._remove(damage.number, damage.path.parent)
             self.derived.remove(damage)
         for number in sorted(self.lied_to):
-            self._remove(number, DATA / "consumequeue")
+            self._remove(number, DATA / "queueindex")
         self.lied_to.clear()
 
     def _remove(self, number: int, folder: Path) -> None:

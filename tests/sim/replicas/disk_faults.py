@@ -11,8 +11,6 @@ from tests.sim.replicas.world import Replica
 
 _FREE_BYTES_MAX = 3000
 _TRIES = 20
-_ENTRY_BYTES = 20
-_TAG_HASH_AT = 12
 _VERSION_AT = (4, 5)
 _CATCH_UP_LOOKS = 200
 _LOOK_S = 0.1
@@ -183,9 +181,7 @@ class DiskFaults:
         if path is None or self._atlas.is_damaged(number, path):
             return
         at = rare.randrange(len(files[path]))
-        if path.suffix == ".queue" and at % _ENTRY_BYTES >= _TAG_HASH_AT:
-            return  # nothing tells a wrong tag's hash from the right one
-        if path.suffix != ".queue" and at in _VERSION_AT:
+        if path.suffix != ".index" and at in _VERSION_AT:
             return  # the file of a newer release is no damage
         before = files[path][at : at + 1]
         damage = Damage(number, path, at, before, bytes((before[0] ^ 1 << rare.randrange(8),)))

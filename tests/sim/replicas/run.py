@@ -96,7 +96,7 @@ def run_seed(
 
 _RECOVERIES = (
     ("recovery", ""),
-    ("recovery without queue files", "consumequeue"),
+    ("recovery without index files", "queueindex"),
     ("recovery without timer files", "/timer/"),
 )
 """Ways in which a master's files are recovered in the end; of a slave's one of them."""

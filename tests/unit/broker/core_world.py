@@ -9,7 +9,7 @@ from tests.unit.broker.world import FOLDER, World
 
 def world_of(seed: int = 0, *, max_attempts: int = 3, queues: int = 1, **pop: int) -> World:
     options = BrokerOptions(
-        log=LogOptions(segment_bytes=4096, queue_entries_per_file=16, queue_entries_in_memory=500),
+        log=LogOptions(segment_bytes=4096, index_entries_max=16, queue_entries_in_memory=500),
         pop=PopOptions(**pop),
     )
     world = World(seed, options)

@@ -39,7 +39,7 @@ NAME = "broker-0"
 OPTIONS = {
     "name": NAME,
     "checkpoint_interval_ms": 100,
-    "log": {"segment_bytes": 65_536, "queue_entries_per_file": 64},
+    "log": {"segment_bytes": 65_536, "index_entries_max": 64},
     "replication": {"absence_ms_max": 300, "heartbeat_ms": 50, "silence_ms_max": 1000},
 }
 
@@ -62,6 +62,7 @@ class ProcessDisk:
         self._life = disk.life
         self.exists, self.list, self.make_folder = disk.exists, disk.list, disk.make_folder
         self.sync_folder, self.usage, self.reads = disk.sync_folder, disk.usage, disk.reads
+        self.remove_folder = disk.remove_folder
 
     def open(self, path: Path) -> File:
         self._disk.check_life(self._life)

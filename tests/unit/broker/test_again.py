@@ -10,7 +10,6 @@ import pytest
 from services.broker import again
 from services.broker.again import AgainFinder
 from services.broker.options import LogOptions
-from services.broker.store.consume_queue import ENTRY_BYTES
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind
 from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
@@ -20,10 +19,11 @@ from services.common.put import MessageRun
 from services.common.send_id import encode_send_id
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
+from tests.unit.broker.index_bytes import replace_entry, rot_entry
 
 TOPIC = "topic"
 COUNT = 50
-OPTIONS = LogOptions(segment_bytes=4096, queue_entries_per_file=16, queue_entries_in_memory=4)
+OPTIONS = LogOptions(segment_bytes=4096, index_entries_max=16, queue_entries_in_memory=4)
 
 
 class Later:
@@ -66,10 +66,8 @@ async def test_all_are_found_whether_they_are_in_files_or_in_memory(saved: int) 
         appended = store.put_runs([run_of(number)])
         store.confirm(appended.end_position)
         if number + 1 == saved:
-            _, files = store.checkpoint()
-            for file in files:
-                await file.sync()
-                file.close()
+            store.checkpoint()
+            await store.write_index()
     finder = finder_of(store, clock)
     found = finder.find(run_of(*range(COUNT + 1), again=True))
     assert [each and each.queue_offset for each in found] == [*range(COUNT), None]
@@ -169,34 +167,29 @@ async def test_no_more_is_read_than_the_queues_last_messages_however_much_came(m
     assert [each and each.queue_offset for each in finder.find(run_of(2 * COUNT - 10, again=True))] == [2 * COUNT - 10]
 
 
-async def saved_store() -> tuple[MessageStore, MemoryDisk, Path, Path]:
-    """A store with two queues, and the first file of each."""
+async def saved_store() -> tuple[MessageStore, MemoryDisk]:
+    """A store with two queues, all of whose entries are in files."""
     disk = MemoryDisk(random.Random(1))
     store = MessageStore(disk, Path("/broker"), OPTIONS, ManualClock(), lambda queue, tag_hashes: None)
     for number in range(COUNT):
         store.confirm(store.put_runs([run_of(number)]).end_position)
         store.confirm(store.put_runs([MessageRun("other", 0, [b""], [b""], [""])]).end_position)
-    _, files = store.checkpoint()
-    for file in files:
-        await file.sync()
-        file.close()
-    first, other = (
-        next(each for each in sorted(disk.files()) if f"/{topic}/" in str(each)) for topic in (TOPIC, "other")
-    )
-    return store, disk, first, other
+    store.checkpoint()
+    await store.write_index()
+    return store, disk
 
 
-@pytest.mark.parametrize("bit", range(3 * 8 * ENTRY_BYTES, 3 * 8 * ENTRY_BYTES + 64))
+@pytest.mark.parametrize("bit", range(64))
 async def test_a_rotten_entry_is_told_of_wherever_it_leads(bit: int) -> None:
-    store, disk, path, _ = await saved_store()
-    disk.flip_bit(path, bit)
+    store, disk = await saved_store()
+    rot_entry(disk, store.queues[TOPIC, 0].read(3, 1)[0], bit)
     with pytest.raises(CorruptDataError):
         finder_of(store, ManualClock()).find(run_of(1, again=True))
 
 
 async def test_an_entry_that_leads_to_the_record_of_another_queue_is_told_of() -> None:
-    store, disk, path, other = await saved_store()
-    entry = disk.files()[other][3 * ENTRY_BYTES : 4 * ENTRY_BYTES]
-    disk.open(path).write(3 * ENTRY_BYTES, [entry])
+    store, disk = await saved_store()
+    entry, of_other = (store.queues[topic, 0].read(3, 1)[0] for topic in (TOPIC, "other"))
+    replace_entry(disk, entry, of_other)
     with pytest.raises(CorruptDataError, match="leads to the record"):
         finder_of(store, ManualClock()).find(run_of(1, again=True))

@@ -23,7 +23,7 @@ SAVED_S = 6
 def serve(work: Callable[[Broker], Awaitable[None]], **options: object) -> None:
     """Run calls of a broker whose entries are all read from files, on a disk of which no plain call may wait."""
     clock = ManualClock()
-    log = {"segment_bytes": 64 * 1024, "queue_entries_in_memory": 1, "queue_entries_per_file": 1000}
+    log = {"segment_bytes": 64 * 1024, "queue_entries_in_memory": 1, "index_entries_max": 1000}
     disk = MemoryDisk(random.Random(0), 1 << 30)
 
     async def all_of_it() -> None:
@@ -163,6 +163,7 @@ def test_retention() -> None:
         broker.disk.cool()
         queue = broker.app.files.core.store.queue("t", 0)
         assert queue is not None
-        assert (await broker.pull(queue.min_offset))[0]
+        begin = await broker.app.files.core.store.reads.run(lambda: queue.min_offset)
+        assert (await broker.pull(begin))[0]
 
     serve(work, retention=RetentionOptions(hours=1, interval_ms=1000))

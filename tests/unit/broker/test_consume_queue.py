@@ -4,173 +4,243 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.broker.store import index_file
 from services.broker.store.consume_queue import ENTRY_BYTES, ConsumeQueue, Entry, packed_entry
-from services.common.errors import CorruptDataError
+from services.broker.store.queue_index import QueueIndex
+from services.common.errors import CorruptDataError, UnknownFormatError
 from tests.harness.memory_disk import MemoryDisk
+from tests.unit.broker.index_bytes import index_files, rot_entry
+from tests.unit.broker.world import run_now
 
-FOLDER = Path("/queue/t/0")
-PER_FILE = 16
-
-
-def queue_on(disk: MemoryDisk, in_memory: int = 8) -> ConsumeQueue:
-    return ConsumeQueue(disk, FOLDER, "t", 0, PER_FILE, in_memory)
+FOLDER = Path("/index")
 
 
-def new_disk() -> MemoryDisk:
-    return MemoryDisk(random.Random(0))
+class World:
+    """Some queues on one index; their records stand one behind the other, ten bytes each."""
+
+    def __init__(self, queues: int = 3, entries_max: int = 1000, in_memory: int = 8) -> None:
+        self.disk = MemoryDisk(random.Random(0))
+        self.entries_max = entries_max
+        self.index = QueueIndex(self.disk, FOLDER, entries_max, in_memory)
+        self.queues = [ConsumeQueue(self.index, "t", number) for number in range(queues)]
+        self.entries: list[list[Entry]] = [[] for _ in self.queues]
+        self.end = 0
+        self.saved = 0
+
+    def arrive(self, number: int, count: int = 1) -> None:
+        for _ in range(count):
+            entry = Entry(self.end, 10, len(self.entries[number]) % 5)
+            self.queues[number].extend(packed_entry(*entry))
+            self.entries[number].append(entry)
+            self.end += 10
+
+    def save(self) -> None:
+        run_now(self.index.write(dict.fromkeys(self.queues), self.end))
+        run_now(self.index.merge(self.saved))
+        self.saved = self.end
+
+    def read_all(self, number: int, step: int = 1000) -> list[Entry]:
+        queue = self.queues[number]
+        found: list[Entry] = []
+        at = queue.min_offset
+        while at < queue.max_offset:
+            part = queue.read(at, step)
+            assert len(part) == min(step, queue.max_offset - at)
+            found += part
+            at += len(part)
+        return found
+
+    def again(self, log_start: int = 0) -> list[tuple[int, int]]:
+        """A new process, with what was saved; which ranges have no file."""
+        self.index = QueueIndex(self.disk, FOLDER, self.entries_max, 8)
+        gaps = self.index.load(log_start, self.saved)
+        for number, queue in enumerate(self.queues):
+            saved = sum(entry.position < self.saved for entry in self.entries[number])
+            self.queues[number] = ConsumeQueue(self.index, "t", number)
+            self.queues[number].restore(queue.begin_offset, saved)
+        return gaps
 
 
-def fill(queue: ConsumeQueue, count: int) -> list[Entry]:
-    entries = [Entry(1000 + 10 * number, number + 1, number % 3) for number in range(count)]
-    for offset, entry in enumerate(entries):
-        assert queue.max_offset == offset
-        queue.extend(packed_entry(*entry))
-    return entries
+ARRIVALS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 12)), min_size=1, max_size=12)
 
 
-def read_all(queue: ConsumeQueue, step: int = 1000) -> list[Entry]:
-    found: list[Entry] = []
-    at = queue.min_offset
-    while at < queue.max_offset:
-        part = queue.read(at, step)
-        assert len(part) == min(step, queue.max_offset - at)
-        found += part
-        at += len(part)
-    return found
-
-
+@settings(max_examples=80, deadline=None)
 @given(
-    batches=st.lists(st.integers(1, 40), min_size=1, max_size=6),
-    in_memory=st.integers(0, 30),
-    flushed=st.integers(0, 6),
+    arrivals=ARRIVALS,
+    saved=st.sets(st.integers(0, 11)),
+    in_memory=st.integers(0, 10),
     step=st.integers(1, 50),
+    entries_max=st.sampled_from([2, 10, 1000]),
+    gone=st.floats(0, 1),
 )
-def test_memory_and_files_give_the_same(batches: list[int], in_memory: int, flushed: int, step: int) -> None:
-    queue = queue_on(new_disk(), in_memory)
-    entries: list[Entry] = []
-    for number, size in enumerate(batches):
-        for _ in range(size):
-            entry = Entry(len(entries) * 7, len(entries) + 1, len(entries) % 5)
-            queue.extend(packed_entry(*entry))
-            entries.append(entry)
-        if number < flushed:
-            for file in queue.flush():
-                file.close()
-            assert not queue.has_unflushed
-    assert read_all(queue, step) == entries
-    assert queue.read(len(entries), 5) == []
-    assert queue.read(len(entries) + 5, 5) == []
-    assert queue.read(0, 0) == []
+def test_memory_and_files_give_the_same(
+    arrivals: list[tuple[int, int]], saved: set[int], in_memory: int, step: int, entries_max: int, gone: float
+) -> None:
+    world = World(3, entries_max, in_memory)
+    for number, (to, count) in enumerate(arrivals):
+        world.arrive(to, count)
+        if number in saved:
+            world.save()
+    start = int(gone * world.end)
+    world.index.forget_before(start)
+    for number, (queue, entries) in enumerate(zip(world.queues, world.entries, strict=True)):
+        held = [entry for entry in entries if entry.position >= start]
+        assert queue.min_offset == len(entries) - len(held)
+        assert world.read_all(number, step) == held
+        assert queue.read(len(entries), 5) == queue.read(len(entries) + 5, 5) == queue.read(0, 0) == []
+        for position in range(0, world.end, 7):
+            wanted = max(position, start)
+            expected = next((at for at, entry in enumerate(entries) if entry.position >= wanted), len(entries))
+            assert queue.first_at_or_after(position) == expected
+    world.save()
+    assert world.again(start) == []
+    for number, entries in enumerate(world.entries):
+        assert world.read_all(number, step) == [entry for entry in entries if entry.position >= start]
 
 
-@given(count=st.integers(0, 60), position=st.integers(900, 1700), min_offset=st.integers(0, 60))
-def test_a_position_is_found(count: int, position: int, min_offset: int) -> None:
-    queue = queue_on(new_disk())
-    entries = fill(queue, count)
-    queue.flush()
-    queue.forget_before(min(min_offset, count))
-    expected = next(
-        (offset for offset in range(queue.min_offset, count) if entries[offset].position >= position), count
-    )
-    assert queue.first_at_or_after(position) == expected
+def test_what_was_written_after_the_checkpoint_that_counts_is_dropped() -> None:
+    world = World()
+    world.arrive(0, 5)
+    world.save()
+    world.arrive(0, 5)
+    run_now(world.index.write(dict.fromkeys(world.queues), world.end))
+    assert world.again() == []
+    assert world.read_all(0) == world.entries[0][:5]
+    assert len(index_files(world.disk)) == 1
 
 
-@given(flushed=st.integers(0, 70), later=st.integers(0, 40), loaded=st.integers(0, 70), min_offset=st.integers(0, 70))
-def test_it_is_loaded_as_any_checkpoint_saw_it(flushed: int, later: int, loaded: int, min_offset: int) -> None:
-    """Also when more was written after that checkpoint: that comes from the log again, and may be other than it was."""
-    disk = new_disk()
-    queue = queue_on(disk)
-    entries = fill(queue, flushed)
-    queue.flush()
-    for number in range(later):
-        queue.extend(packed_entry(9_000_000 + number, 1, 1))
-    queue.flush()
-    loaded, min_offset = min(loaded, flushed), min(min_offset, loaded, flushed)
-    found = queue_on(disk)
-    assert found.load(min_offset, loaded)
-    assert (found.min_offset, found.max_offset) == (min_offset, loaded)
-    assert read_all(found) == entries[min_offset:loaded]
-    found.extend(packed_entry(1, 2, 3))
-    found.flush()
-    assert read_all(found) == [*entries[min_offset:loaded], Entry(1, 2, 3)]
-    again = queue_on(disk)
-    assert again.load(min_offset, loaded + 1)
-    assert read_all(again) == read_all(found)
-
-
-@pytest.mark.parametrize("harm", ["removed", "shortened", "emptied"])
-@pytest.mark.parametrize("file", [0, 16, 32])
-def test_lost_and_short_files_are_told(harm: str, file: int) -> None:
-    disk = new_disk()
-    queue = queue_on(disk)
-    fill(queue, 40)
-    queue.flush()
-    path = FOLDER / f"{file:020d}.queue"
+@pytest.mark.parametrize("harm", ["removed", "shortened", "emptied", "rotten"])
+@pytest.mark.parametrize("file", [0, 1, 2])
+def test_a_range_without_a_whole_file_is_told(harm: str, file: int) -> None:
+    world = World(entries_max=2)  # none are merged
+    for _ in range(3):
+        world.arrive(0, 4)
+        world.save()
+    path = index_files(world.disk)[file]
     if harm == "removed":
-        disk.remove(path)
+        world.disk.remove(path)
+    elif harm == "rotten":
+        world.disk.flip_bit(path, 8 * 40)
     else:
-        opened = disk.open(path)
+        opened = world.disk.open(path)
         opened.truncate(0 if harm == "emptied" else opened.size() - 1)
-    found = queue_on(disk)
-    assert not found.load(0, 40)
-    assert (found.min_offset, found.max_offset, found.read(0, 10)) == (0, 0, [])
-    assert queue_on(disk).load(0, 40) is False
+    assert world.again() == [(file * 40, file * 40 + 40)]
+    assert len(index_files(world.disk)) == 2
 
 
-def test_a_file_that_is_needed_no_more_may_be_lost() -> None:
-    disk = new_disk()
-    queue = queue_on(disk)
-    entries = fill(queue, 40)
-    queue.flush()
-    queue.forget_before(33)
-    assert disk.list(FOLDER) == [f"{32:020d}.queue"]
-    assert queue.read(0, 100) == entries[33:]
-    found = queue_on(disk)
-    assert found.load(33, 40)
-    assert read_all(found) == entries[33:]
+def test_small_neighbours_are_merged_so_that_there_are_few() -> None:
+    world = World(entries_max=10_000)
+    for number in range(200):
+        world.arrive(number % 3)
+        world.save()
+    sizes = [file.entries for file in world.index.files]
+    assert sum(sizes) == 200
+    assert len(sizes) < 12
+    assert len(index_files(world.disk)) == len(sizes)
+    assert [world.read_all(number) for number in range(3)] == world.entries
 
 
-def test_a_file_that_gets_short_while_it_is_used_is_told() -> None:
-    disk = new_disk()
-    queue = queue_on(disk, in_memory=0)
-    fill(queue, 40)
-    queue.flush()
-    disk.open(FOLDER / f"{16:020d}.queue").truncate(ENTRY_BYTES)
-    with pytest.raises(CorruptDataError, match="t/0 has a short file 16"):
-        queue.read(10, 20)
+def test_what_is_merged_does_not_outgrow_its_limit() -> None:
+    world = World(entries_max=20)
+    for number in range(60):
+        world.arrive(number % 3)
+        world.save()
+    assert max(file.entries for file in world.index.files) <= 20
+    assert world.again() == []
+    assert [world.read_all(number) for number in range(3)] == world.entries
+
+
+def test_files_that_were_merged_do_not_count_twice_after_a_crash() -> None:
+    world = World()
+    for _ in range(2):
+        world.arrive(0)
+        world.save()
+    before = {path: world.disk.files()[path] for path in index_files(world.disk)}
+    world.arrive(0)
+    world.save()
+    for path, contents in before.items():
+        world.disk.open(path).write(0, [bytes(contents)])  # their removal was not on the device
+    assert world.again() == []
+    assert world.read_all(0) == world.entries[0]
+
+
+def test_damage_is_told_and_its_file_is_not_merged() -> None:
+    world = World(in_memory=0)
+    world.arrive(0, 4)
+    world.save()
+    world.arrive(1, 4)
+    world.save()
+    rot_entry(world.disk, world.entries[0][2], 159)  # of the tag's hash
+    with pytest.raises(CorruptDataError, match="is damaged at byte"):
+        world.queues[0].read(0, 4)
+    for _ in range(3):
+        world.arrive(1, 4)
+        world.save()
+    assert world.read_all(1) == world.entries[1]
+    with pytest.raises(CorruptDataError, match="is damaged at byte"):
+        world.queues[0].read(0, 4)
+
+
+def test_damage_that_a_merge_meets_leaves_the_files_as_they_are() -> None:
+    world = World(in_memory=0)
+    world.arrive(0, 4)
+    world.save()
+    rot_entry(world.disk, world.entries[0][2], 0)
+    for _ in range(3):
+        world.arrive(1, 4)
+        world.save()
+    assert world.read_all(1) == world.entries[1]
+
+
+def test_a_deleted_topic_of_the_same_name_is_not_read() -> None:
+    world = World(1, in_memory=0)
+    world.arrive(0, 3)
+    world.save()
+    world.queues[0] = ConsumeQueue(world.index, "t", 0, 3)  # goes on where the one before ended
+    world.entries[0].clear()
+    world.arrive(0, 2)
+    world.save()
+    world.save()
+    assert (world.queues[0].min_offset, world.read_all(0)) == (3, world.entries[0])
+    world.queues[0] = ConsumeQueue(world.index, "t", 0, 9)
+    world.entries[0].clear()
+    world.arrive(0, 2)
+    world.save()
+    world.save()
+    assert (world.queues[0].min_offset, world.read_all(0)) == (9, world.entries[0])
 
 
 def test_it_begins_anywhere() -> None:
-    disk = new_disk()
-    queue = queue_on(disk)
-    queue.begin_at(37)
-    assert (queue.min_offset, queue.max_offset) == (37, 37)
-    assert queue.max_offset == 37
-    queue.extend(packed_entry(5, 6, 7))
-    queue.flush()
-    found = queue_on(disk)
-    assert found.load(37, 38)
-    assert read_all(found) == [Entry(5, 6, 7)]
+    world = World(1)
+    world.queues[0].begin_at(37)
+    assert (world.queues[0].min_offset, world.queues[0].max_offset) == (37, 37)
+    world.arrive(0)
+    world.save()
+    assert (world.queues[0].min_offset, world.read_all(0)) == (37, world.entries[0])
 
 
-@pytest.mark.parametrize("offset", [0, 16, 37])
-def test_an_empty_one_that_has_begun_somewhere_is_loaded(offset: int) -> None:
-    """All of it was past its time, or its topic was deleted: there is no file, and its offsets go on."""
-    disk = new_disk()
-    queue = queue_on(disk)
-    queue.begin_at(offset)
-    assert queue.flush() == []
-    found = queue_on(disk)
-    assert found.load(offset, offset)
-    assert (found.min_offset, found.max_offset) == (offset, offset)
+def test_the_window_keeps_what_is_not_written_and_some_of_what_is_as_long_as_messages_come() -> None:
+    world = World(2, in_memory=8)
+    world.arrive(0, 100)
+    queue = world.queues[0]
+    assert len(queue._window or b"") == 100 * ENTRY_BYTES
+    run_now(world.index.write({queue: None}, world.end))
+    assert len(queue._window or b"") == 8 * ENTRY_BYTES
+    world.arrive(1)
+    run_now(world.index.write({world.queues[1]: None}, world.end))
+    assert queue._window is None
 
 
-def test_the_window_keeps_what_is_not_flushed_and_some_of_what_is() -> None:
-    queue = queue_on(new_disk(), in_memory=8)
-    fill(queue, 100)
-    assert len(queue._window) == 100 * ENTRY_BYTES
-    queue.flush()
-    assert len(queue._window) == 8 * ENTRY_BYTES
+def test_a_file_of_a_newer_release_is_refused() -> None:
+    world = World()
+    world.arrive(0)
+    world.save()
+    (path,) = index_files(world.disk)
+    page = bytearray(world.disk.files()[path][4:])
+    page[5] = 2
+    world.disk.open(path).write(0, index_file._pages(page))
+    with pytest.raises(UnknownFormatError, match="format version 2"):
+        world.again()

@@ -12,6 +12,7 @@ from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from tests.unit.broker.core_world import metrics, world_of
+from tests.unit.broker.index_bytes import index_files, replace_entry
 from tests.unit.broker.world import INVISIBLE_MS, World, attempts, handles, run_now
 
 
@@ -72,8 +73,7 @@ def test_a_message_that_is_gone_is_not_replaced_by_another(after: str) -> None:
     world.put("t", b"gone")
     (handle,) = handles(world.pop("g", "t"))
     if after == "retention":
-        queue = world.core.store.queues["t", 0]
-        queue.forget_before(1)
+        world.core.store.index.forget_before(world.core.store.log.end_position)
     else:
         world.delete_topic("t")
         if after == "deleted and made again":
@@ -261,9 +261,7 @@ def test_a_revive_queue_of_acks_only_is_not_read_again_and_again() -> None:
     while messages := world.pop("g", "t"):
         world.ack("g", "t", *handles(messages))
     world.save()
-    checkpoint, files = world.begin_save()
-    for file in files:
-        file.close()
+    checkpoint = world.begin_save()
     ends = tuple(world.core.store.next_offset(world.core.revive_topic, number) for number in range(8))
     assert checkpoint.pop.revive_offsets == ends
 
@@ -310,7 +308,7 @@ def test_a_damaged_message_stops_its_queue_and_no_other() -> None:
 
 @pytest.mark.parametrize("popped", [False, True])
 def test_an_entry_that_leads_to_another_message_delivers_none(popped: bool) -> None:
-    """Entries have no checksum, but records know their place (S3, P4)."""
+    """Its page may have been written wrongly, but records know their place (S3, P4)."""
     options = BrokerOptions(log=LogOptions(queue_entries_in_memory=0))
     world = World(0, options)
     world.add_topic("t")
@@ -320,9 +318,8 @@ def test_an_entry_that_leads_to_another_message_delivers_none(popped: bool) -> N
     if popped:
         world.pop("g", "t")
     world.save()
-    (path,) = [path for path in world.disk.files() if path.suffix == ".queue" and path.parts[-3] == "t"]
-    file = world.disk.open(path)
-    file.write(20, [file.read(0, 20)])
+    first, second = world.core.store.queues["t", 0].read(0, 2)
+    replace_entry(world.disk, second, first)
     if popped:
         (check_point,) = world.core.state.table
         with pytest.raises(CorruptDataError, match=r"leads to the record at \d+, which is t/0 offset 0"):
@@ -332,7 +329,7 @@ def test_an_entry_that_leads_to_another_message_delivers_none(popped: bool) -> N
         with pytest.raises(StatusError, match="stands still at a damaged record"):
             world.pop("g", "t", 2)
         assert "popwheel_damaged_queues 1.0" in metrics(world)
-    for each in (each for each in world.disk.files() if each.suffix == ".queue"):
+    for each in index_files(world.disk):
         world.disk.remove(each)
     world.crash("process")
     if popped:

@@ -11,10 +11,11 @@ from structlog.testing import capture_logs
 from services.broker.pop.check_point import REVIVE_QUEUES
 from services.common.errors import CorruptDataError
 from tests.unit.broker.group_world import FOLDER, GroupWorld, Member, group_of, until
+from tests.unit.broker.index_bytes import rot_entry
 
 OPTIONS: dict[str, Any] = {
     "checkpoint_interval_ms": 60_000,
-    "log": {"segment_bytes": 4096, "queue_entries_per_file": 64},
+    "log": {"segment_bytes": 4096, "index_entries_max": 64},
     "retention": {"hours": 1e-6, "interval_ms": 10},
 }
 
@@ -158,10 +159,11 @@ async def test_a_queue_that_is_found_damaged_at_a_start_is_made_again(topic: str
         await world.put(b"later", topic="later", due_ms=due_ms)
         await world.ack(given[b"1"])
         await save(member)
+        entries = [queue.read(0, 1)[0] for queue in member.alive.core.store.queues if queue.topic == topic]
         await member.kill()
         member.disk.remove(FOLDER / "timer" / "timercheck")
-        for path in [each for each in member.disk.files() if each.parent.parent.name == topic]:
-            member.disk.flip_bit(path, 8 * byte)
+        for entry in entries:
+            rot_entry(member.disk, entry, 8 * byte)
         with capture_logs() as logs:
             await member.start()
         assert any("made again" in entry["event"] for entry in logs)

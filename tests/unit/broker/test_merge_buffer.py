@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from services.broker.pop.check_point import CheckPoint
 from services.broker.pop.merge_buffer import _SET_BY_HAND_MAX, MergeBuffer, QueueProgress
 from services.broker.store.consume_queue import ConsumeQueue, packed_entry
+from services.broker.store.queue_index import QueueIndex
 from tests.harness.memory_disk import MemoryDisk
 
 
 def queue_of(count: int = 1000, topic: str = "t") -> ConsumeQueue:
-    queue = ConsumeQueue(MemoryDisk(random.Random(0)), Path("/q") / topic, topic, 0, 16, 16)
+    queue = ConsumeQueue(QueueIndex(MemoryDisk(random.Random(0)), Path("/q"), 2, 0), topic, 0)
     for number in range(count):
         queue.extend(packed_entry(number, 1, 0))
     return queue
@@ -81,11 +82,11 @@ def test_a_scan_that_found_nothing_moves_on() -> None:
 
 def test_a_group_begins_where_the_queue_does() -> None:
     queue = queue_of(100)
-    queue.forget_before(40)
+    queue._files.log_start = 40
     buffer = MergeBuffer(10_000, 100, 1000)
     progress = buffer.of("g", queue)
     assert (progress.next_offset, progress.available) == (40, 60)
-    queue.forget_before(70)
+    queue._files.log_start = 70
     assert (progress.next_offset, progress.available) == (70, 30)
     assert buffer.get("g", queue) is None
     assert (buffer.pairs, list(buffer)) == (0, [])

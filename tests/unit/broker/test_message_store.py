@@ -18,7 +18,7 @@ from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 
 FOLDER = Path("/broker")
-OPTIONS = LogOptions(segment_bytes=4096, queue_entries_per_file=16, queue_entries_in_memory=4)
+OPTIONS = LogOptions(segment_bytes=4096, index_entries_max=16, queue_entries_in_memory=4)
 
 QUEUES = [("a", 0), ("a", 1), ("b", 0)]
 PUTS = st.lists(st.tuples(st.sampled_from(QUEUES), st.integers(0, 400)), min_size=1, max_size=30)
@@ -57,11 +57,10 @@ class World:
             self.clock.advance(10)
 
     async def checkpoint(self) -> StoreCheckpoint:
-        checkpoint, files = self.store.checkpoint()
+        checkpoint = self.store.checkpoint()
         await self.store.log.sync()
-        for file in files:
-            await file.sync()
-            file.close()
+        await self.store.write_index()
+        await self.store.index.merge(checkpoint.position)
         return checkpoint
 
     def recover(self, checkpoint: StoreCheckpoint) -> list[int]:
@@ -73,7 +72,6 @@ class World:
             store.take_up(found)
             if found.position >= checkpoint.position:
                 newer.append(found.position)
-        store.loaded(checkpoint)
         store.finish()
         return newer
 
@@ -165,7 +163,7 @@ def test_lost_queue_files_are_made_again(puts: list[tuple[tuple[str, int], int]]
     world.put_all(puts)
     checkpoint = asyncio.run(world.checkpoint())
     before = world.contents()
-    files = [path for path in world.disk.files() if path.suffix == ".queue"]
+    files = [path for path in world.disk.files() if path.suffix == ".index"]
     for path in files[lost : lost + 1]:
         world.disk.remove(path)
     for path in files[shortened : shortened + 1]:
@@ -205,7 +203,7 @@ def test_offsets_go_on_though_all_of_a_queue_is_gone_and_its_files_are_lost() ->
     assert world.contents()[("a", 0)] == (5, 5, [])
     checkpoint = asyncio.run(world.checkpoint())
     for path in world.disk.files():
-        if path.suffix == ".queue":
+        if path.suffix == ".index":
             world.disk.remove(path)
     world.recover(checkpoint)
     assert world.contents()[("a", 0)] == (5, 5, [])

@@ -7,6 +7,7 @@ import pytest
 
 from services.broker.notification import Interest, Interests, Subscriber
 from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.queue_index import QueueIndex
 from services.broker.store.record import hash_tag
 from services.common import names
 from services.common.errors import StatusError
@@ -15,7 +16,7 @@ from tests.harness.memory_disk import MemoryDisk
 
 
 def queue_of(topic: str) -> ConsumeQueue:
-    return ConsumeQueue(MemoryDisk(random.Random(0)), Path("/q"), topic, 0, 16, 16)
+    return ConsumeQueue(QueueIndex(MemoryDisk(random.Random(0)), Path("/q"), 2, 0), topic, 0)
 
 
 class Proxy:

@@ -17,7 +17,7 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from tests.harness.memory_disk import CrashKind
-from tests.unit.broker.world import KEY, World, wire_message
+from tests.unit.broker.world import KEY, World, run_now, wire_message
 
 TOPICS = {"t": 2, "u": 1}
 """Topics and how many queues they have."""
@@ -263,11 +263,11 @@ class PopMachine(RuleBasedStateMachine):
         self.world.save()
         self.synced()
 
-    @rule(kind=st.sampled_from(["process", "power"]))
-    def crash_while_saving(self, kind: CrashKind) -> None:
-        _, files = self.world.begin_save()
-        for file in files:
-            file.close()
+    @rule(kind=st.sampled_from(["process", "power"]), is_written=st.booleans())
+    def crash_while_saving(self, kind: CrashKind, is_written: bool) -> None:
+        self.world.begin_save()
+        if is_written:
+            run_now(self.world.core.store.write_index())
         self.crash(kind)
 
     @rule(kind=st.sampled_from(["process", "process", "power"]))

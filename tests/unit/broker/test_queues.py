@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.broker.store.consume_queue import ConsumeQueue, packed_entry
+from services.broker.store.queue_index import QueueIndex
 from services.broker.store.queues import QueueChanges, Queues
 from services.common import names
 from services.common.errors import StatusError
@@ -13,10 +14,8 @@ from tests.harness.memory_disk import MemoryDisk
 
 
 def queues_of(limit: int = 100) -> Queues:
-    disk = MemoryDisk(random.Random(0))
-    return Queues(
-        limit, lambda topic, queue_id: ConsumeQueue(disk, Path("/q") / topic / str(queue_id), topic, queue_id, 16, 16)
-    )
+    index = QueueIndex(MemoryDisk(random.Random(0)), Path("/q"), 2, 0)
+    return Queues(limit, lambda topic, queue_id: ConsumeQueue(index, topic, queue_id))
 
 
 def grow(queues: Queues, topic: str, queue_id: int, count: int) -> ConsumeQueue:

@@ -22,7 +22,7 @@ from tests.harness.memory_disk import MemoryDisk
 from tests.unit.broker.world import with_small_timer
 
 FOLDER = Path("/replica")
-OPTIONS = with_small_timer(BrokerOptions.model_validate({"log": {"segment_bytes": 4096, "queue_entries_per_file": 64}}))
+OPTIONS = with_small_timer(BrokerOptions.model_validate({"log": {"segment_bytes": 4096, "index_entries_max": 64}}))
 COUNT = 40
 
 

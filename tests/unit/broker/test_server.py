@@ -29,6 +29,7 @@ from services.rpc.local import LocalChannel
 from services.rpc.service import Call, Service, Stream
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
+from tests.unit.broker.index_bytes import index_files, rot_entry
 from tests.unit.broker.world import INVISIBLE_MS, KEY, tag_filter, wire_message, with_small_timer
 
 FOLDER = Path("/broker")
@@ -339,7 +340,7 @@ async def test_it_goes_on_where_it_ended() -> None:
 async def test_a_power_loss_at_any_moment_takes_no_send_that_was_answered(seed: int) -> None:
     """With the app's own checkpoints, segments and folders on the way (S1, P3)."""
     disk, clock = MemoryDisk(random.Random(seed), 1 << 30), ManualClock()
-    options = BrokerOptions(log=LogOptions(segment_bytes=4096, queue_entries_per_file=16), checkpoint_interval_ms=10)
+    options = BrokerOptions(log=LogOptions(segment_bytes=4096, index_entries_max=16), checkpoint_interval_ms=10)
     dice = random.Random(seed)
     sent: list[bytes] = []
     for life in range(4):
@@ -436,7 +437,7 @@ async def test_a_consume_queue_that_could_not_be_synced_is_not_trusted_later() -
         await broker.start()
         for number in range(5):
             await broker.put(b"%d" % number)
-        disk.fail_syncs(1, of=lambda path: path.suffix == ".queue")
+        disk.fail_syncs(1, of=lambda path: path.parent.name == "queueindex")
         for _ in range(2):  # until it has ended, the broker tries again
             with pytest.raises(OSError, match="Input/output"):
                 await broker.app._mastership().save()
@@ -455,9 +456,10 @@ async def test_queues_that_are_made_again_are_not_trusted_before_a_checkpoint_sa
         async with running(disk, options, clock) as broker:
             for number in range(5):
                 await broker.put(b"%d" % number)
-        disk.remove(FOLDER / "consumequeue" / "t" / "0" / f"{0:020d}.queue")
+        for path in index_files(disk):
+            disk.remove(path)
         broker = Broker(disk, options, clock)
-        disk.fail_syncs(1, of=lambda path: path.suffix == ".queue")
+        disk.fail_syncs(1, of=lambda path: path.parent.name == "queueindex")
         await broker.app.start()
         broker.hear()
         assert isinstance(await broker.app.failure, OSError)
@@ -472,14 +474,33 @@ async def test_queues_that_are_made_again_are_not_trusted_before_a_checkpoint_sa
             assert (await broker.pull(0))[0] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_a_queue_whose_file_is_too_short_stands_still_and_others_go_on() -> None:
+async def test_the_queues_of_an_earlier_release_are_made_again_as_index_files_and_their_folder_goes() -> None:
+    disk, clock = MemoryDisk(random.Random(0), 1 << 30), ManualClock()
+    async with running(disk, clock=clock) as broker:
+        for number in range(5):
+            await broker.put(b"%d" % number)
+    for path in index_files(disk):
+        disk.remove(path)
+    kept = FOLDER.parent / "other"
+    disk.make_folder(FOLDER / "consumequeue" / "t" / "0")
+    for path in (kept, FOLDER / "consumequeue" / "t" / "0" / f"{0:020d}.queue"):
+        disk.open(path).write(0, [bytes(100)])
+    async with running(disk, BrokerOptions(log=LogOptions(queue_entries_in_memory=0)), clock) as broker:
+        assert (await broker.pull(0))[0] == [b"0", b"1", b"2", b"3", b"4"]
+        assert disk.list(FOLDER / "consumequeue" / "t" / "0") == []
+        assert index_files(disk)
+        assert kept in disk.files()
+
+
+async def test_a_queue_whose_index_file_is_too_short_stands_still_and_others_go_on() -> None:
     disk = MemoryDisk(random.Random(0), 1 << 30)
     options = BrokerOptions(log=LogOptions(queue_entries_in_memory=0))
     async with running(disk, options) as broker:
         await broker.put(b"1", queue_id=0)
-        await broker.put(b"2", queue_id=1)
         await broker.app._mastership().save()
-        disk.open(FOLDER / "consumequeue" / "t" / "0" / f"{0:020d}.queue").truncate(0)
+        await broker.put(b"2", queue_id=1)
+        for path in index_files(disk):
+            disk.open(path).truncate(0)
         assert len(await broker.pop()) == 1
         assert len(broker.app.core.popping.damaged) == 1
 
@@ -491,8 +512,9 @@ async def test_a_damaged_entry_of_a_revive_queue_that_a_start_meets_hides_no_ack
         await broker.put(b"2")
         handles = await broker.pop()
         assert await broker.ack(handles[0]) == [Code.OK]
-    (path,) = [each for each in disk.files() if names.REVIVE_PREFIX in str(each) and len(disk.files()[each]) == 40]
-    disk.flip_bit(path, 8 * 21)  # of the ACK's position
+    queues = [queue for queue in broker.app.core.store.queues if names.REVIVE_PREFIX in queue.topic]
+    (ack,) = [entry for queue in queues for entry in queue.read(1, 1)]
+    rot_entry(disk, ack, 8)  # of the ACK's position
     async with running(disk) as broker:  # queues are made again from the log
         (left,) = broker.app.core.state.table
         assert (left.start_offset, left.open_indexes()) == (0, [1])
@@ -506,9 +528,8 @@ async def test_a_damaged_consume_queue_does_not_end_the_broker_when_retention_me
         await broker.put(b"1")
         assert len(await broker.pop()) == 1
         await broker.app._mastership().save()
-        for path in disk.files():
-            if names.REVIVE_PREFIX in str(path):
-                disk.open(path).truncate(0)
+        for path in index_files(disk):
+            disk.open(path).truncate(0)
         await asyncio.sleep(0.05)
         assert not broker.app.failure.done()
         await broker.put(b"2")

@@ -115,11 +115,9 @@ class PairReplica:
 
     def save(self) -> None:
         """Save the core; all that it was made of is at both."""
-        checkpoint, files = self.core.checkpoint()
+        checkpoint = self.core.checkpoint()
         run_now(self.core.store.log.sync())
-        for file in files:
-            run_now(file.sync())
-            file.close()
+        run_now(self.core.store.write_index())
         self.saved = checkpoint_file.encode(self.core.synced(checkpoint))
 
     def save_timer(self) -> None:

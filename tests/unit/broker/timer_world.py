@@ -19,7 +19,7 @@ def timer_options(segment_bytes: int = 4096, **timer: int) -> BrokerOptions:
     """A wheel of 16 slots, and what else is to be different."""
     settings = {"slots": 16, "roll_window_ms": 2000, "log_file_bytes": 4096, "delay_ms_max": 2 * 24 * 3_600_000}
     return BrokerOptions(
-        log=LogOptions(segment_bytes=segment_bytes, queue_entries_per_file=16, queue_entries_in_memory=4),
+        log=LogOptions(segment_bytes=segment_bytes, index_entries_max=16, queue_entries_in_memory=4),
         timer=TimerOptions.model_validate(settings | timer),
     )
 

@@ -16,7 +16,6 @@ from services.broker.store.consume_queue import Entry
 from services.broker.store.message_store import StoreCheckpoint
 from services.broker.store.record import Record, RecordKind, StoredRecord, hash_tag
 from services.common.cluster import ClusterView
-from services.common.disk import File
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, Resource, SystemProperties
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
@@ -28,7 +27,7 @@ from tests.harness.memory_disk import CrashKind, MemoryDisk
 FOLDER = Path("/broker")
 KEY = b"key of the tests"
 OPTIONS = BrokerOptions(
-    log=LogOptions(segment_bytes=4096, queue_entries_per_file=16, queue_entries_in_memory=4),
+    log=LogOptions(segment_bytes=4096, index_entries_max=16, queue_entries_in_memory=4),
     pop=PopOptions(buffer_check_points_max=5, rewrite_after_records=16),
 )
 SMALL_TIMER = {"slots": 4096, "roll_window_ms": 2_000_000, "delay_ms_max": 2 * 24 * 3_600_000}
@@ -47,9 +46,10 @@ def with_small_timer(options: BrokerOptions) -> BrokerOptions:
 
 
 def run_now(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine that has nothing to wait for, without a loop."""
+    """Run a coroutine that has nothing to wait for but its next turn, without a loop."""
     try:
-        work.send(None)
+        while work.send(None) is None:
+            pass
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     work.close()
@@ -165,17 +165,15 @@ class World:
         run_now(log.sync())
         self.core.store.confirm(log.synced_position)
 
-    def begin_save(self) -> tuple[Checkpoint, list[File]]:
+    def begin_save(self) -> Checkpoint:
         """The part of saving a checkpoint that is done before anything is synced."""
         return self.core.checkpoint()
 
     def save(self) -> None:
         """Save a checkpoint, as `BrokerApp` does."""
-        checkpoint, files = self.begin_save()
+        checkpoint = self.begin_save()
         self.flush()
-        for file in files:
-            run_now(file.sync())
-            file.close()
+        run_now(self.core.store.write_index())
         self.saved = checkpoint_file.encode(self.core.synced(checkpoint))
 
     def put(self, topic: str, body: bytes, tag: str = "", queue_id: int = 0) -> int:

@@ -64,6 +64,10 @@ class FaultDisk:
         self.step()
         del self.names[path]
 
+    async def remove_folder(self, path: Path) -> None:
+        self.step()
+        self.names = {name: held for name, held in self.names.items() if path not in name.parents}
+
     def replace(self, source: Path, target: Path) -> None:
         self.step()
         self.names[target] = self.names.pop(source)

@@ -16,6 +16,7 @@ from services.broker.replica.checkpoint_source import CheckpointSource
 from services.broker.replica.master_checkpoint import MasterCheckpoint
 from services.broker.replica.master_checkpoint_file import NAME, MasterCheckpointFile
 from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.queue_index import QueueIndex
 from services.common.cluster import ClusterView
 from services.common.errors import StatusError, UnknownFormatError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -38,7 +39,7 @@ class Master:
 
     def queue(self, queue_id: int) -> ConsumeQueue:
         if queue_id not in self.queues:
-            self.queues[queue_id] = ConsumeQueue(DISK, FOLDER, "t", queue_id, 16, 16)
+            self.queues[queue_id] = ConsumeQueue(QueueIndex(DISK, FOLDER, 2, 0), "t", queue_id)
         return self.queues[queue_id]
 
     def set(self, group: int, queue_id: int, committed: int) -> None:

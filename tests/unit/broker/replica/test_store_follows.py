@@ -22,9 +22,7 @@ from tests.unit.broker.replica.replicas import GROUP, KnownPeers, World
 from tests.unit.broker.world import with_small_timer
 
 FOLDER = Path("/slave")
-OPTIONS = with_small_timer(
-    BrokerOptions.model_validate({"log": {"segment_bytes": 16_384, "queue_entries_per_file": 64}})
-)
+OPTIONS = with_small_timer(BrokerOptions.model_validate({"log": {"segment_bytes": 16_384, "index_entries_max": 64}}))
 
 
 async def test_what_cannot_be_folded_later_is_told() -> None:

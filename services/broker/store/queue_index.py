@@ -1,0 +1,302 @@
+"""Where the entries of all queues are on the device: files that each cover a range of the commit log.
+
+A checkpoint writes one file with what has arrived since the last one. Small neighbours are merged, so there are few
+and each entry is written again only a few times. Retention removes the files whose range is gone, and looks at no queue
+for that. The files follow from the log (S6): a range that has none is made again from there.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from heapq import merge
+from itertools import chain
+from pathlib import Path
+
+import structlog
+
+from services.broker.store.consume_queue import ConsumeQueue, Entry, EntryFiles, unpacked_entries
+from services.broker.store.index_file import NEW_SUFFIX, SUFFIX, IndexFile, NewIndexFile, Row, Run, key_of
+from services.common.disk import Disk, to_its_end
+from services.common.errors import CorruptDataError
+
+_QUEUES_AT_ONCE = 512
+_BUCKETS = 256
+_SIZE_RATIO = 2
+_log = structlog.get_logger()
+
+Gap = tuple[int, int]
+"""A range of the commit log that no file covers."""
+
+
+class QueueIndex(EntryFiles):
+    """The files.
+
+    Args:
+        disk: where they are.
+        folder: their folder; it is made if need be.
+        entries_max: files that would hold more together are not merged.
+        entries_in_memory: how many entries of a queue stay in memory though a file has them.
+    """
+
+    def __init__(self, disk: Disk, folder: Path, entries_max: int, entries_in_memory: int) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._entries_max = entries_max
+        self._entries_in_memory = entries_in_memory
+        disk.make_folder(folder)
+        self.files: list[IndexFile] = []
+        """Oldest first; none overlaps another."""
+        self.end = 0
+        """Of the commit log: what stands before it is in the files."""
+        self.log_start = 0
+        self._warm: Mapping[ConsumeQueue, None] = {}
+        self._is_merging = False
+        self.failed: OSError | None = None
+        """Why the device can't be counted on: what it holds of a file that could not be synced can't be told, whatever
+        a later sync says. The next process makes it again from the log."""
+
+    # What is there
+
+    def load(self, log_start: int, end: int) -> list[Gap]:
+        """Take up the files for a range of the commit log, and remove all others.
+
+        Returns:
+            What of the range is to be made again.
+
+        Raises:
+            UnknownFormatError: a file was written by a newer release.
+        """
+        self.log_start, self.end = log_start, end
+        self.files = []
+        gaps: list[Gap] = []
+        at = log_start
+        for path in self._paths():
+            begin, upto = _range_of(path)
+            overlaps = bool(self.files) and begin < self.files[-1].end  # it was merged into the one before
+            is_wanted = log_start < upto <= end and not overlaps
+            found = IndexFile.load(self._disk, path) if is_wanted else None
+            if found is None:
+                self._disk.remove(path)
+                continue
+            if begin > at:
+                gaps.append((at, begin))
+            self.files.append(found)
+            at = upto
+        if at < end:
+            gaps.append((at, end))
+        return gaps
+
+    def drop(self) -> None:
+        """Remove all files, as they are of another log or not to be trusted."""
+        for path in self._paths():
+            self._disk.remove(path)
+        self.files = []
+
+    def _paths(self) -> list[Path]:
+        """Of the files that are whole, in the order of their ranges, the longer first; what is not whole is removed."""
+        paths = [self._folder / name for name in self._disk.list(self._folder)]
+        for path in paths:
+            if path.suffix == NEW_SUFFIX:
+                self._disk.remove(path)
+        whole = [path for path in paths if path.suffix == SUFFIX]
+        return sorted(whole, key=lambda path: (_range_of(path)[0], -_range_of(path)[1]))
+
+    # What queues read
+
+    def read(self, queue: ConsumeQueue, offset: int, count: int) -> bytes:
+        parts: list[bytes] = []
+        key = key_of(queue.topic, queue.queue_id)
+        while count > 0:
+            file, row = self._spot(queue, key, offset)
+            part = min(count, row.first + row.size - offset)
+            parts.append(file.read(row.place + offset - row.first, part))
+            offset += part
+            count -= part
+        return b"".join(parts)
+
+    def _spot(self, queue: ConsumeQueue, key: bytes, offset: int) -> tuple[IndexFile, Row]:
+        """The file that has an entry, and its row."""
+        spot = queue.spot
+        if spot is not None and spot[1].first <= offset < spot[1].first + spot[1].size and spot[0] in self.files:
+            return spot
+        for file in reversed(self.files):
+            row = file.find(key)
+            if row is not None and row.first <= offset:
+                if offset >= row.first + row.size:
+                    break
+                spot = queue.spot = (file, row)
+                return spot
+        raise CorruptDataError(
+            f"no index file has entry {offset} of queue {queue.topic}/{queue.queue_id}; remove them all "
+            f"({self._folder.name}) and start again, they are made anew from the commit log"
+        )
+
+    def first_at_or_after(self, queue: ConsumeQueue, position: int) -> tuple[int, int] | None:
+        key = key_of(queue.topic, queue.queue_id)
+        for file in self.files:
+            row = file.find(key) if file.end > position else None
+            if row is None:
+                continue
+            low, end = max(row.first, queue.begin_offset), row.first + row.size
+            high = end
+            while low < high:
+                middle = (low + high) // 2
+                if self._entry(file, row, middle).position < position:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < end:
+                return low, self._entry(file, row, low).position
+        return None
+
+    def _entry(self, file: IndexFile, row: Row, offset: int) -> Entry:
+        return unpacked_entries(file.read(row.place + offset - row.first, 1))[0]
+
+    # What changes it
+
+    def add(self, begin: int, end: int, runs: Iterable[Run]) -> None:
+        """Write a file for a range that was made again, at once; it is to be synced by the next `write`."""
+        new = NewIndexFile(self._disk, self._folder, begin, end, sorted(runs))
+        for _ in new.steps():
+            pass
+        self._take(new.made)
+
+    def _take(self, made: IndexFile) -> None:
+        self.files.append(made)
+        self.files.sort(key=lambda file: file.begin)
+
+    async def write(self, queues: Mapping[ConsumeQueue, None], end: int) -> None:
+        """Bring what stands in the commit log before `end` to the device; to be done to its end (`to_its_end`).
+
+        Args:
+            queues: all that have entries which are in no file.
+            end: of the range; where a record begins.
+
+        Raises:
+            OSError: the device refused; unless it has `failed`, it may be tried again, with the same queues.
+        """
+        if self.failed is not None:
+            raise self.failed
+        if end > self.end:
+            buckets: list[list[tuple[bytes, ConsumeQueue]]] = [[] for _ in range(_BUCKETS)]
+            for number, queue in enumerate(queues):
+                key = key_of(queue.topic, queue.queue_id)
+                buckets[key[0]].append((key, queue))
+                if number % _QUEUES_AT_ONCE == _QUEUES_AT_ONCE - 1:
+                    await asyncio.sleep(0)
+            self._take(await self._made(self.end, end, _runs(buckets, self.end, end)))
+        await self._settle([file for file in self.files if file.path.suffix == NEW_SUFFIX])
+        self.end = end
+        await self._trim(queues)
+
+    async def _made(self, begin: int, end: int, runs: Iterator[Run]) -> IndexFile:
+        new = NewIndexFile(self._disk, self._folder, begin, end, runs)
+        for _ in new.steps():
+            await asyncio.sleep(0)
+        return new.made
+
+    async def _settle(self, files: list[IndexFile]) -> None:
+        """Bring files to the device, and give them their names then."""
+        try:
+            for each in files:
+                file = self._disk.open(each.path)
+                try:
+                    await file.sync()
+                finally:
+                    file.close()
+            for each in files:
+                path = each.path.with_suffix("")
+                self._disk.replace(each.path, path)
+                each.path = path
+            if files:
+                await self._disk.sync_folder(self._folder)
+        except OSError as error:
+            self.failed = error
+            raise
+
+    async def _trim(self, queues: Mapping[ConsumeQueue, None]) -> None:
+        """Drop from memory what the files have: some stays of a queue that has grown lately, nothing of others."""
+        for number, queue in enumerate(chain(queues, self._warm)):
+            queue.trim(self.end, self._entries_in_memory if queue in queues else 0)
+            if number % _QUEUES_AT_ONCE == _QUEUES_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        self._warm = queues
+
+    def forget_before(self, log_start: int) -> None:
+        """The commit log begins at a position now."""
+        self.log_start = log_start
+        if not self._is_merging:
+            while self.files and self.files[0].end <= log_start:
+                self._disk.remove(self.files.pop(0).path)
+
+    async def merge(self, end: int) -> None:
+        """Merge the newest files as long as they are small beside their neighbour.
+
+        Args:
+            end: of the commit log; the checkpoint on the device is of it: a start with an older one would have to make
+                again what has become one with later entries.
+
+        Raises:
+            OSError: the device refused; nothing has changed.
+        """
+        files = self._mergeable(end)
+        if len(files) < 2:
+            return
+        self._is_merging = True
+        try:
+            for file in files:
+                for part in range(file.parts):
+                    await self._disk.reads.run(partial(file.look_at, part))  # what is merged is in memory then
+            made = await self._made(files[0].begin, files[-1].end, _merged(files))
+            await to_its_end(self._replace(files, made))
+        except CorruptDataError as error:
+            _log.error("index files can't be merged", why=str(error))
+        finally:
+            self._is_merging = False
+        self.forget_before(self.log_start)
+
+    def _mergeable(self, end: int) -> list[IndexFile]:
+        found: list[IndexFile] = []
+        entries = 0
+        for file in reversed(self.files):
+            if file.end > end:
+                continue
+            total = entries + file.entries
+            if file.is_damaged or (found and (file.entries > _SIZE_RATIO * entries or total > self._entries_max)):
+                break
+            found.insert(0, file)
+            entries = total
+        return found
+
+    async def _replace(self, files: list[IndexFile], made: IndexFile) -> None:
+        await self._settle([made])
+        self.files = [file for file in self.files if file not in files]
+        self._take(made)
+        for file in files:
+            self._disk.remove(file.path)
+
+
+def _runs(buckets: list[list[tuple[bytes, ConsumeQueue]]], begin: int, end: int) -> Iterator[Run]:
+    """What queues hold for a range of the commit log, sorted."""
+    for bucket in buckets:
+        runs: list[Run] = []
+        for key, queue in bucket:
+            first, entries = queue.between(begin, end)
+            if entries:
+                runs.append(Run(key, first, entries))
+        runs.sort()
+        yield from runs
+
+
+def _merged(files: list[IndexFile]) -> Iterator[Run]:
+    def aged(age: int, file: IndexFile) -> Iterator[tuple[bytes, int, Run]]:
+        for run in file.runs():
+            yield run.key, age, run
+
+    for _, _, run in merge(*(aged(age, file) for age, file in enumerate(files))):
+        yield run
+
+
+def _range_of(path: Path) -> Gap:
+    begin, _, end = path.name.removesuffix(SUFFIX).partition("-")
+    return int(begin), int(end)
