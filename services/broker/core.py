@@ -88,7 +88,7 @@ class BrokerCore:
         self._timer_is_finished = False
         self._closed: dict[int, int] = {}
         self.is_finished = False
-        self.interests = Interests(options.pop.notify_interests_max)
+        self.interests = Interests(options.pop.notify_interests_max, options.pop.notify_filter_bytes_max)
         self.store = MessageStore(disk, folder, options.log, clock, self._arrived, log)
         self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max, options.pop.progress_max)
         self.pop_clock = PopClock(clock)

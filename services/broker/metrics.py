@@ -20,6 +20,7 @@ from services.common.disk import DiskUsage
 from services.common.pop_answer import PopAnswer
 from services.common.put import MessageRun
 from services.common.series import OTHER, Labels, Series, bounded
+from services.common.shares import Shares
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class BrokerStatistics:
         self.stored = Series(1, Traffic)  # by topic
         self.given_out = Series(2, Traffic)  # by topic and group
         self.refused_disk_full = 0
+        self.pulls_waiting = Shares()  # by group
 
     def put(self, runs: Sequence[MessageRun]) -> None:
         """Messages were stored."""
@@ -212,6 +214,16 @@ class BrokerCollector(Collector):
             "popwheel_notify_interests",
             "Interests that proxies have registered, of broker.pop.notify_interests_max.",
             value=len(self._core.interests),
+        )
+        yield GaugeMetricFamily(
+            "popwheel_notify_filter_bytes",
+            "Memory that their filters take, of broker.pop.notify_filter_bytes_max.",
+            value=self._core.interests.filter_bytes,
+        )
+        yield GaugeMetricFamily(
+            "popwheel_pulls_waiting",
+            "Pulls that wait for a message, of broker.pop.pulls_waiting_max.",
+            value=self._statistics.pulls_waiting.total,
         )
         yield CounterMetricFamily(
             "popwheel_notify_interests_refused",

@@ -4,10 +4,12 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
 from services.broker.audience import Audience, Later
+from services.broker.filter.tag import filter_bytes
 from services.broker.store.consume_queue import ConsumeQueue
 from services.common import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.shares import Shares
 
 AudienceKey = tuple[str, str, frozenset[int] | None]
 """Topic, group and wanted tag hashes."""
@@ -78,23 +80,32 @@ class Interests:
     """All interests, found by the topic that a message arrives in.
 
     Args:
-        limit: how many there may be.
+        limit: how many there may be; groups share it.
+        filter_bytes_max: how many bytes their filters may take; groups share that, too. Equal ones of a group and topic
+            are kept once.
 
     Attributes:
         refused: how often one was refused.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, filter_bytes_max: int) -> None:
         self._limit = limit
+        self._filter_bytes_max = filter_bytes_max
+        self._counts = Shares()
+        self._bytes = Shares()
         self.refused = 0
         self._audiences: dict[AudienceKey, Audience] = {}
         self._by_topic: dict[str, list[Audience]] = {}
-        self._count = 0
         self._later: Later | None = None
         self._waiting: Callable[[Interest], int] = _none
 
     def __len__(self) -> int:
-        return self._count
+        return self._counts.total
+
+    @property
+    def filter_bytes(self) -> int:
+        """How much memory the filters take."""
+        return self._bytes.total
 
     def take_turns(self, later: Later, waiting: Callable[[Interest], int]) -> None:
         """From now on let proxies that wait for the same take turns; before this is called all are told of all.
@@ -111,34 +122,45 @@ class Interests:
         Raises:
             StatusError: TOO_MANY_REQUESTS, there are too many.
         """
-        if self._count >= self._limit and interest.id not in interest.subscriber.interests:
-            self.refused += 1
-            raise StatusError(
-                Code.TOO_MANY_REQUESTS,
-                f"{self._count} interests are registered, the limit (broker.pop.notify_interests_max); use fewer",
-            )
+        group, size = interest.group, filter_bytes(interest.wanted)
+        audience = self._audiences.get(interest.key)
+        if interest.id not in interest.subscriber.interests and not self._counts.room(group, self._limit):
+            raise self._refusal(self._counts, group, "interests", "notify_interests_max")
+        if audience is None and size > self._bytes.room(group, self._filter_bytes_max):
+            raise self._refusal(self._bytes, group, "bytes of filters", "notify_filter_bytes_max")
         self.cancel(interest.subscriber, interest.id)
         interest.subscriber.interests[interest.id] = interest
         audience = self._audiences.get(interest.key)
         if audience is None:
+            self._bytes.take(group, size)
             audience = Audience(interest.topic, interest.wanted, self._later, self._waiting)
             self._audiences[interest.key] = audience
             for topic in _topics(interest):
                 self._by_topic.setdefault(topic, []).append(audience)
+        interest.wanted = audience.wanted
         audience.members.append(interest)
-        self._count += 1
+        self._counts.take(group)
+
+    def _refusal(self, shares: Shares, group: str, what: str, limit: str) -> StatusError:
+        self.refused += 1
+        return StatusError(
+            Code.TOO_MANY_REQUESTS,
+            f"{shares.total} {what} are registered, {shares.held(group)} of them for the group {group}: that is its "
+            f"share of the limit (broker.pop.{limit}); use fewer",
+        )
 
     def cancel(self, subscriber: Subscriber, interest_id: int) -> None:
         """End an interest, if there is one of that id."""
         interest = subscriber.interests.pop(interest_id, None)
         if interest is None:
             return
-        self._count -= 1
+        self._counts.give(interest.group)
         audience = self._audiences[interest.key]
         audience.members.remove(interest)
         if audience.members:
             return
         del self._audiences[interest.key]
+        self._bytes.give(interest.group, filter_bytes(audience.wanted))
         for topic in _topics(interest):
             audiences = self._by_topic[topic]
             audiences.remove(audience)

@@ -94,6 +94,15 @@ class PopOptions(BaseModel):
     notify_interests_max: int = Field(
         default=100_000, ge=1, le=10_000_000, description="Interests in arriving messages that proxies may register."
     )
+    notify_filter_bytes_max: int = Field(
+        default=64 * _MEBIBYTE,
+        ge=1024,
+        le=16 * 1024 * _MEBIBYTE,
+        description="Bytes that the filters of these interests may take in memory.",
+    )
+    pulls_waiting_max: int = Field(
+        default=50_000, ge=1, le=10_000_000, description="Pulls that may wait for a message; then they are refused."
+    )
 
 
 _DAY_MS = 24 * 3_600_000

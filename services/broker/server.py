@@ -223,7 +223,21 @@ class BrokerServer:
                 # A rare filter: there is more to look at, and nothing may arrive that would wake it.
                 await asyncio.sleep(0)
                 continue
-            await self._wait_for_arrival((request.topic, request.queue_id), remaining)
+            self._check_waiting_pulls(request.group)
+            self._statistics.pulls_waiting.take(request.group)
+            try:
+                await self._wait_for_arrival((request.topic, request.queue_id), remaining)
+            finally:
+                self._statistics.pulls_waiting.give(request.group)
+
+    def _check_waiting_pulls(self, group: str) -> None:
+        waiting = self._statistics.pulls_waiting
+        if not waiting.room(group, self._options.pop.pulls_waiting_max):
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"{waiting.total} pulls wait for messages, {waiting.held(group)} of them of the group {group}: that is "
+                "its share of the limit (broker.pop.pulls_waiting_max); pull again later",
+            )
 
     def _pull_once(
         self, request: pb.PullRequest, offset: int, wanted: frozenset[int] | None

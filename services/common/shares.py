@@ -30,7 +30,7 @@ class Shares:
 
     def room(self, holder: str, limit: int) -> int:
         """How much more a holder may take now, one after another, of a limit for all."""
-        return max(0, limit - self.total - self.held(holder) + 1) // 2
+        return room(limit, self.total, self.held(holder))
 
     def take(self, holder: str, amount: int = 1) -> None:
         """A holder has more; whether it may is not asked here, as the log may say that it has."""
@@ -47,3 +47,8 @@ class Shares:
             self._held[holder] = held
         else:
             del self._held[holder]
+
+
+def room(limit: int, total: int, held: int) -> int:
+    """How much more a holder may take who has `held`, where all have `total`."""
+    return max(0, limit - total - held + 1) // 2

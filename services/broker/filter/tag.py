@@ -10,6 +10,9 @@ from services.common.pb.popwheel.v1.broker_pb2 import ALL, TAG, Filter
 EVERYTHING: frozenset[int] | None = None
 """A filter that lets all messages through, tagged or not."""
 
+_SHORT = 256
+"""Characters of an expression whose parsed form is small; of longer ones fewer are kept in mind."""
+
 
 def wanted_hashes(message_filter: Filter) -> frozenset[int] | None:
     """The hashes of the tags a filter wants; None if it wants everything.
@@ -20,15 +23,24 @@ def wanted_hashes(message_filter: Filter) -> frozenset[int] | None:
     if message_filter.kind == ALL:
         return EVERYTHING
     if message_filter.kind == TAG:
-        return _parse(message_filter.expression)
+        expression = message_filter.expression
+        return _parsed(expression) if len(expression) <= _SHORT else _parsed_long(expression)
     raise StatusError(
         Code.ILLEGAL_FILTER_EXPRESSION, "only tag filters are supported yet; use `*`, `tag` or `tag-a || tag-b`"
     )
 
 
-@lru_cache(maxsize=4096)
+def filter_bytes(wanted: frozenset[int] | None) -> int:
+    """About how much memory the hashes of a filter take."""
+    return 0 if wanted is None else 256 + 100 * len(wanted)
+
+
 def _parse(expression: str) -> frozenset[int] | None:
     tags = [tag.strip() for tag in expression.split("||")]
     if tags in (["*"], [""]):
         return EVERYTHING
     return frozenset(hash_tag(tag) for tag in tags if tag)
+
+
+_parsed = lru_cache(maxsize=4096)(_parse)
+_parsed_long = lru_cache(maxsize=64)(_parse)

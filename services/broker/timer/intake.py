@@ -12,6 +12,7 @@ from services.common.clock import Clock
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 from services.common.put import MessageRun
+from services.common.shares import room
 
 
 class TimerIntake:
@@ -66,11 +67,12 @@ class TimerIntake:
                     f"the delivery time is {due_ms - now_ms} ms ahead, at most {options.delay_ms_max} are possible "
                     "(broker.timer.delay_ms_max)",
                 )
-            if pending.total + delayed >= options.timers_max:
+            held = pending.of_topic(run.topic) + delayed
+            if not room(options.timers_max, pending.total + delayed, held):
                 raise StatusError(
                     Code.TOO_MANY_REQUESTS,
-                    f"{pending.total} delayed messages are pending, {options.timers_max} may be "
-                    "(broker.timer.timers_max); send later",
+                    f"{pending.total} delayed messages are pending, {held} of the topic {run.topic}: that is its share "
+                    f"of {options.timers_max} (broker.timer.timers_max); send later",
                 )
             second = due_ms // SLOT_MS
             before = in_second.get(second, 0)
@@ -135,10 +137,11 @@ class TimerIntake:
             )
         if not self._holds(topic, root, due_ms, message_id):
             raise StatusError(Code.MESSAGE_NOT_FOUND, "the broker holds no such delayed message (any more)")
-        if len(state.recalled) >= self._options.recalls_max:
+        if not state.recalls.room(topic, self._options.recalls_max):
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
-                f"{len(state.recalled)} recalls are remembered, the limit (broker.timer.recalls_max); try again later",
+                f"{state.recalls.total} recalls are remembered, {state.recalls.held(topic)} of the topic {topic}: that "
+                "is its share of the limit (broker.timer.recalls_max); try again later",
             )
         origin = Delay(topic, 0, 0, due_ms, root=root).encode()
         return Record(RecordKind.RECALL, TIMER_TOPIC, TIMER_QUEUE, b"", origin=origin)

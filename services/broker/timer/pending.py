@@ -96,6 +96,10 @@ class PendingTimers:
             del self._topics[topic]
         self.total -= 1
 
+    def of_topic(self, topic: str) -> int:
+        """How many there are of a topic."""
+        return self._topics.get(topic, 0)
+
     def by_topic(self) -> dict[str, int]:
         """How many there are of each topic that has any."""
         return dict(self._topics)

@@ -107,7 +107,7 @@ def recover(
     # Only these will be met: what else has fired is of slots that are done.
     state.done.update((timer, Done(done.scan_position)) for timer in sorted(units.met | waiting.met))
     for recall in recalls:
-        state.recalled[recall.root] = Recall(recall.due_ms, is_dropped=True)
+        state.remember(recall.root, Recall(recall.due_ms, recall.topic, is_dropped=True))
     for timer in (*waiting.recalled(), *units.recalled(recalls)):
         state.recalled[timer.root].is_dropped = False
         state.pending.remove(timer.topic, timer.due_ms)

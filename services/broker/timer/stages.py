@@ -15,6 +15,7 @@ from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_origin
 from services.broker.timer.timer_state import (
+    PUT_BYTES_MAX,
     SLOT_MS,
     DueUnit,
     Firing,
@@ -281,7 +282,7 @@ class TimerDequeueGetMessage:
         """Read up to `count` messages; how many."""
         state = self._state
         count = min(count, len(state.dequeue_get_queue), state.stage_entries_max - len(state.dequeue_put_queue))
-        due = [state.dequeue_get_queue[index] for index in range(count)]
+        due = [state.dequeue_get_queue[index] for index in range(self._fitting(count))]
         for unit, stored in zip(due, self._read(due), strict=True):
             state.dequeue_get_queue.popleft()
             if stored is None:
@@ -290,6 +291,16 @@ class TimerDequeueGetMessage:
             delay = decode_delay(stored.origin)
             if not self._leave_out(unit, stored, delay, unit.rolls):
                 self._move(unit, stored, delay)
+        return len(due)
+
+    def _fitting(self, count: int) -> int:
+        """How many of the next may be read: one more message always fits where nothing waits to be put."""
+        state = self._state
+        size = state.put_bytes
+        for index in range(count):
+            size += state.dequeue_get_queue[index].length
+            if size > PUT_BYTES_MAX and (index or state.put_bytes):
+                return index
         return count
 
     def let_go(self, units: Sequence[DueUnit]) -> None:
@@ -320,6 +331,7 @@ class TimerDequeueGetMessage:
     def _move(self, unit: DueUnit, stored: StoredRecord, delay: Delay) -> None:
         """Have it put into its topic, or into the timer queue again."""
         state = self._state
+        state.put_bytes += unit.length
         if unit.rolls:
             root = unit.root_of(delay)
             origin = delay._replace(root=root, predecessor=unit.position).encode()
@@ -392,6 +404,7 @@ class TimerDequeuePutMessage:
             self._store.put(records)
         for (unit, delay, _), is_alive, is_due in zip(firings, alive, due, strict=True):
             state.dequeue_put_queue.popleft()
+            state.put_bytes -= unit.length
             if not is_alive:
                 state.drop_homeless(unit, delay)
             elif not is_due:

@@ -109,6 +109,7 @@ class TimerCollector(Collector):
                 "Entries of the slots being read, each of broker.timer.timers_per_slot_max.",
                 sum(slot.outstanding for slot in state.opened_slots.values()),
             ),
+            ("popwheel_timer_put_bytes", "Bytes of messages that wait for the last stage, of 64 MiB.", state.put_bytes),
             ("popwheel_timer_open_slots", "Slots that are begun and not done.", len(state.opened_slots)),
             ("popwheel_timer_damaged", "Delayed messages that stand still at a damaged record.", len(state.damaged)),
             (

@@ -13,8 +13,11 @@ from services.broker.timer.timer_log import TimerLog
 from services.broker.timer.unit import UnitFlag
 from services.broker.timer.wheel import TimerWheel
 from services.common.errors import CorruptDataError
+from services.common.shares import Shares
 
 SLOT_MS = 1000
+PUT_BYTES_MAX = 64 * 1024 * 1024
+"""Of records that wait to be put: only these entries hold whole messages."""
 _NEVER_MS = 1 << 62
 
 
@@ -138,12 +141,14 @@ class Recall:
 
     Args:
         due_ms: when it would have been.
+        topic: where it would have gone.
         is_dropped: whether the message's own record was met, and left out.
         unit: of the record that recalls it, if its time has come before that; its slot stays open.
         slot_ms: where the message's own record was met, or -1.
     """
 
     due_ms: int
+    topic: str
     is_dropped: bool = False
     unit: DueUnit | None = None
     slot_ms: int = -1
@@ -201,6 +206,10 @@ class TimerState:
         self.opened_slots: dict[int, OpenSlot] = {}
         self.recalled: dict[int, Recall] = {}
         """Recalled messages that are not done with, by their roots."""
+        self.recalls = Shares()
+        """How many of them each topic has."""
+        self.put_bytes = 0
+        """Of the records in `dequeue_put_queue`."""
         self.damaged: dict[int, str] = {}
         """Position of each record that is damaged -> what is wrong. Its slot stays open."""
         self.stood_still: list[DueUnit] = []
@@ -303,8 +312,20 @@ class TimerState:
 
     def recall(self, root: int, topic: str, due_ms: int) -> None:
         """A message is not to be delivered."""
-        self.recalled[root] = Recall(due_ms)
+        self.remember(root, Recall(due_ms, topic))
         self.pending.remove(topic, due_ms)
+
+    def remember(self, root: int, recall: Recall) -> None:
+        """A message is recalled; what was known of that before goes."""
+        self._forget(root)
+        self.recalled[root] = recall
+        self.recalls.take(recall.topic)
+
+    def _forget(self, root: int) -> Recall | None:
+        recall = self.recalled.pop(root, None)
+        if recall is not None:
+            self.recalls.give(recall.topic)
+        return recall
 
     def drop_recalled(self, root: int, slot_ms: int) -> None:
         """The record of a recalled message was met."""
@@ -333,7 +354,7 @@ class TimerState:
 
     def _forget_recall(self, root: int, unit: DueUnit) -> None:
         """Both are dealt with; but the next start must not find the message without what recalls it."""
-        recall = self.recalled.pop(root, None)
+        recall = self._forget(root)
         slot = None if recall is None or recall.slot_ms <= unit.slot_ms else self.opened_slots.get(recall.slot_ms)
         if slot is None:
             self.finish(unit.slot_ms)

@@ -38,7 +38,7 @@ class Broker:
     def __init__(self, proxies: int) -> None:
         self.timers = Timers()
         self.messages = 0
-        self.interests = Interests(100)
+        self.interests = Interests(100, 1 << 20)
         self.interests.take_turns(self.timers.later, lambda interest: self.messages)
         self.subscribers = [Subscriber(lambda: None) for _ in range(proxies)]
         for subscriber in self.subscribers:

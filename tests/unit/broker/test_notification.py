@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from services.broker.filter import tag
+from services.broker.filter.tag import wanted_hashes
 from services.broker.notification import Interest, Interests, Subscriber
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.queue_index import QueueIndex
@@ -12,6 +14,7 @@ from services.broker.store.record import hash_tag
 from services.common import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import TAG, Filter
 from tests.harness.memory_disk import MemoryDisk
 
 
@@ -41,7 +44,7 @@ class Proxy:
 
 
 def test_as_many_are_told_as_have_arrived_and_it_is_woken_once() -> None:
-    interests = Interests(10)
+    interests = Interests(10, 1 << 20)
     proxy = Proxy(interests)
     proxy.add(1)
     for _ in range(3):
@@ -53,17 +56,17 @@ def test_as_many_are_told_as_have_arrived_and_it_is_woken_once() -> None:
 
 
 def test_filters() -> None:
-    interests = Interests(10)
+    interests = Interests(10, 1 << 20)
     proxy = Proxy(interests)
     proxy.add(1, "t", "g", "a", "b")
     proxy.add(2, "t", "g")
-    for tag in ("a", "b", "c", ""):
-        interests.arrived(queue_of("t"), [hash_tag(tag)])
+    for each in ("a", "b", "c", ""):
+        interests.arrived(queue_of("t"), [hash_tag(each)])
     assert proxy.take() == {1: 2, 2: 4}
 
 
 def test_the_retry_topic_wakes_its_group_whatever_the_filter() -> None:
-    interests = Interests(10)
+    interests = Interests(10, 1 << 20)
     proxy = Proxy(interests)
     proxy.add(1, "t", "g", "a")
     proxy.add(2, "t", "h", "a")
@@ -72,7 +75,7 @@ def test_the_retry_topic_wakes_its_group_whatever_the_filter() -> None:
 
 
 def test_what_is_cancelled_is_not_told_any_more() -> None:
-    interests = Interests(10)
+    interests = Interests(10, 1 << 20)
     proxy, other = Proxy(interests), Proxy(interests)
     for each in (proxy, other):
         each.add(1)
@@ -89,7 +92,7 @@ def test_what_is_cancelled_is_not_told_any_more() -> None:
 
 
 def test_one_of_the_same_id_is_replaced_also_at_the_limit() -> None:
-    interests = Interests(1)
+    interests = Interests(1, 1 << 20)
     proxy = Proxy(interests)
     proxy.add(1, "t")
     proxy.add(1, "u")
@@ -99,7 +102,7 @@ def test_one_of_the_same_id_is_replaced_also_at_the_limit() -> None:
 
 
 def test_no_more_than_allowed() -> None:
-    interests = Interests(2)
+    interests = Interests(3, 1 << 20)
     proxy = Proxy(interests)
     proxy.add(1)
     proxy.add(2)
@@ -114,7 +117,7 @@ def test_no_more_than_allowed() -> None:
 
 
 def test_a_refusal_is_told_once_unless_it_was_registered_after_all() -> None:
-    interests = Interests(1)
+    interests = Interests(1, 1 << 20)
     proxy = Proxy(interests)
     proxy.subscriber.refuse(7)
     proxy.subscriber.refuse(8)
@@ -124,7 +127,7 @@ def test_a_refusal_is_told_once_unless_it_was_registered_after_all() -> None:
 
 
 def test_interests_are_found_by_topic_and_by_group() -> None:
-    interests = Interests(10)
+    interests = Interests(10, 1 << 20)
     proxy = Proxy(interests)
     for identity, (topic, group) in enumerate([("t", "g"), ("t", "h"), ("u", "g"), ("u", "i")]):
         proxy.add(identity, topic, group)
@@ -132,3 +135,28 @@ def test_interests_are_found_by_topic_and_by_group() -> None:
     assert [each.id for each in interests.of_topic(names.retry_topic("g", "u"))] == [2]
     assert interests.of_topic("v") == []
     assert sorted(each.id for each in interests.of_groups({"g", "i"})) == [0, 2, 3]
+
+
+def test_filters_are_bounded_by_the_memory_they_take_and_equal_ones_are_kept_once() -> None:
+    interests = Interests(100, 12_000)
+    proxies = Proxy(interests), Proxy(interests)
+    tags = [f"tag-{number}" for number in range(50)]
+    for number, proxy in enumerate(proxies):
+        proxy.add(number, "t", "g", *tags)
+    first, second = (proxy.subscriber.interests[number] for number, proxy in enumerate(proxies))
+    assert first.wanted is second.wanted
+    assert interests.filter_bytes == 5256
+    with pytest.raises(StatusError, match=r"5256 of them for the group g.*broker\.pop\.notify_filter_bytes_max"):
+        proxies[0].add(7, "t", "g", *tags, "another")
+    proxies[0].add(8, "t", "other", "a", "b")
+    proxies[0].add(9, "t", "g")
+    for proxy in proxies:
+        interests.cancel_all(proxy.subscriber)
+    assert (interests.filter_bytes, len(interests)) == (0, 0)
+
+
+def test_long_filters_are_not_kept_in_mind_by_the_thousand() -> None:
+    for number in range(200):
+        expression = "||".join(f"{number}-{tag}" for tag in range(100))
+        assert len(wanted_hashes(Filter(kind=TAG, expression=expression)) or ()) == 100
+    assert tag._parsed_long.cache_info().currsize <= 64

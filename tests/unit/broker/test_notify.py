@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from services.broker.options import BrokerOptions, PopOptions
+from services.common.errors import StatusError
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
 from services.rpc import methods
@@ -46,17 +47,19 @@ TOLD = (1, "t", "g")
 
 
 async def test_what_is_one_interest_too_many_is_refused_alone() -> None:
-    options = BrokerOptions(pop=PopOptions(notify_interests_max=2))
+    options = BrokerOptions(pop=PopOptions(notify_interests_max=3))
     async with running(options=options) as broker, registered(broker, (1, "t", "g"), (2, "u", "g")) as stream:
         async with asyncio.timeout(5):
             assert await events(stream) == {1: 0, 2: 0}
-            await stream.send([pb.NotifyInterest(id=3, topic="t", group="h")])
+            await stream.send([pb.NotifyInterest(id=3, topic="t", group="g")])
             assert (await stream.receive()) == pb.NotifyEvents(events=[pb.NotifyEvent(id=3, refused=True)])
             await broker.put(b"1")
             assert await events(stream) == {1: 1}, "the others are told as ever, and this one is not"
             assert "popwheel_notify_interests_refused_total 1.0" in broker.metrics()
-            await stream.send([pb.NotifyInterest(id=2, cancel=True), pb.NotifyInterest(id=3, topic="t", group="h")])
+            await stream.send([pb.NotifyInterest(id=2, cancel=True), pb.NotifyInterest(id=3, topic="t", group="g")])
             assert await events(stream) == {3: 1}, "there was room again"
+            await stream.send([pb.NotifyInterest(id=4, topic="t", group="h")])
+            assert await events(stream) == {4: 1}, "another group has a share of its own"
 
 
 async def test_an_unknown_filter_is_refused_alone() -> None:
@@ -121,7 +124,8 @@ async def test_records_that_are_mended_are_told_of() -> None:
         path, contents = next(each for each in broker.disk.files().items() if each[0].suffix == ".log")
         bit = 8 * contents.index(b"a body to be found")
         broker.disk.flip_bit(path, bit)
-        assert await broker.pop() == []
+        with pytest.raises(StatusError, match="stands still at a damaged record"):
+            await broker.pop()
         broker.disk.flip_bit(path, bit)
         await silence(stream)
         broker.app.core.damage_mended()

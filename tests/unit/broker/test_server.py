@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from services.broker.app import BrokerApp
-from services.broker.options import BrokerOptions, LogOptions, RetentionOptions
+from services.broker.options import BrokerOptions, LogOptions, PopOptions, RetentionOptions
 from services.common import names
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
@@ -246,6 +246,18 @@ async def test_a_pull_waits_for_a_first_message() -> None:
         await broker.put(b"2", tag="a")
         assert await pull == ([b"2"], 2)
         assert broker.app.server._pulls_waiting == {}
+
+
+async def test_pulls_that_wait_have_a_limit_that_groups_share() -> None:
+    async with running(options=BrokerOptions(pop=PopOptions(pulls_waiting_max=3))) as broker:
+        pulls = [asyncio.create_task(broker.pull(0, wait_ms=60_000)) for _ in range(2)]
+        while "popwheel_pulls_waiting 2.0" not in broker.metrics():
+            await asyncio.sleep(0)
+        await refused(broker.pull(0, wait_ms=1000), Code.TOO_MANY_REQUESTS, r"group g.*broker\.pop\.pulls_waiting_max")
+        assert await broker.pull(0) == ([], 0), "one that does not wait is served"
+        await broker.put(b"1")
+        await asyncio.gather(*pulls)
+        assert "popwheel_pulls_waiting 0.0" in broker.metrics()
 
 
 async def test_a_pull_that_waits_goes_on_over_what_its_filter_passes_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from services.broker.timer import stages
 from services.broker.timer.service import TimerService
 from services.broker.timer.timer_state import DueUnit, TimerLogDamagedError
 from services.broker.timer.unit import UnitFlag
@@ -80,7 +81,7 @@ def test_a_clock_set_back_by_weeks_does_not_make_a_delay_longer_than_a_unit_can_
 
 
 def test_the_limits_hold_within_one_run() -> None:
-    world = TimerWorld(timer_options(timers_per_slot_max=2, timers_max=4))
+    world = TimerWorld(timer_options(timers_per_slot_max=2, timers_max=7))
     with pytest.raises(StatusError) as caught:
         world.send_many([b"a", b"b", b"c"], [1100, 1200, 1300])
     assert caught.value.code == Code.TOO_MANY_REQUESTS
@@ -90,6 +91,40 @@ def test_the_limits_hold_within_one_run() -> None:
     assert world.timer.state.pending.total == 0
     world.send_many([b"a", b"b", b"c", b"d"], [1000, 1500, 3000, 4000])
     assert world.timer.state.pending.total == 4
+
+
+def test_a_topic_that_hoards_timers_or_recalls_leaves_room_for_others() -> None:
+    world = TimerWorld(timer_options(timers_max=4, recalls_max=2))
+    positions = world.send_many([b"a", b"b"], [100_000, 200_000])
+    with pytest.raises(StatusError, match=r"2 of the topic orders: that is its share of 4 \(broker.timer.timers_max"):
+        world.send(b"c", 300_000)
+    world.send(b"other", 300_000, topic="others")
+    world.recall(positions[0], b"a", 100_000)
+    with pytest.raises(StatusError, match="1 of the topic orders"):
+        world.recall(positions[1], b"b", 200_000)
+    world.pass_to(101_000)
+    assert world.timer.state.recalls.total == 0
+
+
+def test_few_large_messages_wait_to_be_put(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk that holds them up costs memory by their bytes, not by their number."""
+    world = TimerWorld()
+    world.send_many([bytes(1000)] * 9, [1000] * 9)
+    monkeypatch.setattr(stages, "PUT_BYTES_MAX", 10_000)
+    world.pass_to(900)
+    world.disk.fill(0)
+    world.clock.advance(200)
+    most = 0
+    for _ in range(20):
+        world.turn()
+        state = world.timer.state
+        most = max(most, state.put_bytes)
+        assert state.put_bytes == sum(each.unit.length for each in state.dequeue_put_queue)
+    assert 0 < most <= 10_000
+    world.disk.fill(1 << 30)
+    world.pass_to(3000)
+    assert len(world.fired()) == 9
+    assert world.timer.state.put_bytes == 0
 
 
 def test_a_recalled_message_is_not_delivered_though_it_rolls_behind_its_recall() -> None:

@@ -53,15 +53,15 @@ class TimerWorld(World):
         """Save timer log, wheel and checkpoint."""
         run_now(self.service.save())
 
-    def send(self, body: bytes, due_ms: int, flushed: bool = True) -> int:
+    def send(self, body: bytes, due_ms: int, flushed: bool = True, topic: str = TOPIC) -> int:
         """Send a message that is due so long after the beginning; the position of its record."""
-        return self.send_many([body], [due_ms], flushed)[0]
+        return self.send_many([body], [due_ms], flushed, topic)[0]
 
-    def send_many(self, bodies: list[bytes], dues_ms: list[int], flushed: bool = True) -> list[int]:
+    def send_many(self, bodies: list[bytes], dues_ms: list[int], flushed: bool = True, topic: str = TOPIC) -> list[int]:
         """Send messages in one run."""
-        wired = [wire_message(TOPIC, body) for body in bodies]
+        wired = [wire_message(topic, body) for body in bodies]
         run = MessageRun(
-            TOPIC,
+            topic,
             0,
             [payload for payload, _ in wired],
             [properties for _, properties in wired],
