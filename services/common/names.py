@@ -33,6 +33,7 @@ STORED_NAME_BYTES_MAX: Final = 255
 """What a record of the commit log can say of its topic. The longest retry topic has as many, and no name has more."""
 SHORT_NAME_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$"
 """Of a broker group, a cluster or a page of its state."""
+PROCESS_NAME_PATTERN: Final = r"^[!-~]{0,255}$"
 
 TopicName = NewType("TopicName", str)
 GroupName = NewType("GroupName", str)
@@ -103,7 +104,7 @@ _OF_KIND: Mapping[Kind, re.Pattern[str]] = {
 }
 _OF_GROUP = re.compile(_GROUP)
 _SHORT_NAME = re.compile(SHORT_NAME_PATTERN)
-_OF_PROCESS = re.compile(r"[!-~]{0,255}")
+_OF_PROCESS = re.compile(PROCESS_NAME_PATTERN)
 
 
 class NameTooLongError(StatusError):

@@ -4,6 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from services.common.names import PROCESS_NAME_PATTERN
+
 _KIB = 1024
 _MIB = 1024 * 1024
 
@@ -180,7 +182,7 @@ class ProxyOptions(_Section):
     """Port of /healthz, /readyz and /metrics; 0: any free one."""
     controller: str = "127.0.0.1:8083"
     """host:port of the controller; of several, all of them with commas between: the one that leads is asked."""
-    name: str = ""
+    name: Annotated[str, Field(pattern=PROCESS_NAME_PATTERN)] = ""
     """Name of this proxy in logs and status pages; empty: made of host and port."""
     advertised_host: str = ""
     """Host name or address under which clients reach the proxies; empty: the address they asked with."""
