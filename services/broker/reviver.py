@@ -107,6 +107,16 @@ class Reviver:
         return done
 
     def _redeliver(self, check_point: CheckPoint, indexes: list[int]) -> None:
+        """Redeliver messages of a CK: together, and each by itself if one of them stands in the way."""
+        try:
+            self._core.acking.redeliver([(check_point, index) for index in indexes], attempted=True)
+        except (StatusError, OSError, CorruptDataError):
+            self._redeliver_each(check_point, indexes)
+        else:
+            self.redelivered += len(indexes)
+            self.failing_since_ms = None
+
+    def _redeliver_each(self, check_point: CheckPoint, indexes: list[int]) -> None:
         for index in indexes:
             try:
                 self._core.acking.redeliver([(check_point, index)], attempted=True)

@@ -1,7 +1,7 @@
 """What a consumer says of messages it was given: done, later, still at it, never again; or it has gone away."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from services.broker.pop import check_point as codec
@@ -25,6 +25,9 @@ _ANY_NUMBER = sys.maxsize
 
 Held = tuple[CheckPoint, int]
 """A message that is given out: its CK and its index there."""
+
+_Place = tuple[ConsumeQueue, int]
+"""A queue and an offset in it."""
 
 
 class Acking:
@@ -220,8 +223,7 @@ class Acking:
             CorruptDataError: one of them is damaged; nothing has changed.
         """
         records: list[Record] = []
-        for check_point, index in held:
-            stored = self.message(check_point, index)
+        for (check_point, index), stored in zip(held, self._messages(held), strict=True):
             group = self._view.groups.get(check_point.group)
             if stored is not None and (group is not None or self._knows_group(check_point.group)):
                 counts = attempted and group is not None
@@ -323,18 +325,25 @@ class Acking:
 
     def message(self, check_point: CheckPoint, index: int) -> StoredRecord | None:
         """A message of a CK, or its copy; None if it is gone. Raises CorruptDataError: it is damaged."""
-        place = self._place(check_point, index)
-        if place is None:
-            return None
-        queue, offset = place
-        entries = queue.read(offset, 1)
-        return self._store.read_checked(queue, (offset,), entries)[0] if entries else None
+        return self._messages([(check_point, index)])[0]
+
+    def _messages(self, held: Sequence[Held]) -> list[StoredRecord | None]:
+        """Messages of CKs, or their copies, those that stand side by side in one read; None for each that is gone."""
+        found: list[StoredRecord | None] = []
+        for place, count in _side_by_side([self._place(check_point, index) for check_point, index in held]):
+            records: list[StoredRecord] = []
+            if place is not None:
+                queue, offset = place
+                entries = queue.read(offset, count)
+                records = self._store.read_checked(queue, range(offset, offset + len(entries)), entries)
+            found += [*records, *[None] * (count - len(records))]
+        return found
 
     def is_held(self, check_point: CheckPoint, index: int) -> bool:
         """Whether a message of a CK is open, and not gone."""
         return bool(check_point.open_bits >> index & 1) and self._place(check_point, index) is not None
 
-    def _place(self, check_point: CheckPoint, index: int) -> tuple[ConsumeQueue, int] | None:
+    def _place(self, check_point: CheckPoint, index: int) -> _Place | None:
         copy = check_point.copies.get(index)
         if copy is None:
             queue = self._store.queue(stored_topic(check_point), check_point.queue_id)
@@ -354,6 +363,17 @@ class Acking:
 
     def _revive_topic(self) -> str:
         return names.revive_topic(self._view.name)
+
+
+def _side_by_side(places: Sequence[_Place | None]) -> Iterator[tuple[_Place | None, int]]:
+    """The first of those places that follow one another in a queue, and how many do."""
+    first = 0
+    for end in range(1, len(places) + 1):
+        here, behind = places[end - 1], places[end] if end < len(places) else None
+        if here is not None and behind is not None and behind == (here[0], here[1] + 1):
+            continue
+        yield places[first], end - first
+        first = end
 
 
 def _refusal(error: StatusError) -> pb.EntryResult:

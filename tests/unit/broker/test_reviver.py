@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -177,3 +178,26 @@ def test_an_error_that_nobody_thought_of_ends_the_broker_and_is_said(
     each.run(work)
     assert [str(failure) for failure in each.failures] == ["unthinkable"]
     assert "a part of the broker has failed" in capsys.readouterr().out
+
+
+def test_one_damaged_message_of_a_check_point_holds_up_no_other() -> None:
+    each = Reviving()
+    for number in range(3):
+        each.world.put("t", b"body %d to be found" % number)
+
+    async def work() -> None:
+        assert len(each.world.pop("g", "t")) == 3
+        each.reviver.due_changed()
+        path, contents = next(each for each in each_file(each.world) if b"body 1 to be found" in each[1])
+        each.world.disk.flip_bit(path, 8 * contents.index(b"body 1 to be found"))
+        await asyncio.sleep(INVISIBLE_MS / 1000 + 0.5)
+        assert each.reviver.redelivered == 2
+        each.world.disk.flip_bit(path, 8 * contents.index(b"body 1 to be found"))
+        await asyncio.sleep(1)
+        assert each.reviver.redelivered == 3
+
+    each.run(work)
+
+
+def each_file(world: World) -> list[tuple[Path, bytes]]:
+    return list(world.disk.files().items())
