@@ -387,10 +387,10 @@ class Leading:
 
     async def _relocate(self) -> None:
         """Move what is hidden for long out of segments that are past their time; the next checkpoint lets these go."""
-        core = self.core
-        waiting = await core.store.reads.run(core.expiry.to_relocate)
+        core, reads = self.core, self.core.store.reads
+        waiting = await reads.run(core.expiry.to_relocate)
         while waiting:
-            copied = core.relocation.copy(waiting, core.revive_topic)
+            copied = await reads.run(lambda: core.relocation.copy(waiting, core.revive_topic))
             await self.flusher.durable(core.store.log.end_position)
             core.relocation.settle(copied)
             self.flusher.confirm_later()

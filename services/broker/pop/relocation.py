@@ -85,8 +85,11 @@ class Relocation:
         """
         taken: list[tuple[CheckPoint, list[tuple[int, StoredRecord]]]] = []
         size = 0
-        while waiting and size < _BYTES_AT_ONCE and len(taken) < _CHECK_POINTS_AT_ONCE:
-            check_point = waiting.popleft()
+        looked_at = 0
+        for check_point in waiting:
+            if size >= _BYTES_AT_ONCE or len(taken) >= _CHECK_POINTS_AT_ONCE:
+                break
+            looked_at += 1
             if self._table.get(check_point.id) is not check_point:
                 continue
             try:
@@ -100,6 +103,8 @@ class Relocation:
         appended = self._store.put(
             [_copy(stored, revive_topic, each.revive_queue) for each, messages in taken for _, stored in messages]
         )
+        for _ in range(looked_at):
+            waiting.popleft()
         self.messages += len(appended.positions)
         places = iter(zip(appended.queue_offsets, appended.positions, strict=True))
         copied: list[Copied] = []

@@ -154,12 +154,15 @@ def test_delayed_messages_are_recalled_listed_and_fire() -> None:
 def test_retention() -> None:
     async def work(broker: Broker) -> None:
         await stored(broker, 200, bytes(1000))
+        request = pb.PopRequest(group="g", topic="t", queue_id=0, max_messages=2, invisible_ms=5 * 3_600_000)
+        await broker.channel.call(methods.POP, request)
         broker.clock.advance(3 * 3600 * 1000)
         await stored(broker, 1)
         await asyncio.sleep(30)
         log = broker.app.files.log
         assert log.segment_count < 3
         assert log.start_position > 0
+        assert broker.app.files.core.relocation.messages == 2
         broker.disk.cool()
         queue = broker.app.files.core.store.queue("t", 0)
         assert queue is not None
