@@ -17,8 +17,8 @@ What each fault does:
   may show what is on the device or what was written. A sync that has begun goes on when its waiter is cancelled, as one
   in a thread does, and its error is told to nobody then. It ends with its process: what a crash overtakes is unsynced.
 - `flip_bit`: one bit is another, on the device and in what is read.
-- `cool`: what was written up to now is not in memory: it is read by `reads` only, again for each call. A plain read of
-  it raises BlockingReadError once `may_block` is False.
+- `cached_bytes`: only so much of each file's end is in memory. The rest is fetched, again for each call of `reads`; a
+  plain read of it raises BlockingReadError once `may_block` is False.
 
 The simulator and the unit tests share it, so it knows nothing of brokers. One random source makes one history.
 """
@@ -116,14 +116,12 @@ class _Inode:
         synced: as the device has them for certain.
         unsynced: what makes the second into the first.
         changes_settled: how many changes there were before those.
-        cold_bytes: what is before it is not in memory.
     """
 
     written: bytearray = field(default_factory=bytearray)
     synced: bytearray = field(default_factory=bytearray)
     unsynced: list[_Write | _Truncate] = field(default_factory=list)
     changes_settled: int = 0
-    cold_bytes: int = 0
 
     @property
     def changes(self) -> int:
@@ -229,6 +227,8 @@ class MemoryDisk:
         self._sync_fails_for: Callable[[Path], bool] = _any_path
         self._held_syncs: list[Callable[[], None]] | None = None
         self.reads = ColdReads(self.fetch)
+        self.cached_bytes = capacity_bytes
+        """So much of each file's end is in memory."""
         self.may_block = True
         """Whether a plain call may read what is not in memory."""
         self.syncs_begun = 0
@@ -367,16 +367,6 @@ class MemoryDisk:
             if bit // 8 < len(contents):
                 contents[bit // 8] ^= 1 << bit % 8
 
-    def cool(self) -> None:
-        """Let memory be short: all that was written up to now has to be read from the device, each time."""
-        for inode in self._names.values():
-            inode.cold_bytes = len(inode.written)
-
-    def warm_up(self) -> None:
-        """Let all be in memory."""
-        for inode in self._names.values():
-            inode.cold_bytes = 0
-
     async def fetch(self, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Read from the device as a thread would."""
         await asyncio.sleep(0)
@@ -503,7 +493,7 @@ class MemoryFile:
     def read_cached(self, offset: int, length: int) -> bytes | None:
         """As `read`; None if it is not in memory."""
         self._check()
-        if offset < self._inode.cold_bytes:
+        if 0 <= offset < len(self._inode.written) - self._disk.cached_bytes:
             return None
         return bytes(self._inode.written[offset : offset + length])
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from services.common.cold_reads import Range
 from tests.harness.memory_disk import MemoryDisk, end_for
 from tests.sim.trace import Trace
 
@@ -24,6 +25,8 @@ class SimDisk(MemoryDisk):
         self._trace = trace
         self.sync_s_max = 0.0
         """How long a sync takes at the most."""
+        self.read_s_max = 0.0
+        """How long the device takes at the most to read what is not in memory."""
         self.lies = False
         """Whether syncs say that all is well, and bring nothing to the device."""
         self.refused_syncs: list[Path] = []
@@ -69,6 +72,10 @@ class SimDisk(MemoryDisk):
         self._synced_names.clear()
         self._name_changes.clear()
         self._folders.clear()
+
+    async def fetch(self, ranges: Sequence[Range]) -> Sequence[bytes]:
+        await asyncio.sleep(self._delays.random() * self.read_s_max)
+        return self.read_ranges(ranges)
 
     async def _through(self, sync: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()

@@ -32,6 +32,9 @@ TAGS = ("red", "green", "blue")
 
 _TYPES = (TopicType.NORMAL, TopicType.MIXED, TopicType.MIXED, TopicType.DELAY)
 _DAY_MS = 24 * 3_600_000
+PLENTY_BYTES = 1 << 40
+READ_S_MAX = 0.005
+"""How long a read of what is not in memory takes at the most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Swarm:
         producers: rate, batch and body size of each.
         sync_s_max: how long a sync takes at the most.
         delay_s_max: how long a way takes at the most.
+        memory: how much of each file's end stays in memory, in bytes.
     """
 
     seed: int
@@ -69,6 +73,7 @@ class Swarm:
     producers: list[tuple[float, int, int]]
     sync_s_max: float
     delay_s_max: float
+    memory: int
     auto_created: bool = field(default=False)
 
     @property
@@ -104,7 +109,7 @@ class Swarm:
             f"checkpoint={options.checkpoint_interval_ms} {_describe_timer(options.timer)} stay={options.pop.stay_ms} "
             f"buffer={options.pop.buffer_check_points_max} topics={self.topics} "
             f"types={[TopicType.Name(each) for each in self.types.values()]} groups={self.groups} "
-            f"consumers={sum(map(len, self.manners.values()))} sync_s={self.sync_s_max}"
+            f"consumers={sum(map(len, self.manners.values()))} sync_s={self.sync_s_max} memory={self.memory}"
         )
 
 
@@ -152,7 +157,13 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         ],
         sync_s_max=chance.choice((0.0, 0.001, 0.01, 0.05)),
         delay_s_max=chance.choice((0.0, 0.001, 0.02)),
+        memory=memory_of(seed),
     )
+
+
+def memory_of(seed: int) -> int:
+    """How much of each file's end stays in memory, in bytes: all of it in half of the seeds, as before it was drawn."""
+    return random.Random(f"{seed}/memory").choice((*[PLENTY_BYTES] * 3, 0, 500, 4000))
 
 
 def _describe_timer(options: TimerOptions) -> str:

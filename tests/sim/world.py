@@ -19,7 +19,7 @@ from tests.sim.history import Disaster, History
 from tests.sim.loop import PROCESS, SimLoop
 from tests.sim.network import InnerChannel, Network, Weather
 from tests.sim.process import MachineClock, Process, ProcessDisk
-from tests.sim.swarm import Swarm
+from tests.sim.swarm import READ_S_MAX, Swarm
 from tests.sim.tools import LogEnd
 from tests.sim.trace import Trace
 
@@ -45,6 +45,7 @@ class World:
         self.history = History()
         self.disk = SimDisk(swarm.random("disk"), trace)
         self.disk.sync_s_max = swarm.sync_s_max
+        self.disk.cached_bytes, self.disk.read_s_max = swarm.memory, READ_S_MAX
         self.machine = MachineClock(loop)
         self.weather = Weather()
         self.log_end = LogEnd()

@@ -111,6 +111,7 @@ class _Run:
             None if swarm.counting == "alone" else self._counts.store,
             lambda path, message: self.faults.tamper(path, message),
             swarm.sync_s_max,
+            swarm.memory,
         )
         self.world.network.delay_s = (0.0, swarm.delay_s_max)
         self.faults = Faults(self.world, swarm, self._troubles)

@@ -12,7 +12,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.proxy import interests, notifications
 from tests.sim.clients import Manners, Subscription
 from tests.sim.delays import Delays
-from tests.sim.swarm import TAGS, Swarm
+from tests.sim.swarm import TAGS, Swarm, memory_of
 
 FAULTS = {
     "kill broker": 8,
@@ -144,6 +144,7 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
             for _ in range(chance.choice((1, 1, 2, 3)))
         ],
         sync_s_max=chance.choice((0.0, 0.001, 0.01)),
+        memory=memory_of(seed),
         delay_s_max=chance.choice((0.001, 0.001, 0.02, 0.1)),
         proxies=chance.choice((1, 1, 2, 3, 4)),
         brokers=brokers,

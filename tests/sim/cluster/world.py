@@ -13,6 +13,7 @@ from tests.sim.cluster.network import Network, Tamper
 from tests.sim.cluster.programs import BrokerProgram, ControllerProgram, Place, ProxyProgram
 from tests.sim.cluster.sightings import Sightings
 from tests.sim.loop import SimLoop
+from tests.sim.swarm import PLENTY_BYTES, READ_S_MAX
 from tests.sim.trace import Trace
 
 
@@ -27,6 +28,7 @@ class ClusterWorld:
         store_of: makes a proxy's hold on the store that counts polls; None: there is none.
         tamper: what becomes of notifications.
         sync_s_max: how long a sync of a broker's disk takes at the most.
+        memory: how much of the end of each of a broker's files stays in memory, in bytes.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class ClusterWorld:
         store_of: Callable[[], CountStore] | None = None,
         tamper: Tamper | None = None,
         sync_s_max: float = 0.0,
+        memory: int = PLENTY_BYTES,
     ) -> None:
         self.loop = loop
         self.trace = trace
@@ -55,6 +58,7 @@ class ClusterWorld:
         self._store_of = store_of
         self._tamper = tamper
         self._sync_s_max = sync_s_max
+        self._memory = memory
 
     def machines(self) -> Iterator[Machine[Any]]:
         """All there are."""
@@ -69,6 +73,7 @@ class ClusterWorld:
         options = self.options.broker.model_copy(update={"name": name})
         machine = self._machine(name, lambda place: BrokerProgram(place, options, watch, self._tamper))
         machine.disk.sync_s_max = self._sync_s_max
+        machine.disk.cached_bytes, machine.disk.read_s_max = self._memory, READ_S_MAX
         self.brokers[name] = machine
         return machine
 

@@ -24,7 +24,7 @@ from tests.sim.replicas.probes import Probes
 from tests.sim.replicas.swarm import GroupSwarm, draw
 from tests.sim.replicas.world import GroupWorld
 from tests.sim.run import _difference
-from tests.sim.swarm import TAGS
+from tests.sim.swarm import READ_S_MAX, TAGS
 from tests.sim.timers import Timers, TimerSnapshot
 from tests.sim.tools import Tools
 from tests.sim.trace import Trace
@@ -128,6 +128,7 @@ class _Run:
         world.network.delay_s = (0.0, swarm.delay_s_max)
         for machine in world.machines():
             machine.disk.sync_s_max = swarm.sync_s_max
+            machine.disk.cached_bytes, machine.disk.read_s_max = swarm.memory, READ_S_MAX
         for replica, offset_ms in zip(world.replicas.values(), swarm.clock_offsets_ms(), strict=True):
             replica.clock.offset_ms = offset_ms
         self.faults = Faults(world, swarm)

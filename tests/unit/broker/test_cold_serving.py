@@ -29,9 +29,9 @@ def serve(work: Callable[[Broker], Awaitable[None]], **options: object) -> None:
     async def all_of_it() -> None:
         broker = Broker(disk, BrokerOptions(log=LogOptions(**log), **options), clock)  # type: ignore[arg-type]
         await broker.start()
-        disk.may_block = False
+        disk.may_block, disk.cached_bytes = False, 0
         await work(broker)
-        disk.warm_up()
+        disk.may_block = True
         await broker.channel.close()
         await broker.app.stop()
         await broker.to_controller.close()
@@ -40,21 +40,15 @@ def serve(work: Callable[[Broker], Awaitable[None]], **options: object) -> None:
 
 
 async def stored(broker: Broker, count: int, padding: bytes = b"") -> list[MessageRun]:
-    """Put messages, one a second, and have them saved and out of memory."""
+    """Put messages, one a second, and have them saved."""
     runs: list[MessageRun] = []
     for number in range(count):
         payload, properties = wire_message("t", b"%d" % number + padding, "")
         runs.append(MessageRun("t", 0, [payload], [properties], [""]))
         await broker.channel.call(methods.PUT, [runs[-1]])
         broker.clock.advance(1000)
-    await cold(broker)
-    return runs
-
-
-async def cold(broker: Broker) -> None:
-    """Have all that is there saved, and out of memory."""
     await asyncio.sleep(SAVED_S)
-    broker.disk.cool()
+    return runs
 
 
 def bodies(messages: object) -> list[bytes]:
@@ -105,7 +99,7 @@ def test_what_ends_a_delivery() -> None:
     async def work(broker: Broker) -> None:
         await stored(broker, 3)
         first, second, _ = await broker.pop()
-        await cold(broker)
+        await asyncio.sleep(SAVED_S)
         call = broker.channel.call
         released = await call(methods.RELEASE, pb.ReleaseRequest(group="g", topic="t", receipt_handles=[first]))
         assert [each.code for each in released.results] == [Code.OK]
@@ -114,7 +108,7 @@ def test_what_ends_a_delivery() -> None:
         store = broker.app.files.core.store
         held = [store.queue(name, 0) for name in (names.retry_topic("g", "t"), names.dead_letter_topic("g"))]
         assert [queue and queue.max_offset for queue in held] == [2, 1]
-        await cold(broker)
+        await asyncio.sleep(SAVED_S)
         assert len(await broker.pop()) == 2
 
     serve(work)
@@ -136,16 +130,15 @@ def test_delayed_messages_are_recalled_listed_and_fire() -> None:
         payload, properties = wire_message("t", b"later", "")
         run = MessageRun("t", 0, [payload] * 2, [properties] * 2, ["", ""], [due_ms, due_ms], topic_id=1)
         (result,) = await broker.channel.call(methods.PUT, [run])
-        await cold(broker)
+        await asyncio.sleep(SAVED_S)
         listed = await broker.channel.call(
             methods.TIMER_LIST, pb.TimerListRequest(topic="t", within_ms=90_000, limit=9)
         )
         assert len(listed.timers) == 2
         recall = pb.RecallRequest(topic="t", recall_handle=result.recall_handles[0])
         await broker.channel.call(methods.RECALL, recall)
-        await cold(broker)
+        await asyncio.sleep(SAVED_S)
         await asyncio.sleep(60)
-        broker.disk.cool()
         assert (await broker.pull(0))[0] == [b"later"]
 
     serve(work)
@@ -163,7 +156,6 @@ def test_retention() -> None:
         assert log.segment_count < 3
         assert log.start_position > 0
         assert broker.app.files.core.relocation.messages == 2
-        broker.disk.cool()
         queue = broker.app.files.core.store.queue("t", 0)
         assert queue is not None
         begin = await broker.app.files.core.store.reads.run(lambda: queue.min_offset)

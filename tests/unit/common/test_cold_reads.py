@@ -31,7 +31,7 @@ class SlowDisk(MemoryDisk):
         self.make_folder(FOLDER)
         self.file = self.open(NAME)
         self.file.write(0, [bytes(range(256))])
-        self.cool()
+        self.cached_bytes = 0
 
     async def fetch(self, ranges: Sequence[Range]) -> Sequence[bytes]:
         self.fetched += ranges
@@ -52,7 +52,7 @@ async def some_turns() -> None:
 
 async def test_what_is_in_memory_is_read_at_once() -> None:
     slow = SlowDisk()
-    slow.warm_up()
+    slow.cached_bytes = 256
     assert await slow.reads.run(slow.reading(3, 2)) == b"\3\4"
     assert slow.fetched == []
 
@@ -169,7 +169,6 @@ async def test_a_file_that_was_removed_is_asked_for_no_more() -> None:
     calls = 0
     slow.go_on.clear()
     slow.open(NAME).write(0, [b"x"])
-    slow.cool()
     waiting = asyncio.create_task(slow.reads.run(lambda: slow.file.read(0, 1) if slow.exists(NAME) else b"gone"))
     await some_turns()
     slow.remove(NAME)
