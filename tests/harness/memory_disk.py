@@ -18,7 +18,7 @@ What each fault does:
   in a thread does, and its error is told to nobody then. It ends with its process: what a crash overtakes is unsynced.
 - `flip_bit`: one bit is another, on the device and in what is read.
 - `cached_bytes`: only so much of each file's end is in memory. The rest is fetched, again for each call of `reads`; a
-  plain read of it raises BlockingReadError once `may_block` is False.
+  plain read of what never was raises BlockingReadError once `may_block` is False.
 
 The simulator and the unit tests share it, so it knows nothing of brokers. One random source makes one history.
 """
@@ -116,12 +116,14 @@ class _Inode:
         synced: as the device has them for certain.
         unsynced: what makes the second into the first.
         changes_settled: how many changes there were before those.
+        fetched: sectors that a thread has read.
     """
 
     written: bytearray = field(default_factory=bytearray)
     synced: bytearray = field(default_factory=bytearray)
     unsynced: list[_Write | _Truncate] = field(default_factory=list)
     changes_settled: int = 0
+    fetched: set[int] = field(default_factory=set)
 
     @property
     def changes(self) -> int:
@@ -380,6 +382,8 @@ class MemoryDisk:
             if inode is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
             found.append(bytes(inode.written[offset : offset + length]))
+            if not self.may_block:
+                inode.fetched.update(_sectors(offset, length))
         return found
 
     def hold_syncs(self) -> None:
@@ -485,7 +489,7 @@ class MemoryFile:
             return self._disk.reads.read(self, offset, length)
         data = self.read_cached(offset, length)
         if data is None:
-            if not self._disk.may_block:
+            if not self._disk.may_block and not self._inode.fetched.issuperset(_sectors(offset, length)):
                 raise BlockingReadError(f"{length} bytes at {offset} of {self.path} are read while others wait")
             data = bytes(self._inode.written[offset : offset + length])
         return data
@@ -534,6 +538,10 @@ def end_for(waiter: asyncio.Future[None], sync: Callable[[], None]) -> None:
     else:
         if not waiter.done():
             waiter.set_result(None)
+
+
+def _sectors(offset: int, length: int) -> range:
+    return range(offset // SECTOR_BYTES, (offset + length - 1) // SECTOR_BYTES + 1)
 
 
 def _any_path(path: Path) -> bool:
