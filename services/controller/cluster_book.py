@@ -34,6 +34,12 @@ class Page:
     name: str
     entries: Mapping[int, Entry]
     deleted: frozenset[int] = frozenset()
+    topics: int = field(init=False, compare=False)
+    """How many of the entries are topics; the others are groups."""
+
+    def __post_init__(self) -> None:
+        count = sum(isinstance(entry, Topic) for entry in self.entries.values())
+        object.__setattr__(self, "topics", count)
 
     def without(self, gone: Iterable[int]) -> "Page":
         """The page when some of its entries have been deleted."""

@@ -62,8 +62,8 @@ def cluster_document(state: ClusterState, book: ClusterBook) -> Document:
         document["pages"] = [
             {
                 "name": page.name,
-                "topics": sum(isinstance(entry, Topic) for entry in page.entries.values()),
-                "groups": sum(isinstance(entry, Group) for entry in page.entries.values()),
+                "topics": page.topics,
+                "groups": len(page.entries) - page.topics,
                 "deleted": sorted(page.deleted),
             }
             for page in book.pages

@@ -11,11 +11,11 @@ from typing import Final, Generic, TypeVar
 
 Value = TypeVar("Value")
 
-_PART_MAX: Final = 256
+_PART_MAX: Final = 64
 
 
 class NameMap(Mapping[str, Value], Generic[Value]):
-    """Values by name, in parts of at most 256 names that stand next to one another.
+    """Values by name, in parts of at most 64 names that stand next to one another.
 
     Args:
         values: what it holds.

@@ -140,7 +140,7 @@ class ControllerOptions(BaseModel):
         le=names.GROUP_LENGTH_MAX,
         description="Characters in the name of a new group at the most.",
     )
-    topics_max: int = Field(default=10_000, ge=1, le=1_000_000, description="Topics of the cluster at the most.")
+    topics_max: int = Field(default=100_000, ge=1, le=1_000_000, description="Topics of the cluster at the most.")
     groups_max: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Consumer groups of the cluster at the most."
     )

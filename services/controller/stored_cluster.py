@@ -5,7 +5,7 @@ for a new cluster.
 import asyncio
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -158,6 +158,7 @@ class StoredCluster:
             lambda: self._random_source.randbytes(_PAGE_NAME_BYTES).hex(),
         )
         there = {page.name for page in self._book.pages}
+        await asyncio.sleep(0)  # to encode a page takes as long as all this did
         try:
             for page in book.pages:
                 if page.name not in there:
@@ -206,17 +207,24 @@ class StoredCluster:
 
     async def _take_up(self, head: ClusterState, book: ClusterBook) -> None:
         """Go on from what was read: names that are as they were share what they are in with the state before."""
-        old, new = _entries(self._book, book), _entries(book, self._book)
-        gone = [entry for id_, entry in old.items() if new.get(id_) != entry]
-        come = [entry for id_, entry in new.items() if old.get(id_) != entry]
+        old = {id_: entry for entries in _entries(self._book, book) for id_, entry in entries.items()}
+        come: list[Entry] = []
+        for some in _entries(book, self._book):
+            for id_, entry in some.items():
+                if old.get(id_) == entry:
+                    del old[id_]
+                else:
+                    come.append(entry)
+            await asyncio.sleep(0)
+        gone = list(old.values())
         strange: list[str] = []
         topics, groups = self._state.topics, self._state.groups
         for entries, there in ((gone, False), (come, True)):
             for first in range(0, len(entries), _ENTRIES_AT_ONCE):
-                some = entries[first : first + _ENTRIES_AT_ONCE]
-                strange += [entry.name for entry in some if there and not _is_legal(entry)]
-                topics = _changed(topics, [entry for entry in some if isinstance(entry, Topic)], there)
-                groups = _changed(groups, [entry for entry in some if isinstance(entry, Group)], there)
+                part = entries[first : first + _ENTRIES_AT_ONCE]
+                strange += [entry.name for entry in part if there and not _is_legal(entry)]
+                topics = _changed(topics, [entry for entry in part if isinstance(entry, Topic)], there)
+                groups = _changed(groups, [entry for entry in part if isinstance(entry, Group)], there)
                 await asyncio.sleep(0)
         if strange:  # they stay, so that no broker drops what it holds of them
             few = [shown(name) for name in strange[:_SHOWN_MAX]]
@@ -225,14 +233,13 @@ class StoredCluster:
         self._book = book
 
 
-def _entries(book: ClusterBook, other: ClusterBook) -> dict[int, Entry]:
-    """What a book holds, by id, without the pages that another has as well."""
+def _entries(book: ClusterBook, other: ClusterBook) -> Iterator[Mapping[int, Entry]]:
+    """What a book holds, page by page, without the pages that another has as well."""
     shared = {id(page) for page in other.pages}
-    entries = dict(book.recent)
     for page in book.pages:
         if id(page) not in shared:
-            entries.update(page.entries)
-    return entries
+            yield page.entries
+    yield book.recent
 
 
 def _changed(named: NameMap[Named], entries: Sequence[Named], there: bool) -> NameMap[Named]:

@@ -250,9 +250,8 @@ class ProxyMetrics:
             for counts in self._by_poll:
                 counts.known = known
                 if topics or groups:
-                    # Also what was made again since.
+                    # Also what was made again since; what else is not known is dropped when the counts are shown.
                     counts.keep(lambda topic, group: topic not in topics and group not in groups)
-                    counts.keep(known)
 
         view.subscribe(changed)
 

@@ -103,6 +103,13 @@ async def test_changes_that_wait_share_the_next_save(bench: Bench) -> None:
     assert [update.version for update in bench.published] == [1, 2, 3, 4]
 
 
+async def test_no_more_changes_are_decided_at_once_than_may(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.controller.state_keeper._TOGETHER_MAX", 2)
+    await asyncio.gather(*(bench.keeper.change(topic(name)) for name in "abcd"))
+    assert [saved.version for saved in bench.saved] == [2, 4]
+    assert [update.version for update in bench.published] == [1, 2, 3, 4]
+
+
 async def test_a_refused_change_does_not_hold_up_the_others(bench: Bench) -> None:
     results = await asyncio.gather(
         *(bench.keeper.change(topic(name)) for name in ("a", "a", "no good", "b")), return_exceptions=True

@@ -16,12 +16,14 @@ from services.common.clock import SystemClock
 from services.common.errors import StatusError
 from services.common.http import make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import TimerStatsResponse
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
+from services.controller import timer_admin
 from services.controller.app import ControllerApp
 from services.controller.cluster_state import ClusterState
 from services.controller.options import ControllerOptions
 from services.controller.state_keeper import StateKeeper
-from services.controller.timers import Timers
+from services.controller.timers import Answers, Timers
 from services.rpc.local import LocalChannel
 from services.rpc.registration import BrokerRegistrar
 from services.rpc.status import GrpcStatus, RpcError
@@ -236,3 +238,14 @@ async def test_the_api_describes_the_timers(tmp_path: Path) -> None:
     assert {"/api/v1/timers/stats", "/api/v1/timers", "/api/v1/timers/recall"} <= described["paths"].keys()
     for model in ("TimerStats", "TimerList", "RecallOrder", "Recalled", "Silence", "Timer", "BrokerTimers"):
         assert described["components"]["schemas"][model]["description"]
+
+
+def test_topics_of_which_few_are_pending_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timer_admin, "_TOPICS_MAX", 2)
+    answers = {}
+    for name in ("b1", "b2"):
+        answers[name] = TimerStatsResponse(pending=10)
+        for topic, count in (("few", 1), ("many", 5), ("some", 3), ("one", 1)):
+            answers[name].topics.add(topic=topic, count=count)
+    topics = timer_admin._stats(Answers(answers, {})).topics
+    assert [(each.topic, each.count) for each in topics] == [("(other)", 4), ("many", 10), ("some", 6)]
