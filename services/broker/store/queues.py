@@ -8,6 +8,9 @@ from services.common import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
+_RESERVE_SHARE = 16
+_RESERVE_MIN = 4096
+
 QueueName = tuple[str, int]
 
 
@@ -26,11 +29,16 @@ class QueueChanges:
     offsets_from: int
 
 
+def reserve_of(limit: int) -> int:
+    """How many queues there may be of the broker's own beyond the limit."""
+    return limit // _RESERVE_SHARE + _RESERVE_MIN
+
+
 class Queues:
     """The queues.
 
     Args:
-        limit: how many there may be.
+        limit: how many there may be, and some of the broker's own beyond.
         make: makes an empty one.
     """
 
@@ -88,7 +96,7 @@ class Queues:
         if queue is None:
             if not names.is_storable(topic):
                 raise StatusError(Code.ILLEGAL_TOPIC, f"{names.shown(topic)} is longer than the name of a topic can be")
-            if self._count >= self._limit:
+            if not self.has_room(topic, queue_id):
                 raise StatusError(
                     Code.TOO_MANY_REQUESTS,
                     f"this broker holds {self._count} queues, its limit (broker.log.queues_max); delete topics",
@@ -103,6 +111,13 @@ class Queues:
             self._count += 1
             self._changed[queue] = None
         return queue
+
+    def has_room(self, topic: str, queue_id: int) -> bool:
+        """Whether `ensure` gives the queue of that name. What clients send to may not take what the broker needs for
+        itself: to redeliver, to fire, to hide what is given out.
+        """
+        limit = self._limit if names.kind_of(topic) is names.Kind.USER else self._limit + reserve_of(self._limit)
+        return self._count < limit or self.get(topic, queue_id) is not None
 
     def drop(self, topic: str, next_offset: Callable[[ConsumeQueue], int]) -> list[ConsumeQueue]:
         """A topic was deleted: nothing is kept of its queues, which are returned.

@@ -33,6 +33,7 @@ _DELAY_MS_MAX = (1 << 32) - 1
 _LEAD_MS = 500
 """A slot is read so long before its time: reading the chain of a full one takes a while."""
 _SLOTS_LOOKED_AHEAD = 60
+_TRY_AGAIN_MS = 1000
 _SLOTS_LOADED_AT_ONCE = 2
 
 
@@ -396,7 +397,11 @@ class TimerDequeuePutMessage:
             return 0
         # Once more: while a full disk held them up, a topic may have gone, or the clock been set back (T1).
         alive = [self._is_alive(firing.delay.topic, firing.delay.topic_id) for firing in firings]
-        due = [firing.unit.rolls or firing.delay.due_ms <= now_ms for firing in firings]
+        has_room = self._store.queues.has_room
+        due = [
+            unit.rolls or (delay.due_ms <= now_ms and has_room(delay.topic, delay.queue_id))
+            for unit, delay, _ in firings
+        ]
         records = [
             each.record for each, is_alive, is_due in zip(firings, alive, due, strict=True) if is_alive and is_due
         ]
@@ -408,7 +413,9 @@ class TimerDequeuePutMessage:
             if not is_alive:
                 state.drop_homeless(unit, delay)
             elif not is_due:
-                heapq.heappush(state.due_heap, unit)
+                # What was due, but has no queue, as there are too many, waits alone and is tried again.
+                later_ms = unit.due_ms if unit.due_ms > now_ms else now_ms + _TRY_AGAIN_MS
+                heapq.heappush(state.due_heap, unit._replace(fire_ms=later_ms))
             else:
                 if not unit.rolls:
                     state.pending.remove(delay.topic, delay.due_ms)

@@ -7,7 +7,7 @@ import pytest
 
 from services.broker.store.consume_queue import ConsumeQueue, packed_entry
 from services.broker.store.queue_index import QueueIndex
-from services.broker.store.queues import QueueChanges, Queues
+from services.broker.store.queues import QueueChanges, Queues, reserve_of
 from services.common import names
 from services.common.errors import StatusError
 from tests.harness.memory_disk import MemoryDisk
@@ -41,6 +41,21 @@ def test_a_dropped_topic_gives_back_its_queues_and_its_offsets_are_not_used_agai
     made = queues.ensure("a", 0)
     assert (made.min_offset, made.max_offset) == (9, 9)
     assert queues["b", 0].min_offset == 0
+
+
+def test_the_broker_has_a_reserve_of_queues_for_what_it_needs_itself() -> None:
+    queues = queues_of(limit=1)
+    queues.ensure("a", 0)
+    with pytest.raises(StatusError, match=r"broker\.log\.queues_max"):
+        queues.ensure("b", 0)
+    for number in range(reserve_of(1)):
+        queues.ensure(names.retry_topic("g", f"t{number}"), 0)
+    with pytest.raises(StatusError, match=r"broker\.log\.queues_max"):
+        queues.ensure(names.dead_letter_topic("g"), 0)
+    assert queues.has_room("a", 0)
+    drop(queues, "a")
+    assert not queues.has_room("b", 0)
+    queues.ensure(names.dead_letter_topic("g"), 0)
 
 
 def test_retry_topics_are_found_by_topic_and_by_group() -> None:

@@ -10,6 +10,7 @@ from services.broker.timer.timer_state import DueUnit, TimerLogDamagedError
 from services.broker.timer.unit import UnitFlag
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.put import MessageRun
 from tests.unit.broker.timer_world import TIMER_FOLDER, TOPIC, TimerWorld, timer_options
 from tests.unit.broker.world import run_now
 
@@ -408,3 +409,25 @@ def test_no_more_recalls_are_remembered_than_may_be_and_they_can_be_switched_off
     with pytest.raises(StatusError, match=r"broker\.timer\.recall") as refused:
         world.recall(position, b"a", 1_000)
     assert refused.value.code == Code.UNSUPPORTED
+
+
+def test_a_message_for_which_there_is_no_room_for_a_queue_waits_alone() -> None:
+    options = timer_options()
+    world = TimerWorld(options.model_copy(update={"log": options.log.model_copy(update={"queues_max": 4})}))
+    assert len(world.core.store.queues) == 1  # of the names
+    for topic in ("t", "u"):
+        world.add_topic(topic)
+        world.put(topic, b"here")
+    late = world.send(b"late", 1_000)
+    assert late
+    assert len(world.core.store.queues) == 4  # and the timers'
+    run = MessageRun("t", 0, [b"a"], [b""], [""], [world.begin_ms + 1_500])
+    records, delays = world.timer.intake.accept(run)
+    world.timer.intake.appended(world.core.store.put(records), delays)
+    world.flush()
+    world.pass_to(1_600)
+    assert [stored.payload for _, stored in world.held("t")][-1] == b"a"
+    assert world.fired() == []
+    world.delete_topic("u")
+    world.pass_to(3_000)
+    assert world.fired_bodies() == [b"e"]
