@@ -309,6 +309,8 @@ class BrokerServer:
         max_offset = 0 if queue is None else queue.max_offset
         if not 0 <= request.offset <= max_offset:
             raise _illegal_offset(request.offset, max_offset)
+        if queue is None:
+            return pb.UpdateOffsetResponse()  # nothing is there to be committed; a group begins at the first message
         self._core.commit_offset(OffsetCommit(request.group, request.topic, request.queue_id, request.offset))
         await self._flusher.durable(self._core.store.log.end_position)
         return pb.UpdateOffsetResponse()

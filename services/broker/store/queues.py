@@ -13,6 +13,9 @@ _RESERVE_MIN = 4096
 
 QueueName = tuple[str, int]
 
+_QUEUE_ID_MAX = 65_535
+"""What a record of the commit log can say."""
+
 
 @dataclass(frozen=True, slots=True)
 class QueueChanges:
@@ -90,12 +93,16 @@ class Queues:
         """The queue of that name, made empty if there is none.
 
         Raises:
-            StatusError: the limit of queues is reached, or no record can bear the name.
+            StatusError: the limit of queues is reached, or no record can bear the name or the number.
         """
         queue = self.get(topic, queue_id)
         if queue is None:
             if not names.is_storable(topic):
                 raise StatusError(Code.ILLEGAL_TOPIC, f"{names.shown(topic)} is longer than the name of a topic can be")
+            if not 0 <= queue_id <= _QUEUE_ID_MAX:
+                raise StatusError(
+                    Code.BAD_REQUEST, f"a topic cannot have a queue {queue_id}; numbers go from 0 to {_QUEUE_ID_MAX}"
+                )
             if not self.has_room(topic, queue_id):
                 raise StatusError(
                     Code.TOO_MANY_REQUESTS,

@@ -10,6 +10,7 @@ from services.broker.store.queue_index import QueueIndex
 from services.broker.store.queues import QueueChanges, Queues, reserve_of
 from services.common import names
 from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.memory_disk import MemoryDisk
 
 
@@ -56,6 +57,15 @@ def test_the_broker_has_a_reserve_of_queues_for_what_it_needs_itself() -> None:
     drop(queues, "a")
     assert not queues.has_room("b", 0)
     queues.ensure(names.dead_letter_topic("g"), 0)
+
+
+@pytest.mark.parametrize("queue_id", [-1, 65_536, 2**31 - 1])
+def test_a_number_that_no_record_can_say_is_refused(queue_id: int) -> None:
+    queues = queues_of()
+    with pytest.raises(StatusError, match="numbers go from 0 to 65535") as caught:
+        queues.ensure("a", queue_id)
+    assert (caught.value.code, len(queues)) == (Code.BAD_REQUEST, 0)
+    assert queues.ensure("a", 65_535).queue_id == 65_535
 
 
 def test_retry_topics_are_found_by_topic_and_by_group() -> None:

@@ -297,6 +297,10 @@ async def test_offsets() -> None:
         assert (await committed(), broker.disk.unsynced_bytes) == (2, 0)
         for offset in (-1, 4):
             await refused(update(offset), Code.ILLEGAL_OFFSET, "query the offset first")
+        held = len(broker.app.core.store.queues)
+        for queue_id in (1, 70_000, -1):
+            await call(methods.UPDATE_OFFSET, pb.UpdateOffsetRequest(group="g", topic="t", queue_id=queue_id, offset=0))
+        assert len(broker.app.core.store.queues) == held, "where nothing is, nothing is made"
 
 
 async def events(stream: object) -> dict[int, int]:
