@@ -15,7 +15,8 @@ from typing import NamedTuple, Protocol
 
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import MessageStore
-from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_timer
+from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, fired_timer
+from services.broker.timer.recovery import delay_of
 from services.common.clock import Clock
 from services.common.put import MessageRun
 from services.common.send_id import send_id_of
@@ -177,7 +178,9 @@ class AgainFinder:
                     continue
                 name, topic_id, timer_position = topic, 0, fired_timer(found)
                 if topic == TIMER_TOPIC:
-                    delay = decode_delay(found.origin)
+                    delay = delay_of(found)
+                    if delay is None:
+                        continue
                     name, topic_id = delay.topic, delay.topic_id
                     timer_position = found.position if delay.root == NONE else delay.root  # rolled since
                 known.messages[name, topic_id, send_id] = Stored(

@@ -30,11 +30,13 @@ class Checkpoint:
         store: of the message store.
         pop: of the pop state, at the same position of the log.
         names: the topics and groups that were known there.
+        quarantine: what was set aside there (`services.broker.quarantine.table`).
     """
 
     store: StoreCheckpoint = field(default_factory=StoreCheckpoint)
     pop: PopSnapshot = field(default_factory=PopSnapshot)
     names: SavedNames = field(default_factory=SavedNames)
+    quarantine: list[list[Any]] = field(default_factory=list)
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -56,6 +58,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "group_ids": names.group_ids,
             "former_topic_ids": names.former_topic_ids,
             "heard": names.heard,
+            "quarantine": checkpoint.quarantine,
         },
         separators=(",", ":"),
     ).encode()
@@ -102,6 +105,7 @@ def decode(data: bytes) -> Checkpoint:
             former_topic_ids=fields.get("former_topic_ids", {}),
             heard=fields.get("heard", 0),
         ),
+        quarantine=fields.get("quarantine", []),
     )
 
 

@@ -28,6 +28,9 @@ from services.broker.pop.pop_clock import PopClock
 from services.broker.pop.pop_state import PopState
 from services.broker.pop.popping import Popping
 from services.broker.pop.relocation import Relocation
+from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
+from services.broker.quarantine.quarantine import Quarantine
+from services.broker.quarantine.retrial import Retrial
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
@@ -92,18 +95,31 @@ class BrokerCore:
         self.store = MessageStore(disk, folder, options.log, clock, self._arrived, log)
         self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max, options.pop.progress_max)
         self.pop_clock = PopClock(clock)
-        self.popping = Popping(self.store, self.state, view, options.pop, self.pop_clock, random_source, options.name)
-        self.acking = Acking(
-            self.store, self.state, view, self.pop_clock, options.name, on_due_changed, self.knows_group
+        self.quarantine = Quarantine(self.store, self.state, view, options.quarantine_max, lambda: self.is_finished)
+        self.popping = Popping(
+            self.store, self.state, view, options.pop, self.pop_clock, random_source, options.name, self.quarantine
         )
-        self.relocation = Relocation(self.store, self.state.table, self.acking)
+        self.acking = Acking(
+            self.store,
+            self.state,
+            view,
+            self.pop_clock,
+            options.name,
+            on_due_changed,
+            self.knows_group,
+            self.quarantine,
+        )
+        self.relocation = Relocation(self.store, self.state.table, self.acking, self.quarantine)
+        self.timer = MessageTimer(
+            self.store, disk, folder / "timer", options, clock, self.names, on_fired, self.quarantine
+        )
         # No group has any progress in queues that are no more.
         self.store.on_dropped = self.state.merge_buffer.forget_queues
-        self.timer = MessageTimer(self.store, disk, folder / "timer", options, clock, self.names, on_fired)
         self.expiry = Expiry(
-            *(self.store, self.state.table, self.timer, self.relocation),
+            *(self.store, self.state.table, self.timer, self.relocation, self.quarantine),
             *(options, clock, lambda: disk.usage(folder), lambda: self.revive_topic),
         )
+        self.retrial = Retrial(self.store, self.quarantine, view, self.knows_group, self.timer, clock)
 
     def begin(self, checkpoint: Checkpoint) -> int:
         """Load what a checkpoint covers; from where on the log's records are to be folded, which may be before it.
@@ -139,12 +155,20 @@ class BrokerCore:
             return
         if not self._is_loaded:
             self._load()
-        self.store.take_up(found)
-        self._note_closed(found, self._closed)
-        self.state.replay(found, self.store)
-        self.pop_clock.note(self.state.table.latest_pop_ms)
-        self._replay_names(found)
-        self.timer.note(found)
+        try:
+            with RECORD_STEP:
+                self.store.take_up(found)
+                self._note_closed(found, self._closed)
+                self.state.replay(found, self.store)
+                self.pop_clock.note(self.state.table.latest_pop_ms)
+                self._replay_names(found)
+                self.timer.note(found)  # which asks what was set aside before
+                self.quarantine.table.replay(found)
+        except RecordFaultError as fault:
+            # Wherever the log is folded this comes about, so replicas and restarts agree on what follows (S6).
+            self.store.pass_over(found)
+            self.timer.not_noted()
+            self.quarantine.fold_failed(found, fault)
 
     def _load(self) -> None:
         try:
@@ -158,6 +182,7 @@ class BrokerCore:
         checkpoint = self._begun_with
         store = self.store
         self.state.restore(checkpoint.pop, store.ensure_queue)
+        self.quarantine.table.restore(checkpoint.quarantine)
         for topic in sorted(name for name in store.queues.system_topics if name.startswith(names.REVIVE_PREFIX)):
             known = (checkpoint.store.queues or {}).get(topic, {})
             for number, begin in enumerate(checkpoint.pop.revive_offsets):
@@ -189,7 +214,7 @@ class BrokerCore:
     def _note_closed(self, found: StoredRecord, closed: dict[int, int]) -> None:
         """Bits of open CKs that a record closes which is not in their revive queue, and whose ACK is yet to be seen."""
         table = self.state.table
-        if found.kind == RecordKind.MESSAGE and len(found.origin) == ORIGIN_BYTES:
+        if found.kind in (RecordKind.MESSAGE, RecordKind.QUARANTINE) and len(found.origin) == ORIGIN_BYTES:
             origin = Origin.decode(found.origin)
             if table.get(origin.check_point_id) is not None:
                 closed[origin.check_point_id] = closed.get(origin.check_point_id, 0) | 1 << origin.index
@@ -231,7 +256,11 @@ class BrokerCore:
         for start in range(max(begin, queue.min_offset), end, 1024):
             entries = queue.read(start, min(1024, end - start))
             for record in self.store.read_checked(queue, range(start, start + len(entries)), entries):
-                self.state.replay_revive_record(record)
+                try:
+                    with RECORD_STEP:
+                        self.state.replay_revive_record(record)
+                except RecordFaultError as fault:
+                    self.quarantine.fold_failed(record, fault)
 
     @property
     def can_be_saved(self) -> bool:
@@ -243,10 +272,11 @@ class BrokerCore:
         store = self.store.checkpoint()
         topic = self.revive_topic
         ends = tuple(self.store.next_offset(topic, number) for number in range(REVIVE_QUEUES))
+        self.quarantine.table.retain(self.store.log.start_position)
         # As long as nothing says what time it is in the log, this replica's own clock may not say so.
         is_told = self.state.table.latest_pop_ms > 0
         pop = self.state.snapshot(ends, self.pop_clock.now_ms() if is_told else self._begun_with.pop.time_ms)
-        return Checkpoint(store, pop, self.names.saved())
+        return Checkpoint(store, pop, self.names.saved(), self.quarantine.table.saved())
 
     def synced(self, checkpoint: Checkpoint) -> Checkpoint:
         """A checkpoint with the position that the log is synced up to now."""
@@ -399,6 +429,7 @@ class BrokerCore:
             self.store.forget_topic(name)
             self.state.forget_topic(name)
         self.popping.forget(forgotten)
+        self.quarantine.table.forget(topic=topic)
         self.names.forget_topic(topic)
 
     def forget_group(self, group: str) -> None:
@@ -421,6 +452,7 @@ class BrokerCore:
         self.state.forget_group(group)
         for each in copied:
             self.state.close(each.id, each.open_bits)
+        self.quarantine.table.forget(group=group)
         for name in stored:
             self.store.forget_topic(name)
             self.state.forget_topic(name)  # of other groups, which read its dead letters

@@ -7,6 +7,10 @@ from services.broker.options import BrokerOptions
 from services.broker.pop.check_point import REVIVE_QUEUES, CheckPoint
 from services.broker.pop.relocation import Relocation
 from services.broker.pop.revive import ReviveTable
+from services.broker.quarantine.entry import Step
+from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
+from services.broker.quarantine.quarantine import Quarantine
+from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
 from services.broker.store.retention import delete_before
 from services.broker.store.segment_ages import SegmentAges
@@ -23,6 +27,7 @@ class Expiry:
         table: open CKs, which need messages.
         timer: needs messages that are not due.
         relocation: moves what open CKs need.
+        quarantine: needs what was set aside without a copy; told of what fails by itself.
         options: how long records are held.
         clock: the time.
         usage: how full the disk is.
@@ -35,6 +40,7 @@ class Expiry:
         table: ReviveTable,
         timer: MessageTimer,
         relocation: Relocation,
+        quarantine: Quarantine,
         options: BrokerOptions,
         clock: Clock,
         usage: Callable[[], DiskUsage],
@@ -44,11 +50,12 @@ class Expiry:
         self._table = table
         self._timer = timer
         self._relocation = relocation
+        self._quarantine = quarantine
         self._options = options.retention
         self._clock = clock
         self._usage = usage
         self._revive_topic = revive_topic
-        self._ages = SegmentAges(store)
+        self._ages = SegmentAges(store, self._failed)
 
     def expired_before(self) -> int:
         """The position before which segments are past their time, and not needed by what there is now.
@@ -79,20 +86,34 @@ class Expiry:
         return found if 2 * relocation.open_bytes(found) <= position - start else deque()
 
     def needed_from(self) -> int | None:
-        """The least position that an open CK needs, of its message or of its own record, or that a timer needs.
+        """The least position that an open CK needs, of its message or of its own record, that a timer needs, or that
+        was set aside without a copy.
 
         Raises:
             CorruptDataError: a queue, or a record that it leads to, is damaged: it can't be told.
         """
-        needed = (self._table.first_position(), self._timer.needed_from())
+        needed = (self._table.first_position(), self._timer.needed_from(), self._quarantine.table.needed_from())
         positions = [position for position in needed if position is not None]
         topic = self._revive_topic()
         for number in range(REVIVE_QUEUES):
             queue = self._store.queue(topic, number)
             if queue is not None:
-                oldest = self._store.position_of(queue, self._table.oldest_offset(number, queue.max_offset))
-                positions += [] if oldest is None else [oldest]
+                positions += self._position_of(queue, self._table.oldest_offset(number, queue.max_offset))
         return min(positions, default=None)
+
+    def _position_of(self, queue: ConsumeQueue, offset: int) -> list[int]:
+        """Where the record of an offset stands; the log's start if it fails by itself: then nothing may go."""
+        try:
+            with RECORD_STEP:
+                position = self._store.position_of(queue, offset)
+                return [] if position is None else [position]
+        except RecordFaultError as fault:
+            start = self._store.log.start_position
+            self._failed(start, fault)
+            return [start]
+
+    def _failed(self, position: int, fault: RecordFaultError) -> None:
+        self._quarantine.note(Step.RETENTION, position, "", 0, 0, fault)
 
     def _past_time(self, needed_from: int | None, *, disk_is_short: bool) -> int:
         # The more careful of both clocks: a wall clock that is set forward deletes nothing before its time.

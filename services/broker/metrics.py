@@ -109,6 +109,7 @@ class BrokerCollector(Collector):
         yield from self._traffic()
         yield from self._consumers()
         yield from self._pop()
+        yield from self._quarantine()
         yield from self._storage()
 
     def _traffic(self) -> Iterator[Metric]:
@@ -235,6 +236,25 @@ class BrokerCollector(Collector):
             "Queues that stand still at a damaged record.",
             value=len(self._core.popping.damaged),
         )
+
+    def _quarantine(self) -> Iterator[Metric]:
+        quarantine = self._core.quarantine
+        held = GaugeMetricFamily(
+            "popwheel_quarantined_messages",
+            "Records set aside because they failed by themselves, of broker.quarantine_max.",
+            labels=("step",),
+        )
+        faults = CounterMetricFamily(
+            "popwheel_record_faults", "How often a step failed for a single record.", labels=("step",)
+        )
+        for step, count in quarantine.table.counts().items():
+            held.add_metric((step.label,), count)
+            faults.add_metric((step.label,), quarantine.faults[step])
+        yield held
+        yield GaugeMetricFamily(
+            "popwheel_quarantine_max", "Records that may be set aside.", value=self._options.quarantine_max
+        )
+        yield faults
 
     def _storage(self) -> Iterator[Metric]:
         store = self._core.store

@@ -190,6 +190,13 @@ class BrokerOptions(BaseModel):
         le=16 * 1024 * _MEBIBYTE,
         description="Bytes of sends that wait for the device; past it sends are refused for the moment.",
     )
+    quarantine_max: int = Field(
+        default=10_000,
+        ge=1,
+        le=100_000,
+        description="Records that may be set aside because they fail by themselves (docs/quarantine.md); past it one "
+        "waits where it is.",
+    )
     log: LogOptions = LogOptions()
     retention: RetentionOptions = RetentionOptions()
     pop: PopOptions = PopOptions()

@@ -9,6 +9,7 @@ from services.broker.core import BrokerCore
 from services.broker.flusher import Flusher, too_few_replicas
 from services.broker.metrics import BrokerStatistics
 from services.broker.options import BrokerOptions
+from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError, failed_run
 from services.broker.store.message_store import disk_full, disk_refusal
 from services.broker.timer.timer_server import TimerServer
 from services.common import names
@@ -144,15 +145,37 @@ class Putting:
         return await self._put_at_once(runs)
 
     async def _put_at_once(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
-        store = self._core.store
+        refusals: list[StatusError] = []
         try:
-            appended = store.put_runs(runs)
+            results = self._append(runs, refusals)
         except StatusError as error:
             await self._flusher.settle_refusal(error)
             raise
-        await self._flusher.durable(appended.end_position)
+        for refusal in refusals:
+            await self._flusher.settle_refusal(refusal)
+        await self._flusher.durable(self._core.store.log.end_position)
+        return results
+
+    def _append(self, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
+        """Append runs in one write; the caller makes them durable. If one of them fails by itself, each is appended
+        alone, and why others of them were refused is added to `refusals`.
+        """
+        try:
+            with RECORD_STEP:
+                appended = self._core.store.put_runs(runs)
+        except RecordFaultError as fault:
+            if len(runs) == 1:
+                return [failed_run(fault)]
+            return [self._append_alone(run, refusals) for run in runs]
         self._statistics.put(runs)
         return [PutResult(_OK, "", offset, appended.store_time_ms) for offset in appended.queue_offsets]
+
+    def _append_alone(self, run: MessageRun, refusals: list[StatusError]) -> PutResult:
+        try:
+            return self._append([run], refusals)[0]
+        except StatusError as error:
+            refusals.append(error)
+            return PutResult(int(error.code), error.message)
 
     async def _put_again(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append of runs that were tried before what is not there yet; those are refused of which it can't be told."""
@@ -194,9 +217,12 @@ class Putting:
         found: list[_Found] = []
         for run in runs:
             try:
-                found.append(self._again.find(run) if run.again else [None] * len(run.payloads))
+                with RECORD_STEP:
+                    found.append(self._again.find(run) if run.again else [None] * len(run.payloads))
             except CorruptDataError as error:
                 found.append(error)
+            except RecordFaultError as fault:
+                found.append(CorruptDataError(str(fault)))
         return found
 
     async def _mended(self, damaged: Iterable[int]) -> bool:
@@ -229,16 +255,14 @@ class Putting:
         others = [run for run in runs if not run.due_ms]
         refusals: list[StatusError] = []
         try:
-            of_delayed = self._timer.put(delayed)
+            of_delayed = self._timer.put(delayed, refusals)
         except StatusError as error:
             refusals.append(error)
             of_delayed = [PutResult(int(error.code), error.message) for _ in delayed]
         of_others: list[PutResult] = []
         if others:
             try:
-                appended = self._core.store.put_runs(others)
-                of_others = [PutResult(_OK, "", offset, appended.store_time_ms) for offset in appended.queue_offsets]
-                self._statistics.put(others)
+                of_others = self._append(others, refusals)
             except StatusError as error:
                 refusals.append(error)
                 of_others = [PutResult(int(error.code), error.message) for _ in others]

@@ -5,7 +5,7 @@ Names pass the gate here once more: a proxy may be of another release, or none o
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -19,6 +19,9 @@ from services.broker.options import BrokerOptions
 from services.broker.pop import delivery
 from services.broker.pop.check_point import OffsetCommit
 from services.broker.putting import Putting
+from services.broker.quarantine.entry import Step
+from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
+from services.broker.quarantine.quarantine_server import QuarantineServer
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.timer.timer_server import TimerServer
 from services.common import names
@@ -97,6 +100,7 @@ class BrokerServer:
         self.service.unary(methods.TIMER_STATS, timer.stats)
         self.service.unary(methods.TIMER_LIST, _naming_damage(timer.list))
         self.service.stream(methods.NOTIFY, self.notify)
+        QuarantineServer(core, flusher, options.name, options.quarantine_max).bind(self.service)
 
     @property
     def kept_for_tries(self) -> int:
@@ -264,9 +268,27 @@ class BrokerServer:
             if len(entries) == request.max_messages:
                 break
         common = delivery.common_properties(self._options.name, _NO_INVISIBLE_DURATION)
-        records = self._core.store.read_checked(queue, offsets, entries)
-        messages = [delivery.pulled_message(stored, common) for stored in records]
+        try:
+            with RECORD_STEP:
+                records = self._core.store.read_checked(queue, offsets, entries)
+                messages = [delivery.pulled_message(stored, common) for stored in records]
+        except RecordFaultError:
+            messages = self._pulled_one_by_one(queue, offsets, entries, common)
         return pb.PullResponse(messages=messages, next_offset=at), bool(messages), at
+
+    def _pulled_one_by_one(
+        self, queue: ConsumeQueue, offsets: Sequence[int], entries: Sequence[Entry], common: bytes
+    ) -> list[bytes]:
+        """The messages without those that fail by themselves, which are passed over and noted."""
+        messages: list[bytes] = []
+        for offset, entry in zip(offsets, entries, strict=True):
+            try:
+                with RECORD_STEP:
+                    (stored,) = self._core.store.read_checked(queue, (offset,), (entry,))
+                    messages.append(delivery.pulled_message(stored, common))
+            except RecordFaultError as fault:
+                self._core.quarantine.note(Step.READING, entry.position, queue.topic, queue.queue_id, offset, fault)
+        return messages
 
     async def _wait_for_arrival(self, queue: tuple[str, int], timeout_s: float) -> None:
         event = asyncio.Event()

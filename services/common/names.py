@@ -268,6 +268,11 @@ def revive_topic(cluster: str) -> str:
     return f"{REVIVE_PREFIX}{cluster}"
 
 
+def quarantine_topic(cluster: str) -> str:
+    """The topic whose only queue holds what a cluster's brokers have set aside."""
+    return f"rmq_sys_QUARANTINE_{cluster}"
+
+
 def shown(text: str) -> str:
     """A text from outside as a sentence or a line of a log may bear it: of bounded length, and printable."""
     return repr(text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "...")

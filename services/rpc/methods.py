@@ -40,6 +40,18 @@ NOTIFY = _method("popwheel.v1.Broker", "Notify", broker.NotifyInterest, broker.N
 RECALL = _method("popwheel.v1.Broker", "Recall", broker.RecallRequest, broker.RecallResponse)
 TIMER_STATS = _method("popwheel.v1.Broker", "TimerStats", broker.TimerStatsRequest, broker.TimerStatsResponse)
 TIMER_LIST = _method("popwheel.v1.Broker", "TimerList", broker.TimerListRequest, broker.TimerListResponse)
+QUARANTINE_LIST = _method(
+    "popwheel.v1.Broker", "QuarantineList", broker.QuarantineListRequest, broker.QuarantineListResponse
+)
+QUARANTINE_SHOW = _method(
+    "popwheel.v1.Broker", "QuarantineShow", broker.QuarantineShowRequest, broker.QuarantineShowResponse
+)
+QUARANTINE_RETRY = _method(
+    "popwheel.v1.Broker", "QuarantineRetry", broker.QuarantineRetryRequest, broker.QuarantineRetryResponse
+)
+QUARANTINE_DROP = _method(
+    "popwheel.v1.Broker", "QuarantineDrop", broker.QuarantineDropRequest, broker.QuarantineDropResponse
+)
 
 REPLICATE = _method("popwheel.v1.Broker", "Replicate", broker.ReplicateProgress, broker.LogChunk)
 READ_RECORDS = _method("popwheel.v1.Broker", "ReadRecords", broker.ReadRecordsRequest, broker.ReadRecordsResponse)

@@ -2,13 +2,15 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 from services.broker.pop import check_point as codec
 from services.broker.pop.check_point import CheckPoint, Origin
 from services.broker.pop.pop_clock import PopClock
 from services.broker.pop.pop_state import PopState, stored_topic
 from services.broker.pop.redelivery import dead_letter, redelivered, retry_topic_of
+from services.broker.quarantine.entry import Step
+from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
+from services.broker.quarantine.quarantine import Quarantine
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
@@ -44,6 +46,7 @@ class Acking:
         broker_name: goes into new receipt handles.
         on_due_changed: called when something may come due earlier than before.
         knows_group: whether a group is there as far as the log tells, which may be ahead of `view`.
+        quarantine: takes messages that fail by themselves.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Acking:
         broker_name: str,
         on_due_changed: Callable[[], None],
         knows_group: Callable[[str], bool],
+        quarantine: Quarantine,
     ) -> None:
         self._store = store
         self._state = state
@@ -63,6 +67,7 @@ class Acking:
         self._broker_name = broker_name
         self._on_due_changed = on_due_changed
         self._knows_group = knows_group
+        self._quarantine = quarantine
 
     def ack(
         self, group: str, topic: str, handles: Sequence[str], *, call: int = 0, again: bool = False
@@ -217,11 +222,36 @@ class Acking:
         A message that is gone (retention, a deleted topic or group) just leaves its CK; no other takes its place (P4).
         A group that the log knows and the view does not is there all the same: the view is behind, or the controller
         has lost its state. Its messages come again, and that is no attempt, as nobody knows how many it may have.
+        A message that fails by itself is set aside. One that has left its CK is passed over, so it may be asked again.
 
         Raises:
-            StatusError: the disk is full; nothing has changed.
-            CorruptDataError: one of them is damaged; nothing has changed.
+            StatusError: the disk, or the quarantine, is full; what was not moved has not changed.
+            CorruptDataError: one of them is damaged; likewise.
         """
+        held = [(check_point, index) for check_point, index in held if check_point.open_bits >> index & 1]
+        try:
+            with RECORD_STEP:
+                put = self._put_leaving(held, self._moved(held, attempted=attempted), 0)
+        except RecordFaultError as fault:
+            if len(held) == 1:
+                self._set_aside(*held[0], fault, attempted=attempted)
+            else:
+                for check_point, index in held:
+                    self.redeliver([(check_point, index)], attempted=attempted)
+            return
+        for check_point_id, bits in put.items():
+            self._state.close(check_point_id, bits)
+
+    def _set_aside(self, check_point: CheckPoint, index: int, fault: RecordFaultError, *, attempted: bool) -> None:
+        try:
+            with RECORD_STEP:
+                stored = self.message(check_point, index)
+        except RecordFaultError:
+            stored = None
+        self._quarantine.set_aside_delivery(check_point, index, stored, Step.REDELIVERY, fault, attempted=attempted)
+
+    def _moved(self, held: Sequence[Held], *, attempted: bool) -> list[Record]:
+        """The records that take the place of messages, without those that are gone."""
         records: list[Record] = []
         for (check_point, index), stored in zip(held, self._messages(held), strict=True):
             group = self._view.groups.get(check_point.group)
@@ -231,7 +261,7 @@ class Acking:
                 if retry_topic_of(check_point) is None:
                     self._state.old_names.met(check_point.topic, "what was received from it is a dead letter")
                 records.append(redelivered(check_point, index, stored, attempted=counts, attempts_max=limit))
-        self._leave(held, records, self._state.close, 0)
+        return records
 
     def dead_letter(self, group: str, topic: str, handle: str, *, call: int = 0, again: bool = False) -> None:
         """Move a message to the group's dead letter queue.
@@ -253,35 +283,45 @@ class Acking:
             raise
         stored = self.message(check_point, index)
         records = [] if stored is None else [dead_letter(check_point, index, stored)]
-        self._leave([(check_point, index)], records, partial(self._state.finish, call=call), call)
+        for check_point_id, bits in self._put_leaving([(check_point, index)], records, call).items():
+            self._state.finish(check_point_id, bits, call)
 
-    def rewrite(self, check_points: Sequence[CheckPoint]) -> None:
+    def rewrite(self, check_points: Sequence[CheckPoint]) -> list[CheckPoint]:
         """Write open CKs again at the end of their revive queues, so that recovery need not read from far back.
 
+        Returns:
+            Those that were written. One that fails by itself stays where it is until it is done with.
+
         Raises:
-            StatusError: the disk is full; nothing has changed.
+            StatusError: the disk is full; what was not written has not changed.
         """
         if not check_points:
-            return
-        appended = self._store.put(
-            [
-                Record(RecordKind.CHECK_POINT, self._revive_topic(), each.revive_queue, each.encode())
-                for each in check_points
-            ]
-        )
+            return []
+        try:
+            with RECORD_STEP:
+                appended = self._store.put(
+                    [
+                        Record(RecordKind.CHECK_POINT, self._revive_topic(), each.revive_queue, each.encode())
+                        for each in check_points
+                    ]
+                )
+        except RecordFaultError as fault:
+            if len(check_points) > 1:
+                return [written for each in check_points for written in self.rewrite([each])]
+            self._quarantine.count(Step.RETENTION, check_points[0].first_position, fault)
+            return []
         for check_point, offset in zip(check_points, appended.queue_offsets, strict=True):
             self._state.table.move(check_point, offset)
+        return list(check_points)
 
-    def _leave(self, held: Sequence[Held], records: list[Record], close: Callable[[int, int], None], call: int) -> None:
+    def _put_leaving(self, held: Sequence[Held], records: list[Record], call: int) -> dict[int, int]:
+        """Append the records of what leaves its CKs, and their ACK records; the bits to be closed, by CK."""
         bits_of: dict[CheckPoint, int] = {}
         for check_point, index in held:
             bits_of[check_point] = bits_of.get(check_point, 0) | 1 << index
-        if not bits_of:
-            return
-        records += [self._ack_record(check_point, bits, call) for check_point, bits in bits_of.items()]
-        self._store.put(records)
-        for check_point, bits in bits_of.items():
-            close(check_point.id, bits)
+        if bits_of:
+            self._store.put([*records, *(self._ack_record(each, bits, call) for each, bits in bits_of.items())])
+        return {check_point.id: bits for check_point, bits in bits_of.items()}
 
     def _is_done(self, group: str, topic: str, handle: str, call: int) -> bool:
         """Whether the message of a handle that is void is known to be so because this call is done with it."""

@@ -115,6 +115,10 @@ class PopState:
                 origin = Origin.decode(found.origin)
                 done = self.finish if found.topic.startswith(names.DEAD_LETTER_PREFIX) else self.close
                 done(origin.check_point_id, 1 << origin.index)
+        elif found.kind == RecordKind.QUARANTINE:
+            if len(found.origin) == ORIGIN_BYTES:
+                origin = Origin.decode(found.origin)
+                self.close(origin.check_point_id, 1 << origin.index)
         elif found.kind == RecordKind.FORGET_TOPIC:
             self.forget_topic(found.payload.decode())
         elif found.kind == RecordKind.FORGET_GROUP:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Container, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +13,9 @@ from services.broker.pop.check_point import CheckPoint
 from services.broker.pop.merge_buffer import QueueProgress
 from services.broker.pop.pop_clock import PopClock
 from services.broker.pop.pop_state import PopState
+from services.broker.quarantine.entry import Step
+from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
+from services.broker.quarantine.quarantine import Quarantine
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
@@ -50,7 +54,8 @@ class _Taken:
     origin: int
     entries: Sequence[Entry]
     offsets: tuple[int, ...] | range
-    records: list[StoredRecord]
+    records: list[StoredRecord] | None
+    """None if one of them failed as it was read: then each is read by itself."""
     start_offset: int
     next_offset: int
 
@@ -78,6 +83,7 @@ class Popping:
         clock: for pop and due times.
         random_source: which queue comes first.
         broker_name: goes into receipt handles.
+        quarantine: takes messages that fail by themselves.
     """
 
     def __init__(
@@ -89,6 +95,7 @@ class Popping:
         clock: PopClock,
         random_source: random.Random,
         broker_name: str,
+        quarantine: Quarantine,
     ) -> None:
         self._store = store
         self._state = state
@@ -97,6 +104,7 @@ class Popping:
         self._clock = clock
         self._random = random_source
         self._broker_name = broker_name
+        self._quarantine = quarantine
         self.damaged: dict[ConsumeQueue, Standstill] = {}
 
     def pop(self, request: PopRequest) -> PopAnswer:
@@ -218,7 +226,11 @@ class Popping:
             if fitting < len(entries):
                 entries, offsets = entries[:fitting], offsets[:fitting]
                 next_offset = offsets[-1] + 1
-            records = self._store.read_checked(queue, offsets, entries)
+            try:
+                with RECORD_STEP:
+                    records = self._store.read_checked(queue, offsets, entries)
+            except RecordFaultError:
+                records = None
         except NotInMemory:
             if not taken:
                 raise
@@ -303,8 +315,36 @@ class Popping:
                 check_point.queue_id,
             )
             given = [maker.handle(offset) for offset in each.offsets]
-            answer.handles += given
-            answer.messages += delivery.popped_messages(each.records, common, given)
+            try:
+                with RECORD_STEP:
+                    messages = None if each.records is None else delivery.popped_messages(each.records, common, given)
+            except RecordFaultError:
+                messages = None
+            if messages is None:
+                self._give_out_one_by_one(check_point, each, common, given, answer)
+            else:
+                answer.handles += given
+                answer.messages += messages
+
+    def _give_out_one_by_one(
+        self, check_point: CheckPoint, taken: _Taken, common: bytes, handles: Sequence[str], answer: PopAnswer
+    ) -> None:
+        """Give out those messages of a CK of which an answer can be made, and set the others aside."""
+        places = zip(taken.offsets, taken.entries, handles, strict=True)
+        for index, (offset, entry, handle) in enumerate(places):
+            stored = None
+            try:
+                with RECORD_STEP:
+                    stored = self._store.read_checked(taken.progress.queue, (offset,), (entry,))[0]
+                    messages = delivery.popped_messages([stored], common, [handle])
+            except RecordFaultError as fault:
+                with suppress(StatusError):  # it comes again when it is due
+                    self._quarantine.set_aside_delivery(check_point, index, stored, Step.ANSWER, fault, attempted=False)
+            except (CorruptDataError, NotInMemory):
+                continue  # it comes again when it is due, and whoever redelivers it waits for the device, or for repair
+            else:
+                answer.handles.append(handle)
+                answer.messages += messages
 
     def _check_point(self, request: PopRequest, taken: _Taken, now_ms: int) -> CheckPoint:
         return CheckPoint(

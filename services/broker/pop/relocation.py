@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from services.broker.pop.acking import Acking
 from services.broker.pop.check_point import REVIVE_QUEUES, CheckPoint
 from services.broker.pop.revive import ReviveTable
+from services.broker.quarantine.entry import Step
+from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
+from services.broker.quarantine.quarantine import Quarantine
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common.errors import CorruptDataError
@@ -42,13 +45,15 @@ class Relocation:
         store: where all records are.
         table: the open CKs.
         acking: reads their messages.
+        quarantine: told of what fails by itself.
 
     Attributes:
         messages: how many were copied.
     """
 
-    def __init__(self, store: MessageStore, table: ReviveTable, acking: Acking) -> None:
+    def __init__(self, store: MessageStore, table: ReviveTable, acking: Acking, quarantine: Quarantine) -> None:
         self._store = store
+        self._quarantine = quarantine
         self._table = table
         self._acking = acking
         self.messages = 0
@@ -93,9 +98,13 @@ class Relocation:
             if self._table.get(check_point.id) is not check_point:
                 continue
             try:
-                found = [(index, self._acking.message(check_point, index)) for index in check_point.open_indexes()]
+                with RECORD_STEP:
+                    found = [(index, self._acking.message(check_point, index)) for index in check_point.open_indexes()]
             except CorruptDataError:
                 continue
+            except RecordFaultError as fault:
+                self._quarantine.count(Step.RETENTION, check_point.first_position, fault)
+                continue  # it keeps its segment until it is done with
             messages = [(index, stored) for index, stored in found if stored is not None]
             size += sum(stored.length for _, stored in messages)
             taken.append((check_point, messages))
@@ -128,9 +137,10 @@ class Relocation:
                 # What was deleted meanwhile, with its topic, does not come again by its copy.
                 copies = {index: at for index, at in each.copies.items() if self._acking.is_held(check_point, index)}
                 moved.append((check_point, replace(check_point, copies=copies, first_position=each.first_position)))
-        self._acking.rewrite([new for _, new in moved])
+        written = {each.id for each in self._acking.rewrite([new for _, new in moved])}
         for check_point, new in moved:
-            self._table.relocate(check_point, new)
+            if check_point.id in written:
+                self._table.relocate(check_point, new)
 
 
 def _copy(stored: StoredRecord, revive_topic: str, revive_queue: int) -> Record:

@@ -412,6 +412,17 @@ class MessageStore:
         if found.kind == RecordKind.FORGET_TOPIC:
             self.forget_topic(found.payload.decode())
 
+    def pass_over(self, found: StoredRecord) -> None:
+        """Go on behind a record that could not be folded in; it stays readable in its queue."""
+        queue = self.queues.get(found.topic, found.queue_id)
+        if queue is None:
+            queue = self.ensure_queue((found.topic, found.queue_id))
+            queue.begin_at(found.queue_offset)
+        if queue.max_offset == found.queue_offset:
+            queue.extend(packed_entry(found.position, found.length, found.tag_hash))
+            self.queues.changed(queue)
+        self.confirmed_position = found.position + found.length
+
     def _is_in_gap(self, queue: ConsumeQueue) -> bool:
         """Whether what a queue goes on with may have been deleted by a retention that was ahead of the checkpoint."""
         return self._begins_with_gap and queue.min_offset == queue.max_offset

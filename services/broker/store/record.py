@@ -66,6 +66,10 @@ class RecordKind(IntEnum):
     """A message that is delivered later (`services.broker.timer.delay`)."""
     RECALL = 10
     """A delayed message is not to be delivered."""
+    QUARANTINE = 11
+    """A message is set aside, with a copy of it (`services.broker.quarantine.entry`)."""
+    QUARANTINE_END = 12
+    """Nothing more is to be done about a message that was set aside."""
     COPY = 13
     """A message that an open CK needs, though its segment should go (`services.broker.pop.relocation`)."""
 

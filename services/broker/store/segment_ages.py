@@ -1,7 +1,9 @@
 """How old the segments of the commit log are, whatever the wall clock did while they were written."""
 
 import sys
+from collections.abc import Callable
 
+from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
 from services.broker.store.retention import SegmentAge
 
@@ -16,10 +18,12 @@ class SegmentAges:
 
     Args:
         store: whose log it is.
+        on_fault: told of a first record that fails by itself: its segment's age is not known then.
     """
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, on_fault: Callable[[int, RecordFaultError], None]) -> None:
         self._store = store
+        self._on_fault = on_fault
         self._begun_ms: dict[int, int | None] = {}
         """When the first record of a segment was stored, by where it begins; None if that is damaged."""
 
@@ -41,4 +45,8 @@ class SegmentAges:
         """Find out of some segments more; those that are not known yet count as young."""
         self._begun_ms = {start: self._begun_ms[start] for start in starts if self._begun_ms.get(start) is not None}
         for start in [each for each in starts if each not in self._begun_ms][:_READ_AT_ONCE]:
-            self._begun_ms[start] = self._store.first_store_time_ms(start)
+            try:
+                with RECORD_STEP:
+                    self._begun_ms[start] = self._store.first_store_time_ms(start)
+            except RecordFaultError as fault:
+                self._on_fault(start, fault)

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 
+from services.broker.quarantine.entry import decode_kept
+from services.broker.quarantine.table import QuarantineTable
 from services.broker.store.record import RecordKind, StoredRecord
 from services.broker.timer.delay import NONE, TIMER_TOPIC, Delay, decode_delay
 from services.broker.timer.recovery import done_timer
@@ -27,6 +29,7 @@ class TimerFollowing:
         dequeue_get: reads slots.
         get_message: finds out what is to be left out.
         enqueue_lag: how many records of the timer queue are not in the wheel yet.
+        quarantine: what is set aside; a message that comes from there is not in the timer.
     """
 
     def __init__(
@@ -35,11 +38,13 @@ class TimerFollowing:
         dequeue_get: TimerDequeueGet,
         get_message: TimerDequeueGetMessage,
         enqueue_lag: Callable[[], int],
+        quarantine: QuarantineTable,
     ) -> None:
         self._state = state
         self._dequeue_get = dequeue_get
         self._get_message = get_message
         self._enqueue_lag = enqueue_lag
+        self._quarantine = quarantine
         self._settled_ms = 0
         """The master has done the slots before it, as the log tells up to `_settled_position`."""
         self._settled_position = 0
@@ -63,15 +68,18 @@ class TimerFollowing:
             self._arrived(found, decode_delay(found.origin))
         elif found.origin:
             timer = done_timer(found)
-            if timer != NONE:
-                self._done(timer, found, found.topic, found.store_time_ms)
+            if timer != NONE and not self._quarantine.has_timer(timer):
+                topic = found.topic
+                if found.kind == RecordKind.QUARANTINE:
+                    topic = decode_kept(found).entry.topic
+                self._done(timer, found, topic or None, found.store_time_ms)
                 state.fired_until_ms = max(state.fired_until_ms, found.store_time_ms)
         state.noted_position = found.position + found.length
 
     def _arrived(self, found: StoredRecord, delay: Delay) -> None:
         state = self._state
         is_recall = found.kind == RecordKind.RECALL
-        if delay.predecessor != NONE:
+        if delay.predecessor != NONE and not self._quarantine.has_timer(delay.predecessor):
             self._done(delay.predecessor, found, None, delay.due_ms)  # it counts on
         elif not is_recall:
             state.pending.add(delay.topic, delay.due_ms)

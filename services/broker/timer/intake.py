@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from services.broker.known_names import KnownNames
 from services.broker.options import TimerOptions
+from services.broker.quarantine.table import QuarantineTable
 from services.broker.store.message_store import Appended, MessageStore
 from services.broker.store.record import HEADER_BYTES, Record, RecordKind, decode, hash_tag, length_at
 from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay
@@ -24,16 +25,24 @@ class TimerIntake:
         options: limits.
         clock: the time.
         topics: which topics are known.
+        quarantine: what is set aside; it can't be recalled.
     """
 
     def __init__(
-        self, state: TimerState, store: MessageStore, options: TimerOptions, clock: Clock, topics: KnownNames
+        self,
+        state: TimerState,
+        store: MessageStore,
+        options: TimerOptions,
+        clock: Clock,
+        topics: KnownNames,
+        quarantine: QuarantineTable,
     ) -> None:
         self._state = state
         self._store = store
         self._options = options
         self._clock = clock
         self._topics = topics
+        self._quarantine = quarantine
 
     def accept(self, run: MessageRun) -> tuple[list[Record], list[Delay | None]]:
         """The records of a delayed run: of the timer queue, or of the topic itself where the time has come already.
@@ -134,6 +143,11 @@ class TimerIntake:
                 Code.PRECONDITION_FAILED,
                 "it is too late, its delivery time has come: the message has been delivered or is being delivered, "
                 "unless it was recalled before",
+            )
+        if self._quarantine.holds_message(root):
+            raise StatusError(
+                Code.MESSAGE_NOT_FOUND,
+                "the message was set aside, as it failed by itself; popwheel admin quarantine drop takes it away",
             )
         if not self._holds(topic, root, due_ms, message_id):
             raise StatusError(Code.MESSAGE_NOT_FOUND, "the broker holds no such delayed message (any more)")

@@ -23,10 +23,12 @@ import structlog
 
 from services.broker.known_names import KnownNames
 from services.broker.options import BrokerOptions
+from services.broker.quarantine.fault import RecordFaultError
+from services.broker.quarantine.quarantine import Quarantine
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import StoredRecord
+from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer import recovery, timer_checkpoint
-from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC
+from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_origin
 from services.broker.timer.following import TimerFollowing
 from services.broker.timer.intake import TimerIntake
 from services.broker.timer.pending import PendingTimers
@@ -36,8 +38,10 @@ from services.broker.timer.stages import (
     TimerDequeuePutMessage,
     TimerEnqueueGet,
     TimerEnqueuePut,
+    moved,
 )
 from services.broker.timer.timer_checkpoint import TimerCheckpoint
+from services.broker.timer.timer_faults import TimerFaults
 from services.broker.timer.timer_log import TimerLog
 from services.broker.timer.timer_state import TimerLogDamagedError, TimerState
 from services.broker.timer.wheel import TimerWheel
@@ -77,6 +81,7 @@ class MessageTimer:
         clock: the time.
         topics: which topics are known.
         on_fired: told of each message that has fired: its topic, and by how many milliseconds it was late.
+        quarantine: takes messages that fail by themselves.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class MessageTimer:
         clock: Clock,
         topics: KnownNames,
         on_fired: Callable[[str, int], None],
+        quarantine: Quarantine,
     ) -> None:
         self._store = store
         self._disk = disk
@@ -97,6 +103,7 @@ class MessageTimer:
         self._clock = clock
         self._topics = topics
         self._on_fired = on_fired
+        self._quarantine = quarantine
         self.has_begun = False
         """Whether what was saved is loaded; before that there is nothing to do, and nothing to save."""
         self._master_queue_offset = 0
@@ -115,13 +122,15 @@ class MessageTimer:
             options.stage_entries_max,
             lambda: self._store.log.end_position,
         )
-        self._enqueue_get = TimerEnqueueGet(state, self._store)
-        self._enqueue_put = TimerEnqueuePut(state, self._roll_window_ms)
+        faults = TimerFaults(state, self._store, self._quarantine, self._clock)
+        is_alive, table = self._topics.is_topic, self._quarantine.table
+        self._enqueue_get = TimerEnqueueGet(state, self._store, faults)
+        self._enqueue_put = TimerEnqueuePut(state, self._roll_window_ms, faults)
         self._dequeue_get = TimerDequeueGet(state)
-        self._get_message = TimerDequeueGetMessage(state, self._store, self._topics.is_topic)
-        self._put_message = TimerDequeuePutMessage(state, self._store, self._topics.is_topic, self._on_fired)
-        self.intake = TimerIntake(state, self._store, options, self._clock, self._topics)
-        self._following = TimerFollowing(state, self._dequeue_get, self._get_message, lambda: self.enqueue_lag)
+        self._get_message = TimerDequeueGetMessage(state, self._store, is_alive, faults)
+        self._put_message = TimerDequeuePutMessage(state, self._store, is_alive, self._on_fired, faults)
+        self.intake = TimerIntake(state, self._store, options, self._clock, self._topics, table)
+        self._following = TimerFollowing(state, self._dequeue_get, self._get_message, lambda: self.enqueue_lag, table)
 
     # Recovery, and following
 
@@ -151,6 +160,10 @@ class MessageTimer:
     def note(self, found: StoredRecord) -> None:
         """Take note of one record of the commit log, before `finish`."""
         self._following.note(found)
+
+    def not_noted(self) -> None:
+        """A record could not be folded in, and it may have been one of a timer: the stages meet it again."""
+        self.state.pending.is_exact = False
 
     def progress(self, confirmed_position: int, progress: TimerProgress) -> None:
         """How far the master was when the log was confirmed up to a position: what it has done is let go (slave)."""
@@ -206,7 +219,7 @@ class MessageTimer:
         done = 0
         try:
             done = self._enqueue_get.step(_ENQUEUED_AT_ONCE)
-        except (CorruptDataError, ValueError, OSError) as error:
+        except (CorruptDataError, RecordFaultError, StatusError, OSError) as error:
             refusals.append(f"the timer queue cannot be read: {error}")  # what was read before fires all the same
         now_ms = self._clock.wall_ms() if leads else self._following.now_ms
         # Before what is put in, so that it meets the slot of now.
@@ -217,7 +230,7 @@ class MessageTimer:
             done += self._following.step(_READ_AT_ONCE)
         try:
             done += self._enqueue_put.step(now_ms, _ENQUEUED_AT_ONCE)
-        except OSError as error:
+        except (RecordFaultError, StatusError, OSError) as error:
             refusals.append(f"the timer log cannot be written: {error}")
         put = 0
         refused = False
@@ -253,6 +266,24 @@ class MessageTimer:
         oldest += [queue[0].fire_ms for queue in (state.dequeue_get_queue,) if queue]
         oldest += [queue[0].unit.fire_ms for queue in (state.dequeue_put_queue,) if queue]
         return max(0, now_ms - min(oldest, default=now_ms))
+
+    def given_back(self, position: int, stored: StoredRecord, now_ms: int) -> Record | None:
+        """The record by which a message goes on that was set aside; None if its topic is gone.
+
+        Args:
+            position: of its record.
+            stored: that record.
+            now_ms: wall clock.
+        """
+        delay = decode_delay(stored.origin)
+        if not self._topics.is_topic(delay.topic, delay.topic_id):
+            return None
+        if delay.due_ms <= now_ms:
+            record = moved(stored, delay.topic, delay.queue_id, fired_origin(position))
+            record.kind = RecordKind.MESSAGE
+            return record
+        root = position if delay.root == NONE else delay.root
+        return moved(stored, TIMER_TOPIC, TIMER_QUEUE, delay._replace(root=root, predecessor=position).encode())
 
     # What is saved
 

@@ -16,6 +16,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import RecordKind, StoredRecord
@@ -48,7 +49,11 @@ class DoneTimers:
         """Look at one record."""
         if found.position < self.scan_position:
             return
-        timer = done_timer(found)
+        try:
+            with RECORD_STEP:
+                timer = done_timer(found)
+        except RecordFaultError:
+            return
         if timer != NONE:
             self.positions.add(timer)
             if found.kind == RecordKind.MESSAGE:
@@ -57,11 +62,20 @@ class DoneTimers:
 
 def done_timer(found: StoredRecord) -> int:
     """Position of the timer that a record says has fired or was rolled, `NONE` if it says that of none."""
-    if found.kind == RecordKind.MESSAGE:
+    if found.kind in (RecordKind.MESSAGE, RecordKind.QUARANTINE):
         return fired_timer(found)
     if found.kind in (RecordKind.TIMER, RecordKind.RECALL):
         return decode_delay(found.origin).predecessor
     return NONE
+
+
+def delay_of(found: StoredRecord) -> Delay | None:
+    """What a record of the timer queue says; None if that can't be told: the stages set it aside when they meet it."""
+    try:
+        with RECORD_STEP:
+            return decode_delay(found.origin)
+    except RecordFaultError:
+        return None
 
 
 def recover(
@@ -205,7 +219,7 @@ class _Units:
                 state.late_slot_ms = max(state.late_slot_ms, int(late.max()))
             self._count(units[~is_done & (units["flags"] & UnitFlag.TIMER != 0)])
             of_recalls = units[~is_done & (units["flags"] & UnitFlag.DELETE != 0)]
-            recalls += [self._delay(unit) for unit in of_recalls]
+            recalls += [delay for unit in of_recalls if (delay := self._delay(unit)) is not None]
         if 0 <= self._first_needed < log.start_position:
             raise TimerLogDamagedError(
                 f"the timer log begins at {log.start_position}, {self._first_needed} is needed: a file is missing"
@@ -229,6 +243,8 @@ class _Units:
             wanted &= np.isin(units["due_ms"], dues) & np.isin(units["topic_hash"], hashes)
             for unit in units[wanted]:
                 delay = self._delay(unit)
+                if delay is None:
+                    continue
                 root = int(unit["position"]) if delay.root == NONE else delay.root
                 if root in self._state.recalled:
                     yield _Pending(root, delay.topic, delay.due_ms)
@@ -250,13 +266,20 @@ class _Units:
     def _topic(self, units: NDArray[np.void]) -> str:
         for unit in units:
             try:
-                return self._delay(unit).topic
+                delay = self._delay(unit)
             except CorruptDataError:
                 continue
+            if delay is not None:
+                return delay.topic
         return UNREADABLE
 
-    def _delay(self, unit: np.void) -> Delay:
-        return decode_delay(self._store.read(Entry(int(unit["position"]), int(unit["length"]), 0)).origin)
+    def _delay(self, unit: np.void) -> Delay | None:
+        """What a unit's record says; None if it fails by itself."""
+        try:
+            with RECORD_STEP:
+                return delay_of(self._store.read(Entry(int(unit["position"]), int(unit["length"]), 0)))
+        except RecordFaultError:
+            return None
 
 
 class _Pending(NamedTuple):
@@ -299,7 +322,10 @@ class _Waiting:
             if found.position in self._done:
                 self.met.add(found.position)
                 continue
-            delay = decode_delay(found.origin)
+            delay = delay_of(found)
+            if delay is None:
+                self._state.pending.is_exact = False
+                continue
             if found.kind == RecordKind.RECALL:
                 recalls.append(delay)
                 continue

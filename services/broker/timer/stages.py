@@ -8,12 +8,14 @@ Nothing here waits or knows what time it is; `service` calls the steps, with the
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from services.broker.store.consume_queue import Entry
+from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
+from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_origin
+from services.broker.timer.timer_faults import TimerFaults
 from services.broker.timer.timer_state import (
     PUT_BYTES_MAX,
     SLOT_MS,
@@ -43,24 +45,27 @@ class TimerEnqueueGet:
     Args:
         state: what the stages share.
         store: where the timer queue is.
+        faults: takes what fails by itself.
     """
 
-    def __init__(self, state: TimerState, store: MessageStore) -> None:
+    def __init__(self, state: TimerState, store: MessageStore, faults: TimerFaults) -> None:
         self._state = state
         self._store = store
+        self._faults = faults
 
     def step(self, count: int) -> int:
         """Read up to `count` records that can be read by now; how many.
 
         Raises:
             CorruptDataError: one is damaged; it is tried again by the next step.
+            RecordFaultError, StatusError: one fails by itself, and can't be set aside yet; likewise.
         """
         state = self._state
         queue = self._store.queue(TIMER_TOPIC, TIMER_QUEUE)
         if queue is None:
             return 0
         count = min(count, state.stage_entries_max - len(state.enqueue_put_queue))
-        first = max(state.curr_queue_offset, queue.min_offset)
+        first = state.curr_queue_offset = max(state.curr_queue_offset, queue.min_offset)
         handed = state.handed
         while handed and handed[0].queue_offset < first:
             handed.popleft()
@@ -70,7 +75,16 @@ class TimerEnqueueGet:
             count = min(count, handed[0].queue_offset - first)
         entries = queue.read(first, count)
         offsets = range(first, first + len(entries))
-        for offset, stored in zip(offsets, self._store.read_checked(queue, offsets, entries), strict=True):
+        try:
+            with RECORD_STEP:
+                self._take(zip(offsets, self._store.read_checked(queue, offsets, entries), strict=True))
+        except RecordFaultError:
+            self._take_one_by_one(queue, state.curr_queue_offset, entries[state.curr_queue_offset - first :])
+        return state.curr_queue_offset - first
+
+    def _take(self, records: Iterable[tuple[int, StoredRecord]]) -> None:
+        state = self._state
+        for offset, stored in records:
             state.log_time_ms = max(state.log_time_ms, stored.store_time_ms)
             state.enqueue_put_queue.append(
                 TimerRequest(
@@ -81,8 +95,20 @@ class TimerEnqueueGet:
                     decode_delay(stored.origin),
                 )
             )
-        state.curr_queue_offset = first + len(entries)
-        return len(entries)
+            state.curr_queue_offset = offset + 1
+
+    def _take_one_by_one(self, queue: ConsumeQueue, first: int, entries: Sequence[Entry]) -> None:
+        """Take records up to one that fails by itself; that one goes when all before it are in the wheel."""
+        state = self._state
+        for offset, entry in enumerate(entries, first):
+            try:
+                with RECORD_STEP:
+                    self._take([(offset, self._store.read_checked(queue, (offset,), (entry,))[0])])
+            except RecordFaultError as fault:
+                if not state.enqueue_put_queue:
+                    self._faults.of_request(offset, entry.position, entry.length, fault)
+                    state.curr_queue_offset = state.commit_queue_offset = offset + 1
+                return
 
     def _take_handed(self, count: int) -> int:
         """Take up to `count` entries, which can be read by now, from those that were handed over; how many."""
@@ -103,10 +129,12 @@ class TimerEnqueuePut:
     Args:
         state: what the stages share.
         roll_window_ms: how far ahead a slot may be.
+        faults: takes what fails by itself.
     """
 
-    def __init__(self, state: TimerState, roll_window_ms: int) -> None:
+    def __init__(self, state: TimerState, roll_window_ms: int, faults: TimerFaults) -> None:
         self._state = state
+        self._faults = faults
         self._roll_window_ms = roll_window_ms
 
     def step(self, now_ms: int, count: int) -> int:
@@ -114,6 +142,7 @@ class TimerEnqueuePut:
 
         Raises:
             OSError: the timer log cannot be written; the request waits.
+            RecordFaultError, StatusError: one fails by itself, and can't be set aside yet; likewise.
         """
         state = self._state
         state.curr_write_time_ms = max(state.curr_write_time_ms, slot_of(now_ms))
@@ -129,7 +158,11 @@ class TimerEnqueuePut:
         while requests and taken < count:
             request = requests[0]
             if not state.is_done(request.position, request.delay.due_ms):
-                self._chain_in(request, now_ms, farthest_ms)
+                try:
+                    with RECORD_STEP:
+                        self._chain_in(request, now_ms, farthest_ms)
+                except RecordFaultError as fault:
+                    self._faults.of_request(request.queue_offset, request.position, request.length, fault)
             requests.popleft()
             state.commit_queue_offset = request.queue_offset + 1
             taken += 1
@@ -272,12 +305,16 @@ class TimerDequeueGetMessage:
         state: what the stages share.
         store: where the messages are.
         is_alive: whether the topic of that name is still the one with that id.
+        faults: takes what fails by itself.
     """
 
-    def __init__(self, state: TimerState, store: MessageStore, is_alive: Callable[[str, int], bool]) -> None:
+    def __init__(
+        self, state: TimerState, store: MessageStore, is_alive: Callable[[str, int], bool], faults: TimerFaults
+    ) -> None:
         self._state = state
         self._store = store
         self._is_alive = is_alive
+        self._faults = faults
 
     def step(self, count: int) -> int:
         """Read up to `count` messages; how many."""
@@ -285,13 +322,21 @@ class TimerDequeueGetMessage:
         count = min(count, len(state.dequeue_get_queue), state.stage_entries_max - len(state.dequeue_put_queue))
         due = [state.dequeue_get_queue[index] for index in range(self._fitting(count))]
         for unit, stored in zip(due, self._read(due), strict=True):
-            state.dequeue_get_queue.popleft()
             if stored is None:
+                state.dequeue_get_queue.popleft()
                 state.stood_still.append(unit)
                 continue
-            delay = decode_delay(stored.origin)
-            if not self._leave_out(unit, stored, delay, unit.rolls):
-                self._move(unit, stored, delay)
+            try:
+                with RECORD_STEP:
+                    if isinstance(stored, RecordFaultError):
+                        raise stored
+                    delay = decode_delay(stored.origin)
+                    is_left_out = self._leave_out(unit, stored, delay, unit.rolls)
+                    if not is_left_out:
+                        self._move(unit, stored, delay)
+            except RecordFaultError as fault:
+                self._faults.of_unit(unit, fault)
+            state.dequeue_get_queue.popleft()
         return len(due)
 
     def _fitting(self, count: int) -> int:
@@ -312,7 +357,14 @@ class TimerDequeueGetMessage:
         """
         awaited = self._state.awaited
         for unit, stored in zip(units, self._read(units), strict=True):
-            if stored is not None and self._leave_out(unit, stored, decode_delay(stored.origin), False):
+            if stored is None or isinstance(stored, RecordFaultError):
+                continue
+            try:
+                with RECORD_STEP:
+                    is_left_out = self._leave_out(unit, stored, decode_delay(stored.origin), False)
+            except RecordFaultError:
+                continue  # it stays awaited: the master says what becomes of it, or this replica as it leads
+            if is_left_out:
                 del awaited[unit.position]
 
     def _leave_out(self, unit: DueUnit, stored: StoredRecord, delay: Delay, rolls: bool) -> bool:
@@ -336,29 +388,36 @@ class TimerDequeueGetMessage:
         if unit.rolls:
             root = unit.root_of(delay)
             origin = delay._replace(root=root, predecessor=unit.position).encode()
-            state.dequeue_put_queue.append(Firing(unit, delay, _moved(stored, TIMER_TOPIC, TIMER_QUEUE, origin)))
+            state.dequeue_put_queue.append(Firing(unit, delay, moved(stored, TIMER_TOPIC, TIMER_QUEUE, origin)))
         else:
-            record = _moved(stored, delay.topic, delay.queue_id, fired_origin(unit.position))
+            record = moved(stored, delay.topic, delay.queue_id, fired_origin(unit.position))
             record.kind = RecordKind.MESSAGE
             state.dequeue_put_queue.append(Firing(unit, delay, record))
 
-    def _read(self, due: Sequence[DueUnit]) -> Sequence[StoredRecord | None]:
+    def _read(self, due: Sequence[DueUnit]) -> Sequence[StoredRecord | RecordFaultError | None]:
         """The records of units; None for one that is damaged, which then stays as it is until it is repaired (S7)."""
         order = sorted(range(len(due)), key=lambda index: due[index].position)
         entries = [Entry(due[index].position, due[index].length, 0) for index in order]
         try:
-            read: Sequence[StoredRecord | None] = self._store.read_many(entries)
-        except (CorruptDataError, ValueError, OSError):
+            with RECORD_STEP:
+                read: Sequence[StoredRecord | RecordFaultError | None] = self._store.read_many(entries)
+        except (CorruptDataError, RecordFaultError, OSError):
             read = [self._read_one(entry) for entry in entries]
-        found: list[StoredRecord | None] = [None] * len(due)
+        found: list[StoredRecord | RecordFaultError | None] = [None] * len(due)
         for index, stored in zip(order, read, strict=True):
             found[index] = stored
         return found
 
-    def _read_one(self, entry: Entry) -> StoredRecord | None:
+    def _read_one(self, entry: Entry) -> StoredRecord | RecordFaultError | None:
+        log = self._store.log
         try:
-            return self._store.read(entry)
-        except (CorruptDataError, ValueError, OSError) as error:
+            if not log.start_position <= entry.position < log.end_position:
+                raise CorruptDataError(f"a unit of the timer log leads to {entry.position}, which is out of the log")
+            with RECORD_STEP:
+                return self._store.read(entry)
+        except RecordFaultError as fault:
+            return fault
+        except (CorruptDataError, OSError) as error:
             self._state.damaged[entry.position] = str(error)
             return None
 
@@ -371,6 +430,7 @@ class TimerDequeuePutMessage:
         store: where they are put.
         is_alive: whether the topic of that name is still the one with that id.
         on_fired: told of each message that was fired: its topic, and by how many milliseconds it is late.
+        faults: takes what fails by itself.
     """
 
     def __init__(
@@ -379,11 +439,13 @@ class TimerDequeuePutMessage:
         store: MessageStore,
         is_alive: Callable[[str, int], bool],
         on_fired: Callable[[str, int], None],
+        faults: TimerFaults,
     ) -> None:
         self._state = state
         self._store = store
         self._is_alive = is_alive
         self._on_fired = on_fired
+        self._faults = faults
 
     def step(self, now_ms: int, count: int) -> int:
         """Put up to `count` messages; how many.
@@ -395,18 +457,34 @@ class TimerDequeuePutMessage:
         firings = [state.dequeue_put_queue[index] for index in range(min(count, len(state.dequeue_put_queue)))]
         if not firings:
             return 0
-        # Once more: while a full disk held them up, a topic may have gone, or the clock been set back (T1).
-        alive = [self._is_alive(firing.delay.topic, firing.delay.topic_id) for firing in firings]
-        has_room = self._store.queues.has_room
-        due = [
-            unit.rolls or (delay.due_ms <= now_ms and has_room(delay.topic, delay.queue_id))
-            for unit, delay, _ in firings
-        ]
-        records = [
-            each.record for each, is_alive, is_due in zip(firings, alive, due, strict=True) if is_alive and is_due
-        ]
-        if records:
-            self._store.put(records)
+        try:
+            self._put(firings, now_ms)
+        except RecordFaultError:
+            for firing in firings:
+                try:
+                    self._put([firing], now_ms)
+                except RecordFaultError as fault:
+                    self._faults.of_unit(firing.unit, fault)
+                    state.dequeue_put_queue.popleft()
+                    state.put_bytes -= firing.unit.length
+        return len(firings)
+
+    def _put(self, firings: Sequence[Firing], now_ms: int) -> None:
+        """Put the next ones in the queue. Raises RecordFaultError: one fails by itself, none was put."""
+        state = self._state
+        with RECORD_STEP:
+            # Once more: while a full disk held them up, a topic may have gone, or the clock been set back (T1).
+            alive = [self._is_alive(firing.delay.topic, firing.delay.topic_id) for firing in firings]
+            has_room = self._store.queues.has_room
+            due = [
+                unit.rolls or (delay.due_ms <= now_ms and has_room(delay.topic, delay.queue_id))
+                for unit, delay, _ in firings
+            ]
+            records = [
+                each.record for each, is_alive, is_due in zip(firings, alive, due, strict=True) if is_alive and is_due
+            ]
+            if records:
+                self._store.put(records)
         for (unit, delay, _), is_alive, is_due in zip(firings, alive, due, strict=True):
             state.dequeue_put_queue.popleft()
             state.put_bytes -= unit.length
@@ -421,10 +499,10 @@ class TimerDequeuePutMessage:
                     state.pending.remove(delay.topic, delay.due_ms)
                     self._on_fired(delay.topic, now_ms - delay.due_ms)
                 state.finish(unit.slot_ms)
-        return len(firings)
 
 
-def _moved(stored: StoredRecord, topic: str, queue_id: int, origin: bytes) -> Record:
+def moved(stored: StoredRecord, topic: str, queue_id: int, origin: bytes) -> Record:
+    """A record of the same kind and contents, for another place."""
     return Record(
         RecordKind(stored.kind),
         topic,

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from services.broker.flusher import Flusher
+from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError, failed_run
 from services.broker.store.message_store import MessageStore, disk_refusal
 from services.broker.store.record import Record
 from services.broker.timer import overview
@@ -60,8 +61,13 @@ class TimerServer:
         self._statistics = statistics
         self._repair = repair
 
-    def put(self, runs: Sequence[MessageRun]) -> list[PutResult]:
-        """Append delayed runs in one write, without those that are refused; the caller makes them durable.
+    def put(self, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
+        """Append delayed runs in one write, without those that are refused; the caller makes them durable. If one of
+        them fails by itself, each is appended alone.
+
+        Args:
+            runs: what to append.
+            refusals: takes what the device refused of runs that were appended alone.
 
         Raises:
             StatusError: nothing was stored.
@@ -75,9 +81,12 @@ class TimerServer:
         for run in runs:
             result = PutResult(_OK)
             try:
-                of_run, delays_of_run = timer.intake.accept(run)
+                with RECORD_STEP:
+                    of_run, delays_of_run = timer.intake.accept(run)
             except StatusError as error:
                 result.code, result.error = int(error.code), error.message
+            except RecordFaultError as fault:
+                result = failed_run(fault)
             else:
                 records += of_run
                 delays += delays_of_run
@@ -86,10 +95,14 @@ class TimerServer:
         if not taken:
             return results
         try:
-            appended = self._store.put(records)
+            with RECORD_STEP:
+                appended = self._store.put(records)
         except StatusError:
             timer.intake.withdrawn(delays)
             raise
+        except RecordFaultError as fault:
+            timer.intake.withdrawn(delays)
+            return [failed_run(fault)] if len(runs) == 1 else [self._put_alone(run, refusals) for run in runs]
         timer.intake.appended(appended, delays)
         first = 0
         for run, result in taken:
@@ -105,6 +118,13 @@ class TimerServer:
             ]
             first = end
         return results
+
+    def _put_alone(self, run: MessageRun, refusals: list[StatusError]) -> PutResult:
+        try:
+            return self.put([run], refusals)[0]
+        except StatusError as error:
+            refusals.append(error)
+            return PutResult(int(error.code), error.message)
 
     def handle(self, run: MessageRun, index: int, position: int) -> str:
         """The recall handle of a message of a run whose TIMER record stands at `position`; none if it is negative."""

@@ -126,7 +126,7 @@ async def test_what_is_refused_for_a_topic_that_goes_meanwhile_is_not_stored_beh
         app, waits, goes_on = master.alive, asyncio.Event(), asyncio.Event()
         settle_refusal = app.flusher.settle_refusal
 
-        def refuse(runs: Sequence[MessageRun]) -> list[PutResult]:
+        def refuse(runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
             raise disk_full()
 
         async def settle_slowly(error: StatusError) -> None:

@@ -1,0 +1,94 @@
+"""What is set aside now: a fold over the log, as all state of a broker is (S6)."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from services.broker.quarantine.entry import QuarantineEntry, Step, decode_end, decode_kept
+from services.broker.store.record import RecordKind, StoredRecord
+from services.broker.timer.delay import decode_delay, fired_origin
+
+
+class QuarantineTable:
+    """All entries, by their keys, the oldest first."""
+
+    def __init__(self) -> None:
+        self._entries: dict[bytes, QuarantineEntry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[QuarantineEntry]:
+        return iter(self._entries.values())
+
+    def get(self, key: bytes) -> QuarantineEntry | None:
+        """An entry."""
+        return self._entries.get(key)
+
+    def has_timer(self, position: int) -> bool:
+        """Whether the timer whose record stands at a position was taken from its way."""
+        entry = self._entries.get(fired_origin(position)) if self._entries else None
+        return entry is not None and entry.is_timer
+
+    def holds_message(self, root: int) -> bool:
+        """Whether a delayed message is set aside, by the position of its first record."""
+        return any(entry.root == root and entry.is_timer for entry in self)
+
+    def open(self, entry: QuarantineEntry) -> None:
+        """A record was set aside."""
+        self._entries[entry.key] = entry
+
+    def end(self, key: bytes) -> None:
+        """An entry is done with: given back, or dropped. Of one that is not there, nothing is changed."""
+        self._entries.pop(key, None)
+
+    def replay(self, found: StoredRecord) -> None:
+        """Fold in a record of the log that may be about an entry.
+
+        Raises:
+            UnknownFormatError: it was written by a newer release.
+        """
+        if found.kind == RecordKind.QUARANTINE:
+            self.open(decode_kept(found).entry)
+        elif found.kind == RecordKind.QUARANTINE_END:
+            self.end(decode_end(found.payload))
+        elif not self._entries:
+            return
+        elif found.kind == RecordKind.MESSAGE:
+            self.end(found.origin)  # what was set aside has gone its way after all
+        elif found.kind == RecordKind.TIMER:
+            self.end(fired_origin(max(0, decode_delay(found.origin).predecessor)))
+        elif found.kind == RecordKind.FORGET_TOPIC:
+            self.forget(topic=found.payload.decode())
+        elif found.kind == RecordKind.FORGET_GROUP:
+            self.forget(group=found.payload.decode())
+
+    def forget(self, topic: str = "", group: str = "") -> None:
+        """A topic or a group was deleted: what was set aside of it is gone, too."""
+        self._keep(lambda entry: not (topic and entry.topic == topic) and not (group and entry.group == group))
+
+    def retain(self, start_position: int) -> None:
+        """The log begins at a position now: what stood before it is gone."""
+        self._keep(lambda entry: entry.held_position >= start_position)
+
+    def _keep(self, is_kept: Callable[[QuarantineEntry], bool]) -> None:
+        if self._entries:
+            self._entries = {key: entry for key, entry in self._entries.items() if is_kept(entry)}
+
+    def counts(self) -> dict[Step, int]:
+        """How many entries there are of each step."""
+        counts = dict.fromkeys(Step, 0)
+        for entry in self._entries.values():
+            counts[entry.step] += 1
+        return counts
+
+    def needed_from(self) -> int | None:
+        """The least position of the log that an entry needs; None if none needs any."""
+        return min((entry.position for entry in self if entry.is_pinned), default=None)
+
+    def saved(self) -> list[list[Any]]:
+        """What a checkpoint holds of it."""
+        return [entry.saved() for entry in self]
+
+    def restore(self, saved: list[list[Any]]) -> None:
+        """Take up what `saved` made."""
+        self._entries = {entry.key: entry for entry in map(QuarantineEntry.restored, saved)}

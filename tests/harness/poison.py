@@ -1,0 +1,144 @@
+"""Records that fail by themselves: makes the steps that handle one record raise for those that are marked.
+
+What is marked carries `MARK` in its body. Slaves fold records without their bodies, so the fold is told by `is_marked`
+which positions of the log are meant.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+from services.broker.core import BrokerCore
+from services.broker.pop import acking, delivery, redelivery
+from services.broker.pop.check_point import CheckPoint
+from services.broker.store import record
+from services.broker.store.record import Record, StoredRecord
+from services.broker.timer import delay, stages
+from services.common.put import MessageRun
+
+MARK = b"poison"
+ERRORS: tuple[type[Exception], ...] = (ValueError, KeyError, TypeError, IndexError, AssertionError, ArithmeticError)
+STEPS = ("redelivery", "answer", "reading", "firing", "scheduling", "writing", "intake", "decoding")
+
+Now = Callable[[], type[Exception] | None]
+"""The error that marked records raise at this moment; None for none."""
+
+
+class Poison:
+    """Which steps fail for marked records, and how.
+
+    Args:
+        steps: of `STEPS`.
+        error: what they raise now.
+    """
+
+    def __init__(self, steps: Sequence[str], error: Now = lambda: KeyError) -> None:
+        assert set(steps) <= set(STEPS)
+        self._steps = steps
+        self._error = error
+        self.hits = 0
+        """How often a step has raised."""
+
+    def _bite(self, *parts: bytes) -> None:
+        error = self._error()
+        if error is not None and any(MARK in part for part in parts):
+            self.hits += 1
+            raise error("poison")
+
+    @contextlib.contextmanager
+    def spread(self) -> Iterator["Poison"]:
+        """Have the steps raise."""
+        with contextlib.ExitStack() as stack:
+            for step in self._steps:
+                owner, name, wrapper = getattr(self, f"_{step}")()
+                stack.enter_context(mock.patch.object(owner, name, wrapper))
+            yield self
+
+    def _redelivery(self) -> tuple[Any, str, Any]:
+        before = redelivery.redelivered
+
+        def redelivered(check_point: CheckPoint, index: int, stored: StoredRecord, **how: Any) -> Record:
+            self._bite(stored.payload)
+            return before(check_point, index, stored, **how)
+
+        return acking, "redelivered", redelivered
+
+    def _answer(self) -> tuple[Any, str, Any]:
+        before = delivery.popped_messages
+
+        def popped_messages(records: Sequence[StoredRecord], common: bytes, handles: Sequence[str]) -> list[bytes]:
+            self._bite(*(stored.payload for stored in records))
+            return before(records, common, handles)
+
+        return delivery, "popped_messages", popped_messages
+
+    def _reading(self) -> tuple[Any, str, Any]:
+        before = delivery.pulled_message
+
+        def pulled_message(stored: StoredRecord, common: bytes) -> bytes:
+            self._bite(stored.payload)
+            return before(stored, common)
+
+        return delivery, "pulled_message", pulled_message
+
+    def _firing(self) -> tuple[Any, str, Any]:
+        before = stages.moved
+
+        def moved(stored: StoredRecord, topic: str, queue_id: int, origin: bytes) -> Record:
+            self._bite(stored.payload)
+            return before(stored, topic, queue_id, origin)
+
+        return stages, "moved", moved
+
+    def _scheduling(self) -> tuple[Any, str, Any]:
+        before = stages.TimerEnqueuePut._chain_in
+
+        def chain_in(stage: Any, request: Any, now_ms: int, farthest_ms: int) -> None:
+            self._bite(stage._faults._store.log.read(request.position, request.length))
+            before(stage, request, now_ms, farthest_ms)
+
+        return stages.TimerEnqueuePut, "_chain_in", chain_in
+
+    def _writing(self) -> tuple[Any, str, Any]:
+        before = record.encode
+
+        def encode(each: Record, *place: Any) -> Any:
+            if each.kind == record.RecordKind.MESSAGE and each.origin:
+                self._bite(each.payload)
+            return before(each, *place)
+
+        return record, "encode", encode
+
+    def _intake(self) -> tuple[Any, str, Any]:
+        before = record.encode_run
+
+        def encode_run(run: MessageRun, *place: Any) -> Any:
+            self._bite(*run.payloads)
+            return before(run, *place)
+
+        return record, "encode_run", encode_run
+
+    def _decoding(self) -> tuple[Any, str, Any]:
+        """Of what is read again, not of what the log is checked with."""
+        before = delay.decode_delay
+
+        def decode_delay(data: bytes) -> Any:
+            self._bite(data)
+            return before(data)
+
+        return stages, "decode_delay", decode_delay
+
+
+@contextlib.contextmanager
+def failing_fold(is_marked: Callable[[StoredRecord], bool], error: type[Exception] = KeyError) -> Iterator[None]:
+    """Have no fold take in the records that are marked."""
+    before = BrokerCore._replay_names
+
+    def replay_names(core: BrokerCore, found: StoredRecord) -> None:
+        if is_marked(found):
+            raise error("poison")
+        before(core, found)
+
+    with mock.patch.object(BrokerCore, "_replay_names", replay_names):
+        yield

@@ -1,0 +1,296 @@
+"""A delayed message that fails by itself is set aside; all others fire at their millisecond (T2, T3)."""
+
+from typing import Any
+
+import pytest
+
+from services.broker.options import BrokerOptions
+from services.broker.quarantine.entry import QuarantineEntry, Step
+from services.broker.timer.delay import decode_delay
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from tests.harness.memory_disk import CrashKind
+from tests.harness.poison import ERRORS, MARK, Poison, failing_fold
+from tests.unit.broker.timer_pair import PairReplica, TimerPair
+from tests.unit.broker.timer_world import TOPIC, TimerWorld, timer_options
+
+CRASHES: tuple[CrashKind, ...] = ("process", "power")
+FAR_MS = 7000
+"""Beyond the roll window."""
+
+
+def entries(world: TimerWorld | PairReplica) -> list[QuarantineEntry]:
+    return list(world.core.quarantine.table)
+
+
+@pytest.mark.parametrize("step", ["firing", "scheduling", "writing", "decoding"])
+@pytest.mark.parametrize("error", ERRORS)
+def test_one_that_fails_is_set_aside_and_others_fire_in_time(step: str, error: type[Exception]) -> None:
+    world = TimerWorld()
+    positions = world.send_many([b"a", MARK, b"b", b"c"], [1500, 1501, 1502, 2700])
+    marked = Poison([step], lambda: error)
+    if step == "decoding":
+        marked = _failing_delay(positions[1], world, error)
+    with marked.spread():
+        world.pass_to(4000)
+    assert [(body[-1:], at) for body, at in world.fired()] == [(b"a", 1500), (b"b", 1502), (b"c", 2700)]
+    (entry,) = entries(world)
+    assert entry.step is (Step.SCHEDULING if step == "scheduling" else Step.FIRING)
+    assert entry.position == positions[1]
+    assert world.failures == []
+    assert world.timer.state.pending.total == 0
+    assert world.timer.state.opened_slots.keys() <= {world.timer.state.curr_read_time_ms}
+
+
+def _failing_delay(position: int, world: TimerWorld, error: type[Exception]) -> Poison:
+    """Has the origin of one record fail to be read."""
+    stored = next(found for found in world.core.store.log.records(position, position + 1))
+    poison = Poison(["decoding"], lambda: error)
+
+    def bite(data: bytes) -> None:
+        if data == stored.origin:
+            poison.hits += 1
+            raise error("poison")
+
+    poison._bite = bite  # type: ignore[method-assign,assignment]
+    return poison
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_one_that_fails_as_it_rolls_is_set_aside(error: type[Exception]) -> None:
+    world = TimerWorld()
+    world.send_many([b"a", MARK, b"b"], [FAR_MS] * 3)
+    with Poison(["firing"], lambda: error).spread():
+        world.pass_to(5000)
+    (entry,) = entries(world)
+    world.pass_to(9000)
+    assert world.fired_bodies() == [b"a", b"b"]
+    assert world.core.retrial.retry(entry.id)
+    world.flush()
+    world.pass_to(9100)
+    assert len(world.fired()) == 3
+
+
+@pytest.mark.parametrize("kind", CRASHES)
+@pytest.mark.parametrize("step", ["firing", "scheduling"])
+def test_what_is_set_aside_does_not_fire_after_a_restart(kind: CrashKind, step: str) -> None:
+    world = TimerWorld()
+    world.send_many([b"a", MARK, b"b"], [1500] * 3)
+    with Poison([step]).spread():
+        world.pass_to(2000)
+    (entry,) = entries(world)
+    for save in (False, True):
+        if save:
+            world.save()
+            world.save_timer()
+        world.crash(kind)
+        world.pass_to(3000)
+        assert world.fired_bodies() == [b"a", b"b"]
+        assert entries(world) == [entry]
+        assert world.timer.state.pending.total == 0
+
+
+@pytest.mark.parametrize("kind", CRASHES)
+def test_one_that_is_given_back_before_its_time_fires_at_its_time(kind: CrashKind) -> None:
+    world = TimerWorld()
+    position = world.send(MARK, FAR_MS)
+    with Poison(["firing"]).spread():
+        world.pass_to(4000)
+    (entry,) = entries(world)
+    with pytest.raises(StatusError) as refusal:
+        world.recall(position, MARK, FAR_MS)
+    assert refusal.value.code == Code.MESSAGE_NOT_FOUND
+    assert world.core.retrial.retry(entry.id)
+    world.flush()
+    assert world.timer.state.pending.total == 1
+    assert entries(world) == []
+    world.crash(kind)
+    assert entries(world) == []
+    assert world.timer.state.pending.total == 1
+    world.pass_to(FAR_MS + 100)
+    assert [at for _, at in world.fired()] == [FAR_MS]
+    assert world.timer.state.pending.total == 0
+
+
+def test_one_that_is_given_back_can_be_recalled_again() -> None:
+    world = TimerWorld()
+    position = world.send(MARK, FAR_MS)
+    with Poison(["firing"]).spread():
+        world.pass_to(4000)
+    assert world.core.retrial.retry(entries(world)[0].id)
+    world.flush()
+    world.recall(position, MARK, FAR_MS)
+    world.pass_to(FAR_MS + 2000)
+    assert world.fired() == []
+    assert world.timer.state.pending.total == 0
+
+
+@pytest.mark.parametrize("kind", CRASHES)
+def test_one_that_is_given_back_when_it_is_due_fires_at_once_and_once(kind: CrashKind) -> None:
+    world = TimerWorld()
+    world.send(MARK, 1500)
+    with Poison(["firing"]).spread():
+        world.pass_to(3000)
+    (entry,) = entries(world)
+    assert world.core.retrial.retry(entry.id)
+    world.flush()
+    assert len(world.fired()) == 1
+    world.crash(kind)
+    world.pass_to(5000)
+    assert len(world.fired()) == 1
+    assert entries(world) == []
+
+
+def test_one_of_a_topic_that_is_gone_is_let_go_by_a_retry() -> None:
+    world = TimerWorld()
+    world.send(MARK, 1500)
+    with Poison(["firing"]).spread():
+        world.pass_to(3000)
+    (entry,) = entries(world)
+    world.delete_topic(TOPIC)
+    world.add_topic(TOPIC)
+    assert not world.core.retrial.retry(entry.id)
+    world.flush()
+    assert world.fired() == []
+
+
+def test_a_recalled_one_that_fails_is_recalled() -> None:
+    world = TimerWorld()
+    position = world.send(MARK, FAR_MS)
+    world.send(b"a", FAR_MS)
+    world.pass_to(1000)
+    world.recall(position, MARK, FAR_MS)
+    with Poison(["firing"]).spread():
+        world.pass_to(FAR_MS + 3000)
+    assert world.fired_bodies() == [b"a"]
+    assert entries(world) == []
+    assert world.timer.state.recalled == {}
+    assert world.timer.state.opened_slots.keys() <= {world.timer.state.curr_read_time_ms}
+
+
+def test_past_the_limit_one_waits_alone_and_others_fire() -> None:
+    options = timer_options()
+    world = TimerWorld(BrokerOptions(log=options.log, timer=options.timer, quarantine_max=1))
+    world.send_many([MARK, MARK, b"a", b"b"], [1500, 1500, 1500, 2500])
+    with Poison(["firing"]).spread():
+        world.pass_to(5000)
+        assert len(entries(world)) == 1
+        assert [(body[-1:], at) for body, at in world.fired()] == [(b"a", 1500), (b"b", 2500)]
+    world.pass_to(7000)  # the one that waits is tried again
+    assert len(world.fired()) == 3
+
+
+# Two brokers
+
+
+@pytest.mark.parametrize("step", ["firing", "scheduling"])
+def test_a_slave_has_what_its_master_has_set_aside(step: str) -> None:
+    pair = TimerPair(body_bytes=len(MARK))
+    pair.send(b"aaaaaa", 1500)
+    pair.send(MARK, 1500)
+    with Poison([step]).spread():
+        pair.pass_to(3000)
+        pair.follow()
+    assert entries(pair.slave) == entries(pair.master)
+    assert len(entries(pair.slave)) == 1
+    pair.follow()
+    assert pair.slave.timer.enqueue_lag == 0
+    pair.fail_over()
+    pair.pass_to(5000)
+    assert [body for body, _ in pair.fired()] == [b"aaaaaa"]
+    assert pair.master.timer.state.pending.total == 0
+    entry = entries(pair.master)[0]
+    assert pair.master.core.retrial.retry(entry.id)
+    pair.turn()
+    pair.follow()
+    assert [body for body, _ in pair.fired()] == [b"aaaaaa", MARK]
+    assert entries(pair.slave) == entries(pair.master) == []
+    pair.fail_over()
+    pair.pass_to(9000)
+    assert [body for body, _ in pair.fired()] == [b"aaaaaa", MARK]
+
+
+def test_a_slave_that_alone_cannot_schedule_one_waits_and_sets_it_aside_when_it_leads() -> None:
+    pair = TimerPair(body_bytes=len(MARK))
+    with Poison(["scheduling"], lambda: KeyError).spread():
+        pair.send(b"aaaaaa", 1500)
+        pair.send(MARK, 1500)
+        pair.send(b"bbbbbb", 1500)
+        pair.replicate()
+        step = pair.slave.timer.step()
+        while step.busy:
+            step = pair.slave.timer.step()
+        assert step.refusal is not None
+        pair.fail_over()
+        pair.pass_to(3000)
+    assert [body for body, _ in pair.fired()] == [b"aaaaaa", b"bbbbbb"]
+    assert len(entries(pair.master)) == 1
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_timer_that_a_slave_cannot_fold_is_set_aside_and_others_fire(error: type[Exception]) -> None:
+    pair = TimerPair(body_bytes=len(MARK))
+    first = pair.send(b"aaaaaa", 1500)
+    marked = pair.send(MARK, 1500)
+    pair.send(b"bbbbbb", 1500)
+    assert first < marked
+    with failing_fold(lambda found: found.position == marked, error):
+        pair.replicate()
+        pair.follow()
+    assert [entry.step for entry in entries(pair.slave)] == [Step.FOLD]
+    pair.fail_over()
+    pair.pass_to(3000)
+    assert [body for body, _ in pair.fired()] == [b"aaaaaa", MARK, b"bbbbbb"]  # it was read again, from the log
+
+
+def test_a_pending_message_counts_once_on_both_when_it_is_given_back() -> None:
+    pair = TimerPair(body_bytes=len(MARK))
+    pair.send(MARK, FAR_MS)
+    with Poison(["firing"]).spread():
+        pair.pass_to(4000)
+    pair.follow()
+    assert pair.slave.timer.state.pending.total == pair.master.timer.state.pending.total == 0
+    assert pair.master.core.retrial.retry(entries(pair.master)[0].id)
+    pair.turn()
+    pair.follow()
+    assert pair.slave.timer.state.pending.total == pair.master.timer.state.pending.total == 1
+    pair.fail_over()
+    pair.pass_to(FAR_MS + 1000)
+    assert [body for body, _ in pair.fired()] == [MARK]
+    assert pair.master.timer.state.pending.total == 0
+
+
+# At a start
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_start_goes_on_past_a_delay_that_cannot_be_read(error: type[Exception], monkeypatch: Any) -> None:
+    world = TimerWorld()
+    positions = world.send_many([b"a", MARK, b"b"], [1500] * 3)
+    world.save()
+    marked = next(found for found in world.core.store.log.records(positions[1], positions[1] + 1))
+    marks = {id(marked)}
+
+    def failing(before: Any) -> Any:
+        def decode(data: bytes) -> Any:
+            if bytes(data) == marked.origin and marks:
+                raise error("poison")
+            return before(data)
+
+        return decode
+
+    # All three say the same, so they all fail, as each record that a newer release's fault has spoilt would.
+    with monkeypatch.context() as patch:
+        for module in ("recovery", "stages", "following", "timer_faults"):
+            patch.setattr(f"services.broker.timer.{module}.decode_delay", failing(decode_delay))
+        world.crash("process")
+        world.pass_to(3000)
+    assert [entry.step for entry in entries(world)] == [Step.SCHEDULING] * 3
+    assert world.fired() == []
+    world.send(b"c", 4500)
+    world.pass_to(5000)
+    assert world.fired_bodies() == [b"c"]
+    for entry in entries(world):
+        assert world.core.retrial.retry(entry.id)
+    world.flush()
+    assert len(world.fired()) == 4
