@@ -11,6 +11,7 @@ import click
 from services.cli.admin_api import AdminApi, Format, Row, moment, output_option, show, show_all
 from services.cli.admin_cluster import broker, cluster
 from services.cli.admin_drill import drill
+from services.cli.admin_quarantine import quarantine
 from services.cli.table import print_table
 
 _LISTED_MAX = 1_000  # of what the controller lists
@@ -33,7 +34,7 @@ limit_option = click.option(
 )
 @click.pass_context
 def admin(context: click.Context, server: str) -> None:
-    """Look after the cluster, topics, consumer groups and delayed messages."""
+    """Look after the cluster, topics, consumer groups, delayed messages and what was set aside."""
     context.obj = AdminApi(server)
 
 
@@ -242,3 +243,4 @@ def _horizon(within_ms: int) -> str:
 admin.add_command(cluster)
 admin.add_command(broker)
 admin.add_command(drill)
+admin.add_command(quarantine)

@@ -23,6 +23,7 @@ from services.controller.folder_lock import folder_lock
 from services.controller.forgetting import Forgetting
 from services.controller.group_keeper import GroupKeeper
 from services.controller.hand_over import HandOvers
+from services.controller.inquiry import Inquiry
 from services.controller.leadership import Leadership
 from services.controller.lease import LeaseHolder
 from services.controller.metrics import CheckpointMetrics, ControllerMetrics, GroupMetrics
@@ -58,7 +59,7 @@ class ControllerApp:
         clock: measures how long saves take, and tells since when a process is there.
         random_source: the receipt key is drawn from it once, so a real process hands in `random.SystemRandom()`.
         registry: where its metrics are shown.
-        broker_channels: makes a channel to a broker: to probe it, to have it hand over, to ask about its timers.
+        broker_channels: makes a channel to a broker: to probe it, to have it hand over, to ask for the admin API.
         disk: what reads and writes the state's files; None for the machine's own.
         shared: a store that other controllers have as well; None for the one that the options say.
         address: host:port at which brokers and proxies reach it, for other controllers to name.
@@ -138,7 +139,7 @@ class ControllerApp:
         )
         self._hand_overs = HandOvers(self.overseer, self.roles, replication.hand_over_ms / 1000, clock, groups)
         self._forgetting = Forgetting(self.overseer, self.roles, groups)
-        self._timers = Timers(self._keeper, broker_channels)
+        self._inquiry = Inquiry(self._keeper, broker_channels)
         self._processes = Processes()
         self._server = ControllerServer(
             options, self._keeper, self._watchers, self._processes, clock, self._metrics.watchers_lagged.inc, check
@@ -167,13 +168,15 @@ class ControllerApp:
         from services.controller.admin import admin_router
         from services.controller.forget_admin import forget_router
         from services.controller.group_admin import GroupViews, group_router
+        from services.controller.quarantine_admin import quarantine_router
         from services.controller.status_admin import status_router
         from services.controller.timer_admin import timer_router
 
         views = GroupViews(self.overseer, self.checkpoints, self._clock)
         router = admin_router(self._options, self._keeper, self._leadership.check)
         router.include_router(status_router(self._keeper, self._processes, views))
-        router.include_router(timer_router(self._timers))
+        router.include_router(timer_router(Timers(self._inquiry)))
+        router.include_router(quarantine_router(self._inquiry))
         router.include_router(group_router(views, self._hand_overs))
         router.include_router(forget_router(self._forgetting))
         return router

@@ -8,18 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.series import bounded
 from services.controller.admin import Refusal
-from services.controller.timers import Answers, Timers
+from services.controller.inquiry import Answers
+from services.controller.silence import Silence, silences
+from services.controller.timers import Timers
 
 _LIMIT_MAX = 1_000  # of what a broker lists
 _TOPICS_MAX = 1_000
 _WITHIN_MS_MAX = 366 * 24 * 3600 * 1000
-
-
-class Silence(BaseModel):
-    """A broker that did not answer: what it knows is missing."""
-
-    broker: str
-    reason: str
 
 
 class Horizon(BaseModel):
@@ -164,7 +159,7 @@ def _stats(answers: Answers[pb.TimerStatsResponse]) -> TimerStats:
             )
             for name, answer in answers.given.items()
         ],
-        unanswered=_silences(answers),
+        unanswered=silences(answers),
     )
 
 
@@ -185,8 +180,4 @@ def _list(answers: Answers[pb.TimerListResponse], limit: int) -> TimerList:
     ]
     found.sort(key=lambda timer: (timer.due_ms, timer.broker))
     more = len(found) > limit or any(answer.more for answer in answers.given.values())
-    return TimerList(timers=found[:limit], more=more, unanswered=_silences(answers))
-
-
-def _silences(answers: Answers[Any]) -> list[Silence]:
-    return [Silence(broker=name, reason=reason) for name, reason in answers.missing.items()]
+    return TimerList(timers=found[:limit], more=more, unanswered=silences(answers))

@@ -73,12 +73,7 @@ class Relocation:
 
     def open_bytes(self, check_points: Sequence[CheckPoint]) -> int:
         """How many bytes of messages they hold. Raises CorruptDataError: a queue is damaged."""
-        return sum(
-            stored.length
-            for each in check_points
-            for index in each.open_indexes()
-            if (stored := self._acking.message(each, index)) is not None
-        )
+        return sum(stored.length for each in check_points for _, stored in self._messages(each) or ())
 
     def copy(self, waiting: deque[CheckPoint], revive_topic: str) -> list[Copied]:
         """Copy the messages of the first CKs that wait, a bounded number of them; then they are to be made durable.
@@ -98,14 +93,11 @@ class Relocation:
             if self._table.get(check_point.id) is not check_point:
                 continue
             try:
-                with RECORD_STEP:
-                    found = [(index, self._acking.message(check_point, index)) for index in check_point.open_indexes()]
+                messages = self._messages(check_point)
             except CorruptDataError:
                 continue
-            except RecordFaultError as fault:
-                self._quarantine.count(Step.RETENTION, check_point.first_position, fault)
+            if messages is None:
                 continue  # it keeps its segment until it is done with
-            messages = [(index, stored) for index, stored in found if stored is not None]
             size += sum(stored.length for _, stored in messages)
             taken.append((check_point, messages))
         end = self._store.log.end_position
@@ -123,6 +115,16 @@ class Relocation:
             first_position = min((position for _, position in stands.values()), default=end)
             copied.append(Copied(check_point, copies, first_position))
         return copied
+
+    def _messages(self, check_point: CheckPoint) -> list[tuple[int, StoredRecord]] | None:
+        """The messages that a CK holds; None if one fails by itself. Raises CorruptDataError: one is damaged."""
+        try:
+            with RECORD_STEP:
+                found = [(index, self._acking.message(check_point, index)) for index in check_point.open_indexes()]
+        except RecordFaultError as fault:
+            self._quarantine.count(Step.RETENTION, check_point.first_position, fault)
+            return None
+        return [(index, stored) for index, stored in found if stored is not None]
 
     def settle(self, copied: Sequence[Copied]) -> None:
         """The copies are durable: have their CKs count on them, as far as these are what they were.

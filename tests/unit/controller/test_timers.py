@@ -21,9 +21,10 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaRep
 from services.controller import timer_admin
 from services.controller.app import ControllerApp
 from services.controller.cluster_state import ClusterState
+from services.controller.inquiry import Answers, Inquiry
 from services.controller.options import ControllerOptions
 from services.controller.state_keeper import StateKeeper
-from services.controller.timers import Answers, Timers
+from services.controller.timers import Timers
 from services.rpc.local import LocalChannel
 from services.rpc.registration import BrokerRegistrar
 from services.rpc.status import GrpcStatus, RpcError
@@ -117,7 +118,7 @@ async def test_without_a_broker_there_is_nothing_to_count(tmp_path: Path) -> Non
     [
         (AWAY, "the broker b1 cannot be reached now"),
         (RpcError(GrpcStatus.DEADLINE_EXCEEDED, "slow"), "the broker b1 did not answer within 5 s"),
-        (RpcError(GrpcStatus.UNIMPLEMENTED, "what?"), "of a release without delayed messages"),
+        (RpcError(GrpcStatus.UNIMPLEMENTED, "what?"), "of an older release, which cannot answer this"),
         (RpcError(GrpcStatus.INTERNAL, "broken"), "the call to the broker b1 failed: broken"),
         (StatusError(Code.UNSUPPORTED, "the timer is off"), "the timer is off"),
     ],
@@ -189,7 +190,7 @@ async def test_a_group_without_a_master_is_away() -> None:
         raise ValueError(f"no address: {info.address!r}")
 
     state = ClusterState("popwheel", bytes(32), brokers={"b1": BrokerInfo(name="b1", epoch=3)})
-    timers = Timers(StateKeeper(state, unused, unused, lambda _: None, lambda: None, 10), connect)
+    timers = Timers(Inquiry(StateKeeper(state, unused, unused, lambda _: None, lambda: None, 10), connect))
     answers = await timers.stats()
     assert (answers.given, answers.missing) == ({}, {"b1": "the broker b1 is not there now; try again"})
     with pytest.raises(StatusError) as caught:
