@@ -15,6 +15,8 @@ from tests.sim.swarm import Swarm
 
 _POLL_GRACE_S = 0.5
 _SLOW_S = 1.0
+_HIDDEN_S_MAX = 5.0
+"""So long a message is hidden at the most that was given to nobody, and is not a hoarder's."""
 _SYNCS_AT_ONCE = 40
 """Files that one round of syncs may have to go through, at segments of 4 KiB."""
 
@@ -348,6 +350,8 @@ class Checker:
         for polled in self._history.polls:
             if polled.ended_s > polled.deadline_s + _POLL_GRACE_S:
                 self._verdict.broke("L1", f"{polled.client}'s poll of {polled.began_s:.6f} outlived its deadline")
+            if polled.code == Code.TOO_MANY_REQUESTS and self._swarm.hoarder not in ("", polled.group):
+                self._check_refused(polled)
             if polled.code != Code.MESSAGE_NOT_FOUND or self._in_trouble(polled):
                 continue
             took_s = polled.ended_s - polled.began_s
@@ -358,6 +362,32 @@ class Checker:
                 )
             if took_s > _SLOW_S:
                 self._check_overlooked(polled)
+
+    def _check_refused(self, polled: Polled) -> None:
+        """L1: while another group hoards, this one is not refused what is left to it: a quarter of all, at the least.
+
+        What was given in an answer that was lost is held, too, and not seen here.
+        """
+        if self._in_trouble(polled, _HIDDEN_S_MAX) or self._sent_twice:
+            return
+        given = [each for each in self._history.deliveries if each.group == polled.group]
+        held = sum(each.asked_s <= polled.ended_s and not self._was_done(each, polled.began_s) for each in given)
+        limit = self._swarm.options.broker.pop.open_messages_max
+        if held < limit // 4 - 1:
+            self._verdict.broke(
+                "L1",
+                f"{polled.client}'s poll of {polled.began_s:.6f} was refused, though {polled.group} held {held} of "
+                f"{limit} messages at the most",
+            )
+
+    def _was_done(self, delivery: Delivery, time_s: float) -> bool:
+        """Whether a delivery counted no more at a time, for certain: it was acknowledged, or its time was over."""
+        settled = self._settled[delivery.group, delivery.message_id]
+        ours = [each for each in settled if each.delivery is delivery]
+        if any(each.kind == "ack" and each.outcome == "ok" and each.ended_s < time_s for each in ours):
+            return True
+        is_as_given = not delivery.renewed and not any(each.kind == "change" for each in ours)
+        return is_as_given and delivery.got_s + delivery.handle.invisible_ms / 1000 + _SLOW_S < time_s
 
     def _check_overlooked(self, polled: Polled) -> None:
         subscription = Subscription(polled.group, polled.topic, polled.tags)
@@ -376,8 +406,9 @@ class Checker:
                     f"{message_id}, which was there from {arrived_s:.6f} on",
                 )
 
-    def _in_trouble(self, polled: Polled) -> bool:
-        return any(begin <= polled.ended_s and end >= polled.began_s for begin, end in self._history.troubles)
+    def _in_trouble(self, polled: Polled, since_s: float = 0.0) -> bool:
+        began_s = polled.began_s - since_s
+        return any(begin <= polled.ended_s and end >= began_s for begin, end in self._history.troubles)
 
 
 def loss_s_max(swarm: Swarm) -> float:

@@ -21,6 +21,8 @@ from tests.sim.process import START_MS
 from tests.sim.tools import OPEN_CODES, Tools, headers, is_definite
 
 _SHORT_POLL_S = 0.1
+_EDGE_SHARE = 0.2
+_PROPERTY_BYTES_MAX = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class Producer:
         body_bytes_max: size of a body.
         types: what each topic takes; without it, messages that are not delayed.
         delays: what is delayed and taken back.
+        odd: says which properties are at the edge of what is taken; None: all are as usual.
     """
 
     def __init__(
@@ -105,7 +108,9 @@ class Producer:
         body_bytes_max: int,
         types: Mapping[str, TopicType.ValueType] | None = None,
         delays: Delays | None = None,
+        odd: random.Random | None = None,
     ) -> None:
+        self._odd = odd
         self._types = {} if types is None else types
         self._recaller = None if delays is None else Recaller(name, tools, chance, delays, topics)
         self._name = name
@@ -158,6 +163,8 @@ class Producer:
             message.system_properties.body_digest.CopyFrom(d.Digest(type=d.DigestType.MD5, checksum=digest))
         if chance.random() < 0.2:
             message.user_properties["number"] = str(self._count)
+        if self._odd is not None and self._odd.random() < _EDGE_SHARE:
+            _put_at_the_edge(message, self._odd)
         if self._recaller is not None:
             self._recaller.delay(message, self._types.get(topic, TopicType.NORMAL))
         return message
@@ -205,6 +212,16 @@ class Producer:
         sent.said = said
         sent.ended_s = self._tools.now()
         sent.position = self._tools.log_end.position
+
+
+def _put_at_the_edge(message: d.Message, chance: random.Random) -> None:
+    """Give a message as many keys and properties as it may have, and texts that are odd."""
+    odd = chance.choice(("ü", "\u202e", "😀", "=", "; ", "%RETRY%", "'\"", "\\"))
+    message.system_properties.keys.extend(f"{odd}{number}" for number in range(chance.choice((1, 20))))
+    count = chance.choice((1, 127))  # and one more that any message may have
+    value = odd * ((_PROPERTY_BYTES_MAX // count - 32) // len(odd.encode()))
+    for number in range(count):
+        message.user_properties[f"{odd}{number}"] = value
 
 
 class Consumer:

@@ -105,6 +105,7 @@ class _Run:
                 *settings,
                 swarm.types,
                 swarm.delays,
+                swarm.random(f"p{number} odd") if swarm.odd else None,
             )
             for number, settings in enumerate(swarm.producers)
         ]

@@ -1,11 +1,12 @@
 """What a seed draws: the server's settings, the clients, which faults there are and how often."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from services.broker.options import TimerOptions
 from services.cli.options import StandaloneOptions
+from services.common.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim.clients import Manners, Subscription
 from tests.sim.delays import Delays
@@ -29,6 +30,15 @@ FAULTS = {
 """Fault -> how often it comes where it is on, against the others."""
 
 TAGS = ("red", "green", "blue")
+
+HOARDING = "hoarding group"
+"""One group takes all that it is given and acknowledges nothing, where few messages may be given out. It is drawn by
+itself, and goes on all the time."""
+_HOARDING_SHARE = 0.15
+_HOARDER = Manners(batch_max=32, invisible_ms=(8000, 8000), wait_s=(1.0,), think_s_max=0.0, polls=3, forget=1.0)
+_OPEN_MESSAGES = (8, 16, 40)
+_EDGE_SHARE = 0.15
+_EDGE_CHARACTERS = "%_-09azAZ"
 
 _TYPES = (TopicType.NORMAL, TopicType.MIXED, TopicType.MIXED, TopicType.DELAY)
 _DAY_MS = 24 * 3_600_000
@@ -57,6 +67,8 @@ class Swarm:
         sync_s_max: how long a sync takes at the most.
         delay_s_max: how long a way takes at the most.
         memory: how much of each file's end stays in memory, in bytes.
+        hoarder: the group that acknowledges nothing before all is healed; empty for none.
+        odd: whether names, keys and properties are as long and as odd as they may be.
     """
 
     seed: int
@@ -74,6 +86,8 @@ class Swarm:
     sync_s_max: float
     delay_s_max: float
     memory: int
+    hoarder: str = field(default="")
+    odd: bool = field(default=False)
     auto_created: bool = field(default=False)
 
     @property
@@ -110,6 +124,7 @@ class Swarm:
             f"buffer={options.pop.buffer_check_points_max} topics={self.topics} "
             f"types={[TopicType.Name(each) for each in self.types.values()]} groups={self.groups} "
             f"consumers={sum(map(len, self.manners.values()))} sync_s={self.sync_s_max} memory={self.memory}"
+            + (f" hoarder={self.hoarder}/{options.pop.open_messages_max}" if self.hoarder else "")
         )
 
 
@@ -125,8 +140,21 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     faults = {name: weight for name, weight in FAULTS.items() if chance.random() < 0.4}
     if only is not None:
         faults = {name: weight for name, weight in FAULTS.items() if name in only}
-    topics = {f"topic{number}": chance.choice((1, 1, 2, 4)) for number in range(chance.choice((1, 1, 2)))}
-    groups = {f"group{number}": chance.choice((1, 2, 3, 16)) for number in range(chance.choice((1, 1, 2)))}
+    edge = random.Random(f"{seed}/edge swarm")
+    odd = only is None and edge.random() < _EDGE_SHARE
+
+    def named(stem: str, length_max: int) -> str:
+        left = length_max - len(stem)
+        return stem + "".join(edge.choices(_EDGE_CHARACTERS, k=left)) if odd else stem
+
+    topics = {
+        named(f"topic{number}", TOPIC_LENGTH_MAX): chance.choice((1, 1, 2, 4))
+        for number in range(chance.choice((1, 1, 2)))
+    }
+    groups = {
+        named(f"group{number}", GROUP_LENGTH_MAX): chance.choice((1, 2, 3, 16))
+        for number in range(chance.choice((1, 1, 2)))
+    }
     subscriptions = [
         Subscription(group, topic, tuple(chance.sample(TAGS, chance.choice((0, 0, 1, 2)))))
         for group in groups
@@ -134,7 +162,10 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     ]
     timer = random.Random(f"{seed}/timer swarm")
     safety_s = chance.choice((4.0, 6.0, 10.0))
-    return Swarm(
+    hoard = random.Random(f"{seed}/hoard swarm")
+    is_hoarding = hoard.random() < _HOARDING_SHARE if only is None else HOARDING in only
+    hoarder = hoard.choice(list(groups)) if is_hoarding and len(groups) > 1 else ""
+    swarm = Swarm(
         seed=seed,
         options=_options(chance, timer, settings or {}),
         faults=faults,
@@ -158,7 +189,21 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         sync_s_max=chance.choice((0.0, 0.001, 0.01, 0.05)),
         delay_s_max=chance.choice((0.0, 0.001, 0.02)),
         memory=memory_of(seed),
+        hoarder=hoarder,
+        odd=odd,
     )
+    return _with_hoarder(swarm, hoard) if hoarder else swarm
+
+
+def _with_hoarder(swarm: Swarm, chance: random.Random) -> Swarm:
+    values = swarm.options.model_dump()
+    values["broker"]["pop"]["open_messages_max"] = chance.choice(_OPEN_MESSAGES)
+    manners = {
+        # Nobody else vanishes: what such clients were given counts, and is seen by nobody.
+        each: [_HOARDER if each.group == swarm.hoarder else replace(manners, vanish=0.0) for manners in all_manners]
+        for each, all_manners in swarm.manners.items()
+    }
+    return replace(swarm, options=StandaloneOptions.model_validate(values), manners=manners)
 
 
 def memory_of(seed: int) -> int:

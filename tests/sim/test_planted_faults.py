@@ -23,8 +23,10 @@ from services.broker.timer.message_timer import MessageTimer, Step
 from services.broker.timer.recovery import DoneTimers
 from services.broker.timer.service import TimerService
 from services.broker.timer.stages import TimerDequeueGet
+from services.common.shares import Shares
 from tests.sim.device import SimDisk
 from tests.sim.run import run_seed
+from tests.sim.swarm import HOARDING
 
 SEEDS_MAX = 40
 
@@ -211,6 +213,11 @@ def the_timer_is_saved_before_what_fired(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TimerService, "__init__", without_sync)
 
 
+def one_group_may_take_all(patch: pytest.MonkeyPatch) -> None:
+    """Groups share a limit by who comes first."""
+    patch.setattr(Shares, "room", lambda self, holder, limit: max(0, limit - self.total))
+
+
 SETTINGS: dict[Plant, dict[str, Any]] = {
     # Where nobody waits for the log's sync, it comes long after the timer's.
     the_timer_is_saved_before_what_fired: {
@@ -233,6 +240,7 @@ SETTINGS: dict[Plant, dict[str, Any]] = {
         (old_handles_stay_good, {"P7", "P3"}, ()),
         (pops_skip_a_message, {"P1"}, ()),
         (arrivals_wake_nobody, {"L1"}, ()),
+        (one_group_may_take_all, {"L1"}, (HOARDING,)),
         (what_has_fired_is_forgotten, {"T2"}, ("kill", "kill in a step")),
         (slots_are_skipped, {"T3", "L2"}, ()),
         (recalls_are_forgotten_at_a_restart, {"T4"}, ("kill", "kill in a step")),

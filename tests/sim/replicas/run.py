@@ -147,6 +147,7 @@ class _Run:
                 *settings,
                 swarm.types,
                 swarm.delays,
+                swarm.random(f"p{number} odd") if swarm.odd else None,
             )
             for number, settings in enumerate(swarm.producers)
             for name in [f"p{number}"]

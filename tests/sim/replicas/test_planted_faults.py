@@ -214,6 +214,8 @@ CAUGHT_BY: dict[Plant, int] = {
     checkpoints_of_older_epochs_are_taken: 4,
     logs_are_not_cut_where_they_part: 4,
     what_is_cut_in_doubt_is_not_told: 4,
+    a_wiped_replica_may_lead: 3,
+    messages_are_hidden_by_the_clock_of_a_machine: 4,
 }
 """For those that the first seeds do not catch: one that did, tried first to save time, and all others after it."""
 
