@@ -19,7 +19,7 @@ Decision = Callable[[ClusterState], ClusterUpdate | None]
 """What to change, given the state; None for nothing; or raises StatusError."""
 
 _TRIES_MAX = 8
-_TOGETHER_MAX = 100
+_TOGETHER_MAX = 64
 """So many changes are decided and saved at once: more would hold others up."""
 _STORE_ERRORS = (OSError, CorruptDataError, UnknownFormatError)
 

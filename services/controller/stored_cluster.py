@@ -203,6 +203,7 @@ class StoredCluster:
         stored = await self._store.read(name)
         if stored is None:
             return None
+        await asyncio.sleep(0)  # to take it up takes as long as to read it
         return Page(page.name, entries_of(stored.document, self._store.where(name))).without(page.deleted)
 
     async def _take_up(self, head: ClusterState, book: ClusterBook) -> None:

@@ -196,7 +196,10 @@ def _options(
     }
     proxy.update(settings)
     pages = random.Random(f"{seed}/cluster pages")
-    controller = {"store": {"page_bytes": pages.choice((64, 300, 65_536))}}
+    controller = {
+        "store": {"page_bytes": pages.choice((64, 300, 65_536))},
+        "watcher_part_names": pages.choice((1, 1, 2, 500)),
+    }
     return StandaloneOptions.model_validate({"broker": broker, "proxy": proxy, "controller": controller})
 
 

@@ -265,5 +265,6 @@ def _options(
     values["broker"].update(settings)
     values["controller"]["replication"].update(controller["replication"])
     values["controller"]["store"]["page_bytes"] = pages.choice((64, 64, 300, 65_536))
+    values["controller"]["watcher_part_names"] = pages.choice((1, 1, 2, 500))
     values["proxy"]["auto_create_topics"] = False
     return StandaloneOptions.model_validate(values)
