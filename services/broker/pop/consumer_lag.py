@@ -45,7 +45,7 @@ class ConsumerLag:
             for queue in self._buffer.of_group(group):
                 progress = self._buffer.get(group, queue)
                 if progress is not None:
-                    of_topic[queue.topic] += progress.available
+                    of_topic[queue.topic] += progress.available_at_most
                 yield
             for topic, count in of_topic.items():
                 found[group, topic] = count

@@ -48,7 +48,16 @@ class QueueProgress:
     @property
     def available(self) -> int:
         """How many messages (of any tag) are ahead."""
-        return max(0, self.queue.max_offset - max(self.popped, self.committed, self.queue.min_offset))
+        read_to = max(self.popped, self.committed)
+        end = self.queue.max_offset
+        return end - max(read_to, self.queue.min_offset) if read_to < end else 0
+
+    @property
+    def available_at_most(self) -> int:
+        """As `available`, but nothing is read for it: what retention has taken since the queue was last looked at is
+        still counted.
+        """
+        return max(0, self.queue.max_offset - max(self.popped, self.committed, self.queue.known_min_offset))
 
     @property
     def offsets(self) -> Offsets:

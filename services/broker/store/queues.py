@@ -108,14 +108,8 @@ class Queues:
                     Code.TOO_MANY_REQUESTS,
                     f"this broker holds {self._count} queues, its limit (broker.log.queues_max); delete topics",
                 )
-            queue = self._make(topic, queue_id)
+            queue = self._add(topic, queue_id)
             queue.begin_at(self.offsets_from)
-            queues = self._by_topic.get(topic)
-            if queues is None:
-                queues = self._by_topic[topic] = {}
-                self._index(topic)
-            queues[queue_id] = queue
-            self._count += 1
             self._changed[queue] = None
         return queue
 
@@ -154,9 +148,20 @@ class Queues:
         self._changed[queue] = self._recent[queue] = None
 
     def restore(self, topic: str, queue_id: int, begin_offset: int, max_offset: int) -> None:
-        """Take up a queue as a checkpoint has it."""
-        queue = self.ensure(topic, queue_id)
+        """Take up a queue as a checkpoint has it, whatever the limit is now."""
+        queue = self.get(topic, queue_id)
+        if queue is None:
+            queue = self._add(topic, queue_id)
         queue.restore(begin_offset, max_offset)
+
+    def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
+        queues = self._by_topic.get(topic)
+        if queues is None:
+            queues = self._by_topic[topic] = {}
+            self._index(topic)
+        queue = queues[queue_id] = self._make(topic, queue_id)
+        self._count += 1
+        return queue
 
     def take_recent(self) -> dict[ConsumeQueue, None]:
         """Those that have grown since the last call."""
