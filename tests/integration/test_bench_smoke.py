@@ -107,3 +107,13 @@ def test_the_bench_measures_clusters(tmp_path: Path) -> None:
     assert workers["received_per_s"] > 0
     assert switchover["failovers"] == 1
     assert 0 < switchover["gap_p50_s"] <= switchover["gap_max_s"]
+
+
+@pytest.mark.timeout(120)
+def test_many_queues_are_measured() -> None:
+    words = [sys.executable, "-m", "bench.many_queues", "--topics", "40", "--queues", "4"]
+    ended = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=110, check=True)
+    figures = json.loads(ended.stdout.splitlines()[-1])
+    assert figures["queues"] == 161
+    assert figures["queues_left"] == 1
+    assert figures["checkpoint_bytes"] < 64 * 1024
