@@ -31,18 +31,25 @@ class Poison:
     Args:
         steps: of `STEPS`.
         error: what they raise now.
+        is_marked: whether a message is meant, by its payload and the inside of its system properties.
     """
 
-    def __init__(self, steps: Sequence[str], error: Now = lambda: KeyError) -> None:
+    def __init__(
+        self,
+        steps: Sequence[str],
+        error: Now = lambda: KeyError,
+        is_marked: Callable[[bytes, bytes], bool] = lambda payload, properties: MARK in payload,
+    ) -> None:
         assert set(steps) <= set(STEPS)
         self._steps = steps
         self._error = error
+        self._is_marked = is_marked
         self.hits = 0
         """How often a step has raised."""
 
-    def _bite(self, *parts: bytes) -> None:
+    def _bite(self, payload: bytes, properties: bytes = b"") -> None:
         error = self._error()
-        if error is not None and any(MARK in part for part in parts):
+        if error is not None and self._is_marked(payload, properties):
             self.hits += 1
             raise error("poison")
 
@@ -59,7 +66,7 @@ class Poison:
         before = redelivery.redelivered
 
         def redelivered(check_point: CheckPoint, index: int, stored: StoredRecord, **how: Any) -> Record:
-            self._bite(stored.payload)
+            self._bite(stored.payload, stored.system_properties)
             return before(check_point, index, stored, **how)
 
         return acking, "redelivered", redelivered
@@ -68,7 +75,8 @@ class Poison:
         before = delivery.popped_messages
 
         def popped_messages(records: Sequence[StoredRecord], common: bytes, handles: Sequence[str]) -> list[bytes]:
-            self._bite(*(stored.payload for stored in records))
+            for stored in records:
+                self._bite(stored.payload, stored.system_properties)
             return before(records, common, handles)
 
         return delivery, "popped_messages", popped_messages
@@ -77,7 +85,7 @@ class Poison:
         before = delivery.pulled_message
 
         def pulled_message(stored: StoredRecord, common: bytes) -> bytes:
-            self._bite(stored.payload)
+            self._bite(stored.payload, stored.system_properties)
             return before(stored, common)
 
         return delivery, "pulled_message", pulled_message
@@ -86,7 +94,7 @@ class Poison:
         before = stages.moved
 
         def moved(stored: StoredRecord, topic: str, queue_id: int, origin: bytes) -> Record:
-            self._bite(stored.payload)
+            self._bite(stored.payload, stored.system_properties)
             return before(stored, topic, queue_id, origin)
 
         return stages, "moved", moved
@@ -105,7 +113,7 @@ class Poison:
 
         def encode(each: Record, *place: Any) -> Any:
             if each.kind == record.RecordKind.MESSAGE and each.origin:
-                self._bite(each.payload)
+                self._bite(each.payload, each.system_properties)
             return before(each, *place)
 
         return record, "encode", encode
@@ -114,7 +122,8 @@ class Poison:
         before = record.encode_run
 
         def encode_run(run: MessageRun, *place: Any) -> Any:
-            self._bite(*run.payloads)
+            for payload, properties in zip(run.payloads, run.system_properties, strict=True):
+                self._bite(payload, properties)
             return before(run, *place)
 
         return record, "encode_run", encode_run

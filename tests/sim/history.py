@@ -223,6 +223,8 @@ class History:
     """What was delivered and nobody had sent."""
     let_in: list[str] = field(default_factory=list)
     """Calls with names that can't be, or that may not be used so, and were not refused by name."""
+    set_aside: set[tuple[str, str]] = field(default_factory=set)
+    """Group and message id of what is set aside in the end; of a delayed message the group is empty."""
 
     def lost_by(self, time_s: float, position: int) -> Disaster | None:
         """The first disaster that may have taken what was in the log before `position` at `time_s`."""

@@ -12,6 +12,7 @@ from tests.sim import stored, timers
 from tests.sim.checker import Checker, Verdict
 from tests.sim.clients import Consumer, Producer
 from tests.sim.delays import NEAR_MS
+from tests.sim.failing_records import FailingRecords
 from tests.sim.faults import Faults
 from tests.sim.loop import SimLoop, StuckError
 from tests.sim.outcome import Outcome
@@ -44,14 +45,16 @@ def run_seed(
     trace = Trace(loop)
     trace.add("sim", "seed", swarm.describe())
     world = World(loop, swarm, trace)
-    run = _Run(world)
+    failing = FailingRecords(world, only)
+    run = _Run(world, failing)
     collecting = gc.isenabled()
     gc.disable()  # destructors of what a killed process leaves must not run in the middle
     try:
         asyncio.set_event_loop(loop)
         with CapturedLog(trace, world.findings.append) as log:
             try:
-                loop.run_until_complete(run.live())
+                with failing.spread():
+                    loop.run_until_complete(run.live())
                 verdict = run.judge()
             except StuckError as error:
                 verdict = Verdict()
@@ -86,10 +89,12 @@ class _Run:
 
     Args:
         world: where it takes place.
+        failing: messages that fail by themselves.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, failing: FailingRecords) -> None:
         self.world = world
+        self._failing = failing
         self.faults = Faults(world)
         self.verdict = Verdict()
         self._state: dict[str, Any] | None = None
@@ -133,6 +138,7 @@ class _Run:
         striking[0].cancel()
         world.trace.add("sim", "heal")
         self.faults.heal()
+        self._failing.heal()
         for producer in self._producers:
             producer.stopping = True
         reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
@@ -199,6 +205,9 @@ class _Run:
         quiet = 0
         while world.loop.time() < until:
             await asyncio.sleep(0.5)
+            if world.serving and world.cluster is not None and self._failing.give_back(world.cluster.broker.core):
+                quiet = 0
+                continue
             quiet = quiet + 1 if world.serving and not self._left() else 0
             if quiet and world.cluster is not None and not timers.is_readable(world.cluster.broker.core):
                 quiet = 0
@@ -256,6 +265,7 @@ class _Run:
         world = self.world
         if world.cluster is not None:
             self._state = stored.derived_state(world.cluster.broker.core)
+            self._failing.note(world.cluster.broker.core)
             self._progress = stored.progress(world.cluster.broker.core)
             self._stood_still_ms = world.machine.wall_ms()
             self._topic_ids = dict(world.cluster.broker.core.names.topic_ids)
@@ -275,7 +285,7 @@ class _Run:
         if self._state is None:
             return verdict  # there was no server in the end, which is said already
         records = stored.records_in_log(world.disk, folder, swarm.options.broker.log.segment_bytes)
-        delayed = Timers(swarm, world.history, records, world.appends, self._topic_ids, verdict)
+        delayed = Timers(swarm, world.history, records, world.appends, self._topic_ids, verdict, self._failing.fails)
         delayed.judge(self._stood_still_ms)
         delayed.compare("the running server", self._timer_state, self._stood_still_ms)
         clock = ProcessClock(world.loop, world.machine)

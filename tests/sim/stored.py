@@ -142,7 +142,8 @@ def derived_state(core: BrokerCore) -> dict[str, Any]:
         )
         for each in core.state.table
     }
-    return {"queues": queues, "check points": dict(sorted(check_points.items()))}
+    set_aside = {entry.id: entry for entry in core.quarantine.table}
+    return {"queues": queues, "check points": dict(sorted(check_points.items())), "set aside": set_aside}
 
 
 def progress(core: BrokerCore) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Holds delayed messages against T1 to T4 and S6: by the log alone, and by what the clients were told."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -119,6 +119,7 @@ class Timers:
         appends: when each was appended, by position: wall clock, virtual seconds.
         topic_ids: of the topics there are in the end.
         verdict: where it goes.
+        fails: whether a message is one that fails by itself: it may be late, or be set aside.
     """
 
     def __init__(
@@ -129,11 +130,13 @@ class Timers:
         appends: Mapping[int, tuple[int, float]],
         topic_ids: Mapping[str, int],
         verdict: Verdict,
+        fails: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._swarm = swarm
         self._history = history
         self._appends = appends
         self._topic_ids = topic_ids
+        self._fails = fails
         self._verdict = verdict
         self._timers: dict[int, _Timer] = {}
         self._by_id: dict[str, list[_Timer]] = defaultdict(list)
@@ -225,11 +228,12 @@ class Timers:
             verdict.broke("T2", f"{what} was delivered {len(timer.fired)} times: {_places(timer.fired)}")
         if timer.recalled and timer.fired:
             verdict.broke("T4", f"{what} was taken back and is delivered: {_places(timer.fired)}")
-        if not timer.fired and not timer.recalled and due_ms <= now_ms and self._is_alive(timer):
+        is_set_aside = ("", what) in self._history.set_aside
+        if not timer.fired and not timer.recalled and not is_set_aside and due_ms <= now_ms and self._is_alive(timer):
             verdict.broke("T3", f"{what} was due at {due_ms}, it is {now_ms}, and it was not delivered")
 
     def _judge_lateness(self, timer: _Timer, fired_s: float) -> None:
-        if self._swarm.clocks_differ:
+        if self._swarm.clocks_differ or self._fails(timer.message_id):
             return
         from_s = max((timer.delay.due_ms - START_MS) / 1000, self._appends[timer.record.position][1])
         allowed_s = _LATE_S_MAX + _SYNCS_AT_ONCE * self._swarm.sync_s_max
@@ -302,7 +306,11 @@ class Timers:
             now_ms: wall clock in the end.
         """
         verdict = self._verdict
-        live = [each for each in self._timers.values() if not each.fired and each.delay.topic != TOPIC]
+        live = [
+            each
+            for each in self._timers.values()
+            if not each.fired and each.delay.topic != TOPIC and ("", each.message_id) not in self._history.set_aside
+        ]
         pending: dict[str, int] = defaultdict(int)
         for timer in live:
             if not timer.recalled and self._is_alive(timer):

@@ -1,0 +1,76 @@
+"""A fault: some messages fail by themselves at some steps, for a while or for ever; all others must not feel it.
+
+It has draws of its own, so that what else a seed draws stays as it is.
+"""
+
+import contextlib
+import zlib
+from collections.abc import Iterator
+
+from services.broker.core import BrokerCore
+from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
+from tests.harness.poison import ERRORS, Poison
+from tests.sim.world import World
+
+NAME = "failing record"
+_STEPS = ("redelivery", "answer", "firing")
+_ONE_IN = 8
+
+
+class FailingRecords:
+    """Of one run.
+
+    Args:
+        world: where it takes place.
+        only: faults that may be on; None for all.
+    """
+
+    def __init__(self, world: World, only: tuple[str, ...] | None) -> None:
+        chance = world.swarm.random("failing records")
+        self._world = world
+        self._remainder = chance.randrange(_ONE_IN)
+        self._error = chance.choice(ERRORS)
+        self.steps = tuple(step for step in _STEPS if chance.random() < 0.6)
+        self._for_ever = chance.random() < 0.3
+        self._strikes = (chance.random() < 0.4 if only is None else NAME in only) and bool(self.steps)
+        self._poison = Poison(self.steps, lambda: self._error if self._strikes else None, self._is_marked)
+
+    @contextlib.contextmanager
+    def spread(self) -> Iterator[None]:
+        """Have them fail while the run lasts."""
+        if not self._strikes:
+            yield
+            return
+        self._world.trace.add("fault", NAME, *self.steps, "for ever" if self._for_ever else "for a while")
+        with self._poison.spread():
+            yield
+
+    def fails(self, message_id: str) -> bool:
+        """Whether a message is one of those."""
+        return zlib.crc32(message_id.encode()) % _ONE_IN == self._remainder
+
+    def _is_marked(self, payload: bytes, properties: bytes) -> bool:
+        return self.fails(SystemProperties.FromString(properties).message_id)
+
+    def heal(self) -> None:
+        """A release that mends the fault runs now, unless it never comes."""
+        if not self._for_ever:
+            self._strikes = False
+
+    def give_back(self, core: BrokerCore) -> int:
+        """An operator retries what is set aside, once it does not fail any more; how many are left."""
+        if self._for_ever:
+            return 0
+        for entry in list(core.quarantine.table):
+            with contextlib.suppress(StatusError, CorruptDataError):
+                core.retrial.retry(entry.id)
+        return len(core.quarantine.table)
+
+    def note(self, core: BrokerCore) -> None:
+        """P1: what is set aside in the end, by group and message id; of a delayed message the group is empty."""
+        for entry in core.quarantine.table:
+            with contextlib.suppress(StatusError, CorruptDataError):
+                properties = core.retrial.message(entry).system_properties
+                message_id = SystemProperties.FromString(properties).message_id
+                self._world.history.set_aside.add((entry.group, message_id))
