@@ -19,7 +19,7 @@ from services.proxy.brokers import Brokers
 from services.proxy.catalog import Catalog
 from services.proxy.clients import Clients
 from services.proxy.holding import Holding
-from services.proxy.interests import InterestBook
+from services.proxy.interests import FILTER_BYTES_MAX, InterestBook
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.notifications import Notifications
 from services.proxy.offsets import Offsets
@@ -90,7 +90,7 @@ class ProxyApp:
         self._holding = Holding(self.view, self._brokers, options.failover, clock, self.metrics.failover)
         reaching = Reaching(self._brokers, self._holding, receive.pop_timeout_ms / 1000)
         self._clients = Clients(options.client.sessions_max, options.client.expiry_ms / 1000)
-        self._book = InterestBook(receive.interests_max, receive.interest_idle_ms / 1000)
+        self._book = InterestBook(receive.interests_max, FILTER_BYTES_MAX, receive.interest_idle_ms / 1000)
         self._renewals = RenewalBook(options.renewal)
         self._admission = Admission(receive)
         self._notifications = Notifications(
@@ -143,7 +143,7 @@ class ProxyApp:
             Recalling(self.view, reaching),
             self._receiving,
             Acking(self.view, reaching, self._renewals, options, numbers),
-            Offsets(catalog, self._brokers, reaching, limits, clock),
+            Offsets(catalog, self._brokers, reaching, limits, self._admission, clock),
             self._telemetry,
             self._clients,
             clock,
@@ -154,11 +154,13 @@ class ProxyApp:
                 "polls": lambda: self._admission.polls,
                 "polls_waiting": lambda: self._book.waiting_polls,
                 "interests": lambda: len(self._book),
+                "filter_bytes": lambda: self._book.filter_bytes,
                 "interests_refused": lambda: self._book.refused,
                 "counted_polls": lambda: len(self._adaptive),
-                "unsent_bytes": lambda: self._admission.unsent_bytes,
+                "unsent_bytes": lambda: self._admission.unsent.total,
                 "waiting_sends": lambda: self._sending.waiting_messages,
                 "clients": lambda: len(self._clients),
+                "repeated_bytes": lambda: self._telemetry.repeated_bytes,
                 "telemetry_streams": lambda: self._telemetry.streams,
                 "renewed_handles": lambda: len(self._renewals),
             }

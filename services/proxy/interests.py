@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import ALL, Filter
+from services.common.shares import Shares
 from services.proxy.limit_error import LimitError
 from services.proxy.refusals import Refusals
 
@@ -34,6 +35,8 @@ FRUITLESS_MAX = 16
 """Pops in a row that may find nothing although the broker says that something waits; then there is a pause."""
 FRUITLESS_PAUSE_S = 0.1
 FAILURE_PAUSE_S = 0.2
+FILTER_BYTES_MAX = 32 * 1024 * 1024
+"""Characters of the filters of all interests of a proxy. Fixed: who needs more has too many filters."""
 POPS_AT_ONCE_MAX = 32
 """Pops of one interest that are under way at one broker before nobody is woken for more."""
 
@@ -135,7 +138,8 @@ class InterestBook:
     """All interests of a proxy. Calls waiters, and `hand_on`.
 
     Args:
-        interests_max: how many there may be.
+        interests_max: how many there may be; groups share it.
+        filter_bytes_max: how many characters their filters may have together; groups share that, too.
         idle_s: how long one stays registered at the brokers without a poll.
 
     Attributes:
@@ -143,9 +147,12 @@ class InterestBook:
             have one. What was told is known here all the same, and the next poll pops for it.
     """
 
-    def __init__(self, interests_max: int, idle_s: float) -> None:
+    def __init__(self, interests_max: int, filter_bytes_max: int, idle_s: float) -> None:
         self.hand_on: Callable[[Interest, str], None] = _ignore
         self._interests_max = interests_max
+        self._filter_bytes_max = filter_bytes_max
+        self._counts = Shares()
+        self._bytes = Shares()
         self._idle_s = idle_s
         self._by_key: dict[Key, Interest] = {}
         self._by_id: dict[int, Interest] = {}
@@ -156,6 +163,11 @@ class InterestBook:
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+    @property
+    def filter_bytes(self) -> int:
+        """Characters of their filters."""
+        return self._bytes.total
 
     @property
     def waiting_polls(self) -> int:
@@ -182,12 +194,12 @@ class InterestBook:
         key = (topic, group, wanted.kind, wanted.expression)
         interest = self._by_key.get(key)
         if interest is None:
-            if len(self._by_key) >= self._interests_max:
-                raise LimitError(
-                    Code.TOO_MANY_REQUESTS,
-                    "too many different topics, groups and filters are polled; receive again later",
-                    "receive.interests_max",
-                )
+            if not self._counts.room(group, self._interests_max):
+                raise _refusal("topics and filters", "receive.interests_max")
+            if len(wanted.expression) > self._bytes.room(group, self._filter_bytes_max):
+                raise _refusal("long filters", "filter_bytes_max")
+            self._counts.take(group)
+            self._bytes.take(group, len(wanted.expression))
             self._last_id += 1
             interest = Interest(self._last_id, topic, group, wanted)
             self._by_key[key] = self._by_id[interest.id] = interest
@@ -370,6 +382,8 @@ class InterestBook:
                 busy.append(interest)  # a pop for a client that has gone is still under way
                 continue
             del self._by_id[interest.id], self._by_key[interest.key]
+            self._counts.give(interest.group)
+            self._bytes.give(interest.group, len(interest.filter.expression))
             if interest.registered or interest.registered_at:
                 ended.append(interest)
         self._idle_since.update(dict.fromkeys(busy, now))
@@ -424,6 +438,12 @@ class InterestBook:
             interest.left_over[waiting.broker] = waiting
         else:
             interest.left_over.pop(waiting.broker, None)
+
+
+def _refusal(what: str, limit: str) -> LimitError:
+    return LimitError(
+        Code.TOO_MANY_REQUESTS, f"this group polls for more different {what} than its share; receive again later", limit
+    )
 
 
 def _ignore(interest: Interest, broker: str) -> None:

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.put import MessageRun, PutResult
+from services.common.shares import Shares
 from services.proxy.background import Background
 from services.proxy.limit_error import LimitError
 from services.proxy.options import SendOptions
@@ -113,8 +114,14 @@ class Lane:
         self._background = background
         self._waiting: deque[Shipment] = deque()
         self._running = False
-        self.waiting_messages = 0
-        self.waiting_bytes = 0
+        self._messages = Shares()
+        self._bytes = Shares()
+        """What waits, by topic."""
+
+    @property
+    def waiting_messages(self) -> int:
+        """How many messages wait."""
+        return self._messages.total
 
     def ship(
         self,
@@ -148,16 +155,16 @@ class Lane:
         size = 0
         for message in messages:
             size += len(message.payload) + len(message.system_properties) + _MESSAGE_OVERHEAD_BYTES
-        if self.waiting_messages:
-            if self.waiting_messages + len(messages) > self._options.waiting_messages_max:
+        if self._messages.total:
+            if len(messages) > self._messages.room(topic, self._options.waiting_messages_max):
                 raise _full("send.waiting_messages_max")
-            if self.waiting_bytes + size > self._options.waiting_bytes_max:
+            if size > self._bytes.room(topic, self._options.waiting_bytes_max):
                 raise _full("send.waiting_bytes_max")
         stored: asyncio.Future[Sequence[int] | Sequence[str]] = asyncio.get_running_loop().create_future()
         shipment = Shipment(topic, queue_id, messages, size, stored, due_ms, moves, again, topic_id)
         self._waiting.append(shipment)
-        self.waiting_messages += len(messages)
-        self.waiting_bytes += size
+        self._messages.take(topic, len(messages))
+        self._bytes.take(topic, size)
         if not self._running:
             self._running = True
             self._background.start(self._run())
@@ -178,13 +185,16 @@ class Lane:
             if not (shipment.moves or left):
                 stay.append(shipment)
                 continue
-            self.waiting_messages -= len(shipment.messages)
-            self.waiting_bytes -= shipment.size
+            self._leaves(shipment)
             if not shipment.stored.done():
                 shipment.stored.set_exception(NotSentError)
                 moved += 1
         self._waiting = stay
         return moved
+
+    def _leaves(self, shipment: Shipment) -> None:
+        self._messages.give(shipment.topic, len(shipment.messages))
+        self._bytes.give(shipment.topic, shipment.size)
 
     async def _run(self) -> None:
         """Put what waits until nothing waits any more."""
@@ -195,9 +205,9 @@ class Lane:
                     await self._put(batch)
         except BaseException as error:
             for shipment in self._waiting:
+                self._leaves(shipment)
                 _fail(shipment, error)
             self._waiting.clear()
-            self.waiting_messages = self.waiting_bytes = 0
             raise
         finally:
             self._running = False
@@ -215,8 +225,7 @@ class Lane:
             ):
                 break
             self._waiting.popleft()
-            self.waiting_messages -= len(shipment.messages)
-            self.waiting_bytes -= shipment.size
+            self._leaves(shipment)
             if shipment.stored.done():
                 continue
             batch.append(shipment)
@@ -346,7 +355,9 @@ def _handles(shipment: Shipment, result: PutResult) -> Sequence[str]:
 
 
 def _full(limit: str) -> LimitError:
-    return LimitError(Code.TOO_MANY_REQUESTS, "too many messages wait for the broker; send again later", limit)
+    return LimitError(
+        Code.TOO_MANY_REQUESTS, "too many messages of this topic wait for the broker; send again later", limit
+    )
 
 
 def _fail(shipment: Shipment, error: BaseException) -> None:

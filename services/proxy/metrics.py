@@ -218,11 +218,13 @@ class ProxyMetrics:
                 "polls": "Polls being served now",
                 "polls_waiting": "Polls that wait for messages now",
                 "interests": "Different topic, group and filter that are polled for now",
+                "filter_bytes": "Characters of their filters, of 32 MiB",
                 "interests_refused": "Interests that brokers do not notify for, as they have too many; popped in turn",
                 "counted_polls": "Topics and groups whose polls are counted now, to choose how they wait",
                 "unsent_bytes": "Bytes of answers that readers have not taken yet",
                 "waiting_sends": "Messages that wait for a Put to a broker",
                 "clients": "Clients known now",
+                "repeated_bytes": "Bytes of settings that are kept for a moment to be sent again",
                 "telemetry_streams": "Telemetry streams open now",
                 "renewed_handles": "Receipt handles kept renewed now",
             }.items()

@@ -8,6 +8,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageQu
 from services.common.pb.popwheel.v1 import broker_pb2 as broker
 from services.common.pb.popwheel.v1.controller_pb2 import Topic
 from services.common.wire import field, varint
+from services.proxy.admission import Admission
 from services.proxy.brokers import Brokers
 from services.proxy.catalog import Catalog
 from services.proxy.no_master_error import NoMasterError
@@ -36,23 +37,32 @@ class Offsets:
         brokers: the broker groups there are.
         reaching: the way to them.
         limits: what pulls may ask for.
+        admission: how many may run; a pull counts as a poll.
         clock: for how long a pull may still wait.
     """
 
     def __init__(
-        self, catalog: Catalog, brokers: Brokers, reaching: Reaching, limits: PollLimits, clock: Clock
+        self,
+        catalog: Catalog,
+        brokers: Brokers,
+        reaching: Reaching,
+        limits: PollLimits,
+        admission: Admission,
+        clock: Clock,
     ) -> None:
         self._catalog = catalog
         self._brokers = brokers
         self._reaching = reaching
         self._limits = limits
+        self._admission = admission
         self._clock = clock
 
-    async def pull(self, call: Call, stream: Stream[pb.PullMessageRequest, bytes], now: float) -> None:
+    async def pull(self, call: Call, client_id: str, stream: Stream[pb.PullMessageRequest, bytes], now: float) -> None:
         """Answer one PullMessage: the status, the messages, the next offset.
 
         Args:
             call: for its deadline.
+            client_id: whose pull it is.
             stream: of the request and its answer.
             now: seconds of the monotonic clock.
 
@@ -85,7 +95,11 @@ class Offsets:
             asked_again.wait_ms = max(0, int((ends_at - self._clock.monotonic()) * 1000))
             return asked_again
 
-        answer, _ = await self._reaching.call(name, PULL, asked, call.deadline, wait_s=wait_ms / 1000, again=again)
+        self._admission.enter(client_id, call.peer, group)
+        try:
+            answer, _ = await self._reaching.call(name, PULL, asked, call.deadline, wait_s=wait_ms / 1000, again=again)
+        finally:
+            self._admission.leave(client_id, call.peer, group)
         await self._catalog.ensure_group(group)  # last, as it must not be made for a request that is refused (E1)
         next_offset = _next_offset(answer.next_offset)
         if not answer.messages:

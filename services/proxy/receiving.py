@@ -84,14 +84,14 @@ class Receiving:
         pop = self._pop_request(client_id, request)
         wait_ms = self._asked_wait_ms(request)
         self._clients.seen(client_id, self._clock.monotonic())
-        self._admission.enter(client_id, call.peer)
+        self._admission.enter(client_id, call.peer, pop.group)
         try:
             # Last, as a group must not be made for a request that is refused (E1).
             group = await self._catalog.ensure_group(GroupName(pop.group))
             pop.queue_id = request.message_queue.id if group.fifo else _ANY_QUEUE
             await self._poll(call, client_id, request, pop, wait_ms, stream)
         finally:
-            self._admission.leave(client_id, call.peer)
+            self._admission.leave(client_id, call.peer, pop.group)
 
     def drain(self) -> None:
         """Answer all polls, and from now on every poll after one pop."""
@@ -116,7 +116,7 @@ class Receiving:
         wanted = filter_of(request.filter_expression)
         count = self._limits.batch(request.batch_size)
         if request.auto_renew:
-            self._renewals.check_room(count)
+            self._renewals.check_room(client_id, count)
             invisible_ms = self._options.renewal.invisible_ms
         else:
             invisible_ms = check_invisible(request.invisible_duration.ToMilliseconds(), self._options.receive)
@@ -171,7 +171,7 @@ class Receiving:
             self._renewals.hold(client_id, found.broker, pop.group, pop.topic, found.handles, now)
         parts = answer_parts(found.messages, self._clock.wall_ms())
         size = sum(map(len, parts))
-        self._admission.unsent_bytes += size
+        self._admission.unsent.take(client_id, size)
         sent = False
         try:
             await stream.send(parts)
@@ -179,7 +179,7 @@ class Receiving:
         except StreamClosedError:
             pass  # nobody is left to be told
         finally:
-            self._admission.unsent_bytes -= size
+            self._admission.unsent.give(client_id, size)
             if not sent:
                 self._renewals.drop(found.handles)
                 release(self._tools, pop, found, attempted=True)

@@ -13,6 +13,7 @@ from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import RenewEntry, RenewRequest
+from services.common.shares import Shares
 from services.proxy.background import Background
 from services.proxy.clients import Clients
 from services.proxy.limit_error import LimitError
@@ -55,20 +56,22 @@ class RenewalBook:
         self._options = options
         self._interval_s = options.invisible_ms / 3000
         self._held: dict[str, Held] = {}  # by handle; the one due first stands first
+        self._shares = Shares()  # by client
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def check_room(self, count: int) -> None:
+    def check_room(self, client_id: str, count: int) -> None:
         """Refuse a receive whose handles could not be held.
 
         Raises:
             LimitError: TOO_MANY_REQUESTS.
         """
-        if len(self._held) + count > self._options.handles_max:
+        if count > self._shares.room(client_id, self._options.handles_max):
             raise LimitError(
                 Code.TOO_MANY_REQUESTS,
-                "too many messages are kept invisible; receive again later",
+                f"{len(self)} messages are kept invisible, {self._shares.held(client_id)} of them for this client: "
+                "that is its share; acknowledge some, and receive again",
                 "renewal.handles_max",
             )
 
@@ -76,13 +79,20 @@ class RenewalBook:
         """Keep handles renewed from now on."""
         until = now + self._options.longest_ms / 1000
         for handle in handles:
+            self._drop(handle)
+            self._shares.take(client_id)
             entry = RenewEntry(group=group, topic=topic, receipt_handle=handle)
             self._held[handle] = Held(client_id, broker, entry, until, now + self._interval_s)
 
     def drop(self, handles: Sequence[str]) -> None:
         """Renew these no more: acknowledged, given back, or refused by the broker."""
         for handle in handles:
-            self._held.pop(handle, None)
+            self._drop(handle)
+
+    def _drop(self, handle: str) -> None:
+        held = self._held.pop(handle, None)
+        if held is not None:
+            self._shares.give(held.client_id)
 
     def due(self, now: float, is_alive: Callable[[str], bool]) -> dict[str, list[RenewEntry]]:
         """What is to be renewed now, by broker; the handles of clients that are gone are dropped instead."""
@@ -91,11 +101,12 @@ class RenewalBook:
             handle, held = next(iter(self._held.items()))
             if held.due > now:
                 break
-            del self._held[handle]
             if now < held.until and is_alive(held.client_id):
                 held.due = now + self._interval_s
-                self._held[handle] = held
+                self._held[handle] = self._held.pop(handle)  # behind all others
                 batches[held.broker].append(held.entry)
+            else:
+                self._drop(handle)
         return dict(batches)
 
 

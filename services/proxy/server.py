@@ -131,8 +131,7 @@ class MessagingServer:
 
     async def _pull(self, call: Call, stream: Stream[pb.PullMessageRequest, bytes]) -> None:
         async def pull() -> None:
-            client_id_of(call)
-            await self._offsets.pull(call, stream, self._clock.monotonic())
+            await self._offsets.pull(call, client_id_of(call), stream, self._clock.monotonic())
 
         await self._stream_answer(call, stream, "PullMessage", pull)
 

@@ -19,6 +19,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Status,
 )
 from services.common.pb.apache.rocketmq.v2.service_pb2 import TelemetryCommand
+from services.common.shares import Shares
 from services.proxy.background import Background
 from services.proxy.catalog import Catalog
 from services.proxy.clients import Clients
@@ -36,6 +37,7 @@ _SEND_BACKOFF_INITIAL_MS = 10
 _SEND_BACKOFF_MAX_MS = 1_000
 _STREAMS_PER_CLIENT_MAX = 64
 _SETTINGS_BYTES_MAX = 1024 * 1024
+_REPEATED_BYTES_MAX = 64 * 1024 * 1024
 _MINUTE_MS = 60_000
 
 # What consumers are told whose group is not known yet; the controller's own defaults, which it has a moment later.
@@ -57,6 +59,7 @@ class Session:
         self._stream = stream
         self._writing = asyncio.Lock()
         self.repeat: asyncio.TimerHandle | None = None
+        self.repeated_bytes = 0
 
     async def send(self, command: TelemetryCommand) -> None:
         """Send a command, after those before it.
@@ -96,6 +99,12 @@ class Telemetry:
         self._background = background
         self._metrics = metrics
         self._sessions: dict[str, list[Session]] = {}
+        self._repeated = Shares()  # bytes by client
+
+    @property
+    def repeated_bytes(self) -> int:
+        """Bytes of settings that wait to be sent a second time."""
+        return self._repeated.total
 
     @property
     def streams(self) -> int:
@@ -120,8 +129,7 @@ class Telemetry:
         except StreamClosedError:
             pass  # the ordinary end of a client
         finally:
-            if session.repeat is not None:
-                session.repeat.cancel()
+            self._end_repeat(client_id, session)
             sessions.remove(session)
             if not sessions:
                 self._sessions.pop(client_id, None)
@@ -146,13 +154,31 @@ class Telemetry:
             return
         command = TelemetryCommand(status=OK, settings=answer)
         await session.send(command)
-        repeat_ms = self._options.client.settings_repeat_ms
-        if repeat_ms:
-            if session.repeat is not None:
-                session.repeat.cancel()
-            session.repeat = asyncio.get_running_loop().call_later(
-                repeat_ms / 1000, lambda: self._background.start(_send_again(session, command))
-            )
+        if self._options.client.settings_repeat_ms:
+            self._repeat(client_id, session, command)
+
+    def _repeat(self, client_id: str, session: Session, command: TelemetryCommand) -> None:
+        """Send settings once more in a moment, in place of those that were to be; not if too many are kept for that."""
+        self._end_repeat(client_id, session)
+        size = command.ByteSize()
+        if size > self._repeated.room(client_id, _REPEATED_BYTES_MAX):
+            self._metrics.limit_hit("repeated_bytes_max")
+            return
+
+        def send_again() -> None:
+            self._end_repeat(client_id, session)
+            self._background.start(_send_again(session, command))
+
+        self._repeated.take(client_id, size)
+        session.repeated_bytes = size
+        delay_s = self._options.client.settings_repeat_ms / 1000
+        session.repeat = asyncio.get_running_loop().call_later(delay_s, send_again)
+
+    def _end_repeat(self, client_id: str, session: Session) -> None:
+        if session.repeat is not None:
+            session.repeat.cancel()
+            session.repeat = None
+            self._repeated.give(client_id, session.repeated_bytes)
 
     async def settings_for(self, settings: Settings) -> Settings:
         """The settings that a client with these settings is told.

@@ -208,7 +208,7 @@ class Subject:
             left = {
                 "connections": len(self.server._connections),
                 "polls": proxy._admission.polls,
-                "unsent bytes": proxy._admission.unsent_bytes,
+                "unsent bytes": proxy._admission.unsent.total,
                 "waiting sends": proxy._sending.waiting_messages,
                 "telemetry streams": proxy._telemetry.streams,
             }

@@ -191,7 +191,7 @@ class _Run:
     def _make_room(self) -> None:
         """Have consumers rest between polls where a proxy may not hold all of them: the others could never come in."""
         polls = sum(consumer.manners.polls for consumer in self._consumers)
-        polls_max = self.swarm.options.proxy.receive.polls_max
+        polls_max = self.swarm.options.proxy.receive.polls_max // 2  # a group may not take more than is free
         if polls > polls_max:
             for consumer in self._consumers:
                 consumer.rest_s_max = 2.0 * polls / polls_max

@@ -178,8 +178,9 @@ def _options(
         "invisible_ms_min": 0,
         "interest_idle_ms": chance.choice((0, 1000, 10_000)),
         "pop_timeout_ms": chance.choice((500, 3000)),
-        "interests_max": chance.choice((interests_needed, 50_000)),
-        "polls_max": chance.choice((*[50_000] * 4, max(interests_needed, polls // 2))),
+        # Twice as many as are needed: no group may take more than is free.
+        "interests_max": chance.choice((2 * interests_needed, 50_000)),
+        "polls_max": chance.choice((*[50_000] * 4, max(2 * interests_needed, polls))),
         "polls_per_client_max": chance.choice((*[1024] * 4, 1)),
         "batch_messages_max": chance.choice((1, 32, 32)),
     }

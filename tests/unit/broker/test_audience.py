@@ -144,7 +144,7 @@ class Proxy:
     def __init__(self, broker: Broker, number: int) -> None:
         self.broker = broker
         self.number = number
-        self.book = InterestBook(10, 1e9)
+        self.book = InterestBook(10, 1 << 20, 1e9)
         self.book.hand_on = self._hand_on
         self.interest: ProxyInterest = self.book.enter("t", "g", Filter())
         self.book.register(self.interest, "b")

@@ -56,7 +56,7 @@ def test_a_burst_does_not_hold_up_others() -> None:
 
 def test_one_broker_that_pops_one_at_a_time_serves_all_topics_in_turn() -> None:
     """On virtual time of its own: the broker takes 0.1 ms for a pop, one message each."""
-    pop_s, book = 1e-4, InterestBook(100, 10.0)
+    pop_s, book = 1e-4, InterestBook(100, 1 << 20, 10.0)
     queue: list[Ticket] = []
     topics = ("burst", *QUIET)
     interests = {topic: book.enter(topic, "group", Filter()) for topic in topics}

@@ -24,7 +24,7 @@ class Waiter:
 
 
 def waiting_book(count: int) -> tuple[InterestBook, Interest, list[Waiter]]:
-    book = InterestBook(10, 5.0)
+    book = InterestBook(10, 1 << 20, 5.0)
     waiters = [Waiter() for _ in range(count)]
     interest = book.enter("t", "g", ALL)
     for _ in waiters[1:]:
@@ -156,7 +156,7 @@ def test_a_poll_that_stays_misses_nothing_that_came_while_it_popped() -> None:
 
 
 def registered_book(*brokers: str) -> tuple[InterestBook, Interest]:
-    book = InterestBook(10, 5.0)
+    book = InterestBook(10, 1 << 20, 5.0)
     interest = book.enter("t", "g", ALL)
     book.register(interest, brokers)
     return book, interest
@@ -272,7 +272,7 @@ def test_nobody_pops_for_a_refused_interest_without_a_poll_and_it_ends_as_any_ot
 
 
 def test_turns_are_taken_in_order_and_not_all_at_once() -> None:
-    book = InterestBook(1000, 5.0)
+    book = InterestBook(1000, 1 << 20, 5.0)
     waiters = []
     for number in range(TURNS_AT_ONCE_MAX * 2):
         interest = book.enter(f"t{number}", "g", ALL)
@@ -288,7 +288,7 @@ def test_turns_are_taken_in_order_and_not_all_at_once() -> None:
 
 
 def test_there_is_a_limit() -> None:
-    book = InterestBook(1, 5.0)
+    book = InterestBook(1, 1 << 20, 5.0)
     book.enter("t", "g", ALL)
     book.enter("t", "g", ALL)
     with pytest.raises(StatusError):
@@ -331,7 +331,7 @@ class LateWords(RuleBasedStateMachine):
     @initialize(refuses_at_the_end=st.booleans())
     def begin(self, refuses_at_the_end: bool) -> None:
         self.refuses_at_the_end = refuses_at_the_end
-        self.book = InterestBook(10, 1e9)
+        self.book = InterestBook(10, 1 << 20, 1e9)
         self.interest = self.book.enter("t", "g", ALL)
         self.now = 0.0
         self.messages = {"a": 0, "b": 0}

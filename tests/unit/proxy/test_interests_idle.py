@@ -5,7 +5,7 @@ from services.proxy.interests import InterestBook
 
 
 def test_an_idle_interest_with_a_pop_under_way_is_left_for_the_next_round() -> None:
-    book = InterestBook(interests_max=10, idle_s=0.0)
+    book = InterestBook(interests_max=10, filter_bytes_max=100, idle_s=0.0)
     interest = book.enter("orders", "group", Filter())
     ticket = book.begin(interest, "broker")
     book.leave(interest, lambda ticket: None, now=1.0)

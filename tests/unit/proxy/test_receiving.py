@@ -10,7 +10,7 @@ from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as broker
-from services.proxy import protocol
+from services.proxy import app, protocol
 from services.rpc.service import Call
 from services.rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.fake_broker import StoredMessage
@@ -282,13 +282,48 @@ async def test_a_dead_letter_topic_is_readable_when_its_group_is_there() -> None
 
 @pytest.mark.parametrize("limit", ["polls_max", "polls_per_client_max", "polls_per_connection_max"])
 async def test_one_poll_too_many_is_refused(limit: str) -> None:
-    async with world(receive={limit: 2}) as w:
+    async with world(receive={limit: 3 if limit == "polls_max" else 2}) as w:
         polls = [w.poll(poll_request()) for _ in range(2)]
         await until(lambda: w.metric("popwheel_proxy_polls_waiting") == 2)
         assert (await w.receive(poll_request())).code == Code.TOO_MANY_REQUESTS
         assert w.metric("popwheel_proxy_limit_hits_total", {"limit": f"receive.{limit}"}) == 1
         w.app.drain()
         await asyncio.gather(*polls)
+
+
+async def test_a_group_that_hoards_polls_leaves_room_for_others_and_pulls_count() -> None:
+    async with world(receive={"polls_max": 3}) as w:
+        polls = [w.poll(poll_request()) for _ in range(2)]
+        await until(lambda: w.metric("popwheel_proxy_polls_waiting") == 2)
+        pull = pb.PullMessageRequest(
+            group=d.Resource(name="group"),
+            message_queue=d.MessageQueue(topic=d.Resource(name="orders"), broker=d.Broker(name="b1")),
+        )
+        stream = w.channel.open(protocol.PULL_MESSAGE, metadata=CLIENT)
+        await stream.send((pull,))
+        answer = await stream.receive()
+        assert answer is not None
+        assert pb.PullMessageResponse.FromString(answer).status.code == Code.TOO_MANY_REQUESTS
+        w.controller.add_group("other")
+        other = w.poll(poll_request(group=d.Resource(name="other")))
+        await until(lambda: w.metric("popwheel_proxy_polls_waiting") == 3)
+        w.app.drain()
+        await asyncio.gather(*polls, other)
+        assert w.metric("popwheel_proxy_polls") == 0
+
+
+async def test_filters_are_bounded_by_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "FILTER_BYTES_MAX", 14_000)
+    async with world() as w:
+        long = [d.FilterExpression(type=d.FilterType.TAG, expression=f"{number}" * 5000) for number in range(2)]
+        poll = w.poll(poll_request(filter_expression=long[0]))
+        await until(lambda: w.metric("popwheel_proxy_filter_bytes") == 5000)
+        assert (await w.receive(poll_request(filter_expression=long[1]))).code == Code.TOO_MANY_REQUESTS
+        assert w.metric("popwheel_proxy_limit_hits_total", {"limit": "filter_bytes_max"}) == 1
+        same = w.poll(poll_request(filter_expression=long[0]))
+        await until(lambda: w.metric("popwheel_proxy_polls_waiting") == 2)
+        w.app.drain()
+        await asyncio.gather(poll, same)
 
 
 async def test_one_interest_too_many_is_refused() -> None:

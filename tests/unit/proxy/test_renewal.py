@@ -50,11 +50,17 @@ def test_nothing_is_renewed_for_ever() -> None:
 
 
 def test_there_is_a_limit() -> None:
-    book = RenewalBook(RenewalOptions(handles_max=2))
-    book.check_room(2)
-    book.hold("c", "b1", "g", "t", ["h"], 0.0)
-    with pytest.raises(StatusError):
-        book.check_room(2)
+    book = RenewalBook(RenewalOptions(handles_max=9))
+    book.check_room("c", 5)
+    book.hold("c", "b1", "g", "t", ["h1", "h2", "h3"], 0.0)
+    book.hold("c", "b1", "g", "t", ["h1"], 0.0)
+    with pytest.raises(StatusError, match="3 messages are kept invisible, 3 of them for this client"):
+        book.check_room("c", 3)
+    book.check_room("another", 3)
+    book.drop(["h1", "h2", "unknown"])
+    book.check_room("c", 4)
+    assert due_handles(book, 1e9) == []
+    book.check_room("c", 5)
 
 
 def test_clients_are_gone_when_they_have_not_been_heard_of() -> None:

@@ -79,7 +79,7 @@ async def test_a_put_is_bounded_in_messages_and_in_bytes() -> None:
 
 
 async def test_what_waits_for_a_broker_is_bounded() -> None:
-    async with world(send={"waiting_messages_max": 2}) as w:
+    async with world(send={"waiting_messages_max": 3}) as w:
         w.broker.put_gate.clear()
         first = asyncio.create_task(w.send(message()))
         await until(lambda: put_sizes(w.broker) == [1])
@@ -87,6 +87,11 @@ async def test_what_waits_for_a_broker_is_bounded() -> None:
         await turns()
         assert (await w.send(message())).status.code == Code.TOO_MANY_REQUESTS
         assert w.metric("popwheel_proxy_limit_hits_total", {"limit": "send.waiting_messages_max"}) == 1
+        w.controller.add_topic("others")
+        await turns()
+        waiting.append(asyncio.create_task(w.send(message("others"))))
+        await turns()
+        assert not waiting[-1].done(), "another topic has a share of its own"
         w.broker.put_gate.set()
         assert {one.status.code for one in await asyncio.gather(first, *waiting)} == {Code.OK}
 

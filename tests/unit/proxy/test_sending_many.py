@@ -343,7 +343,7 @@ def test_a_broker_that_cannot_store_says_so_to_few() -> None:
 
 def test_a_full_lane_is_passed_by() -> None:
     async def scenario() -> None:
-        async with cluster("a", "b", send={"waiting_messages_max": 2}) as w:
+        async with cluster("a", "b", send={"waiting_messages_max": 3}) as w:
             w.paced["a"].put_gate.clear()
             sends = []
             for _ in range(5):

@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import ClientType, Code
-from services.proxy import protocol
+from services.proxy import protocol, telemetry
 from services.rpc.service import ClientStream
 from tests.unit.proxy.world import CLIENT, World, until, world
 
@@ -113,6 +113,22 @@ async def test_settings_are_sent_a_second_time() -> None:
         async with asyncio.timeout(5):
             assert await answer_to(stream, PRODUCER) == first  # and the stream lives on
         assert await stream.receive() == first
+
+
+async def test_settings_that_wait_to_be_sent_again_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that has no room for that gets them once."""
+    monkeypatch.setattr(telemetry, "_REPEATED_BYTES_MAX", 1500)
+    async with world(client={"settings_repeat_ms": 60_000}) as w:
+        large = d.Settings(publishing=d.Publishing(topics=[d.Resource(name="t" * 100)] * 10))
+        streams = [open_stream(w), open_stream(w)]
+        assert (await answer_to(streams[0], PRODUCER)).status.code == Code.OK
+        kept = w.metric("popwheel_proxy_repeated_bytes")
+        assert 0 < kept < 500
+        assert (await answer_to(streams[1], large)).status.code == Code.OK
+        assert w.metric("popwheel_proxy_repeated_bytes") == kept
+        assert w.metric("popwheel_proxy_limit_hits_total", {"limit": "repeated_bytes_max"}) == 1
+        streams[0].cancel()
+        await until(lambda: w.metric("popwheel_proxy_repeated_bytes") == 0)
 
 
 async def test_settings_without_a_role_are_refused_but_the_stream_stays() -> None:
