@@ -11,7 +11,7 @@ _TURNS_MAX = 4
 
 
 class Pace:
-    """The pace of one kind of work in bulk: it takes half of the loop's time at the most, unless the rest is idle.
+    """The pace of one kind of work in bulk: it takes half of the loop's time at the most.
 
     Args:
         clock: the time.
@@ -21,7 +21,10 @@ class Pace:
         self._clock = clock
 
     async def let_others(self, step_s: float) -> bool:
-        """Leave the loop to all else for as long as a step took, or until it has little to do; whether it has.
+        """Leave the loop to all else for as long as a step took; whether it has little to do.
+
+        Where nobody has anything to do the loop rests: who comes then is served at once, and the machine's scheduler
+        does not take the process for one that can wait.
 
         Args:
             step_s: how long the step took.
@@ -31,4 +34,5 @@ class Pace:
             await asyncio.sleep(0)
             if self._clock.monotonic() - began_s >= step_s:
                 return turn > 0
+        await asyncio.sleep(max(0.0, step_s - (self._clock.monotonic() - began_s)))
         return True

@@ -113,6 +113,7 @@ class CheckPoint:
         renewed: due times of messages that were renewed, by index.
         revive_offset: of its record in its revive queue.
         call: which call of a client has made it, 0 if that is not known; said of one that replaces another.
+        scheduled_ms: when it is looked at next, as the revive table says; not written down.
         copies: where in the revive queue messages stand that were copied there, by index; never changed in place.
     """
 
@@ -134,6 +135,7 @@ class CheckPoint:
     revive_offset: int = -1
     call: int = 0
     copies: dict[int, int] = field(default_factory=lambda: _NO_COPIES)
+    scheduled_ms: int = -1
 
     def __post_init__(self) -> None:
         if self.open_bits < 0:

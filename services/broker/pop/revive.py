@@ -14,6 +14,9 @@ from services.common.shares import Shares
 _IDS_SKIPPED_AT_START = 1_000_000
 _IDS_OF_AN_EPOCH = 10**11
 _SCHEDULE_SLACK = 8192
+_VOID_AT_ONCE = 8
+_PASSED_OVER_MAX = 256
+_NOT_SCHEDULED = -1
 _LATEST_MAX = 10_000
 """What was done a moment ago is looked for among so many CKs."""
 
@@ -24,6 +27,9 @@ class ReviveTable:
     def __init__(self) -> None:
         self._queues: list[dict[int, CheckPoint]] = [{} for _ in range(REVIVE_QUEUES)]
         self._due: list[tuple[int, int]] = []
+        """A heap of due times and CKs; those entries count that say when their CK is `scheduled_ms`."""
+        self._leaving: list[tuple[int, int]] = []
+        """The same, while what counts of it is brought over to `_due`, a little at a time."""
         self._due_max = _SCHEDULE_SLACK
         self._next_number = 1
         self.copied: dict[int, CheckPoint] = {}
@@ -139,36 +145,44 @@ class ReviveTable:
 
     def next_due_ms(self) -> int | None:
         """When the first message comes due, or somewhat earlier; None if none is open."""
-        while self._due and self.get(self._due[0][1]) is None:
-            heapq.heappop(self._due)
-        return self._due[0][0] if self._due else None
+        for _ in range(_VOID_AT_ONCE):
+            heap = self._earliest()
+            if not heap or self._counts(heap[0]):
+                break
+            heapq.heappop(heap)
+        heap = self._earliest()
+        return heap[0][0] if heap else None
 
     def take_due(self, now_ms: int, messages_max: int) -> list[tuple[CheckPoint, list[int]]]:
-        """CKs with the indexes of their messages that are due, the longest due first.
+        """CKs with the indexes of their messages that are due, the longest due first; none, too, where many entries had
+        to be passed over whose CKs are closed: `next_due_ms` tells whether more is due.
 
         They stay open until `close` says otherwise; `postpone` brings them back if they could not be dealt with.
         """
         taken: list[tuple[CheckPoint, list[int]]] = []
-        seen: set[int] = set()
-        count = 0
-        while self._due and self._due[0][0] <= now_ms and count < messages_max:
-            _, identity = heapq.heappop(self._due)
+        count = passed_over = 0
+        while (heap := self._earliest()) and heap[0][0] <= now_ms and count < messages_max:
+            due_ms, identity = heapq.heappop(heap)
             check_point = self.get(identity)
-            if check_point is None or identity in seen:
+            if check_point is None or check_point.scheduled_ms != due_ms:
+                passed_over += 1
+                if passed_over >= _PASSED_OVER_MAX:
+                    break
                 continue
-            seen.add(identity)
+            check_point.scheduled_ms = _NOT_SCHEDULED
             indexes = [index for index in check_point.open_indexes() if check_point.due_of(index) <= now_ms]
             if indexes:
                 taken.append((check_point, indexes))
                 count += len(indexes)
             later = [due for index in check_point.open_indexes() if (due := check_point.due_of(index)) > now_ms]
             if later:
-                heapq.heappush(self._due, (min(later), identity))
+                self._put(check_point, min(later))
         return taken
 
     def postpone(self, check_point: CheckPoint, until_ms: int) -> None:
         """Look at a CK again at a later time, though it is due."""
-        heapq.heappush(self._due, (until_ms, check_point.id))
+        scheduled_ms = check_point.scheduled_ms
+        self._put(check_point, until_ms if scheduled_ms == _NOT_SCHEDULED else min(until_ms, scheduled_ms))
 
     def oldest_offset(self, revive_queue: int, end_offset: int) -> int:
         """The offset committed for a revive queue: that of its oldest open CK, its end if none is open."""
@@ -203,15 +217,37 @@ class ReviveTable:
         return min((each.first_position for each in self), default=None)
 
     def _schedule(self, check_point: CheckPoint) -> None:
-        if len(self._due) >= self._due_max:
-            self._drop_closed_from_schedule()
-        heapq.heappush(self._due, (self._first_due(check_point), check_point.id))
+        self._put(check_point, self._first_due(check_point))
+        self._drop_void()
 
-    def _drop_closed_from_schedule(self) -> None:
-        """A CK that was closed before it was due leaves its entry behind; they must not pile up."""
-        self._due = [(self._first_due(check_point), check_point.id) for check_point in self]
-        heapq.heapify(self._due)
-        self._due_max = 2 * len(self._due) + _SCHEDULE_SLACK
+    def _put(self, check_point: CheckPoint, due_ms: int) -> None:
+        check_point.scheduled_ms = due_ms
+        heapq.heappush(self._due, (due_ms, check_point.id))
+
+    def _earliest(self) -> list[tuple[int, int]]:
+        """The heap whose first entry is the earlier one; an empty one if both are."""
+        if self._leaving and (not self._due or self._leaving[0] < self._due[0]):
+            return self._leaving
+        return self._due
+
+    def _counts(self, entry: tuple[int, int]) -> bool:
+        check_point = self.get(entry[1])
+        return check_point is not None and check_point.scheduled_ms == entry[0]
+
+    def _drop_void(self) -> None:
+        """A CK that was closed before it was due leaves its entry behind; they must not pile up. A few at a time: all of
+        a million would hold everybody up for a second.
+        """
+        if not self._leaving:
+            if len(self._due) < self._due_max:
+                return
+            self._leaving, self._due = self._due, []
+        for _ in range(min(_VOID_AT_ONCE, len(self._leaving))):
+            entry = self._leaving.pop()  # the last one: the rest is a heap as before
+            if self._counts(entry):
+                heapq.heappush(self._due, entry)
+        if not self._leaving:
+            self._due_max = 2 * len(self._due) + _SCHEDULE_SLACK
 
     @staticmethod
     def _first_due(check_point: CheckPoint) -> int:
