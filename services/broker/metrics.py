@@ -263,6 +263,16 @@ class BrokerCollector(Collector):
             "rocketmq_storage_size", "Bytes of the commit log.", value=store.log.end_position - store.log.start_position
         )
         yield GaugeMetricFamily(
+            "popwheel_storage_cold_calls",
+            "Calls that wait for what they read and is not in memory; the device is read for 8 at once.",
+            value=store.reads.waiting,
+        )
+        yield CounterMetricFamily(
+            "popwheel_storage_cold_read_bytes",
+            "Bytes that were not in memory and were read by threads.",
+            value=store.reads.fetched_bytes,
+        )
+        yield GaugeMetricFamily(
             "rocketmq_storage_flush_behind_bytes",
             "Bytes not yet on the device.",
             value=store.log.end_position - store.log.synced_position,

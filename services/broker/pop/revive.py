@@ -235,8 +235,9 @@ class ReviveTable:
         return check_point is not None and check_point.scheduled_ms == entry[0]
 
     def _drop_void(self) -> None:
-        """A CK that was closed before it was due leaves its entry behind; they must not pile up. A few at a time: all of
-        a million would hold everybody up for a second.
+        """A CK that was closed before it was due leaves its entry behind; they must not pile up.
+
+        A few are dropped at a time: all of a million would hold everybody up for a second.
         """
         if not self._leaving:
             if len(self._due) < self._due_max:

@@ -89,6 +89,8 @@ def test_pull_and_offsets() -> None:
         start_ms = broker.clock.wall_ms()
         await stored(broker, 9)
         assert (await broker.pull(2, 4))[0] == [b"2", b"3", b"4", b"5"]
+        assert "popwheel_storage_cold_calls 0.0" in broker.metrics()
+        assert "popwheel_storage_cold_read_bytes_total 0.0" not in broker.metrics()
         request = pb.QueryOffsetRequest(topic="t", queue_id=0, policy=pb.TIMESTAMP, timestamp_ms=start_ms + 3500)
         assert (await broker.channel.call(methods.QUERY_OFFSET, request)).offset == 4
 
