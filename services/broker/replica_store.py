@@ -19,9 +19,11 @@ from services.broker.checkpoint import Checkpoint
 from services.broker.core import BrokerCore
 from services.broker.log_cleaner import LogCleaner
 from services.broker.log_epochs import LogEpochs
+from services.broker.quarantine.entry import Step
+from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
 from services.broker.recovery import Recovery
 from services.broker.replica.epochs import EpochHistory
-from services.broker.replica.raw_records import checked_records, whole_bytes
+from services.broker.replica.raw_records import bare_records, checked_records, whole_bytes
 from services.broker.replica_files import Mark
 from services.broker.saved_checkpoint import SavedCheckpoint
 from services.broker.store import log_start
@@ -257,7 +259,13 @@ class ReplicaStore:
         """Write whole records of the master at the end (see `ReplicaLog`)."""
         if position != self.end_position:
             raise ValueError(f"records for {position} do not go on where the log ends, at {self.end_position}")
-        records = checked_records(position, data)
+        try:
+            with RECORD_STEP:
+                records = kept = checked_records(position, data)
+        except RecordFaultError as fault:
+            # The log is taken over as bytes all the same; the fold reads it again, and passes over what fails there.
+            self.core.quarantine.count(Step.FOLD, position, fault)
+            records, kept = bare_records(position, data), []
         epochs = None
         for found in records:
             if found.epoch != self.epochs.latest:
@@ -271,8 +279,8 @@ class ReplicaStore:
             self._epochs.set(epochs)
         goes_on = not self._appended or self._appended[-1].position + self._appended[-1].length == position
         if goes_on and self._appended_bytes + len(data) <= _KEPT_BYTES:
-            self._appended.extend(records)
-            self._appended_bytes += len(data)
+            self._appended.extend(kept)
+            self._appended_bytes += len(data) if kept else 0
 
     async def sync(self) -> None:
         """Bring all that was appended up to now to the device (see `ReplicaLog`)."""

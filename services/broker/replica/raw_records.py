@@ -131,3 +131,20 @@ def checked_records(position: int, data: bytes) -> list[StoredRecord]:
         found.append(each)
         offset += each.length
     return found
+
+
+def bare_records(position: int, data: bytes) -> list[StoredRecord]:
+    """Where records end and who wrote them; nothing else is told of them. For those that `checked_records` fails for.
+
+    Raises:
+        CorruptDataError: one is damaged, not whole, or belongs elsewhere.
+    """
+    if whole_length(position, data) != len(data):
+        raise CorruptDataError(f"the records from {position} on are not all whole and good")
+    found: list[StoredRecord] = []
+    offset = 0
+    while offset < len(data):
+        length, _, _, _, kind, _, written_position, epoch, *_ = HEADER.unpack_from(data, offset)
+        found.append(StoredRecord(kind, "", 0, b"", b"", 0, 0, b"", written_position, length, epoch, 0, 0))
+        offset += length
+    return found
