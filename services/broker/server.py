@@ -86,19 +86,19 @@ class BrokerServer:
         self.service = Service()
         core.interests.take_turns(_call_later, core.waiting)
         self.service.unary(methods.PUT, self._putting.put)
-        self.service.unary(methods.POP, self.pop)
+        self.service.unary(methods.POP, _naming_trouble(self.pop))
         self.service.unary(methods.ACK, self.ack)
         self.service.unary(methods.CHANGE_INVISIBLE, self.change_invisible)
         self.service.unary(methods.RENEW, self.renew)
-        self.service.unary(methods.RELEASE, _naming_damage(self.release))
-        self.service.unary(methods.DEAD_LETTER, _naming_damage(self.dead_letter))
-        self.service.unary(methods.PULL, _naming_damage(self.pull))
-        self.service.unary(methods.QUERY_OFFSET, _naming_damage(self.query_offset))
+        self.service.unary(methods.RELEASE, _naming_trouble(self.release))
+        self.service.unary(methods.DEAD_LETTER, _naming_trouble(self.dead_letter))
+        self.service.unary(methods.PULL, _naming_trouble(self.pull))
+        self.service.unary(methods.QUERY_OFFSET, _naming_trouble(self.query_offset))
         self.service.unary(methods.GET_OFFSET, self.get_offset)
         self.service.unary(methods.UPDATE_OFFSET, self.update_offset)
-        self.service.unary(methods.RECALL, _naming_damage(timer.recall))
+        self.service.unary(methods.RECALL, _naming_trouble(timer.recall))
         self.service.unary(methods.TIMER_STATS, timer.stats)
-        self.service.unary(methods.TIMER_LIST, _naming_damage(timer.list))
+        self.service.unary(methods.TIMER_LIST, _naming_trouble(timer.list))
         self.service.stream(methods.NOTIFY, self.notify)
         QuarantineServer(core, flusher, options.name, options.quarantine_max).bind(self.service)
 
@@ -404,8 +404,10 @@ def _check_names(request: _Named, use: Use = Use.RECEIVE) -> None:
     names.topic(request.topic, use)
 
 
-def _naming_damage(handler: UnaryHandler[Request, Response]) -> UnaryHandler[Request, Response]:
-    """Tell a caller whose message is damaged so (S7), where the handler leaves that to whoever asks."""
+def _naming_trouble(handler: UnaryHandler[Request, Response]) -> UnaryHandler[Request, Response]:
+    """Tell a caller whose message is damaged so (S7), where the handler leaves that to whoever asks; and one whose
+    message can't be read now, as the device refuses or no more files may be open.
+    """
 
     async def answer(call: Call, request: Request) -> Response:
         try:
@@ -414,6 +416,10 @@ def _naming_damage(handler: UnaryHandler[Request, Response]) -> UnaryHandler[Req
             raise StatusError(
                 Code.INTERNAL_ERROR,
                 f"{error}; nothing was changed: restore the segment file from a replica or a backup",
+            ) from error
+        except OSError as error:
+            raise StatusError(
+                Code.INTERNAL_ERROR, f"the broker's device refused a read ({error}), nothing was changed; try again"
             ) from error
 
     return answer

@@ -53,6 +53,7 @@ class Faults:
             "clock jump": self._jump,
             "bad ways": self._worsen_ways,
             "slow device": self._slow_down,
+            "out of files": self._take_files,
         }
         names, weights = list(swarm.faults), list(swarm.faults.values())
         while names:
@@ -93,6 +94,7 @@ class Faults:
         if world.process_disk is not None:
             world.process_disk.die_at_operation = -1
         self._improve_ways()
+        self._give_files()
         self._speed_up()
         if world.machine.offset_ms:
             world.machine.offset_ms = 0
@@ -127,6 +129,17 @@ class Faults:
 
     def _free_space(self) -> None:
         self._world.disk.fill(_PLENTY_BYTES)
+
+    def _take_files(self) -> None:
+        """Let this process open no further file for some time."""
+        disk = self._world.process_disk
+        if disk is not None:
+            disk.is_out_of_files = True
+            self._world.loop.outside(self._chance.random() * 3, self._give_files)
+
+    def _give_files(self) -> None:
+        if self._world.process_disk is not None:
+            self._world.process_disk.is_out_of_files = False
 
     def _jump(self) -> None:
         machine = self._world.machine

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextvars
+import errno
+import os
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -146,6 +148,8 @@ class ProcessDisk:
         self.reads = ColdReads(self._fetch)
         self.operations = 0
         self.die_at_operation = -1
+        self.is_out_of_files = False
+        """Whether the process has as many files open as it may have (EMFILE)."""
 
     @property
     def may_die(self) -> bool:
@@ -170,6 +174,8 @@ class ProcessDisk:
 
     def open(self, path: Path) -> File:
         self.step()
+        if self.is_out_of_files:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
         return _ProcessFile(self, self.device.open(path), path)
 
     def exists(self, path: Path) -> bool:

@@ -29,6 +29,9 @@ FAULTS = {
 }
 """Fault -> how often it comes where it is on, against the others."""
 
+LATEST_FAULTS = {"out of files": 4}
+"""Those that came last, drawn by themselves, so that the others go on with what they draw."""
+
 TAGS = ("red", "green", "blue")
 
 HOARDING = "hoarding group"
@@ -162,14 +165,18 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     ]
     timer = random.Random(f"{seed}/timer swarm")
     safety_s = chance.choice((4.0, 6.0, 10.0))
+    latest = random.Random(f"{seed}/latest swarm")
+    latest_faults = {name: weight for name, weight in LATEST_FAULTS.items() if latest.random() < 0.2}
+    if only is not None:
+        latest_faults = {name: weight for name, weight in LATEST_FAULTS.items() if name in only}
     hoard = random.Random(f"{seed}/hoard swarm")
     is_hoarding = hoard.random() < _HOARDING_SHARE if only is None else HOARDING in only
     hoarder = hoard.choice(list(groups)) if is_hoarding and len(groups) > 1 else ""
     swarm = Swarm(
         seed=seed,
         options=_options(chance, timer, settings or {}),
-        faults=faults,
-        faults_per_s=chance.choice((0.2, 0.5, 1.0)) if faults else 0.0,
+        faults=faults | latest_faults,
+        faults_per_s=chance.choice((0.2, 0.5, 1.0)) if faults else 0.5 if latest_faults else 0.0,
         safety_s=safety_s,
         topics=topics,
         types={name: timer.choice(_TYPES) for name in topics},

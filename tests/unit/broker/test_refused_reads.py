@@ -1,0 +1,30 @@
+"""What a broker says that can open no further file: a sentence, by a named status, and nothing is changed."""
+
+import errno
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from tests.unit.broker.test_cold_serving import bodies, popped, serve, stored
+from tests.unit.broker.test_server import Broker
+
+
+def refuse(path: Path) -> NoReturn:
+    raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+
+def test_a_pop_whose_queue_can_not_be_read_is_told_so_and_takes_all_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(broker: Broker) -> None:
+        await stored(broker, 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.disk, "open", refuse)
+            with pytest.raises(StatusError) as refused:
+                await popped(broker)
+        assert refused.value.code == Code.INTERNAL_ERROR
+        assert "Too many open files" in refused.value.message and "nothing was changed" in refused.value.message
+        assert bodies((await popped(broker)).messages) == [b"0", b"1", b"2"]
+
+    serve(work)
