@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from services.common import names
@@ -64,6 +64,7 @@ class Checker:
         history: what clients saw.
         stored: all messages that are in the log in the end, in its order.
         arrivals: when each entry of a queue became readable, by topic, queue and offset.
+        fails: whether a message is one that fails by itself: it may come late, or be set aside.
     """
 
     def __init__(
@@ -72,7 +73,9 @@ class Checker:
         history: History,
         stored: list[StoredMessage],
         arrivals: Mapping[tuple[str, int, int], float],
+        fails: Callable[[str], bool] = lambda _: False,
     ) -> None:
+        self._fails = fails
         self._swarm = swarm
         self._history = history
         self._stored = stored
@@ -396,7 +399,7 @@ class Checker:
         for arrived_s, message_id in self._arrived[polled.topic]:
             if not polled.began_s < arrived_s < polled.ended_s - _SLOW_S:
                 continue
-            if not subscription.wants(self._history.sent[message_id].message):
+            if not subscription.wants(self._history.sent[message_id].message) or self._fails(message_id):
                 continue
             deliveries = self._deliveries[polled.group, message_id]
             if not any(each.got_s <= polled.ended_s for each in deliveries):

@@ -34,6 +34,7 @@ class FailingRecords:
         self.steps = tuple(step for step in _STEPS if chance.random() < 0.6)
         self._for_ever = chance.random() < 0.3
         self._strikes = (chance.random() < 0.4 if only is None else NAME in only) and bool(self.steps)
+        self._is_on = self._strikes
         self._poison = Poison(self.steps, lambda: self._error if self._strikes else None, self._is_marked)
 
     @contextlib.contextmanager
@@ -48,7 +49,7 @@ class FailingRecords:
 
     def fails(self, message_id: str) -> bool:
         """Whether a message is one of those."""
-        return zlib.crc32(message_id.encode()) % _ONE_IN == self._remainder
+        return self._is_on and zlib.crc32(message_id.encode()) % _ONE_IN == self._remainder
 
     def _is_marked(self, payload: bytes, properties: bytes) -> bool:
         return self.fails(SystemProperties.FromString(properties).message_id)

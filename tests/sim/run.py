@@ -280,7 +280,7 @@ class _Run:
         except CorruptDataError as error:
             self.verdict.broke("S7", f"in the end the log is damaged, and the server has not said so: {error}")
             return self.verdict
-        verdict = Checker(swarm, world.history, messages, world.arrivals).judge()
+        verdict = Checker(swarm, world.history, messages, world.arrivals, self._failing.fails).judge()
         verdict.violations[:0] = self.verdict.violations + self._passing.violations()
         if self._state is None:
             return verdict  # there was no server in the end, which is said already
