@@ -1,0 +1,1 @@
+"""Changes that break promises, made by hand: who notices them? `make mutants`; docs/simulator.md has the table."""
