@@ -40,7 +40,7 @@ STORE = [
         "services/broker/store/commit_log.py",
         "CommitLog.scan",
         "self.cut(position + offset)",
-        "pass",
+        "return",
         BROKER,
         SERVER,
     ),
