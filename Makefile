@@ -11,7 +11,7 @@ SEEDS ?= 2000
 FIRST_SEED ?= 0
 JOBS ?= 2
 
-.PHONY: help setup run test sim lint format demo proto docs bench bench-peer drills h2spec fuzz clean
+.PHONY: help setup run test sim mutants lint format demo proto docs bench bench-peer drills h2spec fuzz clean
 
 help: ## Show this help
 	@echo "Popwheel. What make can do:"
@@ -38,6 +38,9 @@ sim: setup ## Run the simulators of one server, of a cluster and of a broker gro
 	@$(BIN)/python -m tests.sim --seeds $(FIRST_SEED):$$(($(FIRST_SEED) + $(SEEDS))) --jobs $(JOBS); one=$$?; \
 	$(BIN)/python -m tests.sim.cluster --seeds $(FIRST_SEED):$$(($(FIRST_SEED) + $(SEEDS))) --jobs $(JOBS); many=$$?; \
 	$(BIN)/python -m tests.sim.replicas --seeds $(FIRST_SEED):$$(($(FIRST_SEED) + $(SEEDS))) --jobs $(JOBS) && [ $$one = 0 ] && [ $$many = 0 ]
+
+mutants: setup ## Run changes that break promises against unit tests and simulators (ARGS="wiped-may-lead --seeds 50")
+	@$(BIN)/python -m tests.mutants --jobs $(JOBS) --first-seed $(FIRST_SEED) $(ARGS)
 
 lint: setup ## Check format, style and types
 	$(BIN)/ruff format --check .
