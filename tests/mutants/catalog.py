@@ -152,8 +152,8 @@ POP = [
         "P5",
         "services/broker/pop/redelivery.py",
         "redelivered",
-        "if attempts >= attempts_max:",
-        "if attempts > attempts_max:",
+        "if attempts >= attempts_max or",
+        "if attempts > attempts_max or",
         BROKER,
         SERVER,
     ),
@@ -229,7 +229,7 @@ POP = [
         "P2 S6",
         "services/broker/pop/pop_state.py",
         "PopState.replay",
-        "progress.popped = max(progress.popped, check_point.next_offset)",
+        "self.merge_buffer.read_to(check_point.group, queue, check_point.next_offset)",
         "pass",
         BROKER,
         SERVER,
@@ -341,9 +341,9 @@ TIMER = [
         "The timer passes over a record of its queue now and then.",
         "T3",
         "services/broker/timer/stages.py",
-        "TimerEnqueueGet.step",
-        "state.curr_queue_offset = first + len(entries)",
-        "state.curr_queue_offset = first + len(entries) + (len(entries) > 2)",
+        "TimerEnqueueGet._take",
+        "state.curr_queue_offset = offset + 1",
+        "state.curr_queue_offset = offset + 1 + (offset % 16 == 15)",
         BROKER,
         SERVER,
     ),
@@ -431,7 +431,7 @@ REPLICATION = [
         "deleted-topic-lives-on",
         "A broker does not drop a topic whose deletion it hears of.",
         "P4",
-        "services/broker/known_names.py",
+        "services/broker/known_ids.py",
         "_is_gone",
         "return deleted > known",
         "return False",
@@ -553,6 +553,31 @@ CONTROL = [
     ),
 ]
 
+SHARES = [
+    Mutant(
+        "hoarder-takes-all",
+        "A holder may take all of a limit that others share.",
+        "L1",
+        "services/common/shares.py",
+        "room",
+        "limit - total - held + 1) // 2",
+        "limit - total)",
+        "tests/unit/common",
+        SERVER,
+    ),
+    Mutant(
+        "time-of-the-log-forgotten",
+        "Check points go by the machine's clock.",
+        "P2",
+        "services/broker/pop/pop_clock.py",
+        "PopClock.note",
+        "self._ahead_ms = time_ms - self._clock.steady_ms()",
+        "pass",
+        BROKER,
+        REPLICAS,
+    ),
+]
+
 PROXIES = [
     Mutant(
         "notification-taken-for-the-pops",
@@ -633,4 +658,4 @@ PROXIES = [
     ),
 ]
 
-MUTANTS = [*STORE, *POP, *TIMER, *REPLICATION, *CONTROL, *PROXIES]
+MUTANTS = [*STORE, *POP, *TIMER, *REPLICATION, *CONTROL, *SHARES, *PROXIES]
