@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from services.broker import checkpoint as checkpoint_file
-from services.broker.checkpoint import Checkpoint
+from services.broker.checkpoint import Checkpoint, CheckpointFrames
 from services.broker.core import BrokerCore
 from services.broker.options import BrokerOptions
 from services.broker.store.record import Record, RecordKind
@@ -104,10 +104,12 @@ async def _build(folder: Path, count: int) -> None:
             wheel.add(slot_ms, units.append(unit))
         timer.state.curr_queue_offset = timer.state.commit_queue_offset = appended.queue_offsets[-1] + 1
     await service.save()
-    checkpoint = core.checkpoint()
+    changes = core.checkpoint()
     await store.log.sync()
     await store.write_index()
-    await replace_file(disk, folder / "checkpoint", checkpoint_file.encode(core.synced(checkpoint)))
+    frames = CheckpointFrames()  # all that there is has changed since nothing was there
+    data = b"".join([*frames.of(changes.rows()), frames.last(core.synced(changes.head))])
+    await replace_file(disk, folder / "checkpoint", checkpoint_file.slot(frames.end) * checkpoint_file.SLOTS + data)
     store.close()
     units.close()
     disk.close()

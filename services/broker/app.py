@@ -103,7 +103,9 @@ class BrokerApp:
         self._leading: Leading | None = None
         self._following: Following | None = None
         self.front = Front(options.name)
-        self.files = ReplicaStore(self._disk, data_dir, clock, self._make_core, self._fail)
+        self.files = ReplicaStore(
+            self._disk, data_dir, clock, self._make_core, self._fail, options.checkpoint_changes_bytes
+        )
         self.files.on_doubt_ended = self._report_soon
         self.replication_statistics = ReplicationStatistics()
         timeout_ms = options.replication.repair_timeout_ms

@@ -5,13 +5,13 @@ ends. A slave is a core that has begun and not finished yet.
 """
 
 import random
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from services.broker.checkpoint import Checkpoint
+from services.broker.checkpoint import Checkpoint, CheckpointChanges, Row
 from services.broker.expiry import Expiry
-from services.broker.known_names import KnownNames, Names
+from services.broker.known_names import KnownNames, Names, SavedNames
 from services.broker.notification import Interest, Interests
 from services.broker.options import BrokerOptions
 from services.broker.pop.acking import Acking
@@ -27,6 +27,7 @@ from services.broker.pop.check_point import (
 from services.broker.pop.pop_clock import PopClock
 from services.broker.pop.pop_state import PopState
 from services.broker.pop.popping import Popping
+from services.broker.pop.progress_changes import ProgressChanges, pair_of
 from services.broker.pop.relocation import Relocation
 from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
 from services.broker.quarantine.quarantine import Quarantine
@@ -34,6 +35,7 @@ from services.broker.quarantine.retrial import Retrial
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
+from services.broker.store.queues import QueueChanges
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer.message_timer import MessageTimer
 from services.common import names
@@ -113,6 +115,8 @@ class BrokerCore:
         self.timer = MessageTimer(
             self.store, disk, folder / "timer", options, clock, self.names, on_fired, self.quarantine
         )
+        self._changed_progress = self.state.merge_buffer.watch()
+        self._changed_names = self.names.watch()
         # No group has any progress in queues that are no more.
         self.store.on_dropped = self.state.merge_buffer.forget_queues
         self.expiry = Expiry(
@@ -175,6 +179,7 @@ class BrokerCore:
             self._take_up_checkpoint()
         except CorruptDataError as error:
             raise QueueDamagedError(str(error)) from error
+        self._begun_with = self._begun_with.head
         self._is_loaded = True
 
     def _take_up_checkpoint(self) -> None:
@@ -267,7 +272,32 @@ class BrokerCore:
         """Whether all that the checkpoint covers with which it began is there."""
         return self._is_loaded
 
-    def checkpoint(self) -> Checkpoint:
+    def rows(self) -> Iterator[Row]:
+        """All that a checkpoint holds but its head, each row as it is when it is reached."""
+        for queue in list(self.store.queues):
+            yield ("queues", queue.topic, queue.queue_id, *self.store.queues.bounds(queue))
+        buffer = self.state.merge_buffer
+        for group in list(buffer.groups):
+            for queue in buffer.of_group(group):
+                offsets = buffer.offsets(group, queue)
+                if offsets is not None:
+                    yield ("offsets", group, queue.topic, queue.queue_id, *pair_of(offsets))
+        yield from self._name_rows(list(self.names.topic_ids), list(self.names.group_ids))
+
+    def _name_rows(self, topics: Iterable[str], groups: Iterable[str]) -> Iterator[Row]:
+        names = self.names
+        for topic in topics:
+            yield ("topics", topic, names.topic_ids.get(topic), names.former_ids(topic))
+        for group in groups:
+            yield ("groups", group, names.group_ids.get(group))
+
+    def take_changes(self) -> tuple[QueueChanges, ProgressChanges, list[Row]]:
+        """What has changed of the rows since this was called last, or since the checkpoint that it began with."""
+        changed = self._changed_names.take()
+        names = list(self._name_rows(changed.topics, changed.groups))
+        return self.store.take_queue_changes(), self._changed_progress.take(), names
+
+    def checkpoint(self) -> CheckpointChanges:
         """What to save, once the log is synced and the store's index is written."""
         store = self.store.checkpoint()
         topic = self.revive_topic
@@ -276,7 +306,8 @@ class BrokerCore:
         # As long as nothing says what time it is in the log, this replica's own clock may not say so.
         is_told = self.state.table.latest_pop_ms > 0
         pop = self.state.snapshot(ends, self.pop_clock.now_ms() if is_told else self._begun_with.pop.time_ms)
-        return Checkpoint(store, pop, self.names.saved(), self.quarantine.table.saved())
+        head = Checkpoint(store, pop, SavedNames(heard=self.names.heard), self.quarantine.table.saved())
+        return CheckpointChanges(head, *self.take_changes())
 
     def synced(self, checkpoint: Checkpoint) -> Checkpoint:
         """A checkpoint with the position that the log is synced up to now."""

@@ -140,9 +140,9 @@ class KnownNames:
         self.heard = saved.heard
         self._largest_id = max((*saved.topic_ids.values(), *saved.group_ids.values()), default=NOT_PLACED)
 
-    def saved(self) -> SavedNames:
-        """For a checkpoint."""
-        return SavedNames(dict(self.topic_ids), dict(self.group_ids), dict(self._former_topic_ids), self.heard)
+    def former_ids(self, topic: str) -> list[int]:
+        """Ids that a topic had in states that the controllers have lost."""
+        return self._former_topic_ids.get(topic, [])
 
     def watch(self) -> ChangedNames:
         """What changes from now on, for one who takes it from time to time."""

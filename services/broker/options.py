@@ -181,6 +181,13 @@ class BrokerOptions(BaseModel):
         le=16 * 1024 * _MEBIBYTE,
         description="After so many bytes of log, progress is saved before its time; a restart reads no more.",
     )
+    checkpoint_changes_bytes: int = Field(
+        default=_MEBIBYTE,
+        ge=0,
+        le=1024 * _MEBIBYTE,
+        description="Of changes the file of progress takes so many at least, and as many as the whole, before it is "
+        "written anew.",
+    )
     disk_full_share: float = Field(
         default=0.95, gt=0, le=1, description="Above this share of the disk, sends are refused; the rest goes on."
     )

@@ -8,14 +8,13 @@ from what was saved before or from the whole log.
 import asyncio
 import errno
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
-from services.broker import checkpoint as checkpoint_file
-from services.broker.checkpoint import Checkpoint
+from services.broker.checkpoint import Checkpoint, CheckpointReader
 from services.broker.core import BrokerCore
 from services.broker.log_cleaner import LogCleaner
 from services.broker.log_epochs import LogEpochs
@@ -57,6 +56,7 @@ class ReplicaStore:
         clock: for how long the loop may be kept busy.
         make_core: makes a core that is fresh, on a log or on the one of its own files.
         on_failure: told if the device has failed, or the log is damaged.
+        checkpoint_changes_bytes: see `SavedCheckpoint`.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class ReplicaStore:
         clock: Clock,
         make_core: Callable[[CommitLog | None], BrokerCore],
         on_failure: Callable[[Exception], None],
+        checkpoint_changes_bytes: int,
     ) -> None:
         self._clock = clock
         self._reads = disk.reads
@@ -82,7 +83,7 @@ class ReplicaStore:
         self._appended_bytes = 0
         self._confirmed = 0
         self._folding: asyncio.TimerHandle | asyncio.Handle | None = None
-        self._saved = SavedCheckpoint(disk, folder / _CHECKPOINT_NAME, on_failure)
+        self._saved = SavedCheckpoint(disk, folder / _CHECKPOINT_NAME, checkpoint_changes_bytes, on_failure)
         self.on_folded: Callable[[], None] | None = None
         """Told when records were folded into the core."""
         self.before_new_core: Callable[[], Awaitable[None]] | None = None
@@ -166,7 +167,7 @@ class ReplicaStore:
         await self.sync()
         if not self._saved.exists:
             # Before the first record: where there is no checkpoint, all that is there counts as synced.
-            await self._saved.write(self._saved.checkpoint)
+            await self._saved.write(self._saved.head)
         await self._log_start.prepare(self.start_position)
 
     async def _begin_doubt(self, position: int) -> None:
@@ -355,33 +356,37 @@ class ReplicaStore:
         self.stop_folding()
         async with self._saving:
             if position < self.end_position:
-                is_below_saved = self._saved.checkpoint.store.position > position
-                await self._say_cut(position)
+                is_below_saved = await self._say_cut(position)
                 await self._rest()
                 await self._cut(position, is_below_saved)
             if self._epochs.cut(position):
                 await self._epochs.save()
 
-    async def _say_cut(self, position: int) -> None:
+    async def _say_cut(self, position: int) -> bool:
         """Said first, or a crash in between would leave a log that is shorter than it was known to be.
+
+        Returns:
+            Whether what was saved is of more than what is left.
 
         Raises:
             StatusError: the disk is full; nothing is cut, and it may be tried again.
         """
-        saved = self._saved.checkpoint
         try:
-            if saved.store.position > position:
+            await self._saved.ascertain()
+            saved = self._saved.head
+            is_below_saved = saved.store.position > position
+            if is_below_saved:
                 if self.start_position == 0:
                     self._saved.needed_from = 0
                     await self._saved.write(Checkpoint())
-            elif saved.store.synced_position > position or not self._saved.is_certain:
-                known = min(saved.store.synced_position, position)
-                await self._saved.write(replace(saved, store=replace(saved.store, synced_position=known)))
+            elif saved.store.synced_position > position:
+                await self._saved.amend(replace(saved, store=replace(saved.store, synced_position=position)))
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             sentence = "the disk is full, so the log cannot be brought in line with its master's; free some space"
             raise StatusError(Code.INTERNAL_ERROR, sentence) from error
+        return is_below_saved
 
     async def _cut(self, position: int, is_below_saved: bool) -> None:
         _log.warning("the log parts from its master's, its end is cut off", at=position, end=self.end_position)
@@ -402,7 +407,10 @@ class ReplicaStore:
 
     async def install(self, checkpoint: bytes, position: int, epochs: EpochHistory) -> None:
         """Drop all, and begin with a master's checkpoint and an empty log at `position` (see `ReplicaLog`)."""
-        decoded = checkpoint_file.decode(checkpoint)
+        reader = CheckpointReader(checkpoint)
+        for _ in reader.steps():
+            await asyncio.sleep(0)
+        decoded = reader.checkpoint
         decoded = replace(decoded, store=replace(decoded.store, remade=True, synced_position=position))
         async with self._saving:
             await self._drop(position)
@@ -452,17 +460,14 @@ class ReplicaStore:
 
     # What is saved
 
-    def checkpoint_file(self) -> bytes:
+    def checkpoint_file(self) -> Iterator[bytes]:
         """A checkpoint file for a follower that has nothing (see `ReplicaLog`)."""
-        saved = self._saved.checkpoint
-        return checkpoint_file.encode(
-            replace(saved, store=replace(saved.store, remade=True, synced_position=self.start_position))
-        )
+        return self._saved.parts()
 
     @property
     def saved_position(self) -> int:
         """Of the log, up to where the core is saved: a restart reads on from there."""
-        return self._saved.checkpoint.store.position
+        return self._saved.head.store.position
 
     async def save(self, settle: Callable[[], Awaitable[None]]) -> None:
         """Save how far the core is.
@@ -480,7 +485,11 @@ class ReplicaStore:
         self.is_followers = self._is_whole = False
         await self._rest()
         self._remake_core()
-        self.core.begin(self._saved.checkpoint)
+        try:
+            self.core.begin(self._saved.load(self.log))
+        except CorruptDataError as error:
+            self._on_failure(error)
+            raise
         self.is_followers = self._is_whole = True
         if self.on_new_core is not None:
             self.on_new_core()

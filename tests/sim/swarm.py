@@ -264,6 +264,7 @@ def _options(chance: random.Random, timer: random.Random, settings: dict[str, An
         "retention": {"disk_used_share_max": 1.0, "interval_ms": chance.choice((500, 10_000))},
         "disk_full_share": chance.choice((0.95, 1.0)),
         "timer": _timer_options(timer),
+        "checkpoint_changes_bytes": timer.choice((0, 0, 500, 1 << 20)),
     }
     broker.update(settings)
     proxy: dict[str, Any] = {

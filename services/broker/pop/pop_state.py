@@ -13,7 +13,6 @@ from services.broker.pop.ack_memory import AckMemory
 from services.broker.pop.check_point import ORIGIN_BYTES, REVIVE_QUEUES, CheckPoint, Origin
 from services.broker.pop.consumer_lag import ConsumerLag
 from services.broker.pop.merge_buffer import MergeBuffer
-from services.broker.pop.progress_changes import pair_of
 from services.broker.pop.revive import ReviveTable
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
@@ -142,17 +141,11 @@ class PopState:
                     self.merge_buffer.read_to(check_point.group, queue, check_point.next_offset)
 
     def snapshot(self, revive_ends: tuple[int, ...], time_ms: int) -> PopSnapshot:
-        """What to save, given where each revive queue ends now, and the time of its CKs."""
-        offsets: dict[str, dict[str, dict[int, tuple[int, int]]]] = {}
-        for progress in self.merge_buffer:
-            queue = progress.queue
-            of_topic = offsets.setdefault(progress.group, {}).setdefault(queue.topic, {})
-            of_topic[queue.queue_id] = pair_of(progress.offsets)
+        """What to save but for the offsets, given where each revive queue ends now, and the time of its CKs."""
         return PopSnapshot(
-            offsets,
-            tuple(self.table.oldest_offset(number, end) for number, end in enumerate(revive_ends)),
-            self.table.next_number,
-            time_ms,
+            revive_offsets=tuple(self.table.oldest_offset(number, end) for number, end in enumerate(revive_ends)),
+            next_number=self.table.next_number,
+            time_ms=time_ms,
         )
 
     def restore(self, snapshot: PopSnapshot, ensure_queue: Callable[[tuple[str, int]], ConsumeQueue]) -> None:

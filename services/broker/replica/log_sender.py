@@ -221,14 +221,15 @@ class LogSender:
         if not plan.anew:
             await self._send(first)
             return
-        checkpoint = self._log.checkpoint_file()
         master.statistics.checkpoints_sent += 1
-        parts = range(0, len(checkpoint), _CHECKPOINT_PART_BYTES)
-        for start in parts:
-            chunk = first if start == 0 else self._chunk()
-            chunk.checkpoint = checkpoint[start : start + _CHECKPOINT_PART_BYTES]
-            chunk.checkpoint_continues = start != parts[-1]
-            await self._send(chunk)
+        chunk = first
+        for part in self._log.checkpoint_file():
+            for start in range(0, len(part), _CHECKPOINT_PART_BYTES):
+                chunk.checkpoint = part[start : start + _CHECKPOINT_PART_BYTES]
+                chunk.checkpoint_continues = True
+                await self._send(chunk)
+                chunk = self._chunk()
+        await self._send(chunk)  # and that was all
 
     async def _send_records(self, room: int) -> None:
         window, statistics = self._window, self._master.statistics

@@ -3,6 +3,7 @@
 The broker's store has the real one; tests have one in memory. All positions are of the log, in bytes.
 """
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from services.broker.replica.epochs import EpochHistory
@@ -101,9 +102,9 @@ class ReplicaLog(Protocol):
             CorruptDataError: a queue is damaged.
         """
 
-    def checkpoint_file(self) -> bytes:
-        """A checkpoint file for a follower that has nothing: with it and the log from `start_position` on, it gets to
-        the same state.
+    def checkpoint_file(self) -> Iterator[bytes]:
+        """A checkpoint file for a follower that has nothing, some at a time: with it and the log from `start_position`
+        on, it gets to the same state.
         """
 
     async def mend(self, position: int, data: bytes) -> None:

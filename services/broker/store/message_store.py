@@ -347,16 +347,13 @@ class MessageStore:
         return removed
 
     def checkpoint(self) -> StoreCheckpoint:
-        """How far all is confirmed: what to save once `write_index` has returned."""
+        """How far all is confirmed, but for the queues: what to save once `write_index` has returned."""
         self._unwritten = (
             {**self._unwritten, **self.queues.take_recent()} if self._unwritten else self.queues.take_recent()
         )
         self._checkpoint_position = self.confirmed_position
-        queues: dict[str, dict[int, tuple[int, int]]] = {}
-        for queue in self.queues:
-            queues.setdefault(queue.topic, {})[queue.queue_id] = (queue.begin_offset, queue.max_offset)
         return StoreCheckpoint(
-            self.confirmed_position, self.log.synced_position, self.epoch, queues, self.queues.offsets_from
+            self.confirmed_position, self.log.synced_position, self.epoch, offsets_from=self.queues.offsets_from
         )
 
     async def write_index(self) -> None:
@@ -375,6 +372,7 @@ class MessageStore:
         for topic, queues in (checkpoint.queues or {}).items():
             for queue_id, (begin_offset, max_offset) in queues.items():
                 self.queues.restore(topic, queue_id, begin_offset, max_offset)
+        self.queues.take_changes()  # there is nothing new in these
         if checkpoint.remade:
             self.index.drop()
         self._covered = checkpoint.position

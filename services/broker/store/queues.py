@@ -168,6 +168,11 @@ class Queues:
         recent, self._recent = self._recent, {}
         return recent
 
+    @staticmethod
+    def bounds(queue: ConsumeQueue) -> tuple[int, int]:
+        """What is to be saved of a queue: its first offset ever and its next one."""
+        return queue.begin_offset, queue.max_offset
+
     def take_changes(self) -> QueueChanges:
         """What has changed since the last call."""
         changed, self._changed = self._changed, {}
@@ -176,7 +181,7 @@ class Queues:
         for queue in changed:
             if self.get(queue.topic, queue.queue_id) is not queue:
                 continue  # what was confirmed of it after its topic was deleted
-            queues.setdefault(queue.topic, {})[queue.queue_id] = (queue.begin_offset, queue.max_offset)
+            queues.setdefault(queue.topic, {})[queue.queue_id] = self.bounds(queue)
         return QueueChanges(list(gone), queues, self.offsets_from)
 
     def _index(self, topic: str) -> None:

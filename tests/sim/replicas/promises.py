@@ -4,13 +4,14 @@ An answer that comes too early costs nothing unless its master dies within milli
 happen: whatever a master promises, all members of the stored set must have by then, in the simulator's own sight.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
 from services.broker import checkpoint as checkpoint_file
 from services.broker.app import BrokerApp
+from services.broker.checkpoint import Checkpoint, Row
 from services.broker.options import BrokerOptions
 from services.broker.timer import timer_checkpoint
 from services.rpc.methods import ACK, CHANGE_INVISIBLE, POP, PUT, RECALL
@@ -125,6 +126,16 @@ class Promises:
             replace(source, target)
 
         disk.replace = replaced  # type: ignore[method-assign]
+        saved = app.files._saved
+        append = saved._append
+
+        async def appended(rows: Iterable[Row], head: Checkpoint) -> None:
+            leading = app.leading
+            if leading is not None and not leading.has_ended:
+                self._check("S6", f"{name} saves a checkpoint", number, head.store.position, True)
+            await append(rows, head)
+
+        saved._append = appended  # type: ignore[method-assign]
 
     def _check(self, invariant: str, what: str, number: int, position: int, synced: bool) -> None:
         """All members of the set have, or had, the log up to a position."""

@@ -225,7 +225,7 @@ def _with_retention(options: StandaloneOptions) -> StandaloneOptions:
     values = options.model_dump()
     values["broker"]["retention"].update(hours=RETENTION_MS / 3_600_000, interval_ms=200)
     values["broker"]["timer"]["roll_window_ms"] = 2000
-    values["broker"].update(checkpoint_interval_ms=200, flush="sync")
+    values["broker"].update(checkpoint_interval_ms=200, checkpoint_changes_bytes=300, flush="sync")
     values["broker"]["replication"].update(ack_mode="sync_state_set", min_in_sync_replicas=1)
     values["broker"]["pop"]["stay_ms"] = 0
     values["broker"]["log"]["segment_bytes"] = 4096

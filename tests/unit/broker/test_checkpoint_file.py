@@ -1,7 +1,8 @@
-"""The checkpoint file: what is saved comes back, and damage is seen."""
+"""The checkpoint file: what is saved comes back, changes upon changes are the whole, and damage is seen."""
 
 import json
 import struct
+from dataclasses import replace
 
 import google_crc32c
 import pytest
@@ -9,33 +10,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.broker import checkpoint as checkpoint_file
-from services.broker.checkpoint import Checkpoint
+from services.broker.checkpoint import BEGIN, SLOT_BYTES, SLOTS, Checkpoint, CheckpointFrames, CheckpointReader, Row
 from services.broker.known_names import SavedNames
 from services.broker.pop.pop_state import PopSnapshot
 from services.broker.store.message_store import StoreCheckpoint
 from services.common.errors import CorruptDataError, UnknownFormatError
+from tests.unit.broker.world import saved_after
 
 NAMES = st.text(min_size=1, max_size=20)
 NUMBERS = st.integers(0, 2**63)
-PAIRS = st.dictionaries(st.integers(0, 2**16), st.tuples(NUMBERS, NUMBERS), max_size=3)
+PAIRS = st.dictionaries(st.integers(0, 2**16), st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=3)
+BY_TOPIC = st.dictionaries(NAMES, PAIRS, max_size=3)
 CHECKPOINTS = st.builds(
     Checkpoint,
-    store=st.builds(StoreCheckpoint, NUMBERS, NUMBERS, NUMBERS, st.dictionaries(NAMES, PAIRS, max_size=3)),
+    store=st.builds(StoreCheckpoint, NUMBERS, NUMBERS, NUMBERS, BY_TOPIC, NUMBERS, st.booleans()),
     pop=st.builds(
         PopSnapshot,
-        st.dictionaries(NAMES, st.dictionaries(NAMES, PAIRS, max_size=3), max_size=3),
+        st.dictionaries(NAMES, st.dictionaries(NAMES, PAIRS, min_size=1, max_size=3), max_size=3),
         st.tuples(*[NUMBERS] * 8),
+        NUMBERS,
         NUMBERS,
     ),
     names=st.builds(
         SavedNames,
         st.dictionaries(NAMES, NUMBERS, max_size=3),
         st.dictionaries(NAMES, NUMBERS, max_size=3),
-        st.dictionaries(NAMES, st.lists(NUMBERS, max_size=3), max_size=3),
+        st.dictionaries(NAMES, st.lists(NUMBERS, min_size=1, max_size=3), max_size=3),
         NUMBERS,
     ),
 )
-EXAMPLE = Checkpoint(StoreCheckpoint(100, 90, 1, {"t": {0: (1, 5)}}), PopSnapshot(), SavedNames({"t": 3}, {"g": 4}))
+EXAMPLE = Checkpoint(
+    StoreCheckpoint(100, 90, 1, {"t": {0: (1, 5)}}),
+    PopSnapshot({"g": {"t": {0: (3, 4)}}}),
+    SavedNames({"t": 3}, {"g": 4}),
+)
+LATER = EXAMPLE.head.__class__(
+    StoreCheckpoint(200, 190, 1, {"t": {0: (1, 9)}}), PopSnapshot({"g": {"t": {0: (9, 9)}}}), EXAMPLE.names
+)
+SAVED = checkpoint_file.encode(EXAMPLE)
+TWICE = saved_after(SAVED, [("queues", "t", 0, 1, 9), ("offsets", "g", "t", 0, 9, 9)], LATER.head)
 
 
 @given(checkpoint=CHECKPOINTS)
@@ -48,34 +61,151 @@ def test_the_first_one_comes_back() -> None:
     assert (found.store.position, found.pop, found.store.queues) == (0, PopSnapshot(), {})
 
 
-def test_one_of_an_older_release_does_not_say_what_was_heard() -> None:
-    body = json.loads(checkpoint_file.encode(EXAMPLE)[10:])
-    for later in ("heard", "former_topic_ids"):
-        del body[later]
-    old = json.dumps(body).encode()
-    found = checkpoint_file.decode(struct.pack(">4sHI", b"PWCP", 1, google_crc32c.value(old)) + old)
+TOPICS, GROUPS, QUEUES = st.sampled_from("tu"), st.sampled_from("gh"), st.integers(0, 2)
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("queues"), TOPICS, QUEUES, NUMBERS, NUMBERS),
+        st.tuples(st.just("gone_topics"), TOPICS),
+        st.tuples(st.just("offsets"), GROUPS, TOPICS, QUEUES, st.integers(-1, 9), st.integers(0, 9)),
+        st.tuples(st.just("gone_groups"), GROUPS),
+        st.tuples(st.just("topics"), TOPICS, st.none() | NUMBERS, st.lists(NUMBERS, max_size=2)),
+        st.tuples(st.just("groups"), GROUPS, st.none() | NUMBERS),
+    ),
+    max_size=12,
+)
+ORDER = ("gone_topics", "queues", "gone_groups", "offsets", "topics", "groups")
+
+
+def changed(state: dict[tuple[object, ...], object], rows: list[Row]) -> None:
+    """What rows change, by the simplest means."""
+    for row in rows:
+        kind = row[0]
+        if kind == "gone_topics":
+            gone = [key for key in state if key[:2] == ("queues", row[1])]
+        elif kind == "gone_groups":
+            gone = [key for key in state if key[:2] == ("offsets", row[1])]
+        else:
+            gone = []
+            at = {"queues": 3, "offsets": 4, "topics": 2, "groups": 2}[kind]
+            state[row[:at]] = row[at:]
+            if row[at] == -1 or row[at:] in ((None,), (None, [])):
+                gone = [row[:at]]
+        for key in gone:
+            del state[key]
+
+
+@given(saves=st.lists(CHANGES, max_size=4))
+def test_changes_upon_changes_are_the_whole(saves: list[list[Row]]) -> None:
+    data, state = checkpoint_file.encode(Checkpoint()), dict[tuple[object, ...], object]()
+    for number, changes in enumerate(saves):
+        rows = sorted(changes, key=lambda row: ORDER.index(row[0]))
+        data = saved_after(data, rows, Checkpoint(StoreCheckpoint(number)))
+        changed(state, rows)
+        found = checkpoint_file.decode(data)
+        assert found.store.position == number
+        again: dict[tuple[object, ...], object] = {}
+        changed(again, list(found.rows()))
+        assert again == state
+
+
+def test_many_rows_are_many_frames() -> None:
+    rows = [("queues", f"t{number}", 0, 0, number) for number in range(5000)]
+    frames = CheckpointFrames()
+    made = list(frames.of(rows))
+    assert len(made) == 3 and frames.end == BEGIN + sum(map(len, made))
+
+
+def test_every_garbled_byte_is_found_or_says_the_same() -> None:
+    expected = checkpoint_file.decode(TWICE)
+    places = {*range(24), *range(SLOT_BYTES, SLOT_BYTES + 24), *range(BEGIN, len(TWICE))}
+    for at in places:
+        for change in (1, 0x20, 0x80, 0xFF):
+            garbled = bytearray(TWICE)
+            garbled[at] ^= change
+            if at < BEGIN:
+                assert checkpoint_file.decode(bytes(garbled)) == expected, "the other slot says it, too"
+            else:
+                with pytest.raises(CorruptDataError):
+                    checkpoint_file.decode(bytes(garbled))
+
+
+def test_every_cut_of_what_was_told_is_found() -> None:
+    for length in range(len(TWICE)):
+        with pytest.raises(CorruptDataError):
+            checkpoint_file.decode(TWICE[:length])
+
+
+@pytest.mark.parametrize("tear", ["cut", "zeros", "garbled"])
+def test_a_save_that_never_finished_is_none(tear: str) -> None:
+    told = checkpoint_file.slot(len(SAVED)) * SLOTS
+    for at in range(len(SAVED), len(TWICE)):
+        torn = told + TWICE[BEGIN:at]
+        if tear == "zeros":
+            torn += bytes(len(TWICE) - at)
+        elif tear == "garbled":
+            torn += bytes([TWICE[at] ^ 0x55]) + TWICE[at + 1 :]
+        reader = CheckpointReader(torn)
+        for _ in reader.steps():
+            pass
+        assert reader.checkpoint == EXAMPLE
+        assert reader.frames is not None and reader.frames.end == len(SAVED)
+    assert checkpoint_file.decode(told + TWICE[BEGIN:]) == replace(LATER), "whole, though it was not told"
+
+
+def test_a_mixture_of_two_saves_is_none() -> None:
+    """Pages of a save that never finished may lie behind those of one that was begun in its place."""
+    one, other = CheckpointFrames(len(SAVED), _checksum(SAVED)), CheckpointFrames(len(SAVED), _checksum(SAVED))
+    first = [*one.of([("queues", "t", 0, 1, 6)]), *one.of([("queues", "t", 1, 1, 6)]), one.last(LATER.head)]
+    second = [*other.of([("queues", "t", 0, 1, 7)]), *other.of([("queues", "t", 1, 1, 7)]), other.last(LATER.head)]
+    assert list(map(len, first)) == list(map(len, second))
+    for mixed in ((0, 1, 0), (1, 0, 1), (0, 0, 1), (1, 1, 0), (1, 0, 0), (0, 1, 1)):
+        data = SAVED + b"".join((first, second)[which][at] for at, which in enumerate(mixed))
+        assert checkpoint_file.decode(data) == EXAMPLE
+
+
+def _checksum(data: bytes) -> int:
+    reader = CheckpointReader(data)
+    for _ in reader.steps():
+        pass
+    assert reader.frames is not None
+    return reader.frames.checksum
+
+
+def old_file(checkpoint: Checkpoint, *without: str) -> bytes:
+    """As release 0.16 wrote it."""
+    store, pop, names = checkpoint.store, checkpoint.pop, checkpoint.names
+    fields = {
+        **{name: getattr(store, name) for name in ("position", "synced_position", "epoch", "queues", "remade")},
+        **{name: getattr(pop, name) for name in ("offsets", "revive_offsets", "next_number")},
+        **{name: getattr(names, name) for name in ("topic_ids", "group_ids", "former_topic_ids", "heard")},
+    }
+    body = json.dumps({name: value for name, value in fields.items() if name not in without}).encode()
+    return struct.pack(">4sHI", b"PWCP", 1, google_crc32c.value(body)) + body
+
+
+def test_one_of_an_older_release_is_read_and_written_anew() -> None:
+    reader = CheckpointReader(old_file(EXAMPLE))
+    for _ in reader.steps():
+        pass
+    assert (reader.checkpoint, reader.frames) == (EXAMPLE, None)
+    found = checkpoint_file.decode(old_file(EXAMPLE, "heard", "former_topic_ids"))
     assert found.names == SavedNames({"t": 3}, {"g": 4})
 
 
-def test_every_garbled_byte_is_found() -> None:
-    good = checkpoint_file.encode(EXAMPLE)
+def test_damage_of_one_of_an_older_release_is_found() -> None:
+    good = old_file(EXAMPLE)
     for at in range(len(good)):
-        for change in (1, 0x20, 0x80, 0xFF):
-            garbled = bytearray(good)
-            garbled[at] ^= change
-            with pytest.raises((CorruptDataError, UnknownFormatError)):
-                checkpoint_file.decode(bytes(garbled))
-
-
-def test_every_cut_is_found() -> None:
-    good = checkpoint_file.encode(EXAMPLE)
-    for length in range(len(good)):
+        garbled = bytearray(good)
+        garbled[at] ^= 0x20
+        with pytest.raises((CorruptDataError, UnknownFormatError)):
+            checkpoint_file.decode(bytes(garbled))
         with pytest.raises(CorruptDataError):
-            checkpoint_file.decode(good[:length])
+            checkpoint_file.decode(good[:at])
 
 
 def test_an_unknown_version_is_refused_and_said() -> None:
-    good = bytearray(checkpoint_file.encode(EXAMPLE))
-    struct.pack_into(">H", good, 4, 2)
-    with pytest.raises(UnknownFormatError, match="format version 2, this release knows 1"):
-        checkpoint_file.decode(bytes(good))
+    unknown = bytearray(SAVED)
+    for at in (4, SLOT_BYTES + 4):
+        struct.pack_into(">H", unknown, at, 3)
+    with pytest.raises(UnknownFormatError, match="format version 3, this release knows those up to 2"):
+        checkpoint_file.decode(bytes(unknown))

@@ -261,9 +261,9 @@ def test_a_revive_queue_of_acks_only_is_not_read_again_and_again() -> None:
     while messages := world.pop("g", "t"):
         world.ack("g", "t", *handles(messages))
     world.save()
-    checkpoint = world.begin_save()
+    changes = world.begin_save()
     ends = tuple(world.core.store.next_offset(world.core.revive_topic, number) for number in range(8))
-    assert checkpoint.pop.revive_offsets == ends
+    assert changes.head.pop.revive_offsets == ends
 
 
 def test_a_long_open_check_point_is_written_again_so_that_recovery_reads_little() -> None:

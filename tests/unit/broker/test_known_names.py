@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from services.broker import known_names
 from services.broker.known_ids import NOT_PLACED
-from services.broker.known_names import KnownNames, Names
+from services.broker.known_names import KnownNames, Names, SavedNames
 from services.common.cluster import VERSIONS_PER_LIFE, ClusterView
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
 
@@ -115,7 +115,9 @@ class Both:
 
 def restart(both: Both) -> None:
     """The log is folded anew, from a checkpoint."""
-    saved = both.names.saved()
+    before = both.names
+    former = {topic: before.former_ids(topic) for topic in before.topic_ids if before.former_ids(topic)}
+    saved = SavedNames(dict(before.topic_ids), dict(before.group_ids), former, before.heard)
     both.names = KnownNames(both.view)
     both.names.restore(saved)
 

@@ -3,6 +3,7 @@
 import json
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from google_crc32c import value
@@ -125,16 +126,22 @@ def test_of_very_many_names_a_hundred_are_warned_of() -> None:
 
 
 def with_names(saved: bytes | None, topics: Sequence[str]) -> bytes:
-    """A checkpoint that knows empty queues of topics, and a group's progress in them."""
+    """A checkpoint file of an older release that knows empty queues of topics, and a group's progress in them."""
     assert saved is not None
     prefix = struct.Struct(">4sHI")
-    magic, version, _ = prefix.unpack_from(saved)
-    fields = json.loads(saved[prefix.size :])
+    decoded = checkpoint_file.decode(saved)
+    store, pop, known = decoded.store, decoded.pop, decoded.names
+    fields: dict[str, Any] = {
+        **{name: getattr(store, name) for name in ("position", "synced_position", "epoch", "queues", "offsets_from")},
+        **{name: getattr(pop, name) for name in ("offsets", "revive_offsets", "next_number")},
+        **{name: getattr(known, name) for name in ("topic_ids", "group_ids", "former_topic_ids", "heard")},
+        "pop_time_ms": pop.time_ms,
+    }
     for topic in topics:
         fields["queues"][topic] = {"0": [0, 0]}
         fields["offsets"].setdefault(GROUP, {})[topic] = {"0": [0, 0]}
     body = json.dumps(fields).encode()
-    return prefix.pack(magic, version, value(body)) + body
+    return prefix.pack(b"PWCP", 1, value(body)) + body
 
 
 def test_queues_in_a_checkpoint_that_no_record_can_be_of_are_dropped() -> None:

@@ -18,7 +18,8 @@ from services.broker.store.record import Record, RecordKind
 from services.common.cluster import ClusterView
 from services.common.errors import CorruptDataError
 from tests.harness.manual_clock import ManualClock
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.memory_disk import MemoryDisk, MemoryFile
+from tests.sim.stored import derived_state
 from tests.unit.broker.world import with_small_timer
 
 FOLDER = Path("/replica")
@@ -41,7 +42,7 @@ class Store:
 
     def make(self) -> None:
         self.disk.make_folder(FOLDER)
-        self.files = ReplicaStore(self.disk, FOLDER, self.clock, self._make_core, self.failures.append)
+        self.files = ReplicaStore(self.disk, FOLDER, self.clock, self._make_core, self.failures.append, 1024)
 
     def _make_core(self, log: Any) -> BrokerCore:
         return BrokerCore(
@@ -189,12 +190,15 @@ async def test_nothing_saves_beside_a_cut() -> None:
     await files.cut(positions[10])  # below what is folded
     assert seen[0] == ("ends", positions[30]) and seen[-1] == ("goes on", positions[10])
     seen.clear()
-    await files.install(files.checkpoint_file(), positions[5], EpochHistory())
+    await files.install(b"".join(files.checkpoint_file()), positions[5], EpochHistory())
     assert seen[0] == ("ends", positions[10]) and seen[-1] == ("goes on", positions[5])
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_cut_after_a_checkpoint_that_was_half_written(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cut_after_a_checkpoint_that_was_half_written(
+    fails: bool, is_whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The device may have the new one, which knows the log to be longer."""
     data, positions, _ = await log_of_a_master()
     store = Store()
@@ -202,17 +206,27 @@ async def test_a_cut_after_a_checkpoint_that_was_half_written(fails: bool, monke
     await store.start()
     await store.take(data[: positions[20]], positions[10])
     begun, goes_on = asyncio.Event(), asyncio.Event()
-    sync_folder = store.disk.sync_folder
+    sync_folder, sync = store.disk.sync_folder, MemoryFile.sync
+    files._saved._is_behind = is_whole
 
-    async def slow(path: Path) -> None:
+    async def wait() -> None:
+        begun.set()
+        await goes_on.wait()
+        if fails:
+            raise OSError(errno.EIO, "no")
+
+    async def slow_folder(path: Path) -> None:
         if path == FOLDER:
-            begun.set()
-            await goes_on.wait()
-            if fails:
-                raise OSError(errno.EIO, "no")
+            await wait()
         await sync_folder(path)
 
-    monkeypatch.setattr(store.disk, "sync_folder", slow)
+    async def slow_file(self: MemoryFile) -> None:
+        await sync(self)
+        if self.path.name == "checkpoint":
+            await wait()
+
+    monkeypatch.setattr(store.disk, "sync_folder", slow_folder)
+    monkeypatch.setattr(MemoryFile, "sync", slow_file)
     saving = asyncio.create_task(files.save(files.sync))
     await begun.wait()
     if not fails:
@@ -221,9 +235,13 @@ async def test_a_cut_after_a_checkpoint_that_was_half_written(fails: bool, monke
     await asyncio.gather(saving, return_exceptions=True)
     monkeypatch.undo()
     await files.cut(positions[15])
+    assert files._saved._is_certain and files._saved.head.store.synced_position <= positions[15]
+    await files.save(files.sync)
+    derived = derived_state(files.core)
     store.disk.crash("process")
     await store.again()
     assert store.files.end_position == positions[15]
+    assert derived_state(store.files.core) == derived
 
 
 async def test_no_checkpoint_goes_beyond_an_epoch_that_is_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:

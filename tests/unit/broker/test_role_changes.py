@@ -356,10 +356,10 @@ async def test_a_replica_that_cannot_save_its_progress_leads_all_the_same() -> N
         await member.start()
         files = member.alive.files
 
-        async def full(checkpoint: object) -> None:
+        async def full(rows: object, head: object) -> None:
             raise OSError(errno.ENOSPC, "no space left on device")
 
-        files._saved.write = full  # type: ignore[method-assign]
+        files._saved._append = full  # type: ignore[method-assign]
         await w.lead(0)
         given = await w.pop()
         assert sorted(given) == [b"1", b"2"]

@@ -19,7 +19,7 @@ from services.common.put import MessageRun
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import CrashKind, MemoryDisk
 from tests.unit.broker.timer_world import timer_options
-from tests.unit.broker.world import FOLDER, KEY, run_now, wire_message
+from tests.unit.broker.world import FOLDER, KEY, run_now, saved_after, wire_message
 
 _LONGEST_STEP_MS = 500
 
@@ -115,10 +115,10 @@ class PairReplica:
 
     def save(self) -> None:
         """Save the core; all that it was made of is at both."""
-        checkpoint = self.core.checkpoint()
+        changes = self.core.checkpoint()
         run_now(self.core.store.log.sync())
         run_now(self.core.store.write_index())
-        self.saved = checkpoint_file.encode(self.core.synced(checkpoint))
+        self.saved = saved_after(self.saved, changes.rows(), self.core.synced(changes.head))
 
     def save_timer(self) -> None:
         """Save the timer; all that it was made of is at both."""

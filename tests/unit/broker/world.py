@@ -2,13 +2,13 @@
 
 import random
 import struct
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
 from services.broker import checkpoint as checkpoint_file
-from services.broker.checkpoint import Checkpoint
+from services.broker.checkpoint import Checkpoint, CheckpointChanges, CheckpointFrames, CheckpointReader, Row
 from services.broker.core import BrokerCore
 from services.broker.options import BrokerOptions, LogOptions, PopOptions
 from services.broker.pop.check_point import CheckPoint
@@ -73,6 +73,18 @@ def wire_message(topic: str, body: bytes, tag: str = "") -> tuple[bytes, bytes]:
     return payload, properties.SerializeToString() + encode_send_id(send_id)
 
 
+def saved_after(before: bytes | None, rows: Iterable[Row], head: Checkpoint) -> bytes:
+    """A checkpoint file that was saved once more; `before` is None for one that is written anew."""
+    reader = CheckpointReader(before or checkpoint_file.encode(Checkpoint()))
+    for _ in reader.steps():
+        pass
+    frames, kept = reader.frames or CheckpointFrames(), b"" if before is None else before[checkpoint_file.BEGIN :]
+    if before is None:
+        frames = CheckpointFrames()
+    data = b"".join([kept, *frames.of(rows), frames.last(head)])
+    return checkpoint_file.slot(frames.end) * checkpoint_file.SLOTS + data
+
+
 class World:
     """A core that can crash and come back.
 
@@ -88,7 +100,8 @@ class World:
         self.options = with_small_timer(options)
         self.view = ClusterView()
         self.saved: bytes | None = None
-        """The checkpoint file; how it is replaced is tested elsewhere."""
+        """The checkpoint file; how it is written is tested elsewhere."""
+        self._whole: list[Row] | None = None
         self.arrived: list[tuple[str, int]] = []
         self.due_changes = 0
         self._next_id = 1
@@ -99,6 +112,7 @@ class World:
 
     def start(self) -> None:
         """Recover from what the disk holds, as a replica does that is alone and leads."""
+        self._is_broken_off = False
         self.core = BrokerCore(
             self.options,
             self.disk,
@@ -165,16 +179,20 @@ class World:
         run_now(log.sync())
         self.core.store.confirm(log.synced_position)
 
-    def begin_save(self) -> Checkpoint:
+    def begin_save(self) -> CheckpointChanges:
         """The part of saving a checkpoint that is done before anything is synced."""
+        self._whole = list(self.core.rows()) if self._is_broken_off else None
+        self._is_broken_off = True
         return self.core.checkpoint()
 
     def save(self) -> None:
         """Save a checkpoint, as `BrokerApp` does."""
-        checkpoint = self.begin_save()
+        changes = self.begin_save()
         self.flush()
         run_now(self.core.store.write_index())
-        self.saved = checkpoint_file.encode(self.core.synced(checkpoint))
+        rows = [*(self._whole or ()), *changes.rows()]
+        self.saved = saved_after(None if self._whole else self.saved, rows, self.core.synced(changes.head))
+        self._is_broken_off = False
 
     def put(self, topic: str, body: bytes, tag: str = "", queue_id: int = 0) -> int:
         """Store a message and make it readable; its offset."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections.abc import Iterator
 
 from services.broker.replica import raw_records
 from services.broker.replica.epochs import EpochHistory
@@ -153,8 +154,8 @@ class MemoryLog:
         del self.data[: position - self.start_position]
         self.start_position = position
 
-    def checkpoint_file(self) -> bytes:
-        return self.checkpoint
+    def checkpoint_file(self) -> Iterator[bytes]:
+        yield self.checkpoint
 
     async def mend(self, position: int, data: bytes) -> None:
         offset = position - self.start_position

@@ -46,7 +46,7 @@ class StoreSlave:
         self.disk = disk
         self.failures: list[Exception] = []
         disk.make_folder(FOLDER)
-        self.files = ReplicaStore(disk, FOLDER, world.clock, self._make_core, self.failures.append)
+        self.files = ReplicaStore(disk, FOLDER, world.clock, self._make_core, self.failures.append, 1024)
         self.slave: ReplicationSlave | None = None
         self.statistics = world.replicas[1].statistics
         self.repairer = Repairer(
