@@ -274,7 +274,7 @@ class BrokerCore:
 
     def rows(self) -> Iterator[Row]:
         """All that a checkpoint holds but its head, each row as it is when it is reached."""
-        for queue in list(self.store.queues):
+        for queue in self.store.queues:
             yield ("queues", queue.topic, queue.queue_id, *self.store.queues.bounds(queue))
         buffer = self.state.merge_buffer
         for group in list(buffer.groups):

@@ -65,8 +65,8 @@ class Queues:
         return self._count
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
-        for queues in self._by_topic.values():
-            yield from queues.values()
+        for topic in list(self._by_topic):  # queues may come and go meanwhile
+            yield from self.of_topic(topic)
 
     def __getitem__(self, name: QueueName) -> ConsumeQueue:
         topic, queue_id = name
