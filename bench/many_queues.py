@@ -78,7 +78,9 @@ class _Broker:
         self.view.apply(
             ClusterUpdate(version=topics + 1, snapshot=True, cluster=Cluster(name="bench"), topics=held, named=topics)
         )
-        self.store = ReplicaStore(self.disk, folder, self.clock, self._core, self._failed)
+        self.store = ReplicaStore(
+            self.disk, folder, self.clock, self._core, self._failed, _OPTIONS.checkpoint_changes_bytes
+        )
         self._watch()
 
     def _core(self, log: CommitLog | None) -> BrokerCore:
