@@ -30,6 +30,7 @@ WAITING = {
     "services.broker.replica.log_receiver": "takes over the log, syncs and reports at once",
     "services.broker.replica.log_sender": "sends the log while it hears how far a slave is",
     "services.broker.replica.master_checkpoint_file": "stores one checkpoint after the other",
+    "services.broker.saved_checkpoint": "lets others go on while it writes many rows",
     "services.broker.replica.repair": "mends one record at a time",
     "services.broker.replica.replication_master": "looks after its slaves from time to time",
     "services.broker.replica.replication_slave": "keeps a stream open and opens it anew",
