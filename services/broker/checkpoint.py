@@ -101,9 +101,8 @@ class CheckpointChanges:
         """All but the head, in the order in which it is to be taken up."""
         for topic in self.queues.gone:
             yield ("gone_topics", topic)
-        for topic, bounds_of in self.queues.queues.items():
-            for queue_id, bounds in bounds_of.items():
-                yield ("queues", topic, queue_id, *bounds)
+        for row in self.queues.rows():
+            yield ("queues", *row)
         for group in self.progress.gone_groups:
             yield ("gone_groups", group)
         for group, offsets_in in self.progress.offsets.items():

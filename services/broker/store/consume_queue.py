@@ -167,6 +167,12 @@ class ConsumeQueue:
         low, high = self._in_window(begin), self._in_window(end)
         return self._base + low // ENTRY_BYTES, bytes((self._window or b"")[low:high])
 
+    def next_offset_before(self, end: int) -> int:
+        """Where it went on when the log ended at a position; it may not have been trimmed to a later one since."""
+        if self._window is None or _position_at(self._window, len(self._window) - ENTRY_BYTES) < end:
+            return self.max_offset
+        return self._base + self._in_window(end) // ENTRY_BYTES
+
     def trim(self, end: int, kept: int) -> None:
         """Drop from memory what is in files: all before a position of the commit log but for so many entries."""
         surplus = self._in_window(end) - kept * ENTRY_BYTES

@@ -238,7 +238,7 @@ class MessageStore:
 
     def take_queue_changes(self) -> QueueChanges:
         """Which queues are new, have grown or are gone since the last call: what of them is to be saved."""
-        return self.queues.take_changes()
+        return self.queues.take_changes(self.confirmed_position)
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         """The offset that the next record put into a queue will have."""
@@ -372,7 +372,7 @@ class MessageStore:
         for topic, queues in (checkpoint.queues or {}).items():
             for queue_id, (begin_offset, max_offset) in queues.items():
                 self.queues.restore(topic, queue_id, begin_offset, max_offset)
-        self.queues.take_changes()  # there is nothing new in these
+        self.queues.take_changes(0)  # there is nothing new in these
         if checkpoint.remade:
             self.index.drop()
         self._covered = checkpoint.position

@@ -1,6 +1,6 @@
 """All consume queues of a broker, by topic: how many there may be, which have changed, and where new ones begin."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from services.broker.store.consume_queue import ConsumeQueue
@@ -23,13 +23,20 @@ class QueueChanges:
 
     Args:
         gone: topics whose queues are no more; they may have been made again since.
-        queues: first offset ever and next offset of each queue that is new or has grown.
+        queues: those that are new or have grown.
+        position: of the commit log; what came into them later is none of this.
         offsets_from: see `Queues.offsets_from`.
     """
 
     gone: list[str]
-    queues: dict[str, dict[int, tuple[int, int]]]
+    queues: Mapping[ConsumeQueue, None]
+    position: int
     offsets_from: int
+
+    def rows(self) -> Iterator[tuple[str, int, int, int]]:
+        """Topic, number, first offset ever and next offset of each queue; made one by one, as they may be many."""
+        for queue in self.queues:
+            yield queue.topic, queue.queue_id, queue.begin_offset, queue.next_offset_before(self.position)
 
 
 def reserve_of(limit: int) -> int:
@@ -145,7 +152,9 @@ class Queues:
 
     def changed(self, queue: ConsumeQueue) -> None:
         """A queue has grown."""
-        self._changed[queue] = self._recent[queue] = None
+        self._recent[queue] = None
+        if self.get(queue.topic, queue.queue_id) is queue:  # else its topic was deleted before this was confirmed
+            self._changed[queue] = None
 
     def restore(self, topic: str, queue_id: int, begin_offset: int, max_offset: int) -> None:
         """Take up a queue as a checkpoint has it, whatever the limit is now."""
@@ -173,16 +182,15 @@ class Queues:
         """What is to be saved of a queue: its first offset ever and its next one."""
         return queue.begin_offset, queue.max_offset
 
-    def take_changes(self) -> QueueChanges:
-        """What has changed since the last call."""
+    def take_changes(self, position: int) -> QueueChanges:
+        """What has changed since the last call.
+
+        Args:
+            position: of the commit log, up to which the queues have all.
+        """
         changed, self._changed = self._changed, {}
         gone, self._gone = self._gone, {}
-        queues: dict[str, dict[int, tuple[int, int]]] = {}
-        for queue in changed:
-            if self.get(queue.topic, queue.queue_id) is not queue:
-                continue  # what was confirmed of it after its topic was deleted
-            queues.setdefault(queue.topic, {})[queue.queue_id] = self.bounds(queue)
-        return QueueChanges(list(gone), queues, self.offsets_from)
+        return QueueChanges(list(gone), changed, position, self.offsets_from)
 
     def _index(self, topic: str) -> None:
         indexes = self._retry_indexes(topic)

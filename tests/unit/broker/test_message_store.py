@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,10 @@ class World:
             self.clock.advance(10)
 
     async def checkpoint(self) -> StoreCheckpoint:
-        checkpoint = self.store.checkpoint()
+        queues: dict[str, dict[int, tuple[int, int]]] = {}
+        for queue in self.store.queues:
+            queues.setdefault(queue.topic, {})[queue.queue_id] = (queue.begin_offset, queue.max_offset)
+        checkpoint = replace(self.store.checkpoint(), queues=queues)
         await self.store.log.sync()
         await self.store.write_index()
         await self.store.index.merge(checkpoint.position)

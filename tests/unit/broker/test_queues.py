@@ -7,7 +7,7 @@ import pytest
 
 from services.broker.store.consume_queue import ConsumeQueue, packed_entry
 from services.broker.store.queue_index import QueueIndex
-from services.broker.store.queues import QueueChanges, Queues, reserve_of
+from services.broker.store.queues import Queues, reserve_of
 from services.common import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -19,9 +19,9 @@ def queues_of(limit: int = 100) -> Queues:
     return Queues(limit, lambda topic, queue_id: ConsumeQueue(index, topic, queue_id))
 
 
-def grow(queues: Queues, topic: str, queue_id: int, count: int) -> ConsumeQueue:
+def grow(queues: Queues, topic: str, queue_id: int, count: int, position: int = 0) -> ConsumeQueue:
     queue = queues.ensure(topic, queue_id)
-    queue.extend(packed_entry(0, 1, 2) * count)
+    queue.extend(packed_entry(position, 1, 2) * count)
     queues.changed(queue)
     return queue
 
@@ -84,13 +84,20 @@ def test_retry_topics_are_found_by_topic_and_by_group() -> None:
 
 def test_only_what_has_changed_is_to_be_saved() -> None:
     queues = queues_of()
+
+    def taken(position: int = 1) -> tuple[list[str], list[tuple[str, int, int, int]], int]:
+        changes = queues.take_changes(position)
+        grow(queues, "b", 3, 1, position)  # comes in before the rows are made
+        queues.take_changes(0)
+        return changes.gone, list(changes.rows()), changes.offsets_from
+
     first = grow(queues, "a", 0, 2)
     grow(queues, "b", 3, 1)
-    assert queues.take_changes() == QueueChanges([], {"a": {0: (0, 2)}, "b": {3: (0, 1)}}, 0)
-    assert queues.take_changes() == QueueChanges([], {}, 0)
-    grow(queues, "b", 3, 1)
+    assert taken(1) == ([], [("a", 0, 0, 2), ("b", 3, 0, 1)], 0)
+    assert taken(2) == ([], [], 0)
+    grow(queues, "b", 3, 1, 3)
     drop(queues, "a")
     queues.changed(first)  # confirmed only now
-    assert queues.take_changes() == QueueChanges(["a"], {"b": {3: (0, 2)}}, 2)
-    grow(queues, "a", 0, 1)
-    assert queues.take_changes() == QueueChanges([], {"a": {0: (2, 3)}}, 2)
+    assert taken(4) == (["a"], [("b", 3, 0, 4)], 2)
+    grow(queues, "a", 0, 1, 5)
+    assert taken(6) == ([], [("a", 0, 2, 3)], 2)
