@@ -19,10 +19,12 @@ from google_crc32c import extend, value
 
 from services.broker.known_names import SavedNames
 from services.broker.old_names import OldNames
+from services.broker.pop.pop_clock import LogTime
 from services.broker.pop.pop_state import PopSnapshot
 from services.broker.pop.progress_changes import ProgressChanges, pair_of
 from services.broker.store.message_store import StoreCheckpoint
 from services.broker.store.queues import QueueChanges
+from services.common.clock import Uptime
 from services.common.errors import CorruptDataError, UnknownFormatError
 from services.common.names import is_storable
 
@@ -143,7 +145,8 @@ def _head(head: Checkpoint) -> dict[str, Any]:
         "remade": store.remade,
         "revive_offsets": pop.revive_offsets,
         "next_number": pop.next_number,
-        "pop_time_ms": pop.time_ms,
+        "pop_time_ms": pop.time.ms,
+        "pop_uptime": pop.time.uptime,
         "heard": head.names.heard,
         "quarantine": head.quarantine,
     }
@@ -298,7 +301,12 @@ class CheckpointReader:
                 offsets_from=head["offsets_from"],
                 remade=head["remade"],
             ),
-            PopSnapshot(self._offsets, tuple(head["revive_offsets"]), head["next_number"], head["pop_time_ms"]),
+            PopSnapshot(
+                self._offsets,
+                tuple(head["revive_offsets"]),
+                head["next_number"],
+                LogTime(head["pop_time_ms"], Uptime(*head["pop_uptime"])),
+            ),
             replace(self._names, heard=head["heard"]),
             head["quarantine"],
         )
@@ -358,7 +366,7 @@ def _decode_old(data: bytes) -> Checkpoint:
             },
             revive_offsets=tuple(fields["revive_offsets"]),
             next_number=fields["next_number"],
-            time_ms=fields.get("pop_time_ms", 0),
+            time=LogTime(fields.get("pop_time_ms", 0)),
         ),
         names=SavedNames(
             topic_ids=fields["topic_ids"],

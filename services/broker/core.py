@@ -92,6 +92,7 @@ class BrokerCore:
         self._is_loaded = False
         self._timer_is_finished = False
         self._closed: dict[int, int] = {}
+        self._found_up_to = 0
         self.is_finished = False
         self.interests = Interests(options.pop.notify_interests_max, options.pop.notify_filter_bytes_max)
         self.store = MessageStore(disk, folder, options.log, clock, self._arrived, log)
@@ -134,12 +135,17 @@ class BrokerCore:
         """
         self.names.restore(checkpoint.names)
         self._begun_with = checkpoint
+        self._found_up_to = self.store.log.end_position
         self._is_loaded = self._timer_is_finished = self.is_finished = False
         self._closed = {}
         begin = self.store.begin(checkpoint.store)
         if begin >= checkpoint.store.position:
             self._load()  # at once, so that a slave to which nothing new comes is as ready as others
         return begin
+
+    def _is_news(self, found: StoredRecord) -> bool:
+        """Whether a record has come since this core began, or may be of a master that has led since its checkpoint."""
+        return found.position >= self._found_up_to or found.epoch > self._begun_with.store.epoch
 
     @property
     def folded_position(self) -> int:
@@ -164,7 +170,7 @@ class BrokerCore:
                 self.store.take_up(found)
                 self._note_closed(found, self._closed)
                 self.state.replay(found, self.store)
-                self.pop_clock.note(self.state.table.latest_pop_ms)
+                self.pop_clock.note(self.state.table.latest_pop_ms, is_news=self._is_news(found))
                 self._replay_names(found)
                 self.timer.note(found)  # which asks what was set aside before
                 self.quarantine.table.replay(found)
@@ -193,7 +199,8 @@ class BrokerCore:
             for number, begin in enumerate(checkpoint.pop.revive_offsets):
                 # Up to where the checkpoint says: a search for its position would trust entries that may be damaged.
                 self._replay_revive_queue(topic, number, begin, known.get(number, (0, 0))[1])
-        self.pop_clock.note(max(checkpoint.pop.time_ms, self.state.table.latest_pop_ms))
+        self.pop_clock.resume(checkpoint.pop.time)
+        self.pop_clock.note(self.state.table.latest_pop_ms, is_news=False)
         self.timer.begin_recovery(checkpoint.store.position)
 
     def finish(self) -> None:
@@ -305,7 +312,7 @@ class BrokerCore:
         self.quarantine.table.retain(self.store.log.start_position)
         # As long as nothing says what time it is in the log, this replica's own clock may not say so.
         is_told = self.state.table.latest_pop_ms > 0
-        pop = self.state.snapshot(ends, self.pop_clock.now_ms() if is_told else self._begun_with.pop.time_ms)
+        pop = self.state.snapshot(ends, self.pop_clock.saved() if is_told else self._begun_with.pop.time)
         head = Checkpoint(store, pop, SavedNames(heard=self.names.heard), self.quarantine.table.saved())
         return CheckpointChanges(head, *self.take_changes())
 

@@ -5,6 +5,8 @@ import selectors
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
+from services.common.clock import Uptime
+
 Result = TypeVar("Result")
 
 _START_MS = 1_800_000_000_000
@@ -21,6 +23,9 @@ class ManualClock:
         self._start_ms = start_ms
         self._passed_us = 0
         self._wall_offset_ms = 0
+        self.boot = "boot"
+        self.up_ms = 0
+        """How long the machine had been up at first."""
 
     def advance(self, milliseconds: float) -> None:
         """Let time pass, to the microsecond, for all three clocks."""
@@ -40,6 +45,9 @@ class ManualClock:
 
     def monotonic(self) -> float:
         return self._passed_us / 1_000_000
+
+    def uptime(self) -> Uptime:
+        return Uptime(self.boot, self.up_ms + self._passed_us // 1000)
 
 
 class StalledError(Exception):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from services.common.clock import Uptime
 from services.common.cold_reads import ColdReads, Range
 from services.common.disk import DiskUsage, File
 from tests.harness.memory_disk import MemoryDisk, MemoryFile
@@ -32,6 +33,8 @@ class MachineClock:
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
+        self.boots = 1
+        """How often the machine was started."""
         self._rate = 0.0
         self._rate_since_s = 0.0
         self.offset_ms = 0
@@ -68,6 +71,9 @@ class ProcessClock:
 
     def monotonic(self) -> float:
         return self._loop.time()
+
+    def uptime(self) -> Uptime:
+        return Uptime(f"{self._machine.boots}", int(self._loop.time() * 1000))
 
 
 class Process:

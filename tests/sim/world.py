@@ -211,6 +211,7 @@ class World:
             self.history.troubles.append((self.loop.time(), self.loop.time() + 5.0))
         if kind == "power":
             self._note_disaster("power")
+            self.machine.boots += 1
         self.disk.crash(kind)
         if process is not None:
             self.process = self.process_disk = self.cluster = None

@@ -13,6 +13,7 @@ from services.broker.pop.ack_memory import AckMemory
 from services.broker.pop.check_point import ORIGIN_BYTES, REVIVE_QUEUES, CheckPoint, Origin
 from services.broker.pop.consumer_lag import ConsumerLag
 from services.broker.pop.merge_buffer import MergeBuffer
+from services.broker.pop.pop_clock import LogTime
 from services.broker.pop.revive import ReviveTable
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
@@ -28,13 +29,13 @@ class PopSnapshot:
         offsets: by group, topic and queue: committed and popped offset.
         revive_offsets: of each revive queue: where its oldest open CK stands.
         next_number: see `ReviveTable.next_number`.
-        time_ms: see `PopClock`.
+        time: when it was taken.
     """
 
     offsets: dict[str, dict[str, dict[int, tuple[int, int]]]] = field(default_factory=dict)
     revive_offsets: tuple[int, ...] = (0,) * REVIVE_QUEUES
     next_number: int = 1
-    time_ms: int = 0
+    time: LogTime = LogTime()  # noqa: RUF009 - a NamedTuple does not change
 
 
 class PopState:
@@ -140,12 +141,12 @@ class PopState:
                 if queue is not None and check_point.next_offset > queue.begin_offset:  # else it is of a deleted topic
                     self.merge_buffer.read_to(check_point.group, queue, check_point.next_offset)
 
-    def snapshot(self, revive_ends: tuple[int, ...], time_ms: int) -> PopSnapshot:
+    def snapshot(self, revive_ends: tuple[int, ...], time: LogTime) -> PopSnapshot:
         """What to save but for the offsets, given where each revive queue ends now, and the time of its CKs."""
         return PopSnapshot(
             revive_offsets=tuple(self.table.oldest_offset(number, end) for number, end in enumerate(revive_ends)),
             next_number=self.table.next_number,
-            time_ms=time_ms,
+            time=time,
         )
 
     def restore(self, snapshot: PopSnapshot, ensure_queue: Callable[[tuple[str, int]], ConsumeQueue]) -> None:

@@ -137,6 +137,7 @@ class Machine(Generic[Kind]):
         self.serving = self.is_stopping = False
         process.alive = False
         self.disk.crash(kind)
+        self.clock.boots += kind == "power"
         self.network.died(process)
         process.die()
         self._ended(self.name)

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from services.broker import checkpoint as checkpoint_file
 from services.broker.checkpoint import BEGIN, SLOT_BYTES, SLOTS, Checkpoint, CheckpointFrames, CheckpointReader, Row
 from services.broker.known_names import SavedNames
+from services.broker.pop.pop_clock import LogTime
 from services.broker.pop.pop_state import PopSnapshot
 from services.broker.store.message_store import StoreCheckpoint
+from services.common.clock import Uptime
 from services.common.errors import CorruptDataError, UnknownFormatError
 from tests.unit.broker.world import saved_after
 
@@ -29,7 +31,7 @@ CHECKPOINTS = st.builds(
         st.dictionaries(NAMES, st.dictionaries(NAMES, PAIRS, min_size=1, max_size=3), max_size=3),
         st.tuples(*[NUMBERS] * 8),
         NUMBERS,
-        NUMBERS,
+        st.builds(LogTime, NUMBERS, st.builds(Uptime, NAMES, NUMBERS)),
     ),
     names=st.builds(
         SavedNames,

@@ -135,7 +135,7 @@ def with_names(saved: bytes | None, topics: Sequence[str]) -> bytes:
         **{name: getattr(store, name) for name in ("position", "synced_position", "epoch", "queues", "offsets_from")},
         **{name: getattr(pop, name) for name in ("offsets", "revive_offsets", "next_number")},
         **{name: getattr(known, name) for name in ("topic_ids", "group_ids", "former_topic_ids", "heard")},
-        "pop_time_ms": pop.time_ms,
+        "pop_time_ms": pop.time.ms,
     }
     for topic in topics:
         fields["queues"][topic] = {"0": [0, 0]}

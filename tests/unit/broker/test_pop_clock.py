@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.broker.pop.pop_clock import PopClock
-from services.common.clock import Clock, SystemClock
+from services.broker.pop.pop_clock import LogTime, PopClock
+from services.common.clock import Clock, SystemClock, Uptime
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.manual_clock import ManualClock
 from tests.unit.broker.core_world import world_of
@@ -19,6 +19,7 @@ class ShiftedClock:
         self._clock = clock
         self._shift_ms = shift_ms
         self.monotonic = clock.monotonic
+        self.uptime = clock.uptime
 
     def wall_ms(self) -> int:
         return self._clock.wall_ms() + self._shift_ms
@@ -31,12 +32,12 @@ def test_it_goes_on_from_the_latest_that_the_log_says() -> None:
     clock = ManualClock(5_000_000)
     pop_clock = PopClock(clock)
     assert pop_clock.now_ms() == 5_000_000, "nothing says anything else"
-    pop_clock.note(1_000)
+    pop_clock.note(1_000, is_news=True)
     clock.advance(10)
     assert pop_clock.now_ms() == 1_010
-    pop_clock.note(900)  # of a copy
+    pop_clock.note(900, is_news=True)  # of a copy
     assert pop_clock.now_ms() == 1_010
-    pop_clock.note(9_000_000)
+    pop_clock.note(9_000_000, is_news=True)
     assert pop_clock.now_ms() == 9_000_000
 
 
@@ -45,8 +46,29 @@ def test_a_clock_that_goes_faster_is_ahead_only_by_what_it_gained_since_the_late
     pop_clock = PopClock(clock)
     for passed_ms in range(10_000, 1_000_000, 10_000):
         clock.advance(10_100)
-        pop_clock.note(passed_ms)
+        pop_clock.note(passed_ms, is_news=True)
     assert pop_clock.now_ms() == 990_000
+
+
+def test_what_was_read_from_the_log_does_not_take_back_what_an_earlier_process_saw() -> None:
+    clock = ManualClock(5_000_000)
+    clock.up_ms = 70_000
+    pop_clock = PopClock(clock)
+    pop_clock.resume(LogTime(1_000, Uptime(clock.boot, 60_000)))
+    assert pop_clock.now_ms() == 11_000
+    pop_clock.note(2_000, is_news=False)
+    assert pop_clock.now_ms() == 11_000
+    pop_clock.note(11_500, is_news=False)
+    assert pop_clock.now_ms() == 11_500
+
+
+def test_a_deposed_master_goes_by_its_successor_even_if_that_is_behind() -> None:
+    """What the successor gives out is due by its own clock."""
+    clock = ManualClock(5_000_000)
+    pop_clock = PopClock(clock)
+    pop_clock.resume(LogTime(10_000, clock.uptime()))
+    pop_clock.note(9_000, is_news=True)
+    assert pop_clock.now_ms() == 9_000
 
 
 @pytest.mark.parametrize("shift_ms", [HOUR_MS, -HOUR_MS])
@@ -90,6 +112,41 @@ def test_a_restart_costs_lateness_at_most() -> None:
     world.clock.advance(1)
     assert world.revive() == 1
     world.clock.advance(10_000)
+    assert world.revive() == 1
+
+
+def test_a_process_that_is_started_again_knows_how_long_it_was_away() -> None:
+    """Whatever the wall clock says meanwhile: of two processes of one machine the second brings nothing back late."""
+    for wall_ms in (0, HOUR_MS, -HOUR_MS):
+        world = world_of()
+        world.put("t", b"1")
+        world.pop("g", "t", 1, invisible_ms=30_000)
+        world.clock.advance(5_000)
+        world.save()
+        world.clock.advance(5_000)
+        restarted = ManualClock(world.clock.steady_ms() + 10_000 + wall_ms)
+        restarted.up_ms = world.clock.uptime().ms + 10_000
+        world.clock = restarted
+        world.crash("process")
+        world.clock.advance(9_999)
+        assert world.revive() == 0
+        world.clock.advance(1)
+        assert world.revive() == 1
+
+
+def test_a_machine_that_was_started_anew_says_nothing_of_the_time_between() -> None:
+    world = world_of()
+    world.put("t", b"1")
+    world.pop("g", "t", 1, invisible_ms=30_000)
+    world.clock.advance(5_000)
+    world.save()
+    world.clock = ManualClock(world.clock.steady_ms() + 10 * HOUR_MS)
+    world.clock.boot = "another"
+    world.clock.up_ms = 10 * HOUR_MS
+    world.crash("power")
+    world.clock.advance(24_999)
+    assert world.revive() == 0
+    world.clock.advance(1)
     assert world.revive() == 1
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from services.broker.replica.replication_slave import ReplicationSlave
-from services.common.clock import SystemClock
+from services.common.clock import SystemClock, Uptime
 from services.rpc.client import connect
 from services.rpc.server import Server
 from tests.harness.manual_clock import ManualClock
@@ -29,6 +29,9 @@ class RealTimeClock(ManualClock):
 
     def monotonic(self) -> float:
         return self._system.monotonic()
+
+    def uptime(self) -> Uptime:
+        return self._system.uptime()
 
 
 async def until(condition: Callable[[], bool]) -> None:
