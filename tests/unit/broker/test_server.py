@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from services.broker.app import BrokerApp
+from services.broker.checkpoint import BEGIN
 from services.broker.options import BrokerOptions, LogOptions, PopOptions, RetentionOptions
 from services.common import names
 from services.common.errors import CorruptDataError, StatusError
@@ -556,7 +557,7 @@ async def test_damage_of_what_was_answered_is_refused_at_the_start() -> None:
     disk = MemoryDisk(random.Random(0), 1 << 30)
     async with running(disk) as broker:
         await broker.put(b"1")
-    disk.flip_bit(FOLDER / "checkpoint", 100)
+    disk.flip_bit(FOLDER / "checkpoint", 8 * (BEGIN + 20))
     broker = Broker(disk, BrokerOptions(), ManualClock())
     with pytest.raises(CorruptDataError, match="checkpoint file is damaged"):
         await broker.app.start()
