@@ -117,13 +117,14 @@ class QueueIndex(EntryFiles):
     def _spot(self, queue: ConsumeQueue, key: bytes, offset: int) -> tuple[IndexFile, Row]:
         """The file that has an entry, and its row."""
         spot = queue.spot
-        if spot is not None and spot[1].first <= offset < spot[1].first + spot[1].size and spot[0] in self.files:
-            return spot
-        for file in reversed(self.files):
+        files: Iterable[IndexFile] = reversed(self.files)
+        if spot is not None and spot[1].first <= offset and spot[0] in self.files:
+            if offset < spot[1].first + spot[1].size:
+                return spot
+            files = self.files[self.files.index(spot[0]) + 1 :]  # who reads on finds it in the next one, mostly
+        for file in files:
             row = file.find(key)
-            if row is not None and row.first <= offset:
-                if offset >= row.first + row.size:
-                    break
+            if row is not None and row.first <= offset < row.first + row.size:
                 spot = queue.spot = (file, row)
                 return spot
         raise CorruptDataError(
