@@ -232,7 +232,7 @@ class BrokerCore:
                 closed[origin.check_point_id] = closed.get(origin.check_point_id, 0) | 1 << origin.index
         elif found.kind == RecordKind.FORGET_GROUP:
             group = found.payload.decode()
-            closed.update((each.id, closed.get(each.id, 0) | each.open_bits) for each in table if each.group == group)
+            closed.update((each.id, closed.get(each.id, 0) | each.open_bits) for each in table.of_group(group))
         elif found.kind == RecordKind.FORGET_TOPIC:
             for each in self.state.copied_of(found.payload.decode()):
                 closed[each.id] = closed.get(each.id, 0) | each.open_bits
@@ -482,7 +482,7 @@ class BrokerCore:
             }
         )
         topic = self.revive_topic
-        held = [each for each in self.state.table if each.group == group]
+        held = self.state.table.of_group(group)
         copied = [each for each in self.state.copied_of(dead_letters) if each.group != group]
         records = [Record(RecordKind.FORGET_GROUP, topic, 0, group.encode()), *self._acks(held + copied)]
         records += [Record(RecordKind.FORGET_TOPIC, topic, 0, name.encode()) for name in stored]

@@ -96,7 +96,7 @@ class PopState:
     def forget_group(self, group: str) -> None:
         """A group was deleted: nothing is hidden from it any more."""
         self.merge_buffer.forget_group(group)
-        for check_point in [each for each in self.table if each.group == group]:
+        for check_point in self.table.of_group(group):
             self.close(check_point.id, check_point.open_bits)
 
     def replay_revive_record(self, found: StoredRecord) -> None:

@@ -65,11 +65,7 @@ class Relocation:
             queue = self._store.queue(revive_topic, number)
             if queue is not None:
                 before[number] = queue.first_at_or_after(position)
-        return deque(
-            each
-            for each in self._table
-            if each.first_position < position or each.revive_offset < before[each.revive_queue]
-        )
+        return deque(self._table.standing_before(position, before))
 
     def open_bytes(self, check_points: Sequence[CheckPoint]) -> int:
         """How many bytes of messages they hold. Raises CorruptDataError: a queue is damaged."""

@@ -5,10 +5,11 @@ both give the same table (S6). It also knows which messages are due.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from services.broker.pop.check_point import REVIVE_QUEUES, CheckPoint, bit_indexes
+from services.broker.pop.log_stretches import LogStretches
 from services.common.shares import Shares
 
 _IDS_SKIPPED_AT_START = 1_000_000
@@ -26,6 +27,7 @@ class ReviveTable:
 
     def __init__(self) -> None:
         self._queues: list[dict[int, CheckPoint]] = [{} for _ in range(REVIVE_QUEUES)]
+        self._stretches = LogStretches()
         self._due: list[tuple[int, int]] = []
         """A heap of due times and CKs; those entries count that say when their CK is `scheduled_ms`."""
         self._leaving: list[tuple[int, int]] = []
@@ -105,10 +107,12 @@ class ReviveTable:
         self.copied.pop(check_point.id, None)
         if earlier is not None:
             self.shares.give(earlier.group, earlier.open_bits.bit_count())
+            self._stretches.remove(earlier)
         self._next_number = max(self._next_number, check_point.id // REVIVE_QUEUES + 1)
         self.latest_pop_ms = max(self.latest_pop_ms, check_point.pop_time_ms)
         if check_point.open_bits:
             queue[check_point.id] = check_point
+            self._stretches.add(check_point)
             if check_point.copies:
                 self.copied[check_point.id] = check_point
             self.shares.take(check_point.group, check_point.open_bits.bit_count())
@@ -128,6 +132,7 @@ class ReviveTable:
         if check_point.open_bits:
             return None
         del queue[check_point_id]
+        self._stretches.remove(check_point)
         self.copied.pop(check_point_id, None)
         return check_point
 
@@ -206,7 +211,9 @@ class ReviveTable:
 
     def relocate(self, check_point: CheckPoint, moved: CheckPoint) -> None:
         """A copy of an open CK was appended, which says where copies of its messages stand."""
+        self._stretches.remove(check_point)
         check_point.copies, check_point.first_position = moved.copies, moved.first_position
+        self._stretches.add(check_point)
         self.copied.pop(check_point.id, None)
         if check_point.copies:
             self.copied[check_point.id] = check_point
@@ -214,7 +221,29 @@ class ReviveTable:
 
     def first_position(self) -> int | None:
         """The least position of the commit log that an open CK needs; None if none is open."""
-        return min((each.first_position for each in self), default=None)
+        return self._stretches.first_position()
+
+    def standing_before(self, position: int, revive_offsets: Sequence[int]) -> list[CheckPoint]:
+        """The open CKs that need something before a position of the log, or whose record stands before an offset.
+
+        Args:
+            position: of the log.
+            revive_offsets: of each revive queue.
+        """
+        found = list(self._stretches.before(position))
+        for queue, offset in zip(self._queues, revive_offsets, strict=True):
+            for check_point in queue.values():
+                if check_point.revive_offset >= offset:
+                    break
+                if check_point.first_position >= position:
+                    found.append(check_point)
+        return found
+
+    def of_group(self, group: str) -> list[CheckPoint]:
+        """The open CKs of a group; one that holds nothing costs nothing."""
+        if not self.shares.held(group):
+            return []
+        return [each for each in self if each.group == group]
 
     def _schedule(self, check_point: CheckPoint) -> None:
         self._put(check_point, self._first_due(check_point))

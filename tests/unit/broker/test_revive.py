@@ -1,5 +1,7 @@
 """The revive table: what is due when, and how far back recovery has to read."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -166,6 +168,41 @@ def test_the_oldest_open_one_says_how_far_back_recovery_reads() -> None:
     table.close(24, 1)
     table.close(16, 1)
     assert (table.oldest_offset(0, 4), table.first_position()) == (4, None)
+
+
+POSITIONS = st.integers(0, 40).map(lambda number: number * 500_000)
+"""Over several stretches, and several in each."""
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["open", "close", "move", "relocate"]), st.sampled_from(range(0, 24, 5)), POSITIONS)
+    ),
+    position=POSITIONS,
+    offsets=st.lists(st.integers(0, 50), min_size=8, max_size=8),
+)
+def test_what_stands_where_is_what_a_look_at_all_would_find(
+    steps: list[tuple[str, int, int]], position: int, offsets: list[int]
+) -> None:
+    table = ReviveTable()
+    for revive_offset, (step, identity, first_position) in enumerate(steps):
+        found = table.get(identity)
+        if step == "open":
+            new = check_point(identity, count=1 + identity % 2, revive_offset=revive_offset)
+            table.open(replace(new, group=f"g{identity % 3}", first_position=first_position))
+        elif step == "close":
+            table.close(identity, 1 << first_position % 2)
+        elif found is not None and step == "move":
+            table.move(found, revive_offset)
+        elif found is not None:
+            table.relocate(found, replace(found, first_position=first_position, revive_offset=revive_offset))
+    assert table.first_position() == min((each.first_position for each in table), default=None)
+    before = [
+        each for each in table if each.first_position < position or each.revive_offset < offsets[each.revive_queue]
+    ]
+    assert sorted(each.id for each in table.standing_before(position, offsets)) == sorted(each.id for each in before)
+    for group in ("g0", "g1", "g2"):
+        assert table.of_group(group) == [each for each in table if each.group == group]
 
 
 @pytest.mark.parametrize("revive_queue", [None, 5])
