@@ -35,7 +35,8 @@ USE_OF = {
     "UpdateOffset": Use.COMMIT,
 }
 OF_BROKER_GROUPS = ("HandOver", "ReadRecords", "FetchCheckpoint", "StoreCheckpoint")
-WITHOUT_NAMES = ("TimerStats", "ReplicaStatus")
+QUARANTINE = ("QuarantineList", "QuarantineShow", "QuarantineRetry", "QuarantineDrop")
+WITHOUT_NAMES = ("TimerStats", "ReplicaStatus", *QUARANTINE)
 STREAMS = ("Notify", "Replicate")
 METHODS: dict[str, Method[Any, Any]] = {
     each.name: each for each in vars(methods).values() if isinstance(each, Method) and each.service.endswith(".Broker")
