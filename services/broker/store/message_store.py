@@ -401,10 +401,13 @@ class MessageStore:
             queue.begin_at(found.queue_offset)
         elif found.queue_offset > queue.max_offset and (queue.max_offset == 0 or self._is_in_gap(queue)):
             queue.begin_at(found.queue_offset)
-        if found.queue_offset != queue.max_offset:
-            raise goes_not_on(found, queue.max_offset)
-        queue.extend(packed_entry(found.position, found.length, found.tag_hash))
-        self.queues.changed(queue)
+        # A checkpoint tells of a topic that was deleted and made again before all of it was confirmed: then what is of
+        # the former topic is here still, and the record of its end follows.
+        if found.queue_offset >= queue.begin_offset:
+            if found.queue_offset != queue.max_offset:
+                raise goes_not_on(found, queue.max_offset)
+            queue.extend(packed_entry(found.position, found.length, found.tag_hash))
+            self.queues.changed(queue)
         self.confirmed_position = found.position + found.length
         self.latest_ms = found.store_time_ms
         if found.kind == RecordKind.FORGET_TOPIC:

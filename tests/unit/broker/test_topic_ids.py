@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from services.broker.store.message_store import disk_full
+from services.broker.store.record import Record, RecordKind
 from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay
 from services.common.cluster import ClusterView
 from services.common.errors import StatusError
@@ -19,6 +20,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, C
 from services.common.put import MessageRun, PutResult
 from services.rpc import methods
 from services.rpc.service import Call, Service, Stream
+from tests.harness.memory_disk import CrashKind
 from tests.unit.broker.group_world import GroupWorld, damage, group_of, until
 from tests.unit.broker.test_stale_view import fail_over, hear
 from tests.unit.broker.world import KEY, World, wire_message
@@ -332,3 +334,21 @@ def test_a_deletion_that_was_dealt_with_outlasts_the_process(is_saved: bool) -> 
     assert dict(world.core.names.topic_ids) == {}
     world.add_topic("t")
     assert dict(world.core.names.topic_ids) == {"t": 3}
+
+
+@pytest.mark.parametrize("after", ["process", "power"])
+def test_a_topic_may_be_made_again_before_what_it_held_is_confirmed(after: CrashKind) -> None:
+    def append(body: bytes) -> None:
+        world.core.store.put([Record(RecordKind.MESSAGE, "t", 0, *wire_message("t", body))])
+
+    world = World()
+    world.add_topic("t")
+    world.add_group("g")
+    world.put("t", b"1")
+    append(b"2")
+    world.delete_topic("t")
+    world.add_topic("t")
+    append(b"3")
+    world.save()  # of what is confirmed: the first message
+    world.crash(after)
+    assert [message.body for message in world.pop("g", "t")] == [b"3"]
