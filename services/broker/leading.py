@@ -41,6 +41,8 @@ _VIEW_S = 1.0
 """How long nothing is revived or fired while the view is known to be behind what the log tells of the cluster."""
 _END_S = 2.0
 """How long what is saved at the end may wait for the other replicas; without it a restart reads more of the log."""
+_REVIVE_SHARE = 4
+"""What is redelivered may take one part in so many of `broker.waiting_bytes_max`; the rest is for sends."""
 
 
 class Leading:
@@ -123,7 +125,9 @@ class Leading:
             on_group,
         )
         self.replication.decided(group)
-        self.reviver = Reviver(core, clock, self.flusher.confirm_later, on_failure)
+        self.reviver = Reviver(
+            core, clock, options.waiting_bytes_max // _REVIVE_SHARE, self.flusher.confirm_later, on_failure
+        )
         self.timer = TimerService(
             core.timer,
             disk,

@@ -19,6 +19,7 @@ _MESSAGES_AT_ONCE = 64
 """In one step, and the rest of the last CK: some 2 ms of work, which clocks that stand still meanwhile don't tell."""
 _TRY_AGAIN_MS = 1000
 _NEVER_MS = 1 << 62
+_CONFIRMED_LOOK_S = 0.005
 
 
 class Reviver:
@@ -27,6 +28,7 @@ class Reviver:
     Args:
         core: whose open CKs these are.
         clock: how long a step takes.
+        waiting_bytes_max: so much of what it appends may wait to be readable; then it waits, too.
         confirm_later: makes what was appended readable.
         on_failure: told if it can't go on.
     """
@@ -35,6 +37,7 @@ class Reviver:
         self,
         core: BrokerCore,
         clock: Clock,
+        waiting_bytes_max: int,
         confirm_later: Callable[[], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
@@ -42,6 +45,8 @@ class Reviver:
         self._pop_clock = core.pop_clock
         self._clock = clock
         self._pace = Pace(clock)
+        self._waiting_bytes_max = waiting_bytes_max
+        self._appended_bytes = self._appended_end = 0
         self._confirm_later = confirm_later
         self._on_failure = on_failure
         self._changed = asyncio.Event()
@@ -70,6 +75,9 @@ class Reviver:
     async def _run(self) -> None:
         table = self._core.state.table
         while True:
+            if self._is_ahead():
+                await asyncio.sleep(_CONFIRMED_LOOK_S)
+                continue
             began_s = self._clock.monotonic()
             if await self._core.store.reads.run(self._step):
                 self._confirm_later()
@@ -85,8 +93,26 @@ class Reviver:
             except TimeoutError:
                 continue
 
+    def _is_ahead(self) -> bool:
+        """Whether as much was appended as may wait, and is not all readable yet: the rest of the limit is for sends."""
+        if self._appended_bytes < self._waiting_bytes_max:
+            return False
+        if self._core.store.confirmed_position < self._appended_end:
+            return True
+        self._appended_bytes = 0
+        return False
+
     def _step(self) -> int:
         """Redeliver some of what is due; how many messages were dealt with."""
+        log = self._core.store.log
+        begin = log.end_position
+        try:
+            return self._redeliver_some()
+        finally:
+            self._appended_end = log.end_position
+            self._appended_bytes += self._appended_end - begin
+
+    def _redeliver_some(self) -> int:
         table = self._core.state.table
         until_s = self._clock.monotonic() + STEP_S
         done = 0

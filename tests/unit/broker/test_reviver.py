@@ -11,6 +11,8 @@ from services.common import names
 from tests.harness.manual_clock import run_virtually
 from tests.unit.broker.world import INVISIBLE_MS, World, handles
 
+WAITING_MAX = 20_000
+
 
 class Reviving:
     """A reviver on a world's core; when it redelivered is written down."""
@@ -22,9 +24,12 @@ class Reviving:
         self.start_ms = self.world.clock.steady_ms()
         self.revived_ms: list[int] = []
         self.failures: list[Exception] = []
-        self.reviver = Reviver(self.world.core, self.world.clock, self._confirm, self.failures.append)
+        self.device_follows = True
+        self.reviver = Reviver(self.world.core, self.world.clock, WAITING_MAX, self._confirm, self.failures.append)
 
     def _confirm(self) -> None:
+        if not self.device_follows:
+            return
         self.world.flush()
         count = len(self.world.held(names.retry_topic("g", "t"))) - len(self.revived_ms)
         self.revived_ms += [self.world.clock.steady_ms() - self.start_ms] * count
@@ -201,3 +206,27 @@ def test_one_damaged_message_of_a_check_point_holds_up_no_other() -> None:
 
 def each_file(world: World) -> list[tuple[Path, bytes]]:
     return list(world.disk.files().items())
+
+
+def test_a_device_that_does_not_follow_is_waited_for() -> None:
+    """Else all that waits were redelivered messages, and sends would be refused."""
+    each = Reviving()
+    for _ in range(400):
+        each.world.put("t", b"y" * 1000)
+    while each.world.pop("g", "t", 8):
+        pass
+
+    async def work() -> None:
+        each.device_follows = False
+        each.reviver.due_changed()
+        await asyncio.sleep(INVISIBLE_MS / 1000 + 5)
+        before = each.reviver.redelivered
+        assert 0 < before <= 64, "one step: it appends more than may wait"
+        await asyncio.sleep(5)
+        assert each.reviver.redelivered == before
+        each.device_follows = True
+        each.world.flush()
+        await asyncio.sleep(5)
+
+    each.run(work)
+    assert each.reviver.redelivered == 400
