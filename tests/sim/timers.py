@@ -1,5 +1,6 @@
 """Holds delayed messages against T1 to T4 and S6: by the log alone, and by what the clients were told."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from services.broker.core import BrokerCore
+from services.broker.quarantine.entry import decode_end
 from services.broker.store.record import RecordKind, StoredRecord
 from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_timer
 from services.common.errors import CorruptDataError
@@ -95,6 +97,7 @@ class _Timer:
         positions: of its records, first to last.
         fired: the messages that it became.
         recalled: whether there is a record that takes it back.
+        aside: from when to when it was set aside, virtual seconds.
     """
 
     record: StoredRecord
@@ -102,6 +105,7 @@ class _Timer:
     positions: list[int]
     fired: list[StoredRecord] = field(default_factory=list)
     recalled: bool = False
+    aside: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def message_id(self) -> str:
@@ -147,6 +151,7 @@ class Timers:
     def _read(self, records: list[StoredRecord]) -> None:
         owners: dict[int, _Timer] = {}
         for found in records:
+            self._note_aside(found, owners)
             if found.kind == RecordKind.TIMER:
                 delay = decode_delay(found.origin)
                 if delay.predecessor == NONE:
@@ -168,6 +173,30 @@ class Timers:
                     self._verdict.broke("T2", f"the message at {found.position} comes from {position}, which is done")
             elif found.kind == RecordKind.MESSAGE and not found.origin:
                 self._direct[SystemProperties.FromString(found.system_properties).message_id] += 1
+
+    def _note_aside(self, found: StoredRecord, owners: Mapping[int, _Timer]) -> None:
+        """A timer is set aside until it goes its way after all, or an operator is done with it."""
+        if found.kind == RecordKind.QUARANTINE:
+            timer = owners.get(fired_timer(found))
+            if timer is not None:
+                timer.aside.append((self._appended_s(found, -math.inf), math.inf))
+            return
+        ended = NONE
+        if found.kind == RecordKind.QUARANTINE_END:
+            ended = int.from_bytes(decode_end(found.payload), "big")
+        elif found.kind == RecordKind.TIMER:
+            ended = decode_delay(found.origin).predecessor
+        elif found.kind == RecordKind.MESSAGE:
+            ended = fired_timer(found)
+        timer = owners.get(ended)
+        if timer is not None and timer.aside:
+            begin_s, end_s = timer.aside[-1]
+            timer.aside[-1] = begin_s, min(end_s, self._appended_s(found, math.inf))
+
+    def _appended_s(self, found: StoredRecord, unknown_s: float) -> float:
+        """When a record was appended, virtual seconds; it is not known if the process died in the middle of that."""
+        appended = self._appends.get(found.position)
+        return unknown_s if appended is None else appended[1]
 
     def _continued(self, found: StoredRecord, delay: Delay) -> _Timer:
         timer = self._timers[delay.root]
@@ -280,7 +309,7 @@ class Timers:
                 verdict.broke("T4", f"{message_id} was taken back at {each.ended_s:.6f} and is delivered")
             if each.outcome == "ok" and certain and not any(timer.recalled for timer in timers):
                 verdict.broke("T4", f"{message_id} was taken back at {each.ended_s:.6f}, and the log does not say so")
-            if each.outcome == "missing" and self._is_alive(timers[0]):
+            if each.outcome == "missing" and self._is_alive(timers[0]) and not self._was_aside(timers[0], each):
                 verdict.broke("T4", f"{message_id} was not known as it was to be taken back at {each.ended_s:.6f}")
         said_late = any(each.outcome == "late" for each in tries)
         if said_late and all(each.outcome in ("late", "refused") for each in tries) and timers and timers[0].recalled:
@@ -291,6 +320,12 @@ class Timers:
                 continue
             if not self._may_be_lost(delivery.got_s, delivery.position):
                 verdict.broke("T4", f"{message_id} was taken back and came at {delivery.got_s:.6f}")
+
+    def _was_aside(self, timer: _Timer, recalled: Recalled) -> bool:
+        """Whether it was set aside at some time of a try to take it back, or a disaster has taken what says so."""
+        if any(begin_s <= recalled.ended_s and end_s >= recalled.began_s for begin_s, end_s in timer.aside):
+            return True
+        return self._fails(timer.message_id) and self._may_be_lost(recalled.began_s, recalled.position)
 
     def _may_be_lost(self, began_s: float, position: int) -> bool:
         """Whether a disaster may have taken what was answered then."""

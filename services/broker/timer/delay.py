@@ -12,7 +12,7 @@ that a timer becomes when it fires has `fired_origin` as its own: so the log its
 import struct
 from typing import NamedTuple
 
-from services.broker.store.record import StoredRecord
+from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common.errors import UnknownFormatError
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
@@ -62,6 +62,11 @@ def decode_delay(data: bytes) -> Delay:
     if version != _VERSION:
         raise UnknownFormatError(f"a timer's record has format version {version}, this release knows {_VERSION}")
     return Delay(data[_DELAY.size :].decode(), queue_id, topic_id, due_ms, root, predecessor)
+
+
+def recall_record(recall: Delay) -> Record:
+    """The record that takes a message back. It is made of what it says alone, so no message makes it fail."""
+    return Record(RecordKind.RECALL, TIMER_TOPIC, TIMER_QUEUE, b"", origin=recall.encode())
 
 
 def fired_origin(position: int) -> bytes:

@@ -7,7 +7,7 @@ from services.broker.options import TimerOptions
 from services.broker.quarantine.table import QuarantineTable
 from services.broker.store.message_store import Appended, MessageStore
 from services.broker.store.record import HEADER_BYTES, Record, RecordKind, decode, hash_tag, length_at
-from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay
+from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, recall_record
 from services.broker.timer.timer_state import SLOT_MS, TimerRequest, TimerState
 from services.common.clock import Clock
 from services.common.errors import CorruptDataError, StatusError
@@ -157,8 +157,7 @@ class TimerIntake:
                 f"{state.recalls.total} recalls are remembered, {state.recalls.held(topic)} of the topic {topic}: that "
                 "is its share of the limit (broker.timer.recalls_max); try again later",
             )
-        origin = Delay(topic, 0, 0, due_ms, root=root).encode()
-        return Record(RecordKind.RECALL, TIMER_TOPIC, TIMER_QUEUE, b"", origin=origin)
+        return recall_record(Delay(topic, 0, 0, due_ms, root=root))
 
     def _holds(self, topic: str, root: int, due_ms: int, message_id: str) -> bool:
         """Whether a message that is not due is there: a power loss may have taken it, with flush=async, or its topic

@@ -14,7 +14,7 @@ from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
-from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_origin
+from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_origin, recall_record
 from services.broker.timer.timer_faults import TimerFaults
 from services.broker.timer.timer_state import (
     PUT_BYTES_MAX,
@@ -383,16 +383,18 @@ class TimerDequeueGetMessage:
 
     def _move(self, unit: DueUnit, stored: StoredRecord, delay: Delay) -> None:
         """Have it put into its topic, or into the timer queue again."""
-        state = self._state
-        state.put_bytes += unit.length
         if unit.rolls:
-            root = unit.root_of(delay)
-            origin = delay._replace(root=root, predecessor=unit.position).encode()
-            state.dequeue_put_queue.append(Firing(unit, delay, moved(stored, TIMER_TOPIC, TIMER_QUEUE, origin)))
+            rolled = delay._replace(root=unit.root_of(delay), predecessor=unit.position)
+            if unit.is_recall:
+                record = recall_record(rolled)
+            else:
+                record = moved(stored, TIMER_TOPIC, TIMER_QUEUE, rolled.encode())
         else:
             record = moved(stored, delay.topic, delay.queue_id, fired_origin(unit.position))
             record.kind = RecordKind.MESSAGE
-            state.dequeue_put_queue.append(Firing(unit, delay, record))
+        # Only now: what fails is not put, so nothing would take its bytes off again.
+        self._state.dequeue_put_queue.append(Firing(unit, delay, record))
+        self._state.put_bytes += unit.length
 
     def _read(self, due: Sequence[DueUnit]) -> Sequence[StoredRecord | RecordFaultError | None]:
         """The records of units; None for one that is damaged, which then stays as it is until it is repaired (S7)."""

@@ -54,8 +54,11 @@ class TimerFaults:
         """A message could not be fired or rolled. If it can't be set aside either, it is tried again a second later."""
         state = self._state
         stored, delay = self._read(unit.position, unit.length)
+        if unit.is_recall:
+            self._of_recall(unit, delay, fault)
+            return
         root = unit.position if delay is None else unit.root_of(delay)
-        if root in state.recalled and not unit.is_recall:
+        if root in state.recalled:
             state.drop_recalled(root, unit.slot_ms)
             return
         try:
@@ -63,9 +66,18 @@ class TimerFaults:
         except StatusError:
             state.await_unit(unit._replace(fire_ms=self._clock.wall_ms() + _TRY_AGAIN_MS))
             return
-        if not unit.is_recall:
-            self._uncount(delay)
+        self._uncount(delay)
         state.finish(unit.slot_ms)
+
+    def _of_recall(self, unit: DueUnit, delay: Delay | None, fault: RecordFaultError) -> None:
+        """A recall is not set aside, for then its message would come after the next start (T4). It is tried again."""
+        topic = "" if delay is None else delay.topic
+        self._quarantine.note(Step.FIRING, unit.position, topic, 0, 0, fault)
+        now_ms = self._clock.wall_ms()
+        if delay is None or unit.due_ms <= now_ms:
+            self._state.end_recall(unit.position if delay is None else unit.root_of(delay), unit)
+        else:
+            self._state.await_unit(unit._replace(fire_ms=now_ms + _TRY_AGAIN_MS))
 
     def _uncount(self, delay: Delay | None) -> None:
         pending = self._state.pending

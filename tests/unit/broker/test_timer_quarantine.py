@@ -6,7 +6,9 @@ import pytest
 
 from services.broker.options import BrokerOptions
 from services.broker.quarantine.entry import QuarantineEntry, Step
-from services.broker.timer.delay import decode_delay
+from services.broker.store.record import Record
+from services.broker.timer import stages
+from services.broker.timer.delay import Delay, decode_delay
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.memory_disk import CrashKind
@@ -39,6 +41,7 @@ def test_one_that_fails_is_set_aside_and_others_fire_in_time(step: str, error: t
     assert entry.position == positions[1]
     assert world.failures == []
     assert world.timer.state.pending.total == 0
+    assert world.timer.state.put_bytes == 0
     assert world.timer.state.opened_slots.keys() <= {world.timer.state.curr_read_time_ms}
 
 
@@ -166,6 +169,77 @@ def test_a_recalled_one_that_fails_is_recalled() -> None:
     assert entries(world) == []
     assert world.timer.state.recalled == {}
     assert world.timer.state.opened_slots.keys() <= {world.timer.state.curr_read_time_ms}
+
+
+def _failing_recalls(monkeypatch: pytest.MonkeyPatch) -> list[Delay]:
+    """Has recalls fail as they roll, and no message; what was tried."""
+    tried: list[Delay] = []
+
+    def recall_record(recall: Delay) -> Record:
+        tried.append(recall)
+        raise KeyError("poison")
+
+    monkeypatch.setattr(stages, "recall_record", recall_record)
+    return tried
+
+
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize("kind", [*CRASHES, "without timer files"])
+def test_a_recall_that_fails_as_it_rolls_goes_on_recalling(
+    kind: str, saved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = TimerWorld()
+    position = world.send(MARK, FAR_MS)
+    world.send(b"a", 4500)
+    world.recall(position, MARK, FAR_MS)
+    with monkeypatch.context() as patch:
+        tried = _failing_recalls(patch)
+        world.pass_to(6000)
+        assert len(tried) > 1
+        assert [(body[-1:], at) for body, at in world.fired()] == [(b"a", 4500)]
+        (entry,) = entries(world)
+        assert (entry.step, entry.origin, entry.topic) == (Step.FIRING, b"", TOPIC)
+        if saved:
+            world.save()
+            world.save_timer()
+    if kind == "without timer files":
+        world.remove_timer_files()
+    world.crash("power" if kind == "power" else "process")
+    world.recall(position, MARK, FAR_MS)  # again, at once after the start
+    world.turn()
+    assert world.timer.state.pending.total == 0
+    assert world.core.retrial.retry(entry.id)
+    world.pass_to(FAR_MS + 1000)
+    assert world.fired_bodies() == [b"a"]
+    assert world.timer.state.recalled == {}
+    assert world.timer.state.opened_slots.keys() <= {world.timer.state.curr_read_time_ms}
+
+
+def test_a_recall_that_always_fails_as_it_rolls_ends_when_its_message_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = TimerWorld()
+    position = world.send(MARK, FAR_MS)
+    world.recall(position, MARK, FAR_MS)
+    _failing_recalls(monkeypatch)
+    world.pass_to(FAR_MS + 3000)
+    assert world.fired() == []
+    assert world.timer.state.recalled == {}
+    assert world.timer.state.opened_slots.keys() <= {world.timer.state.curr_read_time_ms}
+    assert len(entries(world)) == 1
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_what_makes_a_message_fail_leaves_its_recall_alone(error: type[Exception]) -> None:
+    world = TimerWorld()
+    position = world.send(MARK, FAR_MS)
+    world.recall(position, MARK, FAR_MS)
+    with Poison(["firing"], lambda: error, lambda payload, properties: True).spread():
+        world.pass_to(4000)
+    assert entries(world) == []
+    world.remove_timer_files()
+    world.crash("process")
+    assert world.timer.state.pending.total == 0
+    world.pass_to(FAR_MS + 1000)
+    assert world.fired() == []
 
 
 def test_past_the_limit_one_waits_alone_and_others_fire() -> None:
