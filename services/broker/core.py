@@ -406,11 +406,13 @@ class BrokerCore:
 
     def damage_mended(self) -> None:
         """Records were mended at which queues or delayed messages stood still: these are tried again, and told of."""
-        self.timer.state.damage_mended()
         topics = {queue.topic for queue in self.popping.damaged}
+        interests = [each for topic in topics for each in self.interests.of_topic(topic)]
+        for each in interests:
+            self.waiting(each)  # reads all that is read below: where it is not in memory, nothing has changed yet
+        self.timer.state.damage_mended()
         self.popping.damaged.clear()
-        for topic in topics:
-            self._tell_again(self.interests.of_topic(topic))
+        self._tell_again(interests)
 
     def _tell_again(self, interests: Iterable[Interest]) -> None:
         """Tell how many messages wait, also of those that were told of when they arrived."""

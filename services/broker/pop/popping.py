@@ -132,6 +132,11 @@ class Popping:
             self._take(retry, receipt.FROM_RETRY_TOPIC, None, budget, taken)
         answer = PopAnswer()
         if taken:
+            # This reads all that the answer's `waiting` needs: once messages are given out, no read may end the call.
+            if request.queue_id < 0:
+                self._waiting(retry, queues, wanted)
+            else:
+                self.waiting(request.group, request.topic, wanted)
             self._give_out(request, taken, answer)
         else:
             self._check_standstill(retry, queues)

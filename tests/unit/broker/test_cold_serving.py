@@ -72,6 +72,27 @@ def test_pop_takes_each_message_once_and_in_order() -> None:
     serve(work)
 
 
+def test_a_pop_of_one_queue_reads_what_it_says_of_others_before_it_gives_out_something() -> None:
+    async def work(broker: Broker) -> None:
+        for number in range(-2, 4):
+            await broker.put(b"%d" % number, queue_id=number % 2)
+            if number < 0:
+                await broker.ack(*(await broker.pop()))
+        for queue_id in range(2, 600):  # so that the index is more than a page
+            await broker.put(b"", queue_id=queue_id)
+        await broker.app.stop()
+        broker.disk.may_block = True
+        again = Broker(broker.disk, broker.app._options, broker.clock)
+        await again.start()
+        again.disk.may_block = False
+        found = [await popped(again, 2) for _ in range(2)]
+        assert sorted(body for each in found for body in bodies(each.messages)) == [b"0", b"1", b"2", b"3"]
+        assert [each.waiting for each in found] == [2, 0]
+        await again.app.stop()
+
+    serve(work)
+
+
 def test_a_pop_that_has_something_does_not_wait_for_more() -> None:
     async def work(broker: Broker) -> None:
         await stored(broker, 1)

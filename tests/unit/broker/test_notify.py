@@ -6,7 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from services.broker.notification import Interest
 from services.broker.options import BrokerOptions, PopOptions
+from services.common.cold_reads import NotInMemory
 from services.common.errors import StatusError
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
@@ -116,7 +118,7 @@ async def test_an_offset_that_is_set_back_is_told_of() -> None:
                     await silence(stream)
 
 
-async def test_records_that_are_mended_are_told_of() -> None:
+async def test_records_that_are_mended_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as broker, registered(broker, TOLD, (2, "u", "g")) as stream, asyncio.timeout(5):
         assert await events(stream) == {1: 0, 2: 0}
         await broker.put(b"a body to be found")
@@ -128,7 +130,16 @@ async def test_records_that_are_mended_are_told_of() -> None:
             await broker.pop()
         broker.disk.flip_bit(path, bit)
         await silence(stream)
-        broker.app.core.damage_mended()
+        core = broker.app.core
+        waiting, cold = core.waiting, [NotInMemory([])]
+
+        def cold_at_first(interest: Interest) -> int:
+            if cold:
+                raise cold.pop()
+            return waiting(interest)
+
+        monkeypatch.setattr(core, "waiting", cold_at_first)
+        await core.store.reads.run(core.damage_mended)
         assert await events(stream) == {1: 1}
         assert len(await broker.pop()) == 1
 
