@@ -192,8 +192,12 @@ class QueueIndex(EntryFiles):
 
     async def _made(self, begin: int, end: int, runs: Iterator[Run]) -> IndexFile:
         new = NewIndexFile(self._disk, self._folder, begin, end, runs)
-        for _ in new.steps():
-            await asyncio.sleep(0)
+        try:
+            for _ in new.steps():
+                await asyncio.sleep(0)
+        except (OSError, CorruptDataError):
+            self._disk.remove(new.made.path)  # the next try is of another range: what is left of each would pile up
+            raise
         return new.made
 
     async def _settle(self, files: list[IndexFile]) -> None:

@@ -286,6 +286,18 @@ def test_a_refused_write_changes_nothing(fault: str) -> None:
     assert world.contents()[("a", 0)] == (0, 2, [(0, b"1"), (1, b"2")])
 
 
+async def test_an_index_file_that_could_not_be_written_leaves_nothing() -> None:
+    world = World()
+    for _ in range(3):
+        world.put(message("a", 0, b"x"))
+        world.disk.fail_writes(1)
+        with pytest.raises(OSError, match="Input/output"):
+            await world.checkpoint()
+    assert not world.disk.list(FOLDER / "queueindex")
+    await world.checkpoint()
+    assert len(world.disk.list(FOLDER / "queueindex")) == 1
+
+
 def test_no_more_queues_than_allowed() -> None:
     world = World(options=LogOptions(queues_max=2))
     world.put(message("a", 0), message("a", 1))
