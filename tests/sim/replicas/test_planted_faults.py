@@ -209,7 +209,7 @@ def topics_go_by_their_names(patch: pytest.MonkeyPatch) -> None:
 
 
 CAUGHT_BY: dict[Plant, int] = {
-    slaves_that_fall_silent_are_left_out_without_asking: 4,
+    slaves_that_fall_silent_are_left_out_without_asking: 1,
     nobody_looks_at_epochs: 4,
     checkpoints_of_older_epochs_are_taken: 4,
     logs_are_not_cut_where_they_part: 4,
@@ -231,7 +231,7 @@ SETTINGS: dict[Plant, dict[str, int]] = {what_is_cut_in_doubt_is_not_told: {"che
         (a_master_is_elected_from_outside_the_set, {"S5", "S1"}, ("kill master", "pause slave", "wiped volume")),
         (
             slaves_that_fall_silent_are_left_out_without_asking,
-            {"S1", "S4"},
+            {"S1", "S4", "S6", "P3"},
             ("isolate", "master without slaves", "pause slave", "kill master"),
         ),
         (nobody_looks_at_epochs, {"S5", "S4"}, ("kill master", "slaves without controller")),
