@@ -67,8 +67,9 @@ bench-peer: setup ## The same, in turn with another server of the protocol: PEER
 	@test -n "$(PEER)" || { echo "say which server: make bench-peer PEER=127.0.0.1:28081" >&2; exit 1; }
 	$(BIN)/python -m bench --peer $(PEER) --peer-pids "$(PEER_PIDS)" $(ARGS)
 
-drills: setup ## Kill, pause and cut replicas apart under load, ROUNDS times each (default 10)
-	@FAILOVER_ROUNDS=$(or $(ROUNDS),10) $(BIN)/python -m pytest -q tests/integration/test_failover.py $(ARGS)
+drills: setup ## Kill, pause and cut apart under load, ROUNDS times each (default 10): replicas, a server, a server with timers
+	@FAILOVER_ROUNDS=$(or $(ROUNDS),10) CRASH_ROUNDS=$(or $(ROUNDS),10) $(BIN)/python -m pytest -q \
+		tests/integration/test_failover.py tests/integration/test_crashes.py tests/integration/test_timers.py $(ARGS)
 
 h2spec: setup ## Run the public HTTP/2 conformance suite against a server of this machine (needs Go)
 	@$(BIN)/python -m tools.h2spec
