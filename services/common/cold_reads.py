@@ -90,7 +90,8 @@ class ColdReads:
     def __init__(self, fetch: Callable[[Sequence[Range]], Awaitable[Sequence[bytes]]]) -> None:
         self._fetch = fetch
         self._pieces: Sequence[_Piece] | None = None
-        self._changes = 0
+        self._dropped: list[list[Path]] = []
+        """For each read of the device that is under way: what was dropped since it began."""
         self._at_once = asyncio.Semaphore(AT_ONCE_MAX)
         self._lines: dict[Hashable, _Line] = {}
         self.waiting = 0
@@ -118,9 +119,10 @@ class ColdReads:
             raise NotInMemory([Range(file.path, offset, length)])
         return data
 
-    def changed(self) -> None:
-        """Bytes of a file were dropped: what was read of it before may not be in it any more."""
-        self._changes += 1
+    def changed(self, *paths: Path) -> None:
+        """Bytes of files, or of all in a folder, were dropped: what was read of them may not be there any more."""
+        for dropped in self._dropped:
+            dropped += paths
 
     async def run(self, work: Callable[[], Result], line: Hashable = None) -> Result:
         """Call `work` until all that it reads is in memory.
@@ -178,14 +180,21 @@ class ColdReads:
         """What was read so far and is still good, and what is missing."""
         if not missing:
             return pieces
-        changes = self._changes
+        dropped: list[Path] = []
+        self._dropped.append(dropped)
         try:
             fetched = await self._fetch(missing)
         except FileNotFoundError:
-            if self._changes == changes:
+            if not any(_is_among(dropped, each) for each in missing):
                 raise
-            return []  # it was removed meanwhile: the next call does not ask for it any more
+            fetched = ()  # it was removed meanwhile: the next call does not ask for it any more
+        finally:
+            self._dropped = [each for each in self._dropped if each is not dropped]
         self.fetched_bytes += sum(map(len, fetched))
-        if self._changes != changes:
-            return []
-        return [*pieces, *map(_Piece, missing, fetched)]
+        # What is of other files stays: where files change all the time, a call of many reads would never end.
+        read = [*pieces, *map(_Piece, missing, fetched)]
+        return [piece for piece in read if not _is_among(dropped, piece.range)]
+
+
+def _is_among(paths: Sequence[Path], read: Range) -> bool:
+    return any(path == read.path or path in read.path.parents for path in paths)

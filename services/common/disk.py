@@ -227,7 +227,7 @@ class SystemFile:
         await asyncio.get_running_loop().run_in_executor(self._executor, os.fdatasync, self._descriptor)
 
     def truncate(self, size: int) -> None:
-        self._reads.changed()
+        self._reads.changed(self.path)
         os.ftruncate(self._descriptor, size)
 
     def close(self) -> None:
@@ -262,16 +262,16 @@ class SystemDisk:
         return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
 
     def remove(self, path: Path) -> None:
-        self._reads.changed()
+        self._reads.changed(path)
         path.unlink(missing_ok=True)
 
     async def remove_folder(self, path: Path) -> None:
-        self._reads.changed()
+        self._reads.changed(path)
         if self.exists(path):
             await asyncio.get_running_loop().run_in_executor(self._executor, shutil.rmtree, path)
 
     def replace(self, source: Path, target: Path) -> None:
-        self._reads.changed()
+        self._reads.changed(source, target)
         source.replace(target)
 
     async def sync_folder(self, path: Path) -> None:

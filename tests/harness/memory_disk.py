@@ -262,14 +262,14 @@ class MemoryDisk:
         return sorted(each[begin:] for each in names if _folder_of(each) == folder and each != folder)
 
     def remove(self, path: Path) -> None:
-        self.reads.changed()
+        self.reads.changed(path)
         name = str(path)
         inode = self._names.get(name)
         if inode is not None:
             self._change_names(_NameChange(None, name, inode))
 
     def replace(self, source: Path, target: Path) -> None:
-        self.reads.changed()
+        self.reads.changed(source, target)
         inode = self._names.get(str(source))
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
@@ -515,7 +515,7 @@ class MemoryFile:
 
     def truncate(self, size: int) -> None:
         self._check()
-        self._disk.reads.changed()
+        self._disk.reads.changed(self.path)
         self._disk.lengthen(self._inode, size)
         self._inode.change(_Truncate(size))
 

@@ -198,16 +198,17 @@ class ProcessDisk:
 
     def remove(self, path: Path) -> None:
         self.step()
-        self.reads.changed()
+        self.reads.changed(path)
         self.device.remove(path)
 
     async def remove_folder(self, path: Path) -> None:
         self.step()
+        self.reads.changed(path)
         await self.device.remove_folder(path)
 
     def replace(self, source: Path, target: Path) -> None:
         self.step()
-        self.reads.changed()
+        self.reads.changed(source, target)
         self.device.replace(source, target)
 
     async def sync_folder(self, path: Path) -> None:
@@ -249,7 +250,7 @@ class _ProcessFile:
 
     def truncate(self, size: int) -> None:
         self._disk.step()
-        self._disk.reads.changed()
+        self._disk.reads.changed(self.path)
         self._file.truncate(size)
 
     def close(self) -> None:

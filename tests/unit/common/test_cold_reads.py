@@ -127,6 +127,20 @@ async def test_only_so_many_are_read_for_at_once() -> None:
     assert slow.at_once_most == AT_ONCE_MAX
 
 
+async def test_what_was_read_is_kept_though_other_files_change_meanwhile() -> None:
+    slow = SlowDisk()
+    other = FOLDER / "other"
+    slow.open(other).write(0, [b"x"])
+    slow.go_on.clear()
+    waiting = asyncio.create_task(slow.reads.run(lambda: slow.file.read(0, 2) + slow.file.read(9, 2)))
+    await some_turns()
+    slow.replace(other, FOLDER / "another")
+    slow.remove(FOLDER / "another")
+    slow.go_on.set()
+    assert await waiting == b"\0\1\x09\x0a"
+    assert [each.offset for each in slow.fetched] == [0, 9]
+
+
 async def test_what_was_cut_off_meanwhile_is_not_given() -> None:
     slow = SlowDisk()
     slow.go_on.clear()
