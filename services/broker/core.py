@@ -192,7 +192,7 @@ class BrokerCore:
         """All that the checkpoint covers is in the queues: take up the pop state that it tells of."""
         checkpoint = self._begun_with
         store = self.store
-        self.state.restore(checkpoint.pop, store.ensure_queue)
+        self.state.restore(checkpoint.pop, store.queues.take_up)
         self.quarantine.table.restore(checkpoint.quarantine)
         for topic in sorted(name for name in store.queues.system_topics if name.startswith(names.REVIVE_PREFIX)):
             known = (checkpoint.store.queues or {}).get(topic, {})

@@ -320,7 +320,7 @@ class ReplicaStore:
             self._fold_some()
         except CorruptDataError:
             return
-        except (StatusError, ValueError, OSError) as error:  # it does not fit here: fewer queues are allowed, say
+        except (StatusError, ValueError, OSError) as error:
             self._on_failure(error)
 
     def _fold(self, end: int) -> bool:

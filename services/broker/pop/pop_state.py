@@ -128,8 +128,9 @@ class PopState:
             if not names.is_storable(commit.topic):
                 self.old_names.met(commit.topic, "the offset set in it is passed over")
                 return
-            committed_in = store.ensure_queue((commit.topic, commit.queue_id))
-            self.merge_buffer.commit(commit.group, committed_in, commit.offset, found.position)
+            committed_in = store.queue(commit.topic, commit.queue_id)
+            if committed_in is not None:  # else nothing was there: a group begins at the first message
+                self.merge_buffer.commit(commit.group, committed_in, commit.offset, found.position)
         elif found.kind == RecordKind.ACK:
             # One that follows what was made of its messages finds them closed: only acknowledgements are left.
             self.finish(*codec.decode_ack(found.payload), codec.decode_call(found.origin))
@@ -149,12 +150,12 @@ class PopState:
             time=time,
         )
 
-    def restore(self, snapshot: PopSnapshot, ensure_queue: Callable[[tuple[str, int]], ConsumeQueue]) -> None:
+    def restore(self, snapshot: PopSnapshot, take_up: Callable[[str, int], ConsumeQueue]) -> None:
         """Take up the offsets of a snapshot; its open CKs are then read from the revive queues."""
         for group, topics in snapshot.offsets.items():
             for topic, queues in topics.items():
                 for queue_id, (committed, popped) in queues.items():
-                    self.merge_buffer.restore(group, ensure_queue((topic, queue_id)), committed, popped)
+                    self.merge_buffer.restore(group, take_up(topic, queue_id), committed, popped)
 
     def _done(self, check_point: CheckPoint | None) -> None:
         if check_point is not None:

@@ -397,7 +397,7 @@ class MessageStore:
             self.confirmed_position = found.position + found.length
             return
         if queue is None:
-            queue = self.ensure_queue((found.topic, found.queue_id))
+            queue = self.queues.take_up(found.topic, found.queue_id)
             queue.begin_at(found.queue_offset)
         elif found.queue_offset > queue.max_offset and (queue.max_offset == 0 or self._is_in_gap(queue)):
             queue.begin_at(found.queue_offset)
@@ -417,7 +417,7 @@ class MessageStore:
         """Go on behind a record that could not be folded in; it stays readable in its queue."""
         queue = self.queues.get(found.topic, found.queue_id)
         if queue is None:
-            queue = self.ensure_queue((found.topic, found.queue_id))
+            queue = self.queues.take_up(found.topic, found.queue_id)
             queue.begin_at(found.queue_offset)
         if queue.max_offset == found.queue_offset:
             queue.extend(packed_entry(found.position, found.length, found.tag_hash))

@@ -115,6 +115,13 @@ class Queues:
                     Code.TOO_MANY_REQUESTS,
                     f"this broker holds {self._count} queues, its limit (broker.log.queues_max); delete topics",
                 )
+            queue = self.take_up(topic, queue_id)
+        return queue
+
+    def take_up(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue of that name, as the log or a checkpoint knows it: made if need be, whatever the limit is now."""
+        queue = self.get(topic, queue_id)
+        if queue is None:
             queue = self._add(topic, queue_id)
             queue.begin_at(self.offsets_from)
             self._changed[queue] = None

@@ -240,3 +240,21 @@ def test_what_a_core_has_still_to_read_is_not_deleted() -> None:
     cleaner = LogCleaner(Anew, log, Anything(), Anything())  # type: ignore[arg-type]
     assert [run_now(cleaner.delete_expired()) for _ in range(2)] == [1, 0]
     assert log.start_position == behind
+
+
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_what_is_there_is_taken_up_though_fewer_queues_are_allowed_now(is_saved: bool) -> None:
+    world = World()
+    world.add_group("g")
+    for topic in ("a", "b", "c"):
+        world.add_topic(topic)
+        world.put(topic, topic.encode())
+        assert world.pop("g", topic)
+    world.core.commit_offset(OffsetCommit("g", "c", 0, 0))
+    if is_saved:
+        world.save()
+    world.options = world.options.model_copy(update={"log": LogOptions(segment_bytes=4096, queues_max=1)})
+    world.crash("process")
+    assert [len(world.held(topic)) for topic in ("a", "b", "c")] == [1, 1, 1]
+    with pytest.raises(StatusError, match="queues_max"):
+        world.put("d", b"d")
