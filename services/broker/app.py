@@ -56,7 +56,6 @@ _log = structlog.get_logger()
 _TRY_AGAIN_S = 1.0
 _LEAVE_S = 6.0
 """How long a replica that ends waits for another to take over: longer than a hand-over may take."""
-_NOBODY = -1
 
 
 class BrokerApp:

@@ -139,10 +139,6 @@ class BrokerHealth:
         least_bad = min(left, key=_badness, default=None)
         return None if least_bad is None else (least_bad.name, turn)
 
-    def has_sound(self, past: Collection[str]) -> bool:
-        """Whether a sound broker is left that a send has not tried."""
-        return any(name not in past for name in self.sound)
-
     def answers_better(self, name: str) -> bool:
         """Whether another broker is known to answer, while this one hangs."""
         return any(state.trouble <= Trouble.SLOW and state.name != name for state in self._brokers.values())

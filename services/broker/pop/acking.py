@@ -1,6 +1,5 @@
 """What a consumer says of messages it was given: done, later, still at it, never again; or it has gone away."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from services.broker.pop import check_point as codec
@@ -23,7 +22,6 @@ from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.receipt import HandleMaker, HandleReader
 
 _DONE = pb.EntryResult(code=Code.OK)
-_ANY_NUMBER = sys.maxsize
 
 Held = tuple[CheckPoint, int]
 """A message that is given out: its CK and its index there."""

@@ -41,7 +41,6 @@ VERSION = 1
 
 HEADER_BYTES = HEADER.size
 RECORD_BYTES_MAX = 64 * 1024 * 1024
-TOPIC_BYTES_MAX = 255
 
 
 class RecordKind(IntEnum):
