@@ -158,6 +158,8 @@ class ColdReads:
     async def _run_cold(self, work: Callable[[], Result], missing: Sequence[Range]) -> Result:
         self.waiting += 1
         try:
+            if self._at_once.locked():
+                missing = ()  # until it is its turn, that may be gone
             async with self._at_once:
                 pieces: list[_Piece] = []
                 while True:

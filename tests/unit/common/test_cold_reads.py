@@ -141,6 +141,21 @@ async def test_what_was_read_is_kept_though_other_files_change_meanwhile() -> No
     assert [each.offset for each in slow.fetched] == [0, 9]
 
 
+async def test_what_is_removed_before_its_turn_is_not_asked_for() -> None:
+    slow = SlowDisk()
+    other = FOLDER / "other"
+    slow.open(other).write(0, [b"x"])
+    slow.go_on.clear()
+    before = [asyncio.create_task(slow.reads.run(slow.reading(each, 1))) for each in range(AT_ONCE_MAX)]
+    await some_turns()
+    last = asyncio.create_task(slow.reads.run(lambda: slow.open(other).read(0, 1) if slow.exists(other) else b"gone"))
+    await some_turns()
+    slow.remove(other)
+    slow.go_on.set()
+    await asyncio.gather(*before)
+    assert await last == b"gone"
+
+
 async def test_what_was_cut_off_meanwhile_is_not_given() -> None:
     slow = SlowDisk()
     slow.go_on.clear()
