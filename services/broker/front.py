@@ -14,7 +14,7 @@ from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.rpc import methods
 from services.rpc.service import Call, Method, Service, Stream, StreamHandler, UnaryHandler
 
-_OF_CLIENTS: tuple[Method[Any, Any], ...] = (
+_OF_MASTERS: tuple[Method[Any, Any], ...] = (
     methods.PUT,
     methods.POP,
     methods.ACK,
@@ -29,7 +29,12 @@ _OF_CLIENTS: tuple[Method[Any, Any], ...] = (
     methods.RECALL,
     methods.TIMER_STATS,
     methods.TIMER_LIST,
+    methods.QUARANTINE_LIST,
+    methods.QUARANTINE_SHOW,
+    methods.QUARANTINE_RETRY,
+    methods.QUARANTINE_DROP,
 )
+"""What only a master answers: all that a mastership serves by single calls."""
 _WAIT_S = 2.0
 """How long a call waits for a mastership that is about to begin."""
 
@@ -50,7 +55,7 @@ class Front:
         self._opened = asyncio.Event()
         self._streams: set[asyncio.Task[Any]] = set()
         self.service = Service()
-        for method in _OF_CLIENTS:
+        for method in _OF_MASTERS:
             self.service.unary(method, self._passing(method.path))
         self.service.stream(methods.NOTIFY, self._notify)
         self.service.stream(methods.REPLICATE, self._replicate)

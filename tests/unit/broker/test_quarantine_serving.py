@@ -7,7 +7,9 @@ import pytest
 
 from services.broker import replica_store
 from services.broker.quarantine.entry import Step
+from services.broker.quarantine.fault import RecordFaultError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.put import MessageRun
 from services.rpc import methods
 from tests.harness.poison import ERRORS, MARK, Poison
@@ -107,3 +109,20 @@ async def test_a_slave_takes_over_and_folds_what_it_cannot_take_apart(
 
 def _queues(store: Store) -> dict[tuple[str, int], int]:
     return {(queue.topic, queue.queue_id): queue.max_offset for queue in store.files.core.store.queues}
+
+
+async def test_operators_are_served_through_the_brokers_front() -> None:
+    async with running() as broker:
+        await broker.put(b"a")
+        core = broker.app.core
+        core.quarantine.note(Step.READING, 0, "t", 0, 0, RecordFaultError("poison"))
+        listed = await broker.channel.call(methods.QUARANTINE_LIST, pb.QuarantineListRequest(limit=9))
+        assert [(each.topic, each.reason) for each in listed.entries] == [("t", "poison")]
+        entry_id = listed.entries[0].id
+        shown = await broker.channel.call(methods.QUARANTINE_SHOW, pb.QuarantineShowRequest(id=entry_id))
+        assert shown.entry == listed.entries[0]
+        assert (await broker.channel.call(methods.QUARANTINE_RETRY, pb.QuarantineRetryRequest(id=entry_id))).changed
+        assert not (await broker.channel.call(methods.QUARANTINE_DROP, pb.QuarantineDropRequest(id=entry_id))).changed
+        served = broker.app.leading
+        assert served is not None
+        assert served.server.service.unary_handlers.keys() <= broker.app.service.unary_handlers.keys()
