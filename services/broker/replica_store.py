@@ -45,6 +45,7 @@ _DOUBT_NAME = "doubtful"
 """A file of this name says that the end of the log was cut off, or is about to be, and others may have it."""
 _FOLD_S = 0.01
 _KEPT_BYTES = 16 * 1024 * 1024
+_READ_AHEAD_BYTES = 256 * 1024
 
 
 class ReplicaStore:
@@ -82,7 +83,9 @@ class ReplicaStore:
         self._appended: deque[StoredRecord] = deque()
         self._appended_bytes = 0
         self._confirmed = 0
-        self._folding: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._folding: asyncio.Task[None] | None = None
+        self._damage: CorruptDataError | None = None
+        """What `_folding` ended with, for the next one who can have it mended."""
         self._saved = SavedCheckpoint(disk, folder / _CHECKPOINT_NAME, checkpoint_changes_bytes, on_failure)
         self.on_folded: Callable[[], None] | None = None
         """Told when records were folded into the core."""
@@ -205,6 +208,7 @@ class ReplicaStore:
         self.is_followers = False
         try:
             while not self.core.is_finished and self.core.folded_position < self.end_position:
+                await self._read_ahead(self.end_position)
                 self._fold(self.end_position)
                 await asyncio.sleep(0)
         except CorruptDataError:
@@ -233,6 +237,7 @@ class ReplicaStore:
 
     def stop_folding(self) -> None:
         """Fold no more by itself."""
+        self._damage = None
         if self._folding is not None:
             self._folding.cancel()
             self._folding = None
@@ -303,53 +308,75 @@ class ReplicaStore:
         """Fold what is before `position`, as far as it is here: some at once, the rest soon (see `ReplicaLog`)."""
         if position > self._confirmed:
             self._confirmed = position
-        if self._folding is None:
-            self._fold_some()
+        if self._damage is not None:
+            damage, self._damage = self._damage, None
+            raise damage
+        if self._folding is None and self._fold_some():
+            self._folding = asyncio.create_task(self._fold_rest())
 
-    def _fold_some(self) -> None:
-        self._folding = None
+    def _fold_some(self) -> bool:
+        """Fold what is in memory, for a moment; whether more is to be folded."""
         position = self.core.folded_position
-        if self._fold(min(self._confirmed, self.end_position)):
-            self._folding = asyncio.get_running_loop().call_soon(self._fold_later)
+        is_more = self._fold(min(self._confirmed, self.end_position))
         if self.on_folded is not None and self.core.folded_position > position:
             self.on_folded()
+        return is_more
 
-    def _fold_later(self) -> None:
-        # Damage is met again by the next `confirm`, whose caller can have it mended.
+    async def _fold_rest(self) -> None:
         try:
-            self._fold_some()
-        except CorruptDataError:
-            return
+            is_more = True
+            while is_more:
+                await asyncio.sleep(0)
+                await self._read_ahead(min(self._confirmed, self.end_position))
+                is_more = self._fold_some()
+        except CorruptDataError as error:
+            self._damage = error
         except (StatusError, ValueError, OSError) as error:
             self._on_failure(error)
+        self._folding = None
 
-    def _fold(self, end: int) -> bool:
-        """Fold on for a moment; whether more is to be folded before `end`."""
-        core, appended = self.core, self._appended
-        position = core.folded_position
-        if position >= end:
-            return False
-        until_s = self._clock.monotonic() + _FOLD_S
+    async def _read_ahead(self, end: int) -> None:
+        """Have what is folded next in memory, where it came so long ago that it is not any more.
+
+        Raises:
+            CorruptDataError: the next record is damaged.
+        """
+        position, appended = self.core.folded_position, self._appended
         while appended and appended[0].position < position:
             self._appended_bytes -= appended.popleft().length
-        while position < end:
-            if appended and appended[0].position == position:
-                found = appended.popleft()
-                self._appended_bytes -= found.length
-                core.fold(found)
-                position = core.folded_position
-                if position < end and self._clock.monotonic() >= until_s:
-                    return True
-                continue
-            upto = min(end, appended[0].position) if appended else end
-            for found in self.log.records(position, upto):
+        upto = min(end, appended[0].position) if appended else end
+        if position >= upto:
+            return
+        found = await self._reads.run(lambda: self._records(position, min(upto, position + _READ_AHEAD_BYTES)))
+        appended.extendleft(reversed(found))
+        self._appended_bytes += sum(each.length for each in found)
+
+    def _records(self, position: int, end: int) -> list[StoredRecord]:
+        found: list[StoredRecord] = []
+        try:
+            for each in self.log.records(position, end, _READ_AHEAD_BYTES):
+                found.append(each)
+        except CorruptDataError:
+            if not found:
+                raise
+        if not found:
+            raise CorruptDataError(f"there is no whole record at {position}")
+        return found
+
+    def _fold(self, end: int) -> bool:
+        """Fold what is in memory, for a moment; whether more is to be folded before `end`."""
+        core, appended = self.core, self._appended
+        until_s = self._clock.monotonic() + _FOLD_S
+        while appended and appended[0].position < end:
+            if appended[0].position > core.folded_position:
+                break
+            found = appended.popleft()
+            self._appended_bytes -= found.length
+            if found.position == core.folded_position:
                 core.fold(found)
                 if self._clock.monotonic() >= until_s:
-                    return core.folded_position < end
-            if core.folded_position == position:
-                raise CorruptDataError(f"there is no whole record at {position}")
-            position = core.folded_position
-        return False
+                    break
+        return core.folded_position < end
 
     async def cut(self, position: int) -> None:
         """Drop all from `position` on, durably (see `ReplicaLog`)."""

@@ -339,7 +339,7 @@ class CommitLog:
         # Names that a process made which died before it synced them.
         self._names_changed = True
 
-    def records(self, position: int, end: int) -> Iterator[StoredRecord]:
+    def records(self, position: int, end: int, bytes_at_once: int = _SCAN_BYTES) -> Iterator[StoredRecord]:
         """Read record after record from `position` on, which begins one, as far as they begin before `end`.
 
         Raises:
@@ -347,7 +347,7 @@ class CommitLog:
         """
         while position < min(end, self.end_position):
             segment_end = self._segment_end(position)
-            data = self.read(position, min(_SCAN_BYTES, segment_end - position))
+            data = self.read(position, min(bytes_at_once, segment_end - position))
             length = record.length_at(data, 0)
             if length > len(data):
                 data = self.read(position, min(length, segment_end - position))

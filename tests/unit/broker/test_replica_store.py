@@ -332,3 +332,47 @@ async def test_a_segment_that_has_lost_its_end_while_the_next_is_there_is_mended
     await store.files.start(alone=False, repair=repair, is_nowhere=no_repair)
     assert store.files.end_position == len(data)
     assert b"".join(store.files.log.read(start, end - start) for start, end in store.files.log.segments()) == data
+
+
+async def cold_store() -> tuple[Store, int, list[int]]:
+    """A follower whose records came long ago, and are in memory no more; no plain read may wait for the device."""
+    data, positions, _ = await log_of_a_master()
+    store = Store()
+    await store.start()
+    await store.take(data)
+    store.files._appended.clear()
+    store.disk.may_block, store.disk.cached_bytes = False, 0
+    return store, len(data), positions
+
+
+@pytest.mark.parametrize("way", ["follow", "lead"])
+async def test_what_is_folded_late_is_read_in_a_thread(way: str) -> None:
+    store, end, _ = await cold_store()
+    if way == "follow":
+        store.files.confirm(end)
+        while store.files.confirmed_position < end:
+            await asyncio.sleep(0)
+    else:
+        await store.files.finish(4)
+    assert store.files.confirmed_position >= end
+    assert store.disk.reads.fetched_bytes >= end
+    assert not store.failures
+
+
+async def test_damage_that_is_met_later_is_told_to_the_next_who_confirms() -> None:
+    store, end, positions = await cold_store()
+    files = store.files
+    good = (await files.read(positions[7], 1))[: positions[8] - positions[7]]
+    store.disk.flip_bit(FOLDER / "commitlog" / f"{0:020}.log", 8 * (positions[8] - 10))
+    files.confirm(end)
+    while files._folding is not None:
+        await asyncio.sleep(0)
+    assert files.confirmed_position == positions[7], "what stands before it is folded"
+    with pytest.raises(CorruptDataError):
+        files.confirm(end)
+    store.disk.may_block = True
+    await files.mend(positions[7], good)
+    files.confirm(end)
+    while files.confirmed_position < end:
+        await asyncio.sleep(0)
+    assert not store.failures

@@ -29,11 +29,11 @@ async def test_what_cannot_be_folded_later_is_told() -> None:
     world = World(ManualClock(), 2)
     slave = StoreSlave(world, MemoryDisk(random.Random(1)))
 
-    def does_not_fit() -> None:
+    def does_not_fit() -> bool:
         raise ValueError("it does not fit")
 
     slave.files._fold_some = does_not_fit  # type: ignore[method-assign]
-    slave.files._fold_later()
+    await slave.files._fold_rest()
     assert [str(error) for error in slave.failures] == ["it does not fit"]
     slave.files.close()
 
