@@ -106,7 +106,11 @@ class LightTask:
         finally:
             _leave_task(loop, self)  # type: ignore[arg-type]
         self.ended = True
-        self._done(result, error)
+        try:
+            self._done(result, error)
+        finally:
+            # Its traceback holds this frame: together they would keep all that the call had until the next collection.
+            del error
 
     def _wait(self, yielded: Any) -> None:
         if yielded is None:

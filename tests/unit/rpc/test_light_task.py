@@ -2,6 +2,8 @@
 
 import asyncio
 import contextvars
+import gc
+import weakref
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
@@ -178,3 +180,31 @@ async def test_context_variables_are_its_own() -> None:
 
     assert [*await asyncio.gather(run(work("a")), run(work("b")))] == ["a", "b"]
     assert variable.get() == "outside"
+
+
+async def test_what_a_cancelled_one_had_is_freed_without_a_collection() -> None:
+    class Held:
+        pass
+
+    loop = asyncio.get_running_loop()
+    ended: list[str] = []
+    freed: list[str] = []
+
+    async def wait() -> None:
+        held = Held()
+        weakref.finalize(held, freed.append, "held")
+        await loop.create_future()
+        assert held
+
+    gc.disable()
+    try:
+        task = LightTask(loop, wait(), lambda result, error: ended.append(type(error).__name__))
+        loop.call_soon(task.start)
+        await asyncio.sleep(0)
+        task.cancel()
+        del task
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert (ended, freed) == (["CancelledError"], ["held"])
+    finally:
+        gc.enable()
