@@ -30,6 +30,7 @@ from services.broker.store.commit_log import CommitLog
 from services.broker.store.log_start import LogStart
 from services.broker.store.message_store import disk_refusal
 from services.broker.store.record import HEADER_BYTES, StoredRecord, length_at
+from services.broker.supervised import supervised
 from services.common.clock import Clock
 from services.common.disk import Disk
 from services.common.errors import CorruptDataError, StatusError
@@ -312,7 +313,7 @@ class ReplicaStore:
             damage, self._damage = self._damage, None
             raise damage
         if self._folding is None and self._fold_some():
-            self._folding = asyncio.create_task(self._fold_rest())
+            self._folding = supervised(self._fold_rest(), "broker-fold", self._on_failure)
 
     def _fold_some(self) -> bool:
         """Fold what is in memory, for a moment; whether more is to be folded."""
@@ -331,8 +332,6 @@ class ReplicaStore:
                 is_more = self._fold_some()
         except CorruptDataError as error:
             self._damage = error
-        except (StatusError, ValueError, OSError) as error:
-            self._on_failure(error)
         self._folding = None
 
     async def _read_ahead(self, end: int) -> None:

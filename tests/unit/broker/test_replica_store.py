@@ -14,7 +14,7 @@ from services.broker.options import BrokerOptions
 from services.broker.replica.epochs import EpochFile, EpochHistory, EpochStart
 from services.broker.replica.raw_records import checked_records
 from services.broker.replica_store import ReplicaStore
-from services.broker.store.record import Record, RecordKind
+from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common.cluster import ClusterView
 from services.common.errors import CorruptDataError
 from tests.harness.manual_clock import ManualClock
@@ -376,3 +376,27 @@ async def test_damage_that_is_met_later_is_told_to_the_next_who_confirms() -> No
     while files.confirmed_position < end:
         await asyncio.sleep(0)
     assert not store.failures
+
+
+async def test_a_fold_that_fails_later_ends_the_broker_and_not_only_the_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, positions, _ = await log_of_a_master()
+    store = Store()
+    await store.start()
+    folded = 0
+
+    def fold(found: StoredRecord) -> None:
+        nonlocal folded
+        folded += 1
+        if folded > 3:
+            raise KeyError("what nobody expects")
+        store.clock.advance(1000)  # the rest goes to a later turn
+        type(store.files.core).fold(store.files.core, found)
+
+    monkeypatch.setattr(store.files.core, "fold", fold)
+    store.files.append_raw(0, data)
+    await store.files.sync()
+    store.files.confirm(positions[20])
+    async with asyncio.timeout(5):
+        while not store.failures:
+            await asyncio.sleep(0)
+    assert [type(each) for each in store.failures] == [KeyError]
