@@ -217,6 +217,7 @@ CAUGHT_BY: dict[Plant, int] = {
     a_master_is_elected_from_outside_the_set: 4,
     pages_of_index_files_are_not_checked: 5,
     polls_are_not_woken: 5,
+    second_tries_are_stored_again: 21,
     logs_are_not_cut_where_they_part: 4,
     what_is_cut_in_doubt_is_not_told: 4,
     a_wiped_replica_may_lead: 3,
