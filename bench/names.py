@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry
 from bench.steps import Figures
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions
-from services.cli.run import _calm_the_collector
+from services.cli.garbage import GarbageCollection
 from services.cli.serving import CHANNEL_LIMITS, CONTROLLER_LIMITS, INTERNAL_LIMITS, grpc_server, listen
 from services.common.clock import SystemClock
 from services.common.http import make_http_app
@@ -312,7 +312,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=10_000)
     parser.add_argument("--store", choices=("file", "kubernetes"), default="file", help="kubernetes: its API in memory")
     options = parser.parse_args()
-    _calm_the_collector()  # as the services do
+    GarbageCollection.begin()  # as the services do
     with tempfile.TemporaryDirectory(prefix="popwheel-bench-") as scratch:
         api = MemoryApi()
         shared = (lambda: None) if options.store == "file" else lambda: KubernetesStateStore(api, "popwheel")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, GCCollector
 
 from services.broker.app import BrokerApp
 from services.cli.data_lock import DataLock
@@ -59,6 +59,7 @@ class _ServiceProcess:
         self._clock = SystemClock()
         self._secrets = random.SystemRandom()
         self._registry = CollectorRegistry()
+        GCCollector(self._registry)
         self._stack = AsyncExitStack()
         self._http: HttpServer | None = None
         self._draining = False

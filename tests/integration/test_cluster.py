@@ -199,6 +199,7 @@ async def test_workers_share_a_port_and_a_second_ctrl_c_ends_at_once(tmp_path: P
             for worker in ("0", "1"):
                 acks = [line for line in page.splitlines() if "AckMessage" in line and f'worker="{worker}"' in line]
                 assert acks, "each of the two has got some of the twelve connections"
+                assert f'python_gc_collections_total{{generation="2",worker="{worker}"}}' in page
             assert "popwheel_proxy_workers 2.0" in page
 
             polls = [asyncio.ensure_future(each.receive("spread", "Spread", count=1, poll_s=15)) for each in clients]
