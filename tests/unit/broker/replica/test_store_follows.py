@@ -1,6 +1,7 @@
 """The real store as a slave's log: over bad links, through power losses and rot, it becomes what its master's is."""
 
 import asyncio
+import itertools
 import random
 from pathlib import Path
 
@@ -29,11 +30,18 @@ async def test_what_cannot_be_folded_later_is_told() -> None:
     world = World(ManualClock(), 2)
     slave = StoreSlave(world, MemoryDisk(random.Random(1)))
 
-    def does_not_fit() -> bool:
-        raise ValueError("it does not fit")
+    calls = itertools.count()
 
-    slave.files._fold_some = does_not_fit  # type: ignore[method-assign]
-    await slave.files._fold_rest()
+    def does_not_fit_later() -> bool:
+        if next(calls):
+            raise ValueError("it does not fit")
+        return True
+
+    slave.files._fold_some = does_not_fit_later  # type: ignore[method-assign]
+    slave.files.confirm(0)
+    async with asyncio.timeout(5.0):
+        while not slave.failures:
+            await asyncio.sleep(0)
     assert [str(error) for error in slave.failures] == ["it does not fit"]
     slave.files.close()
 
