@@ -228,6 +228,9 @@ SETTINGS: dict[Plant, dict[str, Any]] = {
 }
 """What is not drawn with a planted fault."""
 
+CAUGHT_BY: dict[Plant, int] = {sends_are_confirmed_without_sync: 26, the_timer_is_saved_before_what_fired: 30}
+"""For those that the first seeds do not catch: one that did, tried first to save time, and all others after it."""
+
 
 @pytest.mark.parametrize(
     ("plant", "numbers", "only"),
@@ -252,7 +255,7 @@ def test_a_planted_fault_is_caught(
     plant: Plant, numbers: set[str], only: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    for seed in range(SEEDS_MAX):
+    for seed in sorted(range(SEEDS_MAX), key=lambda seed: seed != CAUGHT_BY.get(plant)):
         broken = {violation.split(":")[0] for violation in run_seed(seed, only, SETTINGS.get(plant)).violations}
         if broken & numbers:
             return
