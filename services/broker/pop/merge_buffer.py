@@ -37,7 +37,7 @@ class QueueProgress:
         self.queue = queue
         self.is_new = offsets is None
         """Whether nothing is kept of it: the group has read nothing of the queue, nor set its offset."""
-        self.committed, self.popped = pair_of(queue.min_offset if offsets is None else offsets)
+        self.committed, self.popped = pair_of(queue.known_min_offset if offsets is None else offsets)
         self.waiting: deque[CheckPoint] | None = None
 
     @property

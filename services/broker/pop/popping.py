@@ -172,17 +172,19 @@ class Popping:
                 )
 
     def waiting(self, group: str, topic: str, wanted: frozenset[int] | None) -> int:
-        """How many messages wait for a group; where a filter leaves that open, whether any may (0 or 1)."""
+        """How many messages wait for a group; where a filter leaves that open, whether any may (0 or 1). Nothing is read
+        for it: what retention took since a queue was last looked at is counted, and the pop that it brings finds out.
+        """
         retry, queues = self._sources(group, topic, _ANY_QUEUE)
         return self._waiting(retry, queues, wanted)
 
     def _waiting(
         self, retry: QueueProgress | None, queues: Sequence[QueueProgress], wanted: frozenset[int] | None
     ) -> int:
-        ahead = sum(progress.available for progress in queues if not self._stands_still(progress.queue))
+        ahead = sum(progress.available_at_most for progress in queues if not self._stands_still(progress.queue))
         if wanted is not None:
             ahead = min(ahead, 1)
-        return ahead + (retry.available if retry is not None else 0)
+        return ahead + (retry.available_at_most if retry is not None else 0)
 
     def _sources(self, group: str, topic: str, queue_id: int) -> tuple[QueueProgress | None, Sequence[QueueProgress]]:
         """The group's retry queue, and the queues of the topic beginning with a random one."""
@@ -269,7 +271,7 @@ class Popping:
     def _stands_still(self, queue: ConsumeQueue) -> bool:
         """Whether a queue stands at a damaged record, which has not gone with an old segment meanwhile."""
         met = self.damaged.get(queue)
-        if met is not None and met.min_offset != queue.min_offset:
+        if met is not None and met.min_offset != queue.known_min_offset:
             del self.damaged[queue]
             return False
         return met is not None

@@ -13,7 +13,8 @@ from services.common.put import MessageRun
 from services.rpc import methods
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.harness.memory_disk import MemoryDisk
-from tests.unit.broker.test_server import Broker
+from tests.unit.broker.test_notify import registered
+from tests.unit.broker.test_server import Broker, events
 from tests.unit.broker.world import INVISIBLE_MS, wire_message
 
 SAVED_S = 6
@@ -183,5 +184,21 @@ def test_retention() -> None:
         assert queue is not None
         begin = await broker.app.files.core.store.reads.run(lambda: queue.min_offset)
         assert (await broker.pull(begin))[0]
+
+    serve(work, retention=RetentionOptions(hours=1, interval_ms=1000))
+
+
+def test_what_waits_is_told_without_a_read_when_retention_has_moved_on() -> None:
+    async def work(broker: Broker) -> None:
+        await stored(broker, 200, bytes(1000))
+        broker.clock.advance(3 * 3600 * 1000)
+        await asyncio.sleep(30)
+        assert broker.app.files.log.start_position > 0
+        async with registered(broker, (1, "t", "g")) as stream:
+            assert await events(stream) == {1: 200}, "what retention took is counted until somebody looks"
+            held = len((await popped(broker, 200)).messages)
+            assert 0 < held < 200
+            await stream.send([pb.NotifyInterest(id=2, topic="t", group="late")])
+            assert await events(stream) == {2: held}
 
     serve(work, retention=RetentionOptions(hours=1, interval_ms=1000))
