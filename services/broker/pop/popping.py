@@ -172,8 +172,10 @@ class Popping:
                 )
 
     def waiting(self, group: str, topic: str, wanted: frozenset[int] | None) -> int:
-        """How many messages wait for a group; where a filter leaves that open, whether any may (0 or 1). Nothing is read
-        for it: what retention took since a queue was last looked at is counted, and the pop that it brings finds out.
+        """How many messages wait for a group; where a filter leaves that open, whether any may (0 or 1).
+
+        Nothing is read for it: what retention took since a queue was last looked at is counted, and the pop that it
+        brings finds out.
         """
         retry, queues = self._sources(group, topic, _ANY_QUEUE)
         return self._waiting(retry, queues, wanted)
