@@ -234,7 +234,7 @@ class BrokerCore:
             group = found.payload.decode()
             closed.update((each.id, closed.get(each.id, 0) | each.open_bits) for each in table.of_group(group))
         elif found.kind == RecordKind.FORGET_TOPIC:
-            for each in self.state.copied_of(found.payload.decode()):
+            for each in self.state.table.copied_of(found.payload.decode()):
                 closed[each.id] = closed.get(each.id, 0) | each.open_bits
         elif found.kind == RecordKind.ACK:
             identity, bits = decode_ack(found.payload)
@@ -347,10 +347,10 @@ class BrokerCore:
 
         To be called before anything is read from or put into a topic: nobody gets a message of one that was deleted.
         That changes were dealt with stands in front of what they led to: cut off in between, the log knows what is
-        gone. Where very many topics or groups are new, some of them are written down, and the rest by later calls.
+        gone. Where many topics or groups are new or gone, some of them are dealt with, and the rest by later calls.
 
         Args:
-            topics, groups: are needed now, so they are not left to later calls.
+            topics, groups: are needed now, so they are not left to later calls; nor is the group of dead letters.
 
         Raises:
             StatusError: the disk is full; it is to be tried again.
@@ -360,7 +360,11 @@ class BrokerCore:
         anew = self.names.new_life()
         if anew is not None:
             self._note_names(anew)
-        changes = self.names.changes(topics, groups)
+        topics = list(topics)
+        owners = (
+            each.removeprefix(names.DEAD_LETTER_PREFIX) for each in topics if each.startswith(names.DEAD_LETTER_PREFIX)
+        )
+        changes = self.names.changes(topics, (*groups, *owners))
         heard = self._view.named if self.names.knows_all_of_view else self.names.heard
         if changes.gone_topics or changes.gone_groups:
             self._hear_up_to(self._view.named, {}, {})
@@ -464,7 +468,7 @@ class BrokerCore:
         forgotten = sorted([topic, *self.store.queues.retry_topics(topic)])
         revive_topic = self.revive_topic
         records = [Record(RecordKind.FORGET_TOPIC, revive_topic, 0, name.encode()) for name in forgotten]
-        self.store.put(records + self._acks(self.state.copied_of(topic)))
+        self.store.put(records + self._acks(self.state.table.copied_of(topic)))
         for name in forgotten:
             self.store.forget_topic(name)
             self.state.forget_topic(name)
@@ -485,7 +489,7 @@ class BrokerCore:
         )
         topic = self.revive_topic
         held = self.state.table.of_group(group)
-        copied = [each for each in self.state.copied_of(dead_letters) if each.group != group]
+        copied = [each for each in self.state.table.copied_of(dead_letters) if each.group != group]
         records = [Record(RecordKind.FORGET_GROUP, topic, 0, group.encode()), *self._acks(held + copied)]
         records += [Record(RecordKind.FORGET_TOPIC, topic, 0, name.encode()) for name in stored]
         self.store.put(records)

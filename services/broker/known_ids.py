@@ -31,11 +31,15 @@ class KnownIds:
         self._told_differing: dict[str, None] = {}
         self._told_unknown: dict[str, None] = {}
         """What the controllers have told, and the view does not have yet."""
+        self._looked_at: dict[str, None] = {}
+        """What `changes` dealt with last."""
+        self._has_rest = False
+        """Whether it left any that are gone to later calls."""
 
     @property
     def is_settled(self) -> bool:
         """Whether no name is left that was not looked at."""
-        return not self._unknown
+        return not (self._unknown or self._has_rest)
 
     # What the log says
 
@@ -102,15 +106,16 @@ class KnownIds:
     # What follows from both
 
     def changes(
-        self, deleted: Callable[[int], int], dropped: int, wanted: Iterable[str], new_max: int
+        self, deleted: Callable[[int], int], dropped: int, wanted: Iterable[str], new_max: int, gone_max: int
     ) -> tuple[list[str], dict[str, int]]:
-        """Names that are gone, also if they were made again since; and ids of new ones.
+        """Names that are gone, also if they were made again since; and ids of new ones. Others are left to later calls.
 
         Args:
             deleted: gives the version of a deletion, or 0 if it does not count.
             dropped: what has no larger id and is not known was deleted, whatever the view says; -1 if the view tells.
             wanted: names of which it must be known now.
             new_max: so many others that are unknown are looked at.
+            gone_max: so many others that are gone are told of.
         """
         for name in list(islice(self._unknown, new_max)):
             del self._unknown[name]
@@ -118,20 +123,34 @@ class KnownIds:
         held = self._held()
         gone: list[str] = []
         new: dict[str, int] = {}
-        for name in {**dict.fromkeys(wanted), **dict.fromkeys(self.deleted), **self._differing}:
+        looked_at = self._looked_at = dict.fromkeys(wanted)
+        needed = len(looked_at)
+        others = {**dict.fromkeys(islice(self.deleted, gone_max)), **self._differing}
+        self._has_rest = False
+        for number, name in enumerate({**looked_at, **others}):
             known, each = self.ids.get(name), held.get(name)
             if known is not None and _is_gone(known, each, deleted(self.deleted.get(name, 0))):
+                if number >= needed:
+                    if gone_max <= 0:
+                        self._has_rest = True
+                        continue
+                    gone_max -= 1
                 gone.append(name)
+            looked_at[name] = None
             if each is not None and each.id > max(-1 if known is None else known, dropped):
                 new[name] = each.id
+        self._has_rest |= any(name not in looked_at for name in self.deleted)  # soon found: the first were looked at
         return gone, new
 
     def settled(self, dropped: int) -> None:
         """What `changes` gave is in the log; what it took for deleted is to be looked at again."""
-        held, ids = self._held(), self.ids
-        self.deleted.clear()
+        held, ids, looked_at = self._held(), self.ids, self._looked_at
+        for name in looked_at:
+            self.deleted.pop(name, None)
         self._differing = {
-            name: None for name in self._differing if name in held and ids.get(name, -1) < held[name].id <= dropped
+            name: None
+            for name in self._differing
+            if name not in looked_at or (name in held and ids.get(name, -1) < held[name].id <= dropped)
         }
 
 

@@ -17,6 +17,8 @@ from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 _FORMER_IDS_MAX = 16
 _NEW_AT_ONCE = 1000
 """So many new topics, and groups, are written down at once; others follow, and those of a call go before."""
+_GONE_AT_ONCE = 4
+"""So many topics, and groups, that are gone are dropped at once, but by no call that needs others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +281,8 @@ class KnownNames:
         return Names(heard=self._view.named) if self._view.ready and self._is_of_another_life else None
 
     def changes(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> NameChanges:
-        """What is gone, and some of what is new, by the controllers' word.
+        """Some of what is gone, and of what is new, by the controllers' word. While names are needed, what else is gone
+        waits.
 
         What they do not know at all is kept: one that has lost its state must not cost messages. So is what is younger
         than what the view says of it: the view of a new master that is behind the old one's tells of a topic or group
@@ -289,9 +292,11 @@ class KnownNames:
         Args:
             topics, groups: names that are needed now.
         """
-        gone_topics, new_topics = self._topics.changes(self._deleted, self._dropped_up_to, topics, _NEW_AT_ONCE)
+        topics, groups = list(topics), list(groups)
+        limits = _NEW_AT_ONCE, 0 if topics or groups else _GONE_AT_ONCE
+        gone_topics, new_topics = self._topics.changes(self._deleted, self._dropped_up_to, topics, *limits)
         # Groups that were dropped, too: what they do is gone when their deletion is heard of.
-        gone_groups, new_groups = self._groups.changes(self._deleted, -1, groups, _NEW_AT_ONCE)
+        gone_groups, new_groups = self._groups.changes(self._deleted, -1, groups, *limits)
         return NameChanges(gone_topics, gone_groups, new_topics, new_groups)
 
     def _deleted(self, version: int) -> int:

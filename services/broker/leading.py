@@ -10,6 +10,7 @@ from services.broker.disk_watch import DiskWatch
 from services.broker.flusher import Flusher
 from services.broker.metrics import BrokerStatistics
 from services.broker.options import BrokerOptions
+from services.broker.pace import Pace
 from services.broker.replica.replication_master import ReplicationMaster
 from services.broker.replica.statistics import ReplicationStatistics
 from services.broker.replica.sync_state_set import SyncStateSet
@@ -403,17 +404,23 @@ class Leading:
         await self._follower.wait_ready()
         await self._catch_up_with_log()
         self.reviver.start()
+        pace = Pace(self._clock)
         while True:
             self._cluster_changed.clear()
+            began_s = self._clock.monotonic()
             try:
                 self.core.settle()
                 self.flusher.confirm_later()
-                self.timer.start()  # only now is it known which topics are gone
+                if not self.core.names.can_be_settled:
+                    self.timer.start()  # only now is it known which topics are gone
             except StatusError as error:
                 _log.error("a change of topics or groups could not be taken in, trying again", error=str(error))
                 await asyncio.sleep(1)
                 continue
-            await (asyncio.sleep(0) if self.core.names.can_be_settled else self._cluster_changed.wait())
+            if self.core.names.can_be_settled:
+                await pace.let_others(self._clock.monotonic() - began_s)
+            else:
+                await self._cluster_changed.wait()
 
     async def _catch_up_with_log(self) -> None:
         """Hear of the cluster what the master before had heard: it may have put messages into topics that are new."""

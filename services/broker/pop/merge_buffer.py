@@ -235,8 +235,10 @@ class MergeBuffer:
 
     def forget_queues(self, queues: Iterable[ConsumeQueue]) -> None:
         """Drop the progress of all groups in the queues of a deleted topic."""
-        gone = list(queues)
-        for group, offsets in list(self._offsets.items()):
+        gone = dict.fromkeys(queues).keys()
+        # Of two views the smaller is gone through. Who has read a queue is kept nowhere else, as pairs are many.
+        for group in [each for each, offsets in self._offsets.items() if not offsets.keys().isdisjoint(gone)]:
+            offsets = self._offsets[group]
             for queue in gone:
                 if offsets.pop(queue, None) is not None:
                     self._pairs -= 1

@@ -86,12 +86,8 @@ class PopState:
         """A topic was deleted. Its open CKs lapse when they are due, as their messages are gone (P4); those of which
         copies stand elsewhere do so at once.
         """
-        for check_point in self.copied_of(topic):
+        for check_point in self.table.copied_of(topic):
             self.close(check_point.id, check_point.open_bits)
-
-    def copied_of(self, topic: str) -> list[CheckPoint]:
-        """The open CKs of a topic of which messages were copied."""
-        return [each for each in self.table.copied.values() if each.topic == topic]
 
     def forget_group(self, group: str) -> None:
         """A group was deleted: nothing is hidden from it any more."""

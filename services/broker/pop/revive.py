@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from services.broker.pop.check_point import REVIVE_QUEUES, CheckPoint, bit_indexes
+from services.broker.pop.check_point_index import CheckPointIndex
 from services.broker.pop.log_stretches import LogStretches
 from services.common.shares import Shares
 
@@ -34,8 +35,9 @@ class ReviveTable:
         """The same, while what counts of it is brought over to `_due`, a little at a time."""
         self._due_max = _SCHEDULE_SLACK
         self._next_number = 1
-        self.copied: dict[int, CheckPoint] = {}
-        """Those of which messages were copied, by id."""
+        self._by_group = CheckPointIndex(lambda each: each.group)
+        self._copied_by_topic = CheckPointIndex(lambda each: each.topic)
+        """Those of which messages were copied."""
         self.latest_pop_ms = 0
         """When the latest CK was made."""
         self.shares = Shares()
@@ -104,8 +106,9 @@ class ReviveTable:
         """
         queue = self._queues[check_point.revive_queue]
         earlier = queue.pop(check_point.id, None)
-        self.copied.pop(check_point.id, None)
         if earlier is not None:
+            self._by_group.remove(earlier)
+            self._copied_by_topic.remove(earlier)
             self.shares.give(earlier.group, earlier.open_bits.bit_count())
             self._stretches.remove(earlier)
         self._next_number = max(self._next_number, check_point.id // REVIVE_QUEUES + 1)
@@ -113,8 +116,9 @@ class ReviveTable:
         if check_point.open_bits:
             queue[check_point.id] = check_point
             self._stretches.add(check_point)
+            self._by_group.add(check_point)
             if check_point.copies:
-                self.copied[check_point.id] = check_point
+                self._copied_by_topic.add(check_point)
             self.shares.take(check_point.group, check_point.open_bits.bit_count())
             self._schedule(check_point)
         if check_point.replaces is None:
@@ -133,7 +137,8 @@ class ReviveTable:
             return None
         del queue[check_point_id]
         self._stretches.remove(check_point)
-        self.copied.pop(check_point_id, None)
+        self._by_group.remove(check_point)
+        self._copied_by_topic.remove(check_point)
         return check_point
 
     def renew(self, check_point_id: int, bits: int, due_ms: int) -> None:
@@ -214,9 +219,9 @@ class ReviveTable:
         self._stretches.remove(check_point)
         check_point.copies, check_point.first_position = moved.copies, moved.first_position
         self._stretches.add(check_point)
-        self.copied.pop(check_point.id, None)
+        self._copied_by_topic.remove(check_point)
         if check_point.copies:
-            self.copied[check_point.id] = check_point
+            self._copied_by_topic.add(check_point)
         self.move(check_point, moved.revive_offset)
 
     def first_position(self) -> int | None:
@@ -240,10 +245,12 @@ class ReviveTable:
         return found
 
     def of_group(self, group: str) -> list[CheckPoint]:
-        """The open CKs of a group; one that holds nothing costs nothing."""
-        if not self.shares.held(group):
-            return []
-        return [each for each in self if each.group == group]
+        """The open CKs of a group."""
+        return self._by_group.of(group)
+
+    def copied_of(self, topic: str) -> list[CheckPoint]:
+        """The open CKs of a topic of which messages were copied."""
+        return self._copied_by_topic.of(topic)
 
     def _schedule(self, check_point: CheckPoint) -> None:
         self._put(check_point, self._first_due(check_point))

@@ -106,6 +106,27 @@ def test_what_is_forgotten_holds_nothing_up() -> None:
     assert len(buffer) == 0
 
 
+def test_groups_that_have_not_read_a_queue_cost_little_when_it_is_forgotten() -> None:
+    asked = 0
+
+    class Asked(ConsumeQueue):
+        def __hash__(self) -> int:
+            nonlocal asked
+            asked += 1
+            return super().__hash__()
+
+    gone = [Asked(QueueIndex(MemoryDisk(random.Random(0)), Path("/q"), 2, 0), "t", number) for number in range(8)]
+    kept = queue_of(topic="u")
+    buffer = MergeBuffer(10_000, 100, 10_000)
+    for number in range(1000):
+        buffer.skipped(buffer.of(f"g{number}", kept), 5)
+    for queue in gone:
+        buffer.skipped(buffer.of("g7", queue), 5)
+    asked = 0
+    buffer.forget_queues(gone)
+    assert (buffer.pairs, {progress.queue.topic for progress in buffer}, asked < 100) == (1000, {"u"}, True)
+
+
 @given(data=st.data(), limit=st.integers(1, 6), stay_ms=st.integers(0, 50))
 def test_the_committed_offset_only_moves_on(data: st.DataObject, limit: int, stay_ms: int) -> None:
     """C4, and it never passes what was popped."""

@@ -8,6 +8,7 @@ import pytest
 from services.broker import replica_store
 from services.broker.quarantine.entry import Step
 from services.broker.quarantine.fault import RecordFaultError
+from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.put import MessageRun
@@ -65,6 +66,20 @@ async def test_a_reader_goes_on_behind_what_fails_and_it_is_noted_once(error: ty
         (entry,) = broker.app.core.quarantine.table
         assert (entry.step, entry.queue_offset, entry.origin) == (Step.READING, 1, b"")
         assert await broker.pull(0) == ([b"a", MARK, b"b"], 3)
+
+
+async def test_what_is_set_aside_of_a_deleted_topic_is_not_shown_though_others_wait_to_be_dropped() -> None:
+    async with running() as broker:
+        await broker.put(MARK)
+        with Poison(["reading"]).spread():
+            await broker.pull(0)
+        core = broker.app.core
+        (entry,) = core.quarantine.table
+        del core._view.topics["t"]
+        core.cluster_changed(1000, [*(f"other-{number}" for number in range(10)), "t"], [])
+        with pytest.raises(StatusError, match="nothing is set aside"):
+            await broker.channel.call(methods.QUARANTINE_SHOW, pb.QuarantineShowRequest(id=entry.id))
+        assert core.names.can_be_settled
 
 
 async def test_a_message_that_fails_as_it_comes_due_ends_no_broker() -> None:

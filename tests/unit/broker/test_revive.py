@@ -189,20 +189,27 @@ def test_what_stands_where_is_what_a_look_at_all_would_find(
         found = table.get(identity)
         if step == "open":
             new = check_point(identity, count=1 + identity % 2, revive_offset=revive_offset)
-            table.open(replace(new, group=f"g{identity % 3}", first_position=first_position))
+            named = replace(new, group=f"g{identity % 3}", topic=f"t{identity % 3}", first_position=first_position)
+            table.open(replace(named, copies={0: 1} if first_position % 3 == 0 else {}))
         elif step == "close":
             table.close(identity, 1 << first_position % 2)
         elif found is not None and step == "move":
             table.move(found, revive_offset)
         elif found is not None:
-            table.relocate(found, replace(found, first_position=first_position, revive_offset=revive_offset))
+            copies = {} if found.copies else {0: 1}
+            table.relocate(
+                found, replace(found, copies=copies, first_position=first_position, revive_offset=revive_offset)
+            )
     assert table.first_position() == min((each.first_position for each in table), default=None)
     before = [
         each for each in table if each.first_position < position or each.revive_offset < offsets[each.revive_queue]
     ]
     assert sorted(each.id for each in table.standing_before(position, offsets)) == sorted(each.id for each in before)
     for group in ("g0", "g1", "g2"):
-        assert table.of_group(group) == [each for each in table if each.group == group]
+        of_group = sorted(each.id for each in table.of_group(group))
+        assert of_group == sorted(each.id for each in table if each.group == group)
+        copied = sorted(each.id for each in table.copied_of(group.replace("g", "t")))
+        assert copied == sorted(each.id for each in table if each.group == group and each.copies)
 
 
 @pytest.mark.parametrize("revive_queue", [None, 5])

@@ -314,6 +314,56 @@ def test_a_deletion_of_which_a_crash_cut_off_the_end_is_made_up_for(monkeypatch:
     assert (dict(world.core.names.topic_ids), world.held("t")) == ({}, [])
 
 
+def world_of_many() -> World:
+    """Ten topics and groups, all deleted, that hold a message and progress; and nothing was dealt with yet."""
+    world = World()
+    many = range(10)
+    for number in many:
+        world.add_topic(f"t{number}")
+        world.add_group(f"g{number}")
+        world.put(f"t{number}", b"old")
+        assert world.bodies(world.pop(f"g{number}", f"t{number}")) == [b"old"]
+    topics, groups = [f"t{each}" for each in many], [f"g{each}" for each in many]
+    world.hear(ClusterUpdate(version=50, deleted_topics=topics, deleted_groups=groups))
+    return world
+
+
+def test_many_that_are_deleted_at_once_go_some_at_a_time() -> None:
+    world = world_of_many()
+    names, buffer = world.core.names, world.core.state.merge_buffer
+    left = []
+    while names.can_be_settled:
+        world.core.settle()
+        left.append((len(names.topic_ids), len(names.group_ids), len(world.core.store.queues), buffer.pairs))
+    system = len(world.core.store.queues)
+    assert [(*each[:2], each[2] - system, each[3]) for each in left] == [(6, 6, 6, 6), (2, 2, 2, 2), (0, 0, 0, 0)]
+
+
+def test_what_a_call_needs_of_many_that_are_deleted_goes_at_once_and_nothing_else() -> None:
+    world = world_of_many()
+    world.core.settle(("t9", "%DLQ%g8"), ("g7",))
+    assert [each for each in range(10) if f"t{each}" not in world.core.names.topic_ids] == [9]
+    assert [each for each in range(10) if f"g{each}" not in world.core.names.group_ids] == [7, 8]
+    assert (world.held("t9"), len(world.held("t0"))) == ([], 1)
+    assert world.core.names.can_be_settled
+
+
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_a_topic_that_is_made_again_is_empty_after_a_crash_in_the_midst_of_many_deletions(is_saved: bool) -> None:
+    world = world_of_many()
+    world.core.settle()
+    world.flush()
+    if is_saved:
+        world.save()
+    world.crash("process")
+    for number in range(10):
+        world.hear(ClusterUpdate(version=60 + number, topics=[Topic(name=f"t{number}", queues=1, id=60 + number)]))
+        world.core.settle((f"t{number}",), ("g0",))
+        assert (world.held(f"t{number}"), world.pop("g0", f"t{number}")) == ([], [])
+    buffer = world.core.state.merge_buffer
+    assert [progress.queue.topic for progress in buffer] == []
+
+
 @pytest.mark.parametrize("is_saved", [False, True])
 def test_a_deletion_that_was_dealt_with_outlasts_the_process(is_saved: bool) -> None:
     """By the log, or by the checkpoint that was made of it."""
