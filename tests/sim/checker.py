@@ -302,7 +302,9 @@ class Checker:
             limit = self._swarm.groups[key[0]]
             single = len(self._originals.get(key[1], ())) <= 1
             for earlier, later in itertools.pairwise(deliveries):
-                if single and later.attempt < earlier.attempt and not self._may_have_ended(earlier, later):
+                # What fails by itself may be given back by an operator, and what was not received whole may not count.
+                least = earlier.attempt + (not earlier.vanished and not self._fails(key[1]))
+                if single and later.attempt < least and not self._may_have_ended(earlier, later):
                     self._verdict.broke("P5", f"{key[1]} came to {key[0]} as {earlier.attempt}, then {later.attempt}")
             for delivery in deliveries:
                 if delivery.attempt > limit:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from services.broker import checkpoint as checkpoint_file
 from services.common.errors import CorruptDataError, UnknownFormatError
+from tests.sim.rotten_records import RottenRecords
 from tests.sim.world import COMMIT_LOG, DATA, World
 
 CHECKPOINT = DATA / "broker" / "checkpoint"
@@ -32,6 +33,12 @@ class Faults:
         self._world = world
         self._chance = world.swarm.random("faults")
         self._flipped: list[tuple[Path, int, bytes]] = []
+        self._rotten = RottenRecords(
+            world.disk,
+            DATA / "broker",
+            world.swarm.options.broker.log.segment_bytes,
+            world.swarm.random("rotten records"),
+        )
         self.count = 0
 
     async def run(self) -> None:
@@ -53,6 +60,7 @@ class Faults:
             "bad ways": self._worsen_ways,
             "slow device": self._slow_down,
             "out of files": self._take_files,
+            "rotten record": self._rot,
         }
         names, weights = list(swarm.faults), list(swarm.faults.values())
         while names:
@@ -67,6 +75,7 @@ class Faults:
         """Boot the server whenever it has ended, until cancelled; an operator mends what it complains of."""
         while True:
             await self._world.ended()
+            self._rotten.restore()
             await asyncio.sleep(self._chance.random() * 0.5)
             if self._chance.random() < 0.1 and "power" in self._world.swarm.faults:
                 self._world.crash("power")
@@ -84,6 +93,7 @@ class Faults:
                 world.disk.flip_bit(path, bit)
                 world.trace.add("fault", "mended", path.relative_to(DATA), bit)
         self._flipped.clear()
+        self._rotten.restore()
         self._free_space()
 
     def heal(self) -> None:
@@ -201,6 +211,12 @@ class Faults:
         bit = chance.randrange(first, len(files[path]) * 8)
         world.disk.flip_bit(path, bit)
         world.trace.add("fault", "flipped", path.relative_to(DATA), bit)
+
+    def _rot(self) -> None:
+        """Let a record read as another than was written, where it is needed yet."""
+        cluster = self._world.cluster
+        if cluster is not None and self._world.serving and (how := self._rotten.rot(cluster.broker.core)):
+            self._world.trace.add("fault", "rotten", how)
 
     def _known_good_position(self, contents: bytes) -> int:
         """Up to where the checkpoint on the disk says that the log was synced."""

@@ -29,7 +29,7 @@ FAULTS = {
 }
 """Fault -> how often it comes where it is on, against the others."""
 
-LATEST_FAULTS = {"out of files": 4}
+LATEST_FAULTS = {"out of files": 4, "rotten record": 6}
 """Those that came last, drawn by themselves, so that the others go on with what they draw."""
 
 TAGS = ("red", "green", "blue")

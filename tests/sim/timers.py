@@ -158,6 +158,11 @@ class Timers:
                     timer = self._timers[found.position] = _Timer(found, delay, [found.position])
                     self._by_id[timer.message_id].append(timer)
                 else:
+                    if delay.root not in self._timers:
+                        self._verdict.broke(
+                            "T4", f"the record at {found.position} goes on from {delay.root}, no message"
+                        )
+                        continue
                     timer = self._continued(found, delay)
                 owners[found.position] = timer
             elif found.kind == RecordKind.RECALL:
@@ -295,6 +300,9 @@ class Timers:
                 verdict.broke("S1", f"{message_id} was lost {age_s:.3f} s after it was accepted")
         if count > 1 and not bad_ways:
             verdict.broke("T2", f"{message_id} is stored {count} times")
+        for timer in self._by_id[message_id]:
+            if timer.delay.due_ms != sent.due_ms:
+                verdict.broke("T1", f"{message_id} was sent for {sent.due_ms} and waits until {timer.delay.due_ms}")
 
     def _judge_recalls(self, message_id: str, sent: Sent, recalls: list[Recalled]) -> None:
         """T4: what was said of each try is what has become of the message."""

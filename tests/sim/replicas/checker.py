@@ -1,8 +1,10 @@
 """Holds a run of a broker group against the invariants of RELIABILITY 2.2."""
 
+from collections import defaultdict
 from collections.abc import Collection
 
-from tests.sim.checker import Checker
+from services.common import names
+from tests.sim.checker import Checker, Key
 from tests.sim.clients import Subscription
 from tests.sim.history import Delivery, History, Sent
 from tests.sim.replicas.swarm import RETENTION_MS, GroupSwarm
@@ -33,6 +35,11 @@ class GroupChecker(Checker):
         self._deleted = deleted
         self._draw = swarm
         self._sent_twice = True
+        self._latest: dict[Key, list[StoredMessage]] = defaultdict(list)
+        """By group and message: where it stands as it is to come again the last time."""
+        for each in stored:
+            if each.topic.startswith(names.RETRY_PREFIX):
+                self._latest[each.group_of_retry, each.message_id] = [each]
 
     def _check_acknowledged(self, message_id: str, sent: Sent, copies: list[StoredMessage]) -> None:
         verdict = self._verdict
@@ -56,8 +63,17 @@ class GroupChecker(Checker):
         )
 
     def _check_conserved(self, subscription: Subscription, message_id: str, copies: int) -> None:
-        """What was deleted before it was taken is nobody's any more."""
-        if all(copy.record.position >= self._deleted for copy in self._originals[message_id]):
+        """What was deleted before it was given to anybody is nobody's any more; what was given out stays."""
+        latest = self._latest[subscription.group, message_id] or self._originals[message_id]
+        given = {
+            (each.handle.from_retry, each.handle.queue_id, each.handle.offset)
+            for each in self._deliveries[subscription.group, message_id]
+        }
+        if all(
+            each.record.position >= self._deleted
+            or (each.topic.startswith(names.RETRY_PREFIX), each.queue_id, each.offset) in given
+            for each in latest
+        ):
             super()._check_conserved(subscription, message_id, copies)
 
     def _may_have_ended(self, earlier: Delivery, later: Delivery) -> bool:

@@ -94,7 +94,9 @@ _PROBED = 0.25
 
 
 _RETENTION_SHARE = 0.8
-"""How often old segments are deleted where slaves are left behind: what is pending or unacknowledged would stay."""
+"""How often old segments are deleted where slaves are left behind."""
+_NEEDED_SHARE = 0.5
+"""How often, then, messages are delayed, or not acknowledged, until their segments should go; else nothing is moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,12 +195,12 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         delay_s_max=chance.choice((0.001, 0.001, 0.02)),
     )
     if "left behind" in rare_faults and "unclean election" not in rare_faults and rare.random() < _RETENTION_SHARE:
-        values.update(
-            options=_with_retention(options),
-            delays=Delays(0.0, 0.0, 0.0, base.delays.far_ms),
-            producers=[(5.0, 4, 3000)],
-            manners={each: [POLITE for _ in all_manners] for each, all_manners in base.manners.items()},
-        )
+        values.update(options=_with_retention(options), producers=[(5.0, 4, 3000)])
+        if random.Random(f"{seed}/replicas needed").random() >= _NEEDED_SHARE:
+            values.update(
+                delays=Delays(0.0, 0.0, 0.0, base.delays.far_ms),
+                manners={each: [POLITE for _ in all_manners] for each, all_manners in base.manners.items()},
+            )
     return GroupSwarm(
         **values,
         replicas=replicas,
