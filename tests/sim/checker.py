@@ -266,7 +266,23 @@ class Checker:
                     until = end(Handle.read(settling.new_receipt), settling.invisible_ms)
                 elif settling.outcome == "unknown":
                     return 0
+        if is_one_life:
+            until = max(until, self._renewed_until(key, delivery))
         return until
+
+    def _renewed_until(self, key: Key, delivery: Delivery) -> int:
+        """Until when a delivery was renewed, by its broker's clock; 0 if its consumer had a word on it, too."""
+        if any(each.delivery is delivery and each.kind != "forged" for each in self._settled[key]):
+            return 0
+        pop_ms, got_s = delivery.handle.pop_ms, delivery.got_s
+        return max(
+            (
+                pop_ms + int((each.began_s - got_s) * 1000) + each.invisible_ms
+                for each in self._history.renewals
+                if each.delivery is delivery
+            ),
+            default=0,
+        )
 
     def _may_have_ended(self, earlier: Delivery, later: Delivery) -> bool:
         """Whether a disaster may have undone the pop, or what was said of it since."""

@@ -156,6 +156,21 @@ class Settling:
     invisible_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """What a delivery's message was kept hidden for longer, under the same handle.
+
+    Args:
+        delivery: of which message.
+        began_s: when it was asked for.
+        invisible_ms: for how long from then on.
+    """
+
+    delivery: Delivery
+    began_s: float
+    invisible_ms: int
+
+
 @dataclass(slots=True)
 class Polled:
     """One ReceiveMessage.
@@ -215,6 +230,7 @@ class History:
     deliveries: list[Delivery] = field(default_factory=list)
     settlings: list[Settling] = field(default_factory=list)
     recalls: list[Recalled] = field(default_factory=list)
+    renewals: list[Renewed] = field(default_factory=list)
     polls: list[Polled] = field(default_factory=list)
     disasters: list[Disaster] = field(default_factory=list)
     troubles: list[tuple[float, float]] = field(default_factory=list)

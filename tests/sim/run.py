@@ -18,6 +18,7 @@ from tests.sim.loop import SimLoop, StuckError
 from tests.sim.outcome import Outcome
 from tests.sim.passing import TOPIC, TYPE, Passing, carried_out
 from tests.sim.process import ProcessClock
+from tests.sim.renewals import Renewals
 from tests.sim.swarm import TAGS, draw
 from tests.sim.timers import Timers
 from tests.sim.tools import Tools
@@ -46,7 +47,7 @@ def run_seed(
     trace.add("sim", "seed", swarm.describe())
     world = World(loop, swarm, trace)
     failing = FailingRecords(world, only)
-    run = _Run(world, failing)
+    run = _Run(world, failing, Renewals(world, only is None))
     collecting = gc.isenabled()
     gc.disable()  # destructors of what a killed process leaves must not run in the middle
     try:
@@ -90,10 +91,12 @@ class _Run:
     Args:
         world: where it takes place.
         failing: messages that fail by themselves.
+        renewals: messages that are hidden for longer than others of their pop.
     """
 
-    def __init__(self, world: World, failing: FailingRecords) -> None:
+    def __init__(self, world: World, failing: FailingRecords, renewals: Renewals) -> None:
         self.world = world
+        self._renewals = renewals
         self._failing = failing
         self.faults = Faults(world)
         self.verdict = Verdict()
@@ -134,8 +137,10 @@ class _Run:
         consuming = [loop.create_task(consumer.run()) for consumer in self._consumers]
         passing = loop.create_task(self._passing.run())
         striking = [loop.create_task(self.faults.run()), loop.create_task(self.faults.keep_alive())]
+        renewing = loop.create_task(self._renewals.run())
         await asyncio.sleep(world.swarm.safety_s)
         striking[0].cancel()
+        renewing.cancel()
         world.trace.add("sim", "heal")
         self.faults.heal()
         self._failing.heal()
