@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import MessageStore
-from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, fired_timer
+from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, fired_timer
 from services.broker.timer.recovery import delay_of
 from services.common.clock import Clock
 from services.common.put import MessageRun
@@ -182,7 +182,7 @@ class AgainFinder:
                     if delay is None:
                         continue
                     name, topic_id = delay.topic, delay.topic_id
-                    timer_position = found.position if delay.root == NONE else delay.root  # rolled since
+                    timer_position = delay.root_at(found.position)  # rolled since
                 known.messages[name, topic_id, send_id] = Stored(
                     found.queue_offset, found.store_time_ms, timer_position
                 )

@@ -13,13 +13,14 @@ from services.broker.core import BrokerCore
 from services.broker.pop import acking, delivery, redelivery
 from services.broker.pop.check_point import CheckPoint
 from services.broker.store import record
+from services.broker.store.consume_queue import Entry
 from services.broker.store.record import Record, StoredRecord
 from services.broker.timer import delay, stages
 from services.common.put import MessageRun
 
 MARK = b"poison"
 ERRORS: tuple[type[Exception], ...] = (ValueError, KeyError, TypeError, IndexError, AssertionError, ArithmeticError)
-STEPS = ("redelivery", "answer", "reading", "firing", "scheduling", "writing", "intake", "decoding")
+STEPS = ("redelivery", "answer", "reading", "firing", "rolling", "scheduling", "writing", "intake", "decoding")
 
 Now = Callable[[], type[Exception] | None]
 """The error that marked records raise at this moment; None for none."""
@@ -99,11 +100,22 @@ class Poison:
 
         return stages, "moved", moved
 
+    def _rolling(self) -> tuple[Any, str, Any]:
+        """Of recalls, which have neither body nor properties."""
+        before = stages.recall_record
+
+        def recall_record(recall: delay.Delay) -> Record:
+            self._bite(b"")
+            return before(recall)
+
+        return stages, "recall_record", recall_record
+
     def _scheduling(self) -> tuple[Any, str, Any]:
         before = stages.TimerEnqueuePut._chain_in
 
         def chain_in(stage: Any, request: Any, now_ms: int, farthest_ms: int) -> None:
-            self._bite(stage._faults._store.log.read(request.position, request.length))
+            stored = stage._faults._store.read(Entry(request.position, request.length, 0))
+            self._bite(stored.payload, stored.system_properties)
             before(stage, request, now_ms, farthest_ms)
 
         return stages.TimerEnqueuePut, "_chain_in", chain_in

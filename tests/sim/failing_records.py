@@ -1,6 +1,6 @@
-"""A fault: some messages fail by themselves at some steps, for a while or for ever; all others must not feel it.
+"""A fault: some messages, or all recalls, fail by themselves at some steps, for a while or for ever.
 
-It has draws of its own, so that what else a seed draws stays as it is.
+All others must not feel it. It has draws of its own, so that what else a seed draws stays as it is.
 """
 
 import contextlib
@@ -15,6 +15,8 @@ from tests.sim.world import World
 
 NAME = "failing record"
 _STEPS = ("redelivery", "answer", "firing")
+_LATER_STEPS = ("scheduling", "rolling")
+"""Drawn last, so that the seeds of before are what they were but for these."""
 _ONE_IN = 8
 
 
@@ -34,6 +36,8 @@ class FailingRecords:
         self.steps = tuple(step for step in _STEPS if chance.random() < 0.6)
         self._for_ever = chance.random() < 0.3
         self._strikes = (chance.random() < 0.4 if only is None else NAME in only) and bool(self.steps)
+        self.steps += tuple(step for step in _LATER_STEPS if chance.random() < 0.3)
+        self._recalls_fail = chance.random() < 0.5
         self._is_on = self._strikes
         self._poison = Poison(self.steps, lambda: self._error if self._strikes else None, self._is_marked)
 
@@ -52,6 +56,8 @@ class FailingRecords:
         return self._is_on and zlib.crc32(message_id.encode()) % _ONE_IN == self._remainder
 
     def _is_marked(self, payload: bytes, properties: bytes) -> bool:
+        if not properties:  # of a recall, which says nothing of its sender's
+            return self._recalls_fail
         return self.fails(SystemProperties.FromString(properties).message_id)
 
     def heal(self) -> None:

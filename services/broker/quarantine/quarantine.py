@@ -17,7 +17,7 @@ from services.broker.quarantine.fault import RecordFaultError
 from services.broker.quarantine.table import QuarantineTable
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import RECORD_BYTES_MAX, Record, RecordKind, StoredRecord
-from services.broker.timer.delay import NONE, Delay, fired_origin
+from services.broker.timer.delay import Delay, fired_origin
 from services.common import names
 from services.common.cluster import ClusterView
 from services.common.errors import StatusError
@@ -131,7 +131,7 @@ class Quarantine:
         Raises:
             StatusError: the quarantine or the disk is full; nothing has changed.
         """
-        root = position if delay is None or delay.root == NONE else delay.root
+        root = position if delay is None else delay.root_at(position)
         topic, queue_id = ("", 0) if delay is None else (delay.topic, delay.queue_id)
         origin = fired_origin(position)
         entry = QuarantineEntry(

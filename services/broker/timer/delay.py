@@ -44,6 +44,10 @@ class Delay(NamedTuple):
     root: int = NONE
     predecessor: int = NONE
 
+    def root_at(self, position: int) -> int:
+        """By which its message is known, if the record that says this stands at a position: that of the first one."""
+        return position if self.root == NONE else self.root
+
     def encode(self) -> bytes:
         """The origin of its record."""
         return (

@@ -28,7 +28,7 @@ from services.broker.quarantine.quarantine import Quarantine
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer import recovery, timer_checkpoint
-from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_origin
+from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_origin
 from services.broker.timer.following import TimerFollowing
 from services.broker.timer.intake import TimerIntake
 from services.broker.timer.pending import PendingTimers
@@ -122,7 +122,7 @@ class MessageTimer:
             options.stage_entries_max,
             lambda: self._store.log.end_position,
         )
-        faults = TimerFaults(state, self._store, self._quarantine, self._clock)
+        self._faults = faults = TimerFaults(state, self._store, self._quarantine, self._clock)
         is_alive, table = self._topics.is_topic, self._quarantine.table
         self._enqueue_get = TimerEnqueueGet(state, self._store, faults)
         self._enqueue_put = TimerEnqueuePut(state, self._roll_window_ms, faults)
@@ -282,10 +282,14 @@ class MessageTimer:
             record = moved(stored, delay.topic, delay.queue_id, fired_origin(position))
             record.kind = RecordKind.MESSAGE
             return record
-        root = position if delay.root == NONE else delay.root
+        root = delay.root_at(position)
         return moved(stored, TIMER_TOPIC, TIMER_QUEUE, delay._replace(root=root, predecessor=position).encode())
 
     # What is saved
+
+    def append_anew(self) -> bool:
+        """To be done right before each `snapshot`; see `TimerFaults.append_anew`."""
+        return self._faults.append_anew()
 
     def snapshot(self) -> TimerCheckpoint:
         """How far the timer has come; to be saved when timer log and commit log are on the device as they are now."""

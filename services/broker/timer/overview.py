@@ -93,7 +93,7 @@ def pending_messages(
                 break
             stored = store.read(Entry(record_position, length, 0))
             delay = decode_delay(stored.origin)
-            root = record_position if delay.root == NONE else delay.root
+            root = delay.root_at(record_position)
             if stored.kind == RecordKind.TIMER and delay.topic == topic and root not in state.recalled:
                 messages.append(PendingMessage(delay, root, system_properties(stored.system_properties)))
     messages.sort(key=lambda message: message.delay.due_ms)

@@ -245,7 +245,7 @@ class _Units:
                 delay = self._delay(unit)
                 if delay is None:
                     continue
-                root = int(unit["position"]) if delay.root == NONE else delay.root
+                root = delay.root_at(int(unit["position"]))
                 if root in self._state.recalled:
                     yield _Pending(root, delay.topic, delay.due_ms)
 
@@ -330,7 +330,7 @@ class _Waiting:
                 recalls.append(delay)
                 continue
             self._state.pending.add(delay.topic, delay.due_ms)
-            root = found.position if delay.root == NONE else delay.root
+            root = delay.root_at(found.position)
             self._timers.append(_Pending(root, delay.topic, delay.due_ms))
         return recalls
 

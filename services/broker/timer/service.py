@@ -11,6 +11,7 @@ from functools import partial
 import structlog
 
 from services.broker.pace import Pace
+from services.broker.quarantine.fault import RecordFaultError
 from services.broker.supervised import supervised
 from services.broker.timer import timer_checkpoint
 from services.broker.timer.message_timer import MessageTimer
@@ -163,6 +164,13 @@ class TimerService:
         if not timer.has_begun:
             return
         state = timer.state
+        try:
+            if timer.append_anew():
+                self._confirm_later()
+                self.arrived()
+        except (RecordFaultError, StatusError) as error:
+            _log.error("the timer's progress waits for recalls that can't be appended, trying again", why=str(error))
+            return
         snapshot = timer.snapshot()
         if snapshot == timer.saved:
             return

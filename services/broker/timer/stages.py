@@ -158,11 +158,15 @@ class TimerEnqueuePut:
         while requests and taken < count:
             request = requests[0]
             if not state.is_done(request.position, request.delay.due_ms):
+                log_end = state.log.end_position
                 try:
                     with RECORD_STEP:
                         self._chain_in(request, now_ms, farthest_ms)
                 except RecordFaultError as fault:
-                    self._faults.of_request(request.queue_offset, request.position, request.length, fault)
+                    half_slot_ms = (
+                        None if state.log.end_position == log_end else max(state.curr_read_time_ms, farthest_ms)
+                    )
+                    self._faults.of_request(request.queue_offset, request.position, request.length, fault, half_slot_ms)
             requests.popleft()
             state.commit_queue_offset = request.queue_offset + 1
             taken += 1

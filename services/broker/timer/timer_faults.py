@@ -1,4 +1,4 @@
-"""Sets delayed messages aside that fail by themselves, and keeps the timer's account of them."""
+"""Sets delayed messages aside that fail by themselves, has recalls tried again, and keeps the timer's account."""
 
 from services.broker.quarantine.entry import Step
 from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
@@ -6,7 +6,7 @@ from services.broker.quarantine.quarantine import Quarantine
 from services.broker.store.consume_queue import Entry
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import RecordKind, StoredRecord
-from services.broker.timer.delay import Delay, decode_delay
+from services.broker.timer.delay import Delay, decode_delay, fired_origin, recall_record
 from services.broker.timer.timer_state import Done, DueUnit, TimerState
 from services.common.clock import Clock
 from services.common.errors import CorruptDataError, StatusError
@@ -30,25 +30,71 @@ class TimerFaults:
         self._quarantine = quarantine
         self._clock = clock
 
-    def of_request(self, queue_offset: int, position: int, length: int, fault: RecordFaultError) -> None:
+    def of_request(
+        self, queue_offset: int, position: int, length: int, fault: RecordFaultError, unit_slot_ms: int | None = None
+    ) -> None:
         """A record of the timer queue could not be brought into the wheel; the caller goes on behind it.
 
+        Args:
+            queue_offset, position, length: the record's.
+            fault: how it failed.
+            unit_slot_ms: the latest slot of its unit, if the timer log has one by now; a start would find that.
+
         Raises:
-            RecordFaultError: this is a slave: it waits for what the master says of it, or until it leads itself.
+            RecordFaultError: this is a slave: it waits for what the master says of it, or until it leads itself. Or
+                too many recalls wait to be appended anew.
             StatusError: the quarantine or the disk is full; it is to be tried again.
         """
         state = self._state
-        if state.done.pop(position, None) is not None:
-            return  # the log tells what has become of it
-        if not state.should_running_dequeue:
-            raise fault
         stored, delay = self._read(position, length)
-        if not self._quarantine.table.has_timer(position):
-            self._quarantine.set_aside_timer(position, stored, delay, queue_offset, Step.SCHEDULING, fault)
-        if stored is None or stored.kind == RecordKind.TIMER:
-            self._uncount(delay)
-        # A unit that was half put in is passed over if it is met.
-        state.done[position] = Done(state.log_end, None, queue_offset + 1)
+        is_recall = stored is not None and stored.kind == RecordKind.RECALL
+        if position in state.done:  # the log tells what has become of it
+            if state.done.pop(position).topic is not None:
+                self._uncount(delay)
+        elif delay is not None and not is_recall and (root := delay.root_at(position)) in state.recalled:
+            state.drop_recalled(root, None)
+        elif not state.should_running_dequeue:
+            raise fault
+        elif delay is not None and is_recall:
+            if len(state.unscheduled) >= state.stage_entries_max:
+                raise fault
+            # Once for all its records: it is known by its message.
+            self._quarantine.note(Step.SCHEDULING, delay.root, delay.topic, 0, queue_offset, fault)
+            state.unscheduled[position] = delay
+        else:
+            if not self._quarantine.table.has_timer(position):
+                self._quarantine.set_aside_timer(position, stored, delay, queue_offset, Step.SCHEDULING, fault)
+            if not is_recall:
+                self._uncount(delay)
+            if unit_slot_ms is not None:
+                entry = self._quarantine.table.get(fired_origin(position))
+                begin = state.log_end if entry is None else entry.record_position
+                state.done[position] = Done(begin, None, queue_offset + 1, unit_slot_ms)
+
+    def append_anew(self) -> bool:
+        """Append recalls that are not in the wheel to the timer queue again; then what is saved leads to them.
+
+        So a recall that fails goes on recalling after a start (T4), and needs none of the log but its latest record.
+
+        Returns:
+            Whether something was appended.
+
+        Raises:
+            RecordFaultError, StatusError: they could not be appended, so nothing is to be saved.
+        """
+        state, now_ms = self._state, self._clock.wall_ms()
+        for position, delay in list(state.unscheduled.items()):
+            if delay.due_ms <= now_ms and state.forget_dropped(delay.root):
+                del state.unscheduled[position]
+        if not state.unscheduled:
+            return False
+        with RECORD_STEP:
+            anew = [
+                recall_record(delay._replace(predecessor=position)) for position, delay in state.unscheduled.items()
+            ]
+            self._store.put(anew)
+        state.unscheduled.clear()
+        return True
 
     def of_unit(self, unit: DueUnit, fault: RecordFaultError) -> None:
         """A message could not be fired or rolled. If it can't be set aside either, it is tried again a second later."""

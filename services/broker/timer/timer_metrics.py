@@ -126,6 +126,7 @@ class TimerCollector(Collector):
         )
         for queue, entries in (
             ("enqueue_put", len(state.enqueue_put_queue)),
+            ("unscheduled", len(state.unscheduled)),
             ("dequeue_get", len(state.dequeue_get_queue)),
             ("dequeue_put", len(state.dequeue_put_queue)),
         ):

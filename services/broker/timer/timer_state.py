@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from services.broker.store.record import Record
-from services.broker.timer.delay import NONE, Delay
+from services.broker.timer.delay import Delay
 from services.broker.timer.pending import PendingTimers
 from services.broker.timer.timer_log import TimerLog
 from services.broker.timer.unit import UnitFlag
@@ -81,7 +81,7 @@ class DueUnit(NamedTuple):
 
     def root_of(self, delay: Delay) -> int:
         """By which its message is known, if its record says this: the position of the first one."""
-        return self.position if delay.root == NONE else delay.root
+        return delay.root_at(self.position)
 
 
 class Firing(NamedTuple):
@@ -206,6 +206,8 @@ class TimerState:
         self.opened_slots: dict[int, OpenSlot] = {}
         self.recalled: dict[int, Recall] = {}
         """Recalled messages that are not done with, by their roots."""
+        self.unscheduled: dict[int, Delay] = {}
+        """Recalls that failed on their way into the wheel, by position: appended anew before progress is saved."""
         self.recalls = Shares()
         """How many of them each topic has."""
         self.put_bytes = 0
@@ -327,11 +329,13 @@ class TimerState:
             self.recalls.give(recall.topic)
         return recall
 
-    def drop_recalled(self, root: int, slot_ms: int) -> None:
-        """The record of a recalled message was met."""
+    def drop_recalled(self, root: int, slot_ms: int | None) -> None:
+        """The record of a recalled message was met, in a slot or, None, on its way there."""
         recall = self.recalled[root]
-        recall.is_dropped, recall.slot_ms = True, slot_ms
-        self.finish(slot_ms)
+        recall.is_dropped = True
+        if slot_ms is not None:
+            recall.slot_ms = slot_ms
+            self.finish(slot_ms)
         if recall.unit is not None:
             self._forget_recall(root, recall.unit)
 
@@ -351,6 +355,14 @@ class TimerState:
             recall.unit = unit
             return
         self._forget_recall(root, unit)
+
+    def forget_dropped(self, root: int) -> bool:
+        """Let go of a recall that has no unit, if no start finds its message any more; whether it is gone."""
+        recall = self.recalled.get(root)
+        if recall is not None and not (recall.is_dropped and recall.slot_ms < self.commit_read_time_ms):
+            return False
+        self._forget(root)
+        return True
 
     def _forget_recall(self, root: int, unit: DueUnit) -> None:
         """Both are dealt with; but the next start must not find the message without what recalls it."""
