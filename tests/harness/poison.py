@@ -102,7 +102,7 @@ class Poison:
 
     def _rolling(self) -> tuple[Any, str, Any]:
         """Of recalls, which have neither body nor properties."""
-        before = stages.recall_record
+        before = delay.recall_record
 
         def recall_record(recall: delay.Delay) -> Record:
             self._bite(b"")
