@@ -20,9 +20,7 @@ from services.common.put import MessageRun, PutResult
 from services.rpc.service import Call
 
 _OK = int(Code.OK)
-_CANNOT_TELL = (
-    "an earlier try may have stored the messages, and for that damage it can't be told; none was stored by this one"
-)
+_CANNOT_TELL = "an earlier try may have stored the messages, which can't be told now; none was stored by this one"
 _NOT_TOGETHER = (
     "another try has stored some of the messages, so they do not stand one behind the other; ask about each by itself"
 )
@@ -210,8 +208,17 @@ class Putting:
         return results
 
     async def _find(self, runs: Sequence[MessageRun]) -> list[_Found]:
-        """What of each run is there already as this returns, or why that can't be told."""
-        return await self._core.store.reads.run(lambda: self._find_in_memory(runs))
+        """What of each run is there already as this returns, or why that can't be told.
+
+        Raises:
+            StatusError: the device refused a read.
+        """
+        try:
+            return await self._core.store.reads.run(lambda: self._find_in_memory(runs))
+        except OSError as error:
+            raise StatusError(
+                Code.INTERNAL_ERROR, f"the broker's device refused a read ({error}): {_CANNOT_TELL}; try again"
+            ) from error
 
     def _find_in_memory(self, runs: Sequence[MessageRun]) -> list[_Found]:
         found: list[_Found] = []
