@@ -68,7 +68,7 @@ REPLICATION = [
         "if chunk.epoch != self._slave.epoch:",
         "if False:",
         BROKER,
-        "",
+        REPLICAS,
     ),
     Mutant(
         "logs-part-unnoticed",
@@ -181,7 +181,7 @@ CONTROL = [
         "if version != self.version:",
         "if False:",
         CONTROLLER,
-        "",
+        REPLICAS,
     ),
     Mutant(
         "restarted-master-leads-on",
@@ -203,7 +203,7 @@ CONTROL = [
         "self._lease_s * _BELIEF_SHARE",
         "self._lease_s * 3",
         CONTROLLER,
-        "",
+        REPLICAS,
     ),
 ]
 
@@ -272,7 +272,7 @@ PROXIES = [
         "self.doubted = place",
         "self.doubted = None",
         PROXY,
-        REPLICAS,
+        CLUSTER,
     ),
     Mutant(
         "retries-wake-nobody",

@@ -21,6 +21,8 @@ from tests.sim.process import START_MS
 from tests.sim.tools import OPEN_CODES, Tools, headers, is_definite
 
 _SHORT_POLL_S = 0.1
+_BURST_MAX = 4
+_LULL_S = (3.0, 12.0)
 _EDGE_SHARE = 0.2
 _PROPERTY_BYTES_MAX = 16 * 1024
 
@@ -123,12 +125,15 @@ class Producer:
         self._body_bytes_max = body_bytes_max
         self._count = 0
         self._calls: set[asyncio.Task[None]] = set()
+        self._burst_left = 0
+        self.burst_s = 0.0
+        """If not 0, a few calls come with so much time between them at most, and then none for some seconds."""
         self.stopping = False
 
     async def run(self) -> None:
         """Send until told to stop; several calls may be under way."""
         while not self.stopping:
-            await asyncio.sleep(self._chance.expovariate(self._rate))
+            await self._pause()
             count = 1 if self._chance.random() < 0.7 else self._chance.randint(1, self._batch_max)
             topic = self._chance.choice(self._topics)
             call = asyncio.get_running_loop().create_task(self.send([self.message(topic) for _ in range(count)]))
@@ -140,6 +145,17 @@ class Producer:
             await asyncio.wait(set(self._calls))
         if self._recaller is not None:
             await self._recaller.finish()
+
+    async def _pause(self) -> None:
+        chance = self._chance
+        if not self.burst_s:
+            await asyncio.sleep(chance.expovariate(self._rate))
+        elif self._burst_left:
+            self._burst_left -= 1
+            await asyncio.sleep(chance.random() * self.burst_s)
+        else:
+            self._burst_left = chance.randint(1, _BURST_MAX)
+            await asyncio.sleep(chance.uniform(*_LULL_S))
 
     def message(self, topic: str) -> d.Message:
         """A new message."""
@@ -247,7 +263,7 @@ class Consumer:
         self._work: set[asyncio.Task[None]] = set()
         self.stopping = False
         self.rest_s_max = 0.0
-        """How long it may rest between two polls, for others that would find no room."""
+        """How long it may rest between two polls."""
 
     async def run(self) -> None:
         """Poll until told to stop, then finish what is in hand."""

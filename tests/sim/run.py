@@ -17,7 +17,7 @@ from tests.sim.faults import Faults
 from tests.sim.loop import SimLoop, StuckError
 from tests.sim.outcome import Outcome
 from tests.sim.passing import TOPIC, TYPE, Passing, carried_out
-from tests.sim.process import ProcessClock
+from tests.sim.process import Process, ProcessClock
 from tests.sim.renewals import Renewals
 from tests.sim.swarm import TAGS, draw
 from tests.sim.timers import Timers
@@ -101,6 +101,9 @@ class _Run:
         self.faults = Faults(world)
         self.verdict = Verdict()
         self._state: dict[str, Any] | None = None
+        self._heard_deletion: Process | None = None
+        """In which the broker must have heard of the topic's last deletion as it was made; one that comes later keeps
+        what the controllers do not know."""
         self._tools = Tools(world.network, world.history, world.trace, world.loop, world.log_end)
         swarm = world.swarm
         self._producers = [
@@ -200,7 +203,11 @@ class _Run:
             return False
         if TOPIC not in cluster.controller.state.topics:
             return True
-        return await carried_out(cluster.controller._keeper.change(lambda state: state.delete_topic(TOPIC)))
+        process = self.world.process
+        is_gone = await carried_out(cluster.controller._keeper.change(lambda state: state.delete_topic(TOPIC)))
+        if is_gone and self._passing.stopping and "bad ways" not in self.world.swarm.faults:
+            self._heard_deletion = process
+        return is_gone
 
     async def _finish_work(self) -> None:
         """Wait until nothing is left to do, within a budget of virtual time (L2)."""
@@ -249,6 +256,8 @@ class _Run:
         }
         if waiting:
             return f"waiting: {waiting}"
+        if self._heard_deletion is world.process and TOPIC in core.names.topic_ids:
+            return f"the broker still has {TOPIC}, which was deleted"
         return ""
 
     async def _stand_still(self) -> None:

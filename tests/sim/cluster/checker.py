@@ -31,7 +31,7 @@ from tests.sim.cluster.clients import Log, Served
 from tests.sim.cluster.sightings import Entry, Sightings, Span
 from tests.sim.cluster.swarm import ClusterSwarm
 from tests.sim.cluster.troubles import Troubles
-from tests.sim.history import History, Settling
+from tests.sim.history import History, Sent, Settling
 from tests.sim.process import START_MS
 from tests.sim.stored import StoredMessage
 
@@ -70,7 +70,30 @@ class ClusterChecker(Checker):
         self._log = log
         self._troubles = troubles
         self._sent_twice = bool(swarm.faults)
+        self._brokers_of: dict[str, set[str]] = defaultdict(set)
+        """Where each message is stored."""
+        for broker, found in stored.items():
+            for each in found:
+                if each.topic in swarm.topics:
+                    self._brokers_of[each.message_id].add(broker)
         self.bound_s = bound_s(swarm)
+
+    def _check_acknowledged(self, message_id: str, sent: Sent, copies: list[StoredMessage]) -> None:
+        """S1: also that what may be stored at a broker goes to no other while that one is there."""
+        super()._check_acknowledged(message_id, sent, copies)
+        brokers = self._brokers_of[message_id]
+        left = (
+            sent.began_s <= span.ended_s <= sent.ended_s
+            for (_, broker), spans in self._sightings.knowing.items()
+            if broker in brokers
+            for span in spans
+        )
+        if len(brokers) > 1 and not any(left):
+            self._verdict.broke(
+                "S1",
+                f"{message_id} of {sent.began_s:.6f} to {sent.ended_s:.6f} is stored at {sorted(brokers)}, and each "
+                "proxy knew of them all the time",
+            )
 
     def _check_places(self) -> None:
         """S3: a place names one message, now and before."""

@@ -120,11 +120,14 @@ class _Run:
             for number, settings in enumerate(swarm.producers)
             for name in [f"p{number}"]
         ]
+        for producer in self._producers:
+            producer.burst_s = swarm.burst_ways * swarm.delay_s_max
         self._consumers: list[Consumer] = []
         for subscription, all_manners in swarm.manners.items():
             for manners in all_manners:
                 name = f"c{len(self._consumers)}"
                 consumer = Consumer(name, self._tools(name), swarm.random(name), subscription, manners)
+                consumer.rest_s_max = swarm.rest_s_max
                 self._consumers.append(consumer)
 
     def _tools(self, name: str) -> Tools:
@@ -194,7 +197,7 @@ class _Run:
         polls_max = self.swarm.options.proxy.receive.polls_max // 2  # a group may not take more than is free
         if polls > polls_max:
             for consumer in self._consumers:
-                consumer.rest_s_max = 2.0 * polls / polls_max
+                consumer.rest_s_max = max(consumer.rest_s_max, 2.0 * polls / polls_max)
 
     def _done(self) -> int:
         """How many messages were done with, each for each group."""

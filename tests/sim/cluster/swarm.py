@@ -36,6 +36,9 @@ FAULTS = {
 SMALL_TIMER = {"slots": 16, "roll_window_ms": 5000, "log_file_bytes": 4096, "delay_ms_max": 30_000}
 """Nothing is delayed here, and the files of a real wheel take longer to make than all the rest."""
 
+_LONELY = 0.2
+"""How often there are one proxy, one poll, no faults, and silence between messages: nothing makes good later what the
+poll has missed, and nothing excuses it."""
 ENOUGH_INTERESTS = 100
 """No broker refuses any if it may hold so many."""
 
@@ -51,6 +54,9 @@ class ClusterSwarm(Swarm):
         counting: how proxies add up their polls.
         loyal: how often a client stays with its proxy.
         pops_at_once_max, fruitless_max, interests_per_send: limits within the proxy that are no settings.
+        burst_ways: so many times the longest way is between calls of a burst at most, after which a producer is silent
+            for some seconds; 0: no bursts.
+        rest_s_max: how long consumers rest between two polls at most.
     """
 
     proxies: int
@@ -60,6 +66,8 @@ class ClusterSwarm(Swarm):
     pops_at_once_max: int
     fruitless_max: int
     interests_per_send: int
+    burst_ways: float
+    rest_s_max: float
 
     @property
     def has_one_broker(self) -> bool:
@@ -87,7 +95,8 @@ class ClusterSwarm(Swarm):
             f"adaptive={proxy.adaptive.up_per_s}/{proxy.adaptive.stay_ms} pop_timeout={proxy.receive.pop_timeout_ms} "
             f"idle={proxy.receive.interest_idle_ms} polls_max={proxy.receive.polls_max} "
             f"interests={proxy.receive.interests_max}/{broker.pop.notify_interests_max} "
-            f"pops_at_once={self.pops_at_once_max} fruitless={self.fruitless_max} sync_s={self.sync_s_max}"
+            f"pops_at_once={self.pops_at_once_max} fruitless={self.fruitless_max} sync_s={self.sync_s_max} "
+            f"burst_ways={self.burst_ways} rest_s={self.rest_s_max}"
         )
 
     @contextmanager
@@ -111,9 +120,14 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     """
     chance = random.Random(f"{seed}/cluster swarm")
     faults = {name: weight for name, weight in FAULTS.items() if chance.random() < (0.3 if weight else 0.15)}
+    lulls = random.Random(f"{seed}/cluster lulls")
+    is_lonely = lulls.random() < _LONELY
+    rest_s_max = lulls.choice((0.0, 0.0, 0.0, 3.0, 10.0))
+    if is_lonely:
+        faults = {}
     if only is not None:
         faults = {name: weight for name, weight in FAULTS.items() if name in only}
-    small = chance.random() < 0.5
+    small = chance.random() < 0.5 or is_lonely
     topics = {
         f"topic{number}": chance.choice((1, 1, 2, 4)) for number in range(1 if small else chance.choice((1, 2, 3, 4)))
     }
@@ -127,6 +141,8 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     ]
     brokers = chance.choice((1, 2, 3, 4, 6))
     polls = chance.choice((1, 1, 2, 4, 8, 16, 40))
+    if is_lonely:
+        brokers, polls = 2 if rest_s_max else lulls.choice((1, 1, 2)), 1
     return ClusterSwarm(
         seed=seed,
         options=_options(seed, chance, len(subscriptions), polls, settings or {}),
@@ -142,17 +158,19 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         producers=[
             (chance.choice((0.3, 1.0, 3.0)), chance.choice((1, 4, 12)), chance.choice((20, 300)))
             for _ in range(chance.choice((1, 1, 2, 3)))
-        ],
+        ][: 1 if is_lonely else None],
         sync_s_max=chance.choice((0.0, 0.001, 0.01)),
         memory=memory_of(seed),
-        delay_s_max=chance.choice((0.001, 0.001, 0.02, 0.1)),
-        proxies=chance.choice((1, 1, 2, 3, 4)),
+        delay_s_max=max(chance.choice((0.001, 0.001, 0.02, 0.1)), 0.02 if is_lonely else 0.0),
+        proxies=min(chance.choice((1, 1, 2, 3, 4)), 1 if is_lonely else 4),
         brokers=brokers,
         counting=chance.choice(("alone", "honest", "lying", "lying")),
         loyal=chance.choice((0.0, 0.5, 1.0)),
         pops_at_once_max=chance.choice((1, 2, 32)),
         fruitless_max=chance.choice((1, 2, 16)),
         interests_per_send=chance.choice((1, 1000)),
+        burst_ways=lulls.choice((1.0, 2.0)) if is_lonely else 0.0,
+        rest_s_max=rest_s_max,
     )
 
 

@@ -14,6 +14,7 @@ from services.broker.app import BrokerApp
 from services.broker.checkpoint import Checkpoint, Row
 from services.broker.options import BrokerOptions
 from services.broker.timer import timer_checkpoint
+from services.controller.documents import Document
 from services.rpc.methods import ACK, CHANGE_INVISIBLE, POP, PUT, RECALL
 from services.rpc.service import Call, UnaryHandler
 from tests.sim.cluster.programs import Place
@@ -61,8 +62,10 @@ class Promises:
         """Up to where each machine has had the log once."""
         self._synced: dict[str, int] = {}
         """The same, on its device."""
-        self.members: frozenset[int] = frozenset()
-        """The sync-state set that is stored."""
+        self._group: Document = {"epoch": 0, "master": -1, "sync_state_set": []}
+        """The group's state that is stored."""
+        self._promised = self._promised_synced = 0
+        """Up to where the master of the stored epoch has promised the log, and that it is on the devices."""
         self.is_excused: Callable[[int], bool] = lambda number: False
         """Whether a replica may have lost what it had on its device."""
         self.on_answer: Callable[[int], None] = lambda number: None
@@ -79,6 +82,35 @@ class Promises:
         appended = _appended.get()
         if appended is not None:
             appended.append(end_position)
+
+    def stored(self, group: Document) -> None:
+        """The group's state has taken a step: who joins the set has all that was promised before, and so has who is
+        elected, also where the store has lost the state before (S5).
+        """
+        before, self._group = self._group, group
+        master = group["master"]
+        if (group["epoch"], master) != (before["epoch"], before["master"]) and master >= 0:
+            synced = max(
+                (self._synced.get(name, 0) for name, life in self._lives.items() if life.number == master), default=0
+            )
+            if synced < self._promised_synced and not self.is_excused(master):
+                self._broke(
+                    "S5",
+                    f"replica {master} is elected, and has never had more than {synced} on its device; "
+                    f"{self._promised_synced} was promised to be on all",
+                )
+            self._promised = self._promised_synced = 0
+            return
+        for number in set(group["sync_state_set"]) - set(before["sync_state_set"]):
+            following = [app for each, app in self._lives.values() if each == number and app.following is not None]
+            ends = [(app.files.end_position, app.files.synced_position) for app in following]
+            has_all = any(end >= self._promised and synced >= self._promised_synced for end, synced in ends)
+            if ends and not has_all and not self.is_excused(number):
+                self._broke(
+                    "S5",
+                    f"replica {number} joins the set, and has received and synced up to {ends}; before that "
+                    f"{self._promised} was promised, and {self._promised_synced} to be on all devices",
+                )
 
     def look(self) -> None:
         """See how far all are."""
@@ -141,7 +173,10 @@ class Promises:
         """All members of the set have, or had, the log up to a position."""
         self.look()
         has = self._synced if synced else self._received
-        for other in self.members - {number}:
+        if number == self._group["master"]:
+            self._promised = max(self._promised, position)
+            self._promised_synced = max(self._promised_synced, position if synced else 0)
+        for other in set(self._group["sync_state_set"]) - {number}:
             end = max((has[each] for each, life in self._lives.items() if life.number == other), default=0)
             if end < position and not self.is_excused(other):
                 where = "on its device" if synced else "received"

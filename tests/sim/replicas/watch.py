@@ -1,15 +1,17 @@
 """Looks on from outside: who writes in which epoch, what is confirmed, which steps the group's state takes."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions
 from services.broker.store.record import StoredRecord
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from services.common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, SyncStateSetRequest
 from services.common.put import MessageRun
+from services.controller.app import ControllerApp
 from services.controller.documents import Document
-from services.rpc.methods import PUT
+from services.rpc.methods import CHANGE_SYNC_STATE_SET, PUT
 from services.rpc.service import Call
 from tests.sim.cluster.programs import Place
 from tests.sim.history import Disaster
@@ -76,6 +78,32 @@ class Watch:
             self.promises.watch(name, number, app, place)
 
         return watch
+
+    def controller(self, app: ControllerApp) -> None:
+        """Look at a controller from now on: a set takes the place of the state that its master knew (C1)."""
+        handlers = app.service.unary_handlers
+        method, change = handlers[CHANGE_SYNC_STATE_SET.path]
+
+        async def asked(call: Call, request: SyncStateSetRequest) -> object:
+            answer = await change(call, request)
+            assert isinstance(answer, BrokerGroup)
+            if answer.version > request.version + 1:
+                self._broke(
+                    "C1", f"a master that knew version {request.version} changed its set in version {answer.version}"
+                )
+            return answer
+
+        handlers[CHANGE_SYNC_STATE_SET.path] = method, asked
+
+    def lease_taken(self, lease: Document, leading: Iterable[str]) -> None:
+        """A controller has the lease now; nobody else may believe so (C1).
+
+        Args:
+            lease: as it is stored.
+            leading: addresses of those that believe that they lead.
+        """
+        if others := set(leading) - {lease["address"]}:
+            self._broke("C1", f"{others} believes that it leads, and {lease['address'] or 'nobody'} has the lease")
 
     def _watch_what_comes(self, name: str, app: BrokerApp) -> None:
         files = app.files
@@ -190,11 +218,11 @@ class Watch:
             f"master={new['master']}",
             new["sync_state_set"],
         )
+        self.promises.stored(new)
         if old is None:
             self.epochs.append((new["epoch"], new["master"], self._loop.time()))
             return
         members, before = set(new["sync_state_set"]), set(old["sync_state_set"])
-        self.promises.members = frozenset(members)
         self.on_members(members)
         if new["version"] <= old["version"]:
             self._broke("C1", f"version {new['version']} follows {old['version']}")
@@ -204,6 +232,11 @@ class Watch:
             self._broke("S5", f"in epoch {new['epoch']} replica {new['master']} is master after {old['master']}")
         if new["master"] >= 0 and new["master"] not in members:
             self._broke("C1", f"the master {new['master']} is not of the set {members}")
+        known = {each["number"]: each["identity"] for each in old["replicas"]}
+        for each in new["replicas"]:
+            number, identity = each["number"], each["identity"]
+            if number in members and known.get(number, identity) not in ("", identity) and not self.unclean:
+                self._broke("S5", f"replica {number} is of the set, and came with another volume than it had")
         if new["epoch"] > old["epoch"]:
             self.epochs.append((new["epoch"], new["master"], self._loop.time()))
             if new["master"] not in before and not self.unclean:

@@ -8,7 +8,7 @@ from services.cli.options import StandaloneOptions
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from services.controller.app import ControllerApp
 from services.controller.cluster_state import ClusterState
-from services.controller.documents import Document, group_document_name
+from services.controller.documents import LEASE, Document, group_document_name
 from tests.harness.memory_disk import CrashKind
 from tests.sim.cluster.clients import ClientNetwork, Log
 from tests.sim.cluster.machine import Machine
@@ -87,7 +87,9 @@ class GroupWorld:
 
     def _add_controller(self, name: str) -> None:
         def make(place: Place) -> ControllerProgram:
-            return ControllerProgram(place, self.options.controller, self.store.hold(place.process))
+            program = ControllerProgram(place, self.options.controller, self.store.hold(place.process))
+            self.watch.controller(program.app)
+            return program
 
         self.controllers[name] = self._machine(name, make)
 
@@ -198,6 +200,10 @@ class GroupWorld:
     def _written(self, name: str, old: Document | None, new: Document) -> None:
         if name == group_document_name(GROUP):
             self.watch.group_changed(old, new)
+        if name == LEASE:
+            machines = self.controllers.values()
+            leading = [f"{each.name}:0" for each in machines if each.program is not None and each.program.app.leads]
+            self.watch.lease_taken(new, leading)
 
     def _machine(self, name: str, make: Callable[[Place], Any]) -> Machine[Any]:
         def report(finding: str, error: Exception | None = None) -> None:
