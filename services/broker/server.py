@@ -124,7 +124,9 @@ class BrokerServer:
         """Give messages out."""
         _check_names(request)
         # While one of a group waits for the device, others of it would read the same messages.
-        answer = await self._reading(partial(self._pop_once, request), (request.group, request.topic))
+        answer = await self._reading(
+            partial(self._pop_once, request, self._core.popping.turn()), (request.group, request.topic)
+        )
         if answer.messages:
             self._due_changed()
             self._statistics.popped(request.group, request.topic, answer)
@@ -133,9 +135,9 @@ class BrokerServer:
                 await self._flusher.held(end)
         return answer
 
-    def _pop_once(self, request: pb.PopRequest) -> PopAnswer:
+    def _pop_once(self, request: pb.PopRequest, turn: int) -> PopAnswer:
         self._core.settle((request.topic,), (request.group,))
-        return self._core.popping.pop(request)
+        return self._core.popping.pop(request, turn)
 
     async def _reading(self, work: Callable[[], Result], line: Hashable = None) -> Result:
         """Have something done that reads, without waiting for the device on the loop (see `ColdReads.run`).

@@ -29,6 +29,7 @@ from services.common.pop_answer import PopAnswer
 from services.common.receipt import HandleMaker
 
 _RETRY_FIRST_ONE_IN = 5
+_TURN_BITS = 32
 _SCAN_STEP = 256
 _ANY_QUEUE = -1
 
@@ -107,8 +108,18 @@ class Popping:
         self._quarantine = quarantine
         self.damaged: dict[ConsumeQueue, Standstill] = {}
 
-    def pop(self, request: PopRequest) -> PopAnswer:
+    def turn(self) -> int:
+        """A random number for a call: all of its tries begin with the same queue, or one that has to be read from the
+        device would seldom be the first of the last try.
+        """
+        return self._random.getrandbits(_TURN_BITS)
+
+    def pop(self, request: PopRequest, turn: int) -> PopAnswer:
         """Give out up to `max_messages` messages and hide them from the group; never waits.
+
+        Args:
+            request: what is wanted.
+            turn: decides which queue comes first.
 
         Raises:
             StatusError: too much is given out already, the filter is of an unknown kind, the controller was not heard
@@ -119,9 +130,9 @@ class Popping:
         wanted = wanted_hashes(request.filter)
         options = self._options
         budget = _Budget(min(request.max_messages, room), options.scan_entries_max, options.response_bytes_max)
-        retry, queues = self._sources(request.group, request.topic, request.queue_id)
+        retry, queues = self._sources(request.group, request.topic, request.queue_id, turn)
         taken: list[_Taken] = []
-        retry_first = retry is not None and self._random.randrange(_RETRY_FIRST_ONE_IN) == 0
+        retry_first = retry is not None and turn % _RETRY_FIRST_ONE_IN == 0
         if retry is not None and retry_first:
             self._take(retry, receipt.FROM_RETRY_TOPIC, None, budget, taken)
         for progress in queues:
@@ -132,18 +143,13 @@ class Popping:
             self._take(retry, receipt.FROM_RETRY_TOPIC, None, budget, taken)
         answer = PopAnswer()
         if taken:
-            # This reads all that the answer's `waiting` needs: once messages are given out, no read may end the call.
-            if request.queue_id < 0:
-                self._waiting(retry, queues, wanted)
-            else:
-                self.waiting(request.group, request.topic, wanted)
             self._give_out(request, taken, answer)
         else:
             self._check_standstill(retry, queues)
             if self._lacks_room(queues):
                 raise self.progress_full()
         if request.queue_id >= 0:
-            retry, queues = self._sources(request.group, request.topic, _ANY_QUEUE)
+            retry, queues = self._sources(request.group, request.topic, _ANY_QUEUE, turn)
         answer.waiting = self._waiting(retry, queues, wanted)
         return answer
 
@@ -177,7 +183,7 @@ class Popping:
         Nothing is read for it: what retention took since a queue was last looked at is counted, and the pop that it
         brings finds out.
         """
-        retry, queues = self._sources(group, topic, _ANY_QUEUE)
+        retry, queues = self._sources(group, topic, _ANY_QUEUE, 0)
         return self._waiting(retry, queues, wanted)
 
     def _waiting(
@@ -188,8 +194,10 @@ class Popping:
             ahead = min(ahead, 1)
         return ahead + (retry.available_at_most if retry is not None else 0)
 
-    def _sources(self, group: str, topic: str, queue_id: int) -> tuple[QueueProgress | None, Sequence[QueueProgress]]:
-        """The group's retry queue, and the queues of the topic beginning with a random one."""
+    def _sources(
+        self, group: str, topic: str, queue_id: int, turn: int
+    ) -> tuple[QueueProgress | None, Sequence[QueueProgress]]:
+        """The group's retry queue, and the queues of the topic beginning with the one whose turn it is."""
         progress_in = self._state.merge_buffer.of
         store = self._store
         known = self._view.topics.get(topic)
@@ -199,7 +207,7 @@ class Popping:
             numbers: Sequence[int] = (queue_id,)
         else:
             count = 1 if known is None else known.queues
-            first = self._random.randrange(count)
+            first = turn // _RETRY_FIRST_ONE_IN % count
             numbers = (*range(first, count), *range(first))
         queues = [progress_in(group, queue) for number in numbers if (queue := store.queue(topic, number)) is not None]
         return retry, queues

@@ -115,18 +115,28 @@ class QueueIndex(EntryFiles):
         return b"".join(parts)
 
     def _spot(self, queue: ConsumeQueue, key: bytes, offset: int) -> tuple[IndexFile, Row]:
-        """The file that has an entry, and its row."""
-        spot = queue.spot
-        files: Iterable[IndexFile] = reversed(self.files)
-        if spot is not None and spot[1].first <= offset and spot[0] in self.files:
+        """The file that has an entry, and its row.
+
+        Offsets grow from file to file, so the files are halved: each look may have to wait for the device.
+        """
+        files, spot = self.files, queue.spot
+        low, high = 0, len(files)
+        guess = high - 1
+        if spot is not None and spot[1].first <= offset and spot[0] in files:
             if offset < spot[1].first + spot[1].size:
                 return spot
-            files = self.files[self.files.index(spot[0]) + 1 :]  # who reads on finds it in the next one, mostly
-        for file in files:
-            row = file.find(key)
-            if row is not None and row.first <= offset < row.first + row.size:
-                spot = queue.spot = (file, row)
+            guess = low = files.index(spot[0]) + 1  # who reads on finds it in the next one, mostly
+        while low < high:
+            found = ((at, row) for at in range(guess, high) if (row := files[at].find(key)) is not None)
+            at, row = next(found, (high, None))
+            if row is None or offset < row.first:
+                high = guess
+            elif offset >= row.first + row.size:
+                low = at + 1
+            else:
+                spot = queue.spot = (files[at], row)
                 return spot
+            guess = (low + high) // 2
         raise CorruptDataError(
             f"no index file has entry {offset} of queue {queue.topic}/{queue.queue_id}; remove them all "
             f"({self._folder.name}) and start again, they are made anew from the commit log"

@@ -144,8 +144,8 @@ class Sightings:
         popping = broker.core.popping
         pop = popping.pop
 
-        def popped(request: PopRequest) -> PopAnswer:
-            answer = pop(request)
+        def popped(request: PopRequest, turn: int) -> PopAnswer:
+            answer = pop(request, turn)
             for receipt in answer.handles:
                 handle = Handle.read(receipt)
                 topic = names.retry_topic(request.group, request.topic) if handle.from_retry else request.topic

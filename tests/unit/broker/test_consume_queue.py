@@ -143,6 +143,29 @@ def test_small_neighbours_are_merged_so_that_there_are_few() -> None:
     assert [world.read_all(number) for number in range(3)] == world.entries
 
 
+def test_an_old_entry_is_found_with_few_looks_where_there_are_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(queues=2, entries_max=2, in_memory=0)
+    for number in range(256):
+        world.arrive(0, 2)
+        world.arrive(1, number % 100 == 0)
+        world.save()
+    assert len(world.index.files) >= 256
+    looks: list[index_file.IndexFile] = []
+    find = index_file.IndexFile.find
+
+    def counted(file: index_file.IndexFile, key: bytes) -> index_file.Row | None:
+        looks.append(file)
+        return find(file, key)
+
+    monkeypatch.setattr(index_file.IndexFile, "find", counted)
+    assert world.queues[0].read(3, 1) == world.entries[0][3:4]
+    assert len(looks) < 10
+    assert world.read_all(0) == world.entries[0]
+    looks.clear()
+    assert world.queues[1].read(1, 1) == world.entries[1][1:2]
+    assert len(looks) == len(set(looks)), "a file that says nothing of the queue is looked at once"
+
+
 def test_what_is_merged_does_not_outgrow_its_limit() -> None:
     world = World(entries_max=20)
     for number in range(60):

@@ -372,7 +372,7 @@ def test_a_filter_of_an_unknown_kind_is_refused() -> None:
     world = world_of()
     request = pb.PopRequest(group="g", topic="t", queue_id=-1, max_messages=1, filter=pb.Filter(kind=pb.SQL92))
     with pytest.raises(StatusError) as caught:
-        world.core.popping.pop(request)
+        world.core.popping.pop(request, world.core.popping.turn())
     assert caught.value.code == Code.ILLEGAL_FILTER_EXPRESSION
 
 

@@ -235,7 +235,8 @@ class World:
                 max_messages=max_messages,
                 invisible_ms=invisible_ms,
                 filter=tag_filter(expression),
-            )
+            ),
+            self.core.popping.turn(),
         )
 
     def ack(self, group: str, topic: str, *handles: str) -> list[int]:
