@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutants.catalog import MUTANTS
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import UNIT_TESTS, Mutant, copy_repository
 
 _PYTEST_S_MAX = 900.0
 _SEEDS_AT_ONCE = 20
@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="only these")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=200, help="of the simulator, for each mutant")
-    parser.add_argument("--jobs", type=int, default=2, help="processes at one time")
+    parser.add_argument("--jobs", type=int, default=2, help="processes of a simulator at one time")
     parser.add_argument("--only", choices=("tests", "simulator"))
     given = parser.parse_args()
     mutants = [each for each in MUTANTS if not given.names or each.name in given.names]
@@ -44,20 +44,21 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no mutant {', '.join(sorted(unknown))}")
     verdicts = []
-    for mutant in mutants:
-        began = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
-            place = Path(folder)
-            mutant.copy(place)
-            by_tests = "" if given.only == "simulator" else _by_tests(mutant, place, given.jobs)
-            by_simulator = ""
-            if given.only != "tests" and mutant.simulator:
-                by_simulator = _by_simulator(
-                    mutant, place, range(given.first_seed, given.first_seed + given.seeds), given.jobs
-                )
-        verdicts.append(Verdict(mutant, by_tests, by_simulator))
-        took_s = time.monotonic() - began
-        print(f"{mutant.name:<44} {by_tests or '-'}  |  {by_simulator or '-'}  ({took_s:.0f} s)", flush=True)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        place = Path(folder)
+        copy_repository(place)
+        for mutant in mutants:
+            began = time.monotonic()
+            with mutant.applied_in(place):
+                by_tests = "" if given.only == "simulator" else _by_tests(mutant, place)
+                by_simulator = ""
+                if given.only != "tests" and mutant.simulator:
+                    by_simulator = _by_simulator(
+                        mutant, place, range(given.first_seed, given.first_seed + given.seeds), given.jobs
+                    )
+            verdicts.append(Verdict(mutant, by_tests, by_simulator))
+            took_s = time.monotonic() - began
+            print(f"{mutant.name:<44} {by_tests or '-'}  |  {by_simulator or '-'}  ({took_s:.0f} s)", flush=True)
     tests = sum(bool(each.by_tests) for each in verdicts)
     simulators = sum(bool(each.by_simulator) for each in verdicts)
     print(f"{len(verdicts)} mutants: unit tests notice {tests}, simulators {simulators}")
@@ -75,9 +76,9 @@ def _run(place: Path, words: list[str], timeout_s: float) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def _by_tests(mutant: Mutant, place: Path, jobs: int) -> str:
+def _by_tests(mutant: Mutant, place: Path) -> str:
     """The first unit test that notices."""
-    words = ["-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-n", str(jobs), mutant.tests]
+    words = ["-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", f"{UNIT_TESTS}/{mutant.tests}"]
     code, output = _run(place, words, _PYTEST_S_MAX)
     if code == 0:
         return ""

@@ -1,7 +1,7 @@
 """The mutants of one broker: its log, its pops, its timer, its shares of limits."""
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.suites import BROKER, REPLICAS, SERVER
+from tests.mutants.suites import REPLICAS, SERVER
 
 STORE = [
     Mutant(
@@ -12,7 +12,7 @@ STORE = [
         "decode",
         "if value(data[offset + 8 : end]) != checksum:",
         "if False:",
-        BROKER,
+        "broker/test_record.py",
         SERVER,
     ),
     Mutant(
@@ -23,7 +23,7 @@ STORE = [
         "decode",
         "if written_position != position:",
         "if False:",
-        BROKER,
+        "broker/test_record.py",
         SERVER,
     ),
     Mutant(
@@ -34,7 +34,7 @@ STORE = [
         "CommitLog.scan",
         "self.cut(position + offset)",
         "return",
-        BROKER,
+        "broker/test_commit_log.py",
         SERVER,
     ),
     Mutant(
@@ -45,7 +45,7 @@ STORE = [
         "CommitLog.scan",
         "if position + offset < synced_position:",
         "if False:",
-        BROKER,
+        "broker/test_commit_log.py",
         SERVER,
     ),
     Mutant(
@@ -56,7 +56,7 @@ STORE = [
         "delete_before",
         "segment.end_position > needed_from",
         "False",
-        BROKER,
+        "broker/test_retention.py",
         REPLICAS,
     ),
     Mutant(
@@ -67,7 +67,7 @@ STORE = [
         "Flusher.durable",
         "elif self._store.confirmed_position < position:",
         "elif False:",
-        BROKER,
+        "broker/test_flusher.py",
         SERVER,
     ),
     Mutant(
@@ -78,7 +78,7 @@ STORE = [
         "Flusher.is_held",
         "self._marks is None or self._marks.held_position >= position",
         "True",
-        BROKER,
+        "broker/test_flusher.py",
         REPLICAS,
     ),
     Mutant(
@@ -89,7 +89,7 @@ STORE = [
         "Flusher.settled",
         "if self._marks is not None and self._marks.replicated_position < position:",
         "if False:",
-        BROKER,
+        "broker/test_flusher.py",
         REPLICAS,
     ),
     Mutant(
@@ -100,7 +100,7 @@ STORE = [
         "AgainFinder._in_queue",
         "if queue is None or send_id is None:",
         "if True:",
-        BROKER,
+        "broker/test_again.py",
         REPLICAS,
     ),
 ]
@@ -114,7 +114,7 @@ POP = [
         "Acking._open",
         "if check_point is None or index < 0 or not check_point.open_bits >> index & 1:",
         "if check_point is None or index < 0:",
-        BROKER,
+        "broker/test_core.py",
         SERVER,
     ),
     Mutant(
@@ -125,7 +125,7 @@ POP = [
         "Acking.change_invisible",
         "replaces=Origin(old.id, index),",
         "replaces=None,",
-        BROKER,
+        "broker/test_core.py",
         SERVER,
     ),
     Mutant(
@@ -136,7 +136,7 @@ POP = [
         "redelivered",
         "attempts = stored.attempts + (1 if attempted else 0)",
         "attempts = stored.attempts",
-        BROKER,
+        "broker/test_core.py",
         SERVER,
     ),
     Mutant(
@@ -147,7 +147,7 @@ POP = [
         "redelivered",
         "if attempts >= attempts_max or",
         "if attempts > attempts_max or",
-        BROKER,
+        "broker/test_core.py",
         SERVER,
     ),
     Mutant(
@@ -158,7 +158,7 @@ POP = [
         "redelivered",
         "origin=Origin(check_point.id, index).encode(),",
         'origin=b"",',
-        BROKER,
+        "broker/test_core.py",
         SERVER,
     ),
     Mutant(
@@ -169,7 +169,7 @@ POP = [
         "ReviveTable.take_due",
         "indexes = [index for index in check_point.open_indexes() if check_point.due_of(index) <= now_ms]",
         "indexes = list(check_point.open_indexes())",
-        BROKER,
+        "broker/test_revive.py",
         SERVER,
     ),
     Mutant(
@@ -180,7 +180,7 @@ POP = [
         "ReviveTable.renew",
         "check_point.renewed.update(dict.fromkeys(bit_indexes(bits), due_ms))",
         "pass",
-        BROKER,
+        "broker/test_revive.py",
         SERVER,
     ),
     Mutant(
@@ -191,7 +191,7 @@ POP = [
         "ReviveTable.restart_ids",
         "max(self._next_number, next_number, epoch * _IDS_OF_AN_EPOCH + 1)",
         "max(self._next_number, next_number)",
-        BROKER,
+        "broker/test_revive.py",
         REPLICAS,
     ),
     Mutant(
@@ -202,7 +202,7 @@ POP = [
         "ReviveTable.oldest_offset",
         "end_offset if oldest is None else oldest.revive_offset",
         "end_offset",
-        BROKER,
+        "broker/test_revive.py",
         SERVER,
     ),
     Mutant(
@@ -213,7 +213,7 @@ POP = [
         "MergeBuffer.popped",
         "progress.popped = check_point.next_offset",
         "progress.popped = max(check_point.next_offset - 1, check_point.start_offset + 1)",
-        BROKER,
+        "broker/test_merge_buffer.py",
         SERVER,
     ),
     Mutant(
@@ -224,7 +224,7 @@ POP = [
         "PopState.replay",
         "self.merge_buffer.read_to(check_point.group, queue, check_point.next_offset)",
         "pass",
-        BROKER,
+        "broker/test_core.py",
         SERVER,
     ),
     Mutant(
@@ -235,7 +235,7 @@ POP = [
         "PopState.replay",
         "self.finish(*codec.decode_ack(found.payload), codec.decode_call(found.origin))",
         "pass",
-        BROKER,
+        "broker/test_core.py",
         SERVER,
     ),
     Mutant(
@@ -246,7 +246,7 @@ POP = [
         "MessageStore.take_up",
         "self.forget_topic(found.payload.decode())",
         "pass",
-        BROKER,
+        "broker/test_message_store.py",
         SERVER,
     ),
 ]
@@ -260,7 +260,7 @@ TIMER = [
         "TimerIntake.accept",
         "delay = Delay(run.topic, run.queue_id, topic_id, due_ms)",
         "delay = Delay(run.topic, run.queue_id, topic_id, due_ms - 1000)",
-        BROKER,
+        "broker/test_timer_stages.py",
         SERVER,
     ),
     Mutant(
@@ -271,7 +271,7 @@ TIMER = [
         "TimerDequeueGetMessage._leave_out",
         "elif stored.kind == RecordKind.TIMER and root in state.recalled:",
         "elif False:",
-        BROKER,
+        "broker/test_timer_stages.py",
         SERVER,
     ),
     Mutant(
@@ -282,7 +282,7 @@ TIMER = [
         "TimerDequeueGetMessage._move",
         "fired_origin(unit.position)",
         'b""',
-        BROKER,
+        "broker/test_timer_recovery.py",
         SERVER,
     ),
     Mutant(
@@ -293,7 +293,7 @@ TIMER = [
         "TimerDequeueGetMessage._move",
         "delay._replace(root=unit.root_of(delay), predecessor=unit.position)",
         "delay._replace(predecessor=unit.position)",
-        BROKER,
+        "broker/test_timer_stages.py",
         SERVER,
     ),
     Mutant(
@@ -304,7 +304,7 @@ TIMER = [
         "TimerState.settle_commit",
         "oldest_ms = next(iter(self.opened_slots), self.curr_read_time_ms)",
         "oldest_ms = self.curr_read_time_ms",
-        BROKER,
+        "broker/test_timer_recovery.py",
         SERVER,
     ),
     Mutant(
@@ -315,7 +315,7 @@ TIMER = [
         "TimerFollowing._done",
         "unit = state.awaited.pop(timer, None)",
         "unit = state.awaited.get(timer)",
-        BROKER,
+        "broker/test_timer_following.py",
         REPLICAS,
     ),
     Mutant(
@@ -326,7 +326,7 @@ TIMER = [
         "TimerFollowing._arrived",
         "elif delay.root not in state.recalled:",
         "elif False:",
-        BROKER,
+        "broker/test_timer_following.py",
         SERVER,
     ),
     Mutant(
@@ -337,7 +337,7 @@ TIMER = [
         "TimerEnqueueGet._take",
         "state.curr_queue_offset = offset + 1",
         "state.curr_queue_offset = offset + 1 + (offset % 16 == 15)",
-        BROKER,
+        "broker/test_timer_stages.py",
         SERVER,
     ),
 ]
@@ -351,7 +351,7 @@ SHARES = [
         "room",
         "limit - total - held + 1) // 2",
         "limit - total)",
-        "tests/unit/common",
+        "common/test_shares.py",
         SERVER,
     ),
     Mutant(
@@ -362,7 +362,7 @@ SHARES = [
         "PopClock.note",
         "self._ahead_ms = time_ms - self._clock.steady_ms()",
         "pass",
-        BROKER,
+        "broker/test_pop_clock.py",
         REPLICAS,
     ),
 ]

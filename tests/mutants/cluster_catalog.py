@@ -1,7 +1,7 @@
 """The mutants of what several processes decide together: replicas, controllers, proxies."""
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.suites import BROKER, CLUSTER, CONTROLLER, PROXY, REPLICAS, SERVER
+from tests.mutants.suites import CLUSTER, REPLICAS, SERVER
 
 REPLICATION = [
     Mutant(
@@ -12,7 +12,7 @@ REPLICATION = [
         "SyncStateSet._raise_watermarks",
         "replicated = min(replicated, follower.synced_position)",
         "replicated = min(replicated, follower.end_position)",
-        BROKER,
+        "broker/replica/test_sync_state_set.py",
         REPLICAS,
     ),
     Mutant(
@@ -23,7 +23,7 @@ REPLICATION = [
         "LogReceiver._report",
         "synced_position=log.synced_position",
         "synced_position=log.end_position",
-        BROKER,
+        "broker/replica/test_replication.py",
         REPLICAS,
     ),
     Mutant(
@@ -34,7 +34,7 @@ REPLICATION = [
         "SyncStateSet._recount",
         "each for each in self._followers.values() if each.number in counts or each.joining_since_ms is not None",
         "each for each in self._followers.values() if each.connected",
-        BROKER,
+        "broker/replica/test_sync_state_set.py",
         REPLICAS,
     ),
     Mutant(
@@ -45,7 +45,7 @@ REPLICATION = [
         "SyncStateSet._has_joined",
         "return follower.synced_position >= self.replicated_position and",
         "return True or",
-        BROKER,
+        "broker/replica/test_sync_state_set.py",
         REPLICAS,
     ),
     Mutant(
@@ -56,7 +56,7 @@ REPLICATION = [
         "SyncStateSet._recount",
         "counts = self.members | self._asked_in",
         "counts = self.members",
-        BROKER,
+        "broker/replica/test_sync_state_set.py",
         REPLICAS,
     ),
     Mutant(
@@ -67,7 +67,7 @@ REPLICATION = [
         "LogReceiver._heard",
         "if chunk.epoch != self._slave.epoch:",
         "if False:",
-        BROKER,
+        "broker/replica/test_replication_breaks.py",
         REPLICAS,
     ),
     Mutant(
@@ -78,7 +78,7 @@ REPLICATION = [
         "EpochHistory.end_of",
         "return self._positions[index + 1] if index + 1 < len(self._positions) else end_position",
         "return end_position",
-        BROKER,
+        "broker/replica/test_epochs.py",
         REPLICAS,
     ),
     Mutant(
@@ -89,7 +89,7 @@ REPLICATION = [
         "_is_gone",
         "return deleted > known",
         "return False",
-        BROKER,
+        "broker/test_topic_ids.py",
         SERVER,
     ),
 ]
@@ -103,7 +103,7 @@ CONTROL = [
         "candidates",
         "if number in state.sync_state_set and",
         "if",
-        CONTROLLER,
+        "controller/test_election.py",
         REPLICAS,
     ),
     Mutant(
@@ -114,7 +114,7 @@ CONTROL = [
         "GroupState.with_replica",
         "remaining = self.sync_state_set - {record.number}",
         "remaining = self.sync_state_set",
-        CONTROLLER,
+        "controller/test_election.py",
         REPLICAS,
     ),
     Mutant(
@@ -125,7 +125,7 @@ CONTROL = [
         "is_wiped",
         "return bool(known.identity) and known.identity != identity",
         "return False",
-        CONTROLLER,
+        "controller/test_election.py",
         REPLICAS,
     ),
     Mutant(
@@ -136,7 +136,7 @@ CONTROL = [
         "GroupState.elected",
         "epoch=self.epoch + 1",
         "epoch=self.epoch",
-        CONTROLLER,
+        "controller/test_election.py",
         REPLICAS,
     ),
     Mutant(
@@ -147,7 +147,7 @@ CONTROL = [
         "most_complete",
         "(-reports[number].last_epoch, -reports[number].end_position, number)",
         "(-reports[number].end_position, number)",
-        CONTROLLER,
+        "controller/test_election.py",
         REPLICAS,
     ),
     Mutant(
@@ -158,7 +158,7 @@ CONTROL = [
         "most_complete",
         "(-reports[number].last_epoch, -reports[number].end_position, number)",
         "(reports[number].last_epoch, reports[number].end_position, number)",
-        CONTROLLER,
+        "controller/test_election.py",
         REPLICAS,
     ),
     Mutant(
@@ -169,7 +169,7 @@ CONTROL = [
         "found",
         "if not members <= holders.keys():",
         "if not members & holders.keys():",
-        CONTROLLER,
+        "controller/test_election.py",
         REPLICAS,
     ),
     Mutant(
@@ -180,7 +180,7 @@ CONTROL = [
         "GroupState.with_sync_state_set",
         "if version != self.version:",
         "if False:",
-        CONTROLLER,
+        "controller/test_failover.py",
         REPLICAS,
     ),
     Mutant(
@@ -191,7 +191,7 @@ CONTROL = [
         "_epoch_is_over",
         "return epoch is not None and epoch >= state.epoch",
         "return False",
-        CONTROLLER,
+        "controller/test_election.py",
         REPLICAS,
     ),
     Mutant(
@@ -202,7 +202,7 @@ CONTROL = [
         "LeaseHolder.written",
         "self._lease_s * _BELIEF_SHARE",
         "self._lease_s * 3",
-        CONTROLLER,
+        "controller/test_lease.py",
         REPLICAS,
     ),
 ]
@@ -216,7 +216,7 @@ PROXIES = [
         "InterestBook.finish",
         "if waiting.notifications != ticket.notifications:",
         "if False:",
-        PROXY,
+        "proxy/test_interests.py",
         CLUSTER,
     ),
     Mutant(
@@ -227,7 +227,7 @@ PROXIES = [
         "InterestBook.wait",
         "for waiting in interest.left_over.values():",
         "for waiting in ():",
-        PROXY,
+        "proxy/test_interests.py",
         CLUSTER,
     ),
     Mutant(
@@ -238,7 +238,7 @@ PROXIES = [
         "InterestBook.stream_ended",
         "interest.unconfirmed[broker] = None",
         "pass",
-        PROXY,
+        "proxy/test_interests.py",
         CLUSTER,
     ),
     Mutant(
@@ -249,7 +249,7 @@ PROXIES = [
         "InterestBook.notified",
         "waiting.messages = max(waiting.messages, messages) if waiting.answered else waiting.messages + messages",
         "waiting.messages = waiting.messages",
-        PROXY,
+        "proxy/test_interests.py",
         CLUSTER,
     ),
     Mutant(
@@ -260,7 +260,7 @@ PROXIES = [
         "LongPoll.time_passed",
         "if now >= self.deadline:",
         "if False:",
-        PROXY,
+        "proxy/test_long_poll.py",
         CLUSTER,
     ),
     Mutant(
@@ -271,7 +271,7 @@ PROXIES = [
         "SendTries.failed",
         "self.doubted = place",
         "self.doubted = None",
-        PROXY,
+        "proxy/test_tries.py",
         CLUSTER,
     ),
     Mutant(
@@ -282,7 +282,7 @@ PROXIES = [
         "_topics",
         "return interest.topic, names.retry_topic(interest.group, interest.topic)",
         "return interest.topic, interest.topic",
-        BROKER,
+        "broker/test_notification.py",
         CLUSTER,
     ),
 ]

@@ -1,11 +1,15 @@
 """One change that breaks a promise: what in which function of the code is replaced by what."""
 
 import ast
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+UNIT_TESTS = "tests/unit"
 COPIED = ("services", "tests", "proto", "bench", "docs", "tools", "demo", "pyproject.toml", "README.md", "Makefile")
 
 
@@ -25,7 +29,7 @@ class Mutant:
         function: qualified name of the function or method that is changed.
         old: a piece of its source that stands there once.
         new: what stands there instead.
-        tests: the folder or file of unit tests that are to notice it.
+        tests: the file of unit tests that is to notice it, below `UNIT_TESTS`.
         simulator: module of the simulator that is to notice it; empty if none can.
     """
 
@@ -56,16 +60,28 @@ class Mutant:
         ast.parse(changed)
         return changed
 
-    def copy(self, folder: Path) -> None:
-        """Copy the repository into an empty folder, with the change."""
-        for name in COPIED:
-            source = ROOT / name
-            if source.is_dir():
-                shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(source, folder / name)
+    @contextmanager
+    def applied_in(self, folder: Path) -> Iterator[None]:
+        """Have the change in a copy of the repository for a while. Raises as `applied` does."""
         path = folder / self.file
-        path.write_text(self.applied(path.read_text()))
+        source, stat = path.read_text(), path.stat()
+        path.write_text(self.applied(source))
+        try:
+            yield
+        finally:
+            path.write_text(source)
+            # By its time Python knows the bytecode of before from that of the mutant.
+            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def copy_repository(folder: Path) -> None:
+    """Copy the repository into an empty folder."""
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, folder / name)
 
 
 def _lines_of(source: str, function: str) -> tuple[int, int]:

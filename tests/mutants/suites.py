@@ -1,4 +1,3 @@
-"""What may notice a mutant: the simulators, and the folders of unit tests."""
+"""What may notice a mutant beside the unit tests: the simulators."""
 
 SERVER, REPLICAS, CLUSTER = "tests.sim", "tests.sim.replicas", "tests.sim.cluster"
-BROKER, CONTROLLER, PROXY = "tests/unit/broker", "tests/unit/controller", "tests/unit/proxy"

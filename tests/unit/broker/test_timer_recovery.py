@@ -39,6 +39,19 @@ def test_what_fired_of_a_slot_that_is_not_done_does_not_fire_again() -> None:
     assert world.fired_bodies() == [b"0", b"1", b"2"]
 
 
+def test_a_slot_that_is_not_done_is_begun_again_though_the_next_is_being_read_already() -> None:
+    world = TimerWorld()
+    world.send(b"a", 1_900)
+    world.pass_to(1_600)  # slots are read half a second before their time
+    state = world.timer.state
+    assert (list(state.opened_slots), state.curr_read_time_ms) == ([world.begin_ms + 1_000], world.begin_ms + 2_000)
+    world.save_timer()
+    world.crash("process")
+    world.start()
+    world.pass_to(3_000)
+    assert [at_ms for _, at_ms in world.fired()] == [1_900]
+
+
 def test_what_was_put_into_a_later_slot_because_that_was_being_read_already_does_not_fire_again() -> None:
     world = TimerWorld()
     world.send(b"a", 4_900)

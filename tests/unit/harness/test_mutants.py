@@ -3,14 +3,14 @@
 import pytest
 
 from tests.mutants.catalog import MUTANTS
-from tests.mutants.mutant import ROOT, Mutant, StaleMutantError
+from tests.mutants.mutant import ROOT, UNIT_TESTS, Mutant, StaleMutantError
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_each_changes_one_place(mutant: Mutant) -> None:
     source = (ROOT / mutant.file).read_text()
     assert mutant.applied(source) != source
-    assert (ROOT / mutant.tests).exists()
+    assert (ROOT / UNIT_TESTS / mutant.tests).is_file()
 
 
 def test_names_are_told_apart_and_a_stale_one_is_said() -> None:
