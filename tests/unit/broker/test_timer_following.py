@@ -60,6 +60,19 @@ def test_the_slave_may_hear_that_a_timer_fired_before_it_has_chained_it_in() -> 
     assert pair.slave.timer.state.wheel.units_total == 0
 
 
+def test_what_fires_of_a_slot_that_the_slave_reads_does_not_fire_again_at_a_new_master() -> None:
+    pair = TimerPair()
+    pair.send(b"a", 300)
+    pair.send(b"b", 800)
+    pair.turn()
+    pair.follow()
+    assert len(pair.slave.timer.state.awaited) == 2
+    pair.pass_to(500)
+    pair.fail_over()
+    pair.pass_to(2_000)
+    assert pair.fired() == [(b"a", 300), (b"b", 800)]
+
+
 @pytest.mark.parametrize("follows", [False, True])
 def test_recalls_hold_at_the_new_master(follows: bool) -> None:
     pair = TimerPair()
