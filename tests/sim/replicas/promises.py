@@ -14,6 +14,7 @@ from services.broker.app import BrokerApp
 from services.broker.checkpoint import Checkpoint, Row
 from services.broker.options import BrokerOptions
 from services.broker.timer import timer_checkpoint
+from services.common.pop_answer import PopAnswer
 from services.controller.documents import Document
 from services.rpc.methods import ACK, CHANGE_INVISIBLE, POP, PUT, RECALL
 from services.rpc.service import Call, UnaryHandler
@@ -138,7 +139,8 @@ class Promises:
                     answer = await handle(call, request)
                 finally:
                     _appended.reset(token)
-                if ends and self._waits_for_set:
+                gives_nothing = isinstance(answer, PopAnswer) and not answer.messages
+                if ends and self._waits_for_set and not gives_nothing:
                     self._check("P3", f"{name} answers a {what}", number, ends[-1], synced)
                 self.on_answer(number)
                 return answer
