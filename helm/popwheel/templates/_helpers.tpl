@@ -1,0 +1,115 @@
+{{- define "popwheel.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels that select: (dict "root" $ "component" "broker"). */}}
+{{- define "popwheel.selector" -}}
+app.kubernetes.io/name: popwheel
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "popwheel.labels" -}}
+{{ include "popwheel.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "popwheel.metadata" -}}
+labels:
+  {{- include "popwheel.labels" . | nindent 2 }}
+{{- with .root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "popwheel.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "popwheel.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (printf "%s-controller" (include "popwheel.fullname" .)) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- required "serviceAccount.name must be given where serviceAccount.create is false" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* host:port of every controller, with commas between. */}}
+{{- define "popwheel.controllers" -}}
+{{- $name := printf "%s-controller" (include "popwheel.fullname" .) -}}
+{{- $addresses := list -}}
+{{- range $i := until (int .Values.controller.replicas) -}}
+{{- $addresses = append $addresses (printf "%s-%d.%s.%s.svc.%s:8083" $name $i $name $.Release.Namespace $.Values.clusterDomain) -}}
+{{- end -}}
+{{- join "," $addresses -}}
+{{- end -}}
+
+{{- define "popwheel.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "popwheel.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* What every pod of a component has: (dict "root" $ "component" "broker" "values" .Values.broker "spread" labels). */}}
+{{- define "popwheel.podPlacement" -}}
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  {{- include "popwheel.podSecurity" . | nindent 2 }}
+topologySpreadConstraints:
+  {{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+  - maxSkew: 1
+    topologyKey: {{ $key }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- $.spread | nindent 8 }}
+  {{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "popwheel.podAnnotations" -}}
+checksum/config: {{ include (print .root.Template.BasePath "/config.yaml") .root | sha256sum }}
+{{- with .values.podAnnotations }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
