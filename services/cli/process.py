@@ -122,6 +122,7 @@ class ControllerProcess(_ServiceProcess):
                 "must say at which host:port brokers and proxies reach this controller, because others share its state "
                 "and name it",
             )
+        address = options.advertised_address or f"{host_in_address(options.grpc_host)}:{options.grpc_port}"
         app = ControllerApp(
             options,
             self._data_dir / "controller",
@@ -129,8 +130,8 @@ class ControllerProcess(_ServiceProcess):
             self._secrets,
             self._registry,
             _to_broker,
-            address=options.advertised_address or f"{host_in_address(options.grpc_host)}:{options.grpc_port}",
-            admin_address=f"{host_in_address(options.http_host)}:{options.http_port}",
+            address=address,
+            admin_address=_admin_address(options.http_host, options.http_port, address),
         )
         await app.start()
         server = grpc_server(app.service, "popwheel", CONTROLLER_LIMITS, self._registry)
@@ -268,6 +269,17 @@ class ProxyProcess(_ServiceProcess):
             http=http,
             controller=options.controller,
         )
+
+
+def _admin_address(host: str, port: int, address: str) -> str:
+    """host:port of the admin API, for others to name: one that listens everywhere is where its gRPC service is.
+
+    Args:
+        host: at which it listens.
+        port: at which it listens.
+        address: host:port of the gRPC service, as others name it.
+    """
+    return f"{address.rpartition(':')[0] if host in _EVERYWHERE else host_in_address(host)}:{port}"
 
 
 def _introduction(

@@ -192,7 +192,7 @@ class ControllerApp:
             CorruptDataError: the state is damaged.
             UnknownFormatError: the state is of a kind or version this release does not know.
             ConfigurationError: the store belongs to a cluster of another name.
-            OSError: the store cannot be used.
+            OSError: the store cannot be used, and nobody else has it. One that others have as well is tried again.
         """
         await self._leadership.start()
         self._carrier.start()

@@ -68,8 +68,15 @@ class Leadership:
         self._rest_until = -math.inf
         self._renewing: asyncio.Task[None] | None = None
         self._leading: asyncio.Task[None] | None = None
-        self.trouble: str | None = None
+        self._no_lead: str | None = None
         """Why it could not lead when it was its turn, in a sentence; None if it could, or never had to."""
+        self._no_lease: str | None = None
+        """Why the lease could not be read or written the last time, in a sentence."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it does not lead, and does not see that another one does, in a sentence; None if all is well."""
+        return self._no_lead or (None if self.leads else self._no_lease)
 
     @property
     def leads(self) -> bool:
@@ -87,19 +94,27 @@ class Leadership:
             raise self._refusal()
 
     async def start(self) -> None:
-        """Lead, if nobody else does; returns when it is known.
+        """Lead, if nobody else does; returns when it is known. A store that others have as well may be away for now:
+        then it returns, too, and tries again (`trouble`).
 
         Raises:
-            OSError, CorruptDataError, UnknownFormatError, ConfigurationError: the state cannot be used.
+            CorruptDataError, UnknownFormatError, ConfigurationError: the state cannot be used.
+            OSError: the same, of a store that nobody else has.
         """
         try:
             if self._store is None:
                 await self._lead()
                 return
-            await self._turn(self._store)
+            try:
+                await self._turn_in_time(self._store)
+            except OSError as error:
+                self._away(error)
             self._renewing = asyncio.create_task(self._keep_lease(self._store), name="controller-lease")
             if self._holder.leads(self._clock.monotonic()):
-                await self._lead()
+                try:
+                    await self._lead()
+                except OSError as error:
+                    await self._give_up(error)
         except BaseException:
             await self.stop()
             raise
@@ -123,13 +138,26 @@ class Leadership:
             mine = self._holder.leads(self._clock.monotonic())
             await asyncio.sleep(self._look_s * (_RENEWALS_EVERY_LOOKS if mine else 1))
             try:
-                async with asyncio.timeout(self._lease_s * _TURN_SHARE):
-                    await self._turn(store)
+                await self._turn_in_time(store)
             except _STORE_ERRORS as error:
-                _logger.warning("the lease cannot be read or written", reason=_words(error))
+                self._away(error)
             except Exception as error:  # without renewals the lease runs out, which is safe
                 _logger.error("the lease cannot be kept", exc_info=error)
             self._turned.set()
+
+    def _away(self, error: Exception) -> None:
+        """The lease could not be read or written: say so once, until it can."""
+        if self._no_lease is None:
+            _logger.warning("the lease cannot be read or written", reason=_words(error))
+        self._no_lease = f"the lease cannot be read or written, which is tried again: {_words(error)}"
+
+    async def _turn_in_time(self, store: StateStore) -> None:
+        """The same as `_turn`; raises TimeoutError if the store does not answer."""
+        async with asyncio.timeout(self._lease_s * _TURN_SHARE):
+            await self._turn(store)
+        if self._no_lease is not None:
+            self._no_lease = None
+            _logger.info("the lease can be read and written again")
 
     async def _turn(self, store: StateStore) -> None:
         """Look at the lease, and write it if it is ours to be had."""
@@ -143,7 +171,7 @@ class Leadership:
                 if now < self._rest_until:
                     return
                 if mine is None:
-                    self.trouble = None  # it is not its turn, and when it is, it tries again
+                    self._no_lead = None  # it is not its turn, and when it is, it tries again
                     return
                 with suppress(ConflictError):
                     self._version = await store.write(LEASE, mine.document(), version)
@@ -203,7 +231,7 @@ class Leadership:
         self._begun = True
         await self._begin()
         self._active = True
-        self.trouble = None
+        self._no_lead = None
         if self._holder.lease is not None:
             _logger.warning("this controller leads", turn=self._holder.lease.turn)
 
@@ -216,7 +244,7 @@ class Leadership:
 
     async def _give_up(self, error: Exception) -> None:
         """Something went wrong that must not: let another one lead, and leave it the time to."""
-        self.trouble = f"this controller cannot lead: {_words(error)}"
+        self._no_lead = f"this controller cannot lead: {_words(error)}"
         foreseen = isinstance(error, (*_STORE_ERRORS, ConfigurationError))
         _logger.error("this controller cannot lead", reason=_words(error), exc_info=None if foreseen else error)
         # A setting that is wrong stays wrong until the process is started anew.

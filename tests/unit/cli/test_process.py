@@ -1,12 +1,14 @@
-"""A broker's process saves when it is asked to stop."""
+"""The processes of a cluster: how they end, and what they are called by others."""
 
 import asyncio
 import contextlib
 from pathlib import Path
 
+import pytest
+
 from services.broker.options import BrokerOptions
 from services.cli.options import ClusterOptions
-from services.cli.process import BrokerProcess, ControllerProcess
+from services.cli.process import BrokerProcess, ControllerProcess, _admin_address
 from services.controller.options import ControllerOptions
 from tests.harness.ports import free_ports
 
@@ -34,3 +36,17 @@ async def test_who_waits_for_a_failure_and_is_cancelled_does_not_keep_the_broker
     await process.stop()
     await controller.stop()
     assert saved.exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "named"),
+    [
+        ("0.0.0.0", "c-0.c.ns.svc:8083", "c-0.c.ns.svc:8080"),
+        ("::", "[fd00::1]:8083", "[fd00::1]:8080"),
+        ("127.0.0.1", "c-0.c.ns.svc:8083", "127.0.0.1:8080"),
+        ("::1", "host:8083", "[::1]:8080"),
+    ],
+)
+def test_other_controllers_name_an_admin_address_that_can_be_reached(host: str, address: str, named: str) -> None:
+    """They named 0.0.0.0:8080, and `popwheel admin` was sent to nowhere."""
+    assert _admin_address(host, 8080, address) == named

@@ -151,3 +151,37 @@ async def test_a_renewal_that_was_stored_twice_does_not_end_the_lead() -> None:
     await asyncio.sleep(LEASE_S)
     assert (one.leadership.leads, one.done) == (True, ["begin", "begun"])
     await one.leadership.stop()
+
+
+async def test_who_starts_while_the_store_is_away_says_so_and_tries_again() -> None:
+    """A controller ended for good because the API server answered 429 for a moment."""
+    store = MemoryStore()
+    store.away = True
+    one = Candidate(store, "one")
+    await one.leadership.start()
+    assert (one.leadership.leads, "the store is away" in (one.leadership.trouble or "")) == (False, True)
+    store.away = False
+    await until(lambda: one.leadership.leads)
+    assert one.leadership.trouble is None
+    store.away = True
+    await until(lambda: one.leadership.trouble is not None)  # it leads no more, and nobody else can
+    assert "the store is away" in (one.leadership.trouble or "")
+    store.away = False
+    await until(lambda: one.leadership.leads and one.leadership.trouble is None)
+    await one.leadership.stop()
+
+
+async def test_who_starts_when_the_store_goes_away_in_the_middle_tries_again() -> None:
+    away = True
+
+    async def read_state() -> None:
+        if away:
+            raise OSError("the API server answers 503")
+
+    one = Candidate(MemoryStore(), "one", read_state)
+    await one.leadership.start()
+    assert one.leadership.trouble == "this controller cannot lead: the API server answers 503"
+    away = False
+    await until(lambda: one.leadership.leads)
+    assert one.leadership.trouble is None
+    await one.leadership.stop()
