@@ -24,6 +24,7 @@ from services.broker.pop.check_point import (
     decode_ack,
     encode_ack,
 )
+from services.broker.pop.oldest_messages import OldestMessages
 from services.broker.pop.pop_clock import PopClock
 from services.broker.pop.pop_state import PopState
 from services.broker.pop.popping import Popping
@@ -97,6 +98,7 @@ class BrokerCore:
         self.interests = Interests(options.pop.notify_interests_max, options.pop.notify_filter_bytes_max)
         self.store = MessageStore(disk, folder, options.log, clock, self._arrived, log)
         self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max, options.pop.progress_max)
+        self.oldest = OldestMessages(self.store, self.state)
         self.pop_clock = PopClock(clock)
         self.quarantine = Quarantine(self.store, self.state, view, options.quarantine_max, lambda: self.is_finished)
         self.popping = Popping(

@@ -36,6 +36,7 @@ _log = structlog.get_logger()
 
 _LET_GO_INTERVAL_S = 1.0
 _STEPS = 10
+_OLDEST_INTERVAL_S = 5.0
 _SAVE_LOOK_INTERVAL_S = 1.0
 _SAVE_TIME_INTERVAL_S = 60.0
 _VIEW_S = 1.0
@@ -178,6 +179,7 @@ class Leading:
             supervised(self._when_cluster_changes(), "broker-cluster", self._on_failure),
             supervised(self._let_go_often(), "broker-let-go", self._on_failure),
             supervised(self._save_often(), "broker-checkpoint", self._on_failure),
+            supervised(self._look_for_oldest_often(), "broker-oldest", self._on_failure),
             supervised(self._delete_expired_often(), "broker-retention", self._on_failure),
         ]
 
@@ -239,6 +241,7 @@ class Leading:
     async def _end_tasks(self) -> None:
         self.has_ended = True
         self.server.end()
+        self.core.oldest.end()
         await asyncio.shield(self._pause())
 
     def _pause(self) -> asyncio.Task[None]:
@@ -354,6 +357,19 @@ class Leading:
                 await self._mend()
             except OSError as error:
                 _log.error("housekeeping failed, trying again", error=str(error))
+
+    async def _look_for_oldest_often(self) -> None:
+        oldest, reads, pace = self.core.oldest, self.core.store.reads, Pace(self._clock)
+        while True:
+            await asyncio.sleep(_OLDEST_INTERVAL_S)
+            try:
+                goes_on = True
+                while goes_on:
+                    began_s = self._clock.monotonic()
+                    goes_on = await reads.run(oldest.step)
+                    await pace.let_others(self._clock.monotonic() - began_s)
+            except OSError as error:
+                _log.error("the oldest messages could not be looked at, trying again", error=str(error))
 
     def _let_go(self) -> bool:
         more = self.core.state.merge_buffer.let_go(self.core.pop_clock.now_ms())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from services.broker.core import BrokerCore
@@ -108,6 +108,7 @@ class BrokerCollector(Collector):
         """All metrics of the broker."""
         yield from self._traffic()
         yield from self._consumers()
+        yield from self._ages()
         yield from self._pop()
         yield from self._quarantine()
         yield from self._storage()
@@ -161,6 +162,33 @@ class BrokerCollector(Collector):
             for group_and_topic, count in bounded(there).items():
                 family.add_metric(group_and_topic, count)
             yield family
+
+    def _ages(self) -> Iterator[Metric]:
+        """How old the oldest messages are. Only a master looks for them."""
+        now_ms = self._clock.wall_ms()
+        queueing = GaugeMetricFamily(
+            "rocketmq_consumer_queueing_latency",
+            "Milliseconds since the oldest message was stored that waits to be given out.",
+            labels=("consumer_group", "topic"),
+        )
+        lag = GaugeMetricFamily(
+            "rocketmq_consumer_lag_latency",
+            "Milliseconds since the oldest message was stored that is not acknowledged yet.",
+            labels=("consumer_group", "topic"),
+        )
+        for labels, times in self._core.oldest.found.items():
+            if self._is_known(*labels):
+                for family, stored_ms in ((queueing, times.waiting_ms), (lag, times.unacked_ms)):
+                    if stored_ms is not None:
+                        family.add_metric(labels, max(0, now_ms - stored_ms))
+        yield queueing
+        yield lag
+        waited = HistogramMetricFamily(
+            "popwheel_pop_queueing_milliseconds",
+            "By how much later than it was stored a message was given out to a group for the first time.",
+        )
+        waited.add_metric((), self._core.popping.queueing.buckets, self._core.popping.queueing.total_ms)
+        yield waited
 
     def _is_known(self, group: str, topic: str) -> bool:
         return group == OTHER or (self._core.knows_group(group) and self._core.knows_topic(topic))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
-from prometheus_client import CollectorRegistry, GCCollector
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
 from services.broker.app import BrokerApp
 from services.cli.data_lock import DataLock
@@ -60,6 +60,7 @@ class _ServiceProcess:
         self._secrets = random.SystemRandom()
         self._registry = CollectorRegistry()
         GCCollector(self._registry)
+        ProcessCollector(registry=self._registry)
         self._stack = AsyncExitStack()
         self._http: HttpServer | None = None
         self._draining = False

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
-from prometheus_client import CollectorRegistry, GCCollector
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
 from services.broker.app import BrokerApp
 from services.cli.data_lock import DataLock
@@ -49,6 +49,7 @@ class Standalone:
         self._random_source = random_source
         self._registry = registry
         GCCollector(registry)
+        ProcessCollector(registry=registry)
         self._lock = DataLock(data_dir)
         self._draining = False
         self._stack = AsyncExitStack()

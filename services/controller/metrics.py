@@ -42,6 +42,12 @@ class GroupMetrics:
             ["broker"],
             registry=registry,
         )
+        self._replicas = Gauge(
+            "popwheel_controller_group_replicas",
+            "Replicas that a broker group has, whether they live or not",
+            ["broker"],
+            registry=registry,
+        )
         self._masterless = Gauge(
             "popwheel_controller_groups_without_master",
             "Broker groups that have no living master now",
@@ -54,6 +60,7 @@ class GroupMetrics:
         """Show a group as it is now."""
         self._epoch.labels(state.name).set(state.epoch)
         self._members.labels(state.name).set(len(state.sync_state_set))
+        self._replicas.labels(state.name).set(len(state.replicas))
         if has_master:
             self._without.discard(state.name)
         else:
@@ -64,12 +71,14 @@ class GroupMetrics:
         self._without.discard(group)
         self._epoch.remove(group)
         self._members.remove(group)
+        self._replicas.remove(group)
 
     def clear(self) -> None:
         """Show no groups: this controller does not lead."""
         self._without.clear()
         self._epoch.clear()
         self._members.clear()
+        self._replicas.clear()
 
 
 class CheckpointMetrics(Collector):

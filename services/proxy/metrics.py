@@ -1,8 +1,6 @@
 """What the proxy counts. Names of RocketMQ 5 where it has one, `popwheel_proxy_...` otherwise."""
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -10,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from services.common.cluster import ClusterView
 from services.common.errors import code_name
+from services.common.histogram import Histogram
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from services.common.series import Series
 from services.proxy.failover_metrics import FailoverMetrics
@@ -22,36 +21,11 @@ Known = Callable[[str, str], bool]
 _BOUNDS_MS = (1, 3, 5, 10, 100, 1000, 3000)
 
 
-class Histogram:
-    """How long something took, in plain numbers, as every poll pays."""
-
-    __slots__ = ("_row",)
-
-    def __init__(self) -> None:
-        self._row = [0.0] * (len(_BOUNDS_MS) + 2)
-
-    def observe(self, milliseconds: float) -> None:
-        """Count one."""
-        row = self._row
-        row[-1] += milliseconds
-        row[bisect_left(_BOUNDS_MS, milliseconds)] += 1
-
-    @property
-    def total_ms(self) -> float:
-        """The sum of all."""
-        return self._row[-1]
-
-    @property
-    def buckets(self) -> list[tuple[str, float]]:
-        """Upper bounds and how many took no longer, as Prometheus has it."""
-        return list(zip((*map(str, _BOUNDS_MS), "+Inf"), accumulate(self._row[:-1]), strict=True))
-
-
 class RoundTrips(Collector):
     """How long it took from a broker's notification to the answer of the pop that it brought about."""
 
     def __init__(self) -> None:
-        self._histogram = Histogram()
+        self._histogram = Histogram(_BOUNDS_MS)
         self.observe = self._histogram.observe
 
     def collect(self) -> Iterable[Metric]:
@@ -94,7 +68,7 @@ class LatencyTable(Collector):
         """Count one call."""
         row = self._rows.get((method, code))
         if row is None:
-            row = self._rows[method, code] = Histogram()
+            row = self._rows[method, code] = Histogram(_BOUNDS_MS)
         row.observe(milliseconds)
 
     def collect(self) -> Iterable[Metric]:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from services.broker.filter.tag import wanted_hashes
 from services.broker.options import PopOptions
@@ -23,6 +23,7 @@ from services.common import names, receipt
 from services.common.cluster import ClusterView
 from services.common.cold_reads import NotInMemory
 from services.common.errors import CorruptDataError, StatusError
+from services.common.histogram import Histogram
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
 from services.common.pop_answer import PopAnswer
@@ -32,6 +33,7 @@ _RETRY_FIRST_ONE_IN = 5
 _TURN_BITS = 32
 _SCAN_STEP = 256
 _ANY_QUEUE = -1
+QUEUEING_BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 30_000, 300_000, 3_600_000)
 
 
 @dataclass(slots=True)
@@ -107,6 +109,8 @@ class Popping:
         self._broker_name = broker_name
         self._quarantine = quarantine
         self.damaged: dict[ConsumeQueue, Standstill] = {}
+        self.queueing = Histogram(QUEUEING_BOUNDS_MS)
+        """How long messages waited until they were given out for the first time."""
 
     def turn(self) -> int:
         """A random number for a call: all of its tries begin with the same queue, or one that has to be read from the
@@ -319,6 +323,8 @@ class Popping:
             check_point.revive_offset = revive_offset
             self._state.open(check_point)
             self._state.merge_buffer.popped(each.progress, check_point)
+            if each.records and each.origin == receipt.FROM_TOPIC:
+                self._count_queueing(each.records, appended.store_time_ms)
             maker = HandleMaker(
                 key,
                 request.group,
@@ -342,6 +348,13 @@ class Popping:
             else:
                 answer.handles += given
                 answer.messages += messages
+
+    def _count_queueing(self, records: Sequence[StoredRecord], now_ms: int) -> None:
+        if records[0].store_time_ms == records[-1].store_time_ms:  # mostly: they were sent together
+            self.queueing.observe(max(0, now_ms - records[0].store_time_ms), len(records))
+        else:
+            for each in records:
+                self.queueing.observe(max(0, now_ms - each.store_time_ms))
 
     def _give_out_one_by_one(
         self, check_point: CheckPoint, taken: _Taken, common: bytes, handles: Sequence[str], answer: PopAnswer

@@ -333,6 +333,12 @@ class MessageStore:
             self.log.note_damage(position)
             return None
 
+    def stored_at_ms(self, position: int) -> int | None:
+        """When the record at `position` was stored, by its header alone; None if none is there (any more)."""
+        if not self.log.start_position <= position < self.log.end_position:
+            return None
+        return record.stored_ms_of(self.log.read(position, record.HEADER_BYTES))
+
     def forget_topic(self, topic: str) -> None:
         """Drop the topic's queues, after a `FORGET_TOPIC` record said so. Offsets are not used again."""
         dropped = self.queues.drop(topic, lambda queue: self._next_offsets.get(queue, queue.max_offset))

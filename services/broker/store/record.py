@@ -238,6 +238,13 @@ def length_at(data: bytes, offset: int) -> int:
     return int.from_bytes(data[offset : offset + 4], "big")
 
 
+def stored_ms_of(header: bytes) -> int | None:
+    """When a record was stored, by its header, which nothing checks here; None if it is no header."""
+    if len(header) < HEADER_BYTES or header[_LENGTH_AND_CHECKSUM.size] != MAGIC:
+        return None
+    return int(HEADER.unpack_from(header)[8])
+
+
 def decode(data: bytes, offset: int, position: int) -> StoredRecord:
     """Read and check the record at `offset` of `data`, which is said to stand at `position` of the log.
 

@@ -196,7 +196,7 @@ async def test_no_series_of_a_forgotten_group_is_shown(here: Scene) -> None:
     metrics = GroupMetrics(registry)
     await here.join(FakeReplica(0))
     metrics.show(here.app.overseer.groups.states[GROUP], has_master=False)
-    assert f'broker="{GROUP}"' in generate_latest(registry).decode()
+    assert f'popwheel_controller_group_replicas{{broker="{GROUP}"}} 1.0' in generate_latest(registry).decode()
     metrics.forget(GROUP)
     shown = generate_latest(registry).decode()
     assert f'broker="{GROUP}"' not in shown and "groups_without_master 0.0" in shown
