@@ -57,8 +57,10 @@ demo: setup ## Messages through a server by the official Python client: one of t
 proto: setup ## Generate services/common/pb from proto/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/generate_proto.py
 
-docs: setup ## Write docs/options.md from the options models
+docs: setup ## Write docs/options.md and the chart's schema from the options models, and what its defaults make
 	@$(BIN)/python -m tools.generate_options_doc
+	@$(BIN)/python -m tools.generate_values_schema
+	@$(BIN)/python -m tests.harness.chart
 
 bench: setup ## Measure this machine: sends, receives, latency, CPU, memory, start-up (ARGS="--case send-64")
 	$(BIN)/python -m bench $(ARGS)

@@ -25,6 +25,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 {{- end -}}
 
+{{/* Labels of pods: without the chart's version, of which no pod needs to be made anew. */}}
+{{- define "popwheel.podLabels" -}}
+{{ include "popwheel.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+{{- with merge dict (.values.podLabels | default dict) .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{- define "popwheel.metadata" -}}
 labels:
   {{- include "popwheel.labels" . | nindent 2 }}
@@ -44,7 +53,7 @@ annotations:
 {{- if .Values.serviceAccount.create -}}
 {{- default (printf "%s-controller" (include "popwheel.fullname" .)) .Values.serviceAccount.name -}}
 {{- else -}}
-{{- required "serviceAccount.name must be given where serviceAccount.create is false" .Values.serviceAccount.name -}}
+{{- .Values.serviceAccount.name -}}
 {{- end -}}
 {{- end -}}
 
@@ -56,6 +65,29 @@ annotations:
 {{- $addresses = append $addresses (printf "%s-%d.%s.%s.svc.%s:8083" $name $i $name $.Release.Namespace $.Values.clusterDomain) -}}
 {{- end -}}
 {{- join "," $addresses -}}
+{{- end -}}
+
+{{/* The admin API of each controller, for `popwheel admin --server`: one that does not lead is passed by. */}}
+{{- define "popwheel.adminServers" -}}
+{{- $servers := list -}}
+{{- range splitList "," (include "popwheel.controllers" .) -}}
+{{- $servers = append $servers (printf "http://%s:8080" (trimSuffix ":8083" .)) -}}
+{{- end -}}
+{{- join "," $servers -}}
+{{- end -}}
+
+{{- define "popwheel.proxyAddress" -}}
+{{ include "popwheel.fullname" . }}-proxy.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:{{ .Values.proxy.service.port }}
+{{- end -}}
+
+{{/* What a container runs: (dict "root" $ "args" list). */}}
+{{- define "popwheel.process" -}}
+{{- if .root.Values.diagnosticMode -}}
+command: [sh, -c, "trap exit TERM; sleep infinity & wait"]
+{{- else -}}
+command: [popwheel]
+args: {{ toJson .args }}
+{{- end -}}
 {{- end -}}
 
 {{- define "popwheel.podSecurity" -}}
@@ -75,6 +107,7 @@ capabilities: {drop: [ALL]}
 
 {{/* What every pod of a component has: (dict "root" $ "component" "broker" "values" .Values.broker "spread" labels). */}}
 {{- define "popwheel.podPlacement" -}}
+enableServiceLinks: false
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}

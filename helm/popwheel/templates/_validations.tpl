@@ -1,0 +1,90 @@
+{{/* A setting of `config`, or what the services take without it: (list $ "broker.replication.heartbeat_ms" 500). */}}
+{{- define "popwheel.setting" -}}
+{{- $at := (index . 0).Values.config -}}
+{{- $default := index . 2 -}}
+{{- range splitList "." (index . 1) -}}
+  {{- if kindIs "map" $at }}{{ $at = get $at . }}{{ end -}}
+{{- end -}}
+{{- toString $at | default (toString $default) -}}
+{{- end -}}
+
+{{/* Everything that is wrong with the values and that no schema can say, as sentences. */}}
+{{- define "popwheel.validations" -}}
+{{- $values := .Values -}}
+{{- $wrong := list -}}
+{{- range $key, $instead := .Files.Get "files/set-by-chart.yaml" | fromYaml -}}
+  {{- $at := $values.config -}}
+  {{- $given := true -}}
+  {{- range splitList "." $key -}}
+    {{- if and $given (kindIs "map" $at) (hasKey $at .) }}{{ $at = get $at . }}{{ else }}{{ $given = false }}{{ end -}}
+  {{- end -}}
+  {{- if $given }}{{ $wrong = append $wrong (printf "config.%s is the chart's to set: %s" $key $instead) }}{{ end -}}
+{{- end -}}
+
+{{- with .Values.image -}}
+  {{- if eq .tag "latest" -}}
+    {{- $wrong = append $wrong "image.tag is `latest`, so that pods of one release could run different code: name a version, or an image.digest" -}}
+  {{- end -}}
+{{- end -}}
+
+{{- with .Values.proxy -}}
+  {{- if and .autoscaling.enabled (gt (int .autoscaling.minReplicas) (int .autoscaling.maxReplicas)) -}}
+    {{- $wrong = append $wrong (printf "proxy.autoscaling.minReplicas (%d) is above proxy.autoscaling.maxReplicas (%d)" (int .autoscaling.minReplicas) (int .autoscaling.maxReplicas)) -}}
+  {{- end -}}
+  {{- if and .autoscaling.enabled (not (dig "requests" "cpu" "" .resources)) -}}
+    {{- $wrong = append $wrong "proxy.autoscaling goes by the share of the CPU that was asked for: say proxy.resources.requests.cpu" -}}
+  {{- end -}}
+  {{- if and .service.nodePort (eq .service.type "ClusterIP") -}}
+    {{- $wrong = append $wrong (printf "proxy.service.nodePort is %d, but a Service of type ClusterIP has none: say proxy.service.type=NodePort" (int .service.nodePort)) -}}
+  {{- end -}}
+  {{- if and (or .service.loadBalancerIP .service.loadBalancerSourceRanges) (ne .service.type "LoadBalancer") -}}
+    {{- $wrong = append $wrong (printf "proxy.service.loadBalancerIP and loadBalancerSourceRanges need proxy.service.type=LoadBalancer, and it is %s" .service.type) -}}
+  {{- end -}}
+  {{- if and .tls.existingSecret .tls.certManager.enabled -}}
+    {{- $wrong = append $wrong "proxy.tls.existingSecret and proxy.tls.certManager.enabled both name a certificate: choose one" -}}
+  {{- end -}}
+  {{- if and .tls.certManager.enabled (not (get .tls.certManager.issuerRef "name")) -}}
+    {{- $wrong = append $wrong "proxy.tls.certManager needs the issuer: say proxy.tls.certManager.issuerRef.name (and kind)" -}}
+  {{- end -}}
+{{- end -}}
+
+{{- if ne (len .Values.broker.groups) (len (uniq .Values.broker.groups)) -}}
+  {{- $wrong = append $wrong (printf "broker.groups names a group twice: %s" (join ", " .Values.broker.groups)) -}}
+{{- end -}}
+{{- $taken := list (printf "%s-controller" (include "popwheel.fullname" .)) -}}
+{{- range .Values.broker.groups -}}
+  {{- if has . $taken -}}
+    {{- $wrong = append $wrong (printf "broker.groups: %s is the name of the controllers' StatefulSet; choose another" .) -}}
+  {{- end -}}
+{{- end -}}
+{{- $inSync := int (include "popwheel.setting" (list $ "broker.replication.min_in_sync_replicas" 1)) -}}
+{{- if gt $inSync (int .Values.broker.replicas) -}}
+  {{- $wrong = append $wrong (printf "config.broker.replication.min_in_sync_replicas is %d, but a group has broker.replicas=%d: every send would be refused" $inSync (int .Values.broker.replicas)) -}}
+{{- end -}}
+{{- $heartbeat := int (include "popwheel.setting" (list $ "broker.replication.heartbeat_ms" 500)) -}}
+{{- $detection := int (include "popwheel.setting" (list $ "controller.replication.detection_ms" 3000)) -}}
+{{- if lt $detection (mul 4 $heartbeat) -}}
+  {{- $wrong = append $wrong (printf "config.controller.replication.detection_ms is %d; it must be at least four times config.broker.replication.heartbeat_ms (%d), or replicas that are only slow are taken for dead" $detection $heartbeat) -}}
+{{- end -}}
+{{- $lease := int (include "popwheel.setting" (list $ "controller.replication.lease_ms" 2000)) -}}
+{{- if lt $lease 1000 -}}
+  {{- $wrong = append $wrong (printf "config.controller.replication.lease_ms is %d; with the lease at the API server it must be at least 1000" $lease) -}}
+{{- end -}}
+
+{{- with .Values.redis -}}
+  {{- if gt (len (compact (list .url .existingSecret (ternary "own" "" .own.enabled)))) 1 -}}
+    {{- $wrong = append $wrong "redis.url, redis.existingSecret and redis.own.enabled each name a Redis: choose one" -}}
+  {{- end -}}
+  {{- if and .own.enabled (or (not .own.image) (hasSuffix ":latest" .own.image)) -}}
+    {{- $wrong = append $wrong "redis.own.image must name an image of Redis or Valkey by its version, such as valkey/valkey:8.1" -}}
+  {{- end -}}
+{{- end -}}
+
+{{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
+  {{- $wrong = append $wrong "serviceAccount.create is false: say in serviceAccount.name which one the controllers have" -}}
+{{- end -}}
+{{- if or .Values.access.enabled .Values.access.existingSecret -}}
+  {{- $wrong = append $wrong "access keys are not there in this version: leave access.enabled false and access.existingSecret empty, and limit who connects with networkPolicy.clientsFrom" -}}
+{{- end -}}
+{{- if $wrong }}{{ fail (printf "\n\nThese values can't be:\n- %s\n" (join "\n- " $wrong)) }}{{ end -}}
+{{- end -}}

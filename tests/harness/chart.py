@@ -1,0 +1,68 @@
+"""The chart, rendered by Helm's own engine: the package helm-python-sdk brings it, so no `helm` has to be there."""
+
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import yaml
+
+from tools.generate_values_schema import CHART
+
+DEFAULTS = Path(__file__).resolve().parent.parent / "unit" / "chart" / "defaults.yaml"
+"""What the chart makes of its defaults."""
+NAMESPACE = "messages"
+
+Values = dict[str, Any]
+Object = dict[str, Any]
+
+
+class RefusedError(Exception):
+    """Helm would not install with these values: its words."""
+
+
+class RenderedChart:
+    """What `helm install popwheel helm/popwheel` would bring about.
+
+    Args:
+        values: on top of the chart's own.
+
+    Raises:
+        RefusedError: the schema or the templates refuse them.
+    """
+
+    def __init__(self, values: Values | None = None) -> None:
+        with helm_python.Chart.load(CHART) as chart:
+            try:
+                chart.validate_schema(values or {})
+                files = chart.render(values or {}, name="popwheel", namespace=NAMESPACE)
+            except helm_python.HelmError as error:
+                raise RefusedError(str(error)) from error
+        self.notes = files.pop("popwheel/templates/NOTES.txt")
+        self.text = "".join(f"# {name}\n{text.strip()}\n" for name, text in files.items() if text.strip())
+        self.objects: list[Object] = [
+            made for text in files.values() for made in yaml.load_all(text, yaml.CSafeLoader) if made is not None
+        ]
+
+    def of_kind(self, kind: str) -> list[Object]:
+        """All objects of a kind."""
+        return [made for made in self.objects if made["kind"] == kind]
+
+    def one(self, kind: str, name: str) -> Object:
+        """The object of a kind with this name."""
+        (found,) = (made for made in self.of_kind(kind) if made["metadata"]["name"] == name)
+        return found
+
+    def pods(self) -> dict[str, Object]:
+        """The pods and templates of pods, by the name of what makes them."""
+        pods = {}
+        for made in self.objects:
+            if made["kind"] == "Pod":
+                pods[made["metadata"]["name"]] = made
+            elif made["kind"] in ("Deployment", "StatefulSet"):
+                pods[made["metadata"]["name"]] = made["spec"]["template"]
+        return pods
+
+
+if __name__ == "__main__":
+    DEFAULTS.write_text(RenderedChart().text, encoding="utf-8")
+    print(f"wrote {DEFAULTS.name}")

@@ -1,0 +1,54 @@
+"""Values that contradict each other are refused, all in one go, each by a sentence that says what to do."""
+
+import pytest
+
+from tests.harness.chart import RefusedError, RenderedChart, Values
+
+REFUSED: list[tuple[Values, str]] = [
+    ({"image": {"tag": "latest"}}, "image.tag is `latest`"),
+    ({"proxy": {"autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 4}}}, "(5) is above"),
+    (
+        {"proxy": {"autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": None}}}},
+        "say proxy.resources.requests.cpu",
+    ),
+    ({"proxy": {"service": {"nodePort": 30081}}}, "say proxy.service.type=NodePort"),
+    (
+        {"proxy": {"service": {"type": "NodePort", "loadBalancerIP": "10.0.0.1"}}},
+        "need proxy.service.type=LoadBalancer",
+    ),
+    (
+        {"proxy": {"tls": {"existingSecret": "a", "certManager": {"enabled": True, "issuerRef": {"name": "b"}}}}},
+        "both name a certificate: choose one",
+    ),
+    ({"proxy": {"tls": {"certManager": {"enabled": True}}}}, "say proxy.tls.certManager.issuerRef.name"),
+    ({"broker": {"groups": ["a", "b", "a"]}}, "broker.groups names a group twice: a, b, a"),
+    ({"broker": {"groups": ["popwheel-controller"]}}, "is the name of the controllers' StatefulSet"),
+    (
+        {"config": {"broker": {"replication": {"min_in_sync_replicas": 3}}}},
+        "min_in_sync_replicas is 3, but a group has broker.replicas=2",
+    ),
+    (
+        {"config": {"broker": {"replication": {"heartbeat_ms": 1000}}}},
+        "detection_ms is 3000; it must be at least four times config.broker.replication.heartbeat_ms (1000)",
+    ),
+    ({"config": {"controller": {"replication": {"lease_ms": 100}}}}, "lease_ms is 100"),
+    ({"redis": {"url": "redis://redis:6379/0", "existingSecret": "redis"}}, "each name a Redis: choose one"),
+    ({"redis": {"own": {"enabled": True}}}, "redis.own.image must name an image"),
+    ({"redis": {"own": {"enabled": True, "image": "valkey/valkey:latest"}}}, "redis.own.image must name an image"),
+    ({"serviceAccount": {"create": False}}, "say in serviceAccount.name which one"),
+    ({"access": {"enabled": True}}, "access keys are not there in this version"),
+]
+
+
+@pytest.mark.parametrize(("values", "words"), REFUSED)
+def test_a_contradiction_is_refused_with_a_sentence(values: Values, words: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        RenderedChart(values)
+    (sentence,) = (line for line in str(refused.value).splitlines() if line.startswith("- "))
+    assert words in sentence
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(RefusedError) as refused:
+        RenderedChart({"image": {"tag": "latest"}, "access": {"enabled": True}, "broker": {"groups": ["a", "a"]}})
+    assert len([line for line in str(refused.value).splitlines() if line.startswith("- ")]) == 3

@@ -1,0 +1,179 @@
+"""What the chart makes of values: of each file in helm/popwheel/ci, and of the defaults."""
+
+import functools
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import helm_python
+import kubernetes_validate
+import pytest
+import yaml
+from kubernetes_validate import utils
+
+from tests.harness.chart import DEFAULTS, NAMESPACE, Object, RenderedChart
+from tools.generate_values_schema import CHART
+
+FILES = {path.name.removesuffix("-values.yaml"): path for path in sorted((CHART / "ci").glob("*-values.yaml"))}
+KUBERNETES = ("1.28", "1.37")
+"""The oldest that Chart.yaml allows, and the newest."""
+
+OTHERS = ("cert-manager.io/", "monitoring.coreos.com/", "popwheel.io/")
+"""API groups that Kubernetes itself has no schemas of."""
+
+_schema = functools.cache(utils.schema_contents)
+_judged: set[tuple[str, str]] = set()
+
+
+@functools.cache
+def rendered(name: str) -> RenderedChart:
+    return RenderedChart(yaml.safe_load(FILES[name].read_text(encoding="utf-8")))
+
+
+@pytest.fixture(autouse=True)
+def schemas_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(utils, "schema_contents", _schema)
+
+
+def judge(made: Object, version: str) -> None:
+    """See that Kubernetes would take an object; the same one only once."""
+    text = yaml.safe_dump(made)
+    if (version, text) not in _judged and not made["apiVersion"].startswith(OTHERS):
+        kubernetes_validate.validate(made, version, strict=True)
+        _judged.add((version, text))
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("name", FILES)
+def test_kubernetes_takes_what_is_rendered(name: str, version: str) -> None:
+    for made in rendered(name).objects:
+        judge(made, version)
+
+
+def test_there_are_many_value_files() -> None:
+    assert len(FILES) >= 12
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_object_is_there_twice_and_each_says_whose_it_is(name: str) -> None:
+    chart = rendered(name)
+    names = Counter((made["apiVersion"], made["kind"], made["metadata"]["name"]) for made in chart.objects)
+    assert [key for key, count in names.items() if count > 1] == []
+    for made in chart.objects:
+        assert made["metadata"].get("namespace", NAMESPACE) == NAMESPACE
+        if made["metadata"]["name"] not in ("plain", "popwheel-templated"):
+            assert made["metadata"]["labels"]["app.kubernetes.io/instance"] == "popwheel"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_helm_lint_has_nothing_to_say(name: str) -> None:
+    report = helm_python.lint(CHART, yaml.safe_load(FILES[name].read_text(encoding="utf-8")), strict=True)
+    assert [one for one in report["messages"] if one["severity"] > 1] == []
+
+
+def test_the_defaults_are_as_they_were() -> None:
+    """A change of what most users get is seen as such in the review of the file."""
+    assert RenderedChart().text == DEFAULTS.read_text(encoding="utf-8"), "run `make docs`, and look at the difference"
+
+
+def containers(chart: RenderedChart) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    for name, pod in chart.pods().items():
+        for container in pod["spec"]["containers"]:
+            if container["name"] != "shipper":
+                yield name, pod["spec"], container
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_pods_are_restricted(name: str) -> None:
+    """As the standard `restricted` of Kubernetes has it, and with a root file system that nobody writes."""
+    chart = rendered(name)
+    for owner, pod, container in containers(chart):
+        assert pod["securityContext"]["runAsNonRoot"], owner
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+        assert "memory" in container["resources"]["limits"]
+        assert (pod.get("automountServiceAccountToken") is False) == ("serviceAccountName" not in pod)
+        assert ("serviceAccountName" in pod) == (container["name"] == "controller")
+        assert not container["image"].endswith(":latest")
+
+
+def test_settings_arrive_as_they_were_written() -> None:
+    config = yaml.safe_load(rendered("settings").one("ConfigMap", "popwheel-config")["data"]["popwheel.yaml"])
+    given = yaml.safe_load(FILES["settings"].read_text(encoding="utf-8"))["config"]
+    assert config == {**given, "log": {"format": "json", **given["log"]}}
+    assert "segment_bytes: 4294967296\n" in rendered("settings").text
+
+
+def test_a_changed_setting_rolls_the_pods_and_a_changed_chart_version_does_not() -> None:
+    def templates(name: str) -> dict[str, Object]:
+        return {
+            made["metadata"]["name"]: made["spec"]["template"]["metadata"]
+            for made in rendered(name).objects
+            if made["kind"] in ("Deployment", "StatefulSet")
+        }
+
+    before, after = templates("defaults"), templates("settings")
+    assert before.keys() == after.keys()
+    for name, metadata in before.items():
+        assert metadata["annotations"]["checksum/config"] != after[name]["annotations"]["checksum/config"]
+        assert "helm.sh/chart" not in metadata["labels"]
+
+
+def test_in_diagnostic_mode_pods_only_sleep() -> None:
+    for _, _, container in containers(rendered("diagnostic")):
+        if container["name"] != "check":
+            assert container["command"][0] == "sh"
+            assert not {"startupProbe", "livenessProbe", "readinessProbe", "lifecycle"} & container.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("defaults", ["port-forward service/popwheel-proxy 8081", "helm test popwheel -n messages", "self-signed"]),
+        ("laptop", ["broker.replicas=1", "controller.replicas=1", "proxy.replicas=1"]),
+        ("ephemeral", ["broker.persistence.enabled=false"]),
+        ("node-port", ["{.spec.ports[0].nodePort}"]),
+        ("load-balancer", ["{.status.loadBalancer.ingress[0]}", "svc.cluster.local:443"]),
+        ("diagnostic", ["DIAGNOSTIC MODE", "exec -it broker-a-0 -- sh"]),
+        ("open", ["networkPolicy.enabled=false"]),
+    ],
+)
+def test_the_notes_say_the_next_command_and_warn(name: str, words: list[str]) -> None:
+    notes = rendered(name).notes
+    for word in words:
+        assert word in notes
+    assert ("self-signed" in notes) == (name != "load-balancer")
+    assert "\n\n\n" not in notes
+
+
+def test_each_port_is_open_to_those_who_need_it() -> None:
+    def peers(name: str, port: str) -> list[str]:
+        (rule,) = (
+            rule
+            for rule in rendered("closed").one("NetworkPolicy", f"popwheel-{name}")["spec"]["ingress"]
+            if rule["ports"] == [{"port": port}]
+        )
+        names = []
+        for peer in rule["from"]:
+            labels = next(iter(peer.values())).get("matchLabels", {})
+            names.append(labels.get("app.kubernetes.io/component") or "/".join(labels.values()))
+        return names
+
+    assert peers("proxy", "grpc") == ["yes", "test"]
+    assert peers("proxy", "http") == ["monitoring", "controller"]
+    assert peers("broker", "grpc") == ["proxy", "broker", "controller"]
+    assert peers("broker", "http") == ["monitoring", "controller"]
+    assert peers("controller", "grpc") == ["proxy", "broker", "controller"]
+    assert peers("controller", "http") == ["operator", "monitoring", "test"]
+
+
+def test_the_own_redis_is_where_the_proxies_look_for_it() -> None:
+    chart = rendered("redis")
+    (proxy,) = chart.pods()["popwheel-proxy"]["spec"]["containers"]
+    assert {"name": "POPWHEEL_PROXY__REDIS_URL", "value": "redis://popwheel-redis:6379/0"} in proxy["env"]
+    assert chart.one("Service", "popwheel-redis")["spec"]["ports"][0]["port"] == 6379

@@ -1,0 +1,175 @@
+"""What the values of helm/popwheel may be, but for `config`, which has the services' own options.
+
+`helm/popwheel/values.yaml` holds the defaults and says what each is for; `make docs` makes values.schema.json of both.
+What Kubernetes itself defines (affinity, tolerations ...) is left to the API server to check.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Label = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$")]
+"""A name that still fits when Kubernetes puts hashes and numbers behind it."""
+Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|[KMGTPE]i?)?$")]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Seconds = Annotated[int, Field(ge=1, le=86_400)]
+Duration = Annotated[str, Field(pattern=r"^([0-9]+(ms|s|m|h))+$")]
+Texts = dict[str, str]
+Object = dict[str, Any]
+"""As Kubernetes has it."""
+Objects = list[Object]
+
+
+class _Values(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Image(_Values):
+    repository: Annotated[str, Field(min_length=1)]
+    tag: str
+    digest: Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")]
+    pullPolicy: Literal["Always", "IfNotPresent", "Never"]
+    pullSecrets: list[Texts]
+
+
+class Pod(_Values):
+    """What pods of every kind have."""
+
+    resources: Object
+    podAnnotations: Texts
+    podLabels: Texts
+    nodeSelector: Texts
+    tolerations: Objects
+    affinity: Object
+    priorityClassName: str
+    extraEnv: Objects
+    extraVolumes: Objects
+    extraVolumeMounts: Objects
+    sidecars: Objects
+
+
+class Autoscaling(_Values):
+    enabled: bool
+    minReplicas: Annotated[int, Field(ge=1)]
+    maxReplicas: Annotated[int, Field(ge=1)]
+    targetCPUUtilizationPercentage: Annotated[int, Field(ge=1, le=1000)]
+
+
+class ProxyService(_Values):
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"]
+    port: Annotated[int, Field(ge=1, le=65535)]
+    nodePort: Port
+    loadBalancerIP: str
+    loadBalancerSourceRanges: list[str]
+    annotations: Texts
+
+
+class Advertised(_Values):
+    host: str
+    port: Port
+
+
+class CertManager(_Values):
+    enabled: bool
+    issuerRef: Texts
+    dnsNames: list[str]
+
+
+class Tls(_Values):
+    existingSecret: str
+    certManager: CertManager
+
+
+class Proxy(Pod):
+    replicas: Annotated[int, Field(ge=1, le=1000)]
+    workers: Annotated[int, Field(ge=1, le=64)]
+    autoscaling: Autoscaling
+    service: ProxyService
+    advertised: Advertised
+    tls: Tls
+    terminationGracePeriodSeconds: Seconds
+
+
+class Retention(_Values):
+    whenDeleted: Literal["Retain", "Delete"]
+    whenScaled: Literal["Retain", "Delete"]
+
+
+class Persistence(_Values):
+    enabled: bool
+    size: Quantity
+    storageClass: str
+    accessModes: list[Literal["ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany"]]
+    retention: Retention
+
+
+class Broker(Pod):
+    groups: Annotated[list[Label], Field(min_length=1, max_length=256)]
+    replicas: Annotated[int, Field(ge=1, le=16)]
+    persistence: Persistence
+    terminationGracePeriodSeconds: Seconds
+
+
+class Controller(Pod):
+    replicas: Annotated[int, Field(ge=1, le=8)]
+
+
+class ServiceAccount(_Values):
+    create: bool
+    name: str
+    annotations: Texts
+
+
+class NetworkPolicy(_Values):
+    enabled: bool
+    clientsFrom: Objects
+    metricsFrom: Objects
+    adminFrom: Objects
+
+
+class ServiceMonitor(_Values):
+    enabled: bool
+    interval: Duration
+    labels: Texts
+
+
+class Metrics(_Values):
+    serviceMonitor: ServiceMonitor
+
+
+class OwnRedis(_Values):
+    enabled: bool
+    image: str
+    resources: Object
+
+
+class Redis(_Values):
+    url: Annotated[str, Field(pattern=r"^(rediss?://.+)?$")]
+    existingSecret: str
+    own: OwnRedis
+
+
+class Access(_Values):
+    enabled: bool
+    existingSecret: str
+
+
+class ChartValues(_Values):
+    """All of them but `config`."""
+
+    image: Image
+    nameOverride: str
+    fullnameOverride: str
+    clusterDomain: Annotated[str, Field(min_length=1)]
+    commonLabels: Texts
+    commonAnnotations: Texts
+    proxy: Proxy
+    broker: Broker
+    controller: Controller
+    serviceAccount: ServiceAccount
+    networkPolicy: NetworkPolicy
+    metrics: Metrics
+    redis: Redis
+    access: Access
+    diagnosticMode: bool
+    extraObjects: list[Object | str]
