@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from services.broker import replica_files
 from services.broker.checkpoint_server import CheckpointServer
 from services.broker.core import BrokerCore
+from services.broker.departure import Step, next_step
 from services.broker.disk_watch import DiskWatch
 from services.broker.flusher import Flusher
 from services.broker.following import Following
@@ -42,6 +43,7 @@ from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import (
     BrokerGroup,
     ClusterUpdate,
+    DescribeBrokerGroupRequest,
     Replica,
     ReplicaReport,
     WatchRequest,
@@ -50,12 +52,13 @@ from services.rpc import methods
 from services.rpc.follow import ControllerFollower
 from services.rpc.registration import BrokerRegistrar
 from services.rpc.service import Channel, Service
+from services.rpc.status import RpcError
 
 _log = structlog.get_logger()
 
 _TRY_AGAIN_S = 1.0
-_LEAVE_S = 6.0
-"""How long a replica that ends waits for another to take over: longer than a hand-over may take."""
+_ASK_AGAIN_S = 0.05
+_ASK_S_MAX = 3.0
 
 
 class BrokerApp:
@@ -314,17 +317,34 @@ class BrokerApp:
         )
 
     async def leave(self) -> None:
-        """Before the process ends: have another replica take over, if this one leads and one can."""
-        if self._leading is None or self._registrar is None or self.failure.done():
+        """Before the process ends: wait until the group can do without this replica, and pass its role on."""
+        if self._registrar is None or self.failure.done() or _numbers(self._group) <= {self._options.replica}:
             return
-        if self._leading.members.members <= {self._options.replica}:
-            return
-        self._leaving = True
-        self._registrar.hurry()
-        _log.info("the broker ends, it asks for its role to be passed on", name=self._options.name)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LEAVE_S):
-                await self._leads_no_more.wait()
+        try:
+            async with asyncio.timeout(self._options.replication.leaving_ms_max / 1000):
+                while (step := await self._next_step()) is not Step.GO:
+                    self._say_whether_it_leaves(step is Step.SAY)
+                    await asyncio.sleep(_ASK_AGAIN_S)
+                if self._leaving and self._leading is not None:
+                    await self._leads_no_more.wait()
+        except TimeoutError:
+            _log.warning("the replica ends though its group may need it", name=self._options.name)
+
+    async def _next_step(self) -> Step:
+        """What to do next before the process ends; while no controller answers that is not known."""
+        request = DescribeBrokerGroupRequest(group=self._options.name)
+        try:
+            group = await self._controller.call(methods.DESCRIBE_BROKER_GROUP, request, timeout_s=_ASK_S_MAX)
+        except (StatusError, RpcError) as error:
+            _log.warning("whether the replica may go is not known", name=self._options.name, why=str(error))
+            return Step.STAY
+        return next_step(group, self._options.replica)
+
+    def _say_whether_it_leaves(self, leaves: bool) -> None:
+        if self._leaving != leaves:
+            self._leaving = leaves
+            _log.info("the replica is to end", name=self._options.name, says_so=leaves)
+            self._report_soon()
 
     async def stop(self) -> None:
         """Save everything and end. The caller has seen to it that no more calls come."""

@@ -197,9 +197,9 @@ def broker(data_dir: Path, file: Path | None, assignments: Sequence[str]) -> int
 
     options = _load(ClusterOptions, file, assignments)
 
-    from services.cli.process import BrokerProcess
+    from services.cli.process import BrokerProcess, stop_s_max
 
-    return run(lambda: BrokerProcess(options, data_dir), options.log)
+    return run(lambda: BrokerProcess(options, data_dir), options.log, stop_s_max(options.broker))
 
 
 @main.command()

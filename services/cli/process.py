@@ -11,6 +11,7 @@ import structlog
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
 from services.broker.app import BrokerApp
+from services.broker.options import BrokerOptions
 from services.cli.data_lock import DataLock
 from services.cli.options import ClusterOptions
 from services.cli.serving import (
@@ -148,6 +149,11 @@ class ControllerProcess(_ServiceProcess):
             http=http,
             data=str(self._data_dir),
         )
+
+
+def stop_s_max(options: BrokerOptions) -> float:
+    """How long a broker may take to end: to leave its group, to end its calls, to save."""
+    return options.replication.leaving_ms_max / 1000 + _GRACE_S
 
 
 class BrokerProcess(_ServiceProcess):

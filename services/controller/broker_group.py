@@ -138,7 +138,7 @@ class GroupState:
         """As replicas hear it.
 
         Args:
-            living: the numbers whose streams live.
+            living: the numbers of those that are not dead and have not said that they leave.
         """
         return BrokerGroup(
             name=self.name,

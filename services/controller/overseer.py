@@ -15,7 +15,16 @@ from services.controller.broker_group import NO_MASTER, GroupState, IllegalStepE
 from services.controller.cluster_state import ClusterState
 from services.controller.failure_detection import Standing
 from services.controller.group_keeper import Decision, GroupKeeper
-from services.controller.group_policy import Sight, find_earlier_epoch, held_up, master_is_gone, may_hear, route, settle
+from services.controller.group_policy import (
+    Seen,
+    Sight,
+    find_earlier_epoch,
+    held_up,
+    master_is_gone,
+    may_hear,
+    route,
+    settle,
+)
 from services.controller.metrics import GroupMetrics
 from services.controller.options import ReplicationOptions
 from services.controller.replicas import Key, Replicas, Session, check_report
@@ -165,9 +174,12 @@ class Overseer:
         state = self.groups.states.get(group)
         if state is None or not may_hear(state, number, session.report, session.earlier_epoch):
             return None
-        now = self._clock.monotonic()
-        living = [n for n in state.replicas if self._standing(group, n, now) in (Standing.LIVING, Standing.SILENT)]
-        return state.message(living)
+        return self.describe(state)
+
+    def describe(self, state: GroupState) -> BrokerGroup:
+        """A group, with who of it lives and stays, as far as is known."""
+        sight = self.sight(state.name)
+        return state.message([number for number in state.replicas if _stays(sight[number])])
 
     # What others ask.
 
@@ -375,9 +387,6 @@ class Overseer:
             if why:
                 _logger.error("no master can be chosen for now", group=state.name, why=why)
 
-    def _standing(self, group: str, number: int, now: float) -> Standing:
-        return self.replicas.sight(group, (number,), now)[number].standing
-
 
 def _routed(cluster: ClusterState, group: str, info: BrokerInfo | None) -> ClusterUpdate | None:
     if info is None:
@@ -395,6 +404,10 @@ def _roles(state: GroupState, sight: Sight) -> GroupRoles:
     if master_is_gone(state, sight):
         master = None  # it has come back as a new process, which does not lead
     return GroupRoles(state.name, state.epoch, master, tuple(living.values()))
+
+
+def _stays(seen: Seen) -> bool:
+    return seen.standing is not Standing.DEAD and not (seen.report is not None and seen.report.leaving)
 
 
 def _outline(sight: Sight) -> object:

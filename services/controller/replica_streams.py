@@ -103,4 +103,4 @@ class ReplicaStreams:
         state = self._overseer.groups.states.get(request.group)
         if state is None:
             raise unknown_group(request.group)
-        return state.message()
+        return self._overseer.describe(state)

@@ -38,6 +38,12 @@ class ReplicationOptions(BaseModel):
         le=60_000,
         description="For so long sends wait for a replica that is about to join the sync-state set.",
     )
+    leaving_ms_max: int = Field(
+        default=6000,
+        ge=100,
+        le=3_600_000,
+        description="For so long a replica that is asked to end waits until its group can do without it.",
+    )
     heartbeat_ms: int = Field(
         default=500, ge=10, le=60_000, description="How often an idle master and its slaves say that they are there."
     )

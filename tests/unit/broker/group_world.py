@@ -215,7 +215,12 @@ class GroupWorld:
     async def _describe(self, call: Call, request: DescribeBrokerGroupRequest) -> BrokerGroup:
         if self.controller_away:
             raise RpcError(GrpcStatus.UNAVAILABLE, "the controller is away")
-        return self.group
+        told = BrokerGroup()
+        told.CopyFrom(self.group)
+        for replica in told.replicas:
+            app = self.members[replica.number].app
+            replica.alive = app is not None and not app.report("").leaving
+        return told
 
     def _decide(self, **changes: object) -> None:
         group = BrokerGroup()

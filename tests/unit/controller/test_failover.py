@@ -462,3 +462,22 @@ async def test_who_cannot_register_yet_may_ask_where_the_others_are(tmp_path: Pa
         with pytest.raises(StatusError) as refused:
             await here.channel.call(DESCRIBE_BROKER_GROUP, DescribeBrokerGroupRequest(group="another"))
         assert refused.value.code == Code.NOT_FOUND
+
+
+async def test_who_says_that_it_leaves_or_is_dead_is_not_counted_on(here: Scene) -> None:
+    master, slave, other = FakeReplica(0), FakeReplica(1), FakeReplica(2)
+    await here.led_with(master, slave, other)
+
+    async def counted_on() -> list[int]:
+        group = await here.channel.call(DESCRIBE_BROKER_GROUP, DescribeBrokerGroupRequest(group=GROUP))
+        return [replica.number for replica in group.replicas if replica.alive]
+
+    assert await counted_on() == [0, 1, 2]
+    slave.report.leaving = True
+    async with asyncio.timeout(5):
+        while await counted_on() != [0, 2]:
+            await asyncio.sleep(0.01)
+    other.kill()
+    async with asyncio.timeout(5):
+        while await counted_on() != [0]:
+            await asyncio.sleep(0.01)

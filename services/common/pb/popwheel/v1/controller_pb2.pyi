@@ -153,7 +153,7 @@ class Replica(_message.Message):
     identity: _builtins.bytes
     """Drawn when its data folder was made: another one says that what it held is gone."""
     alive: _builtins.bool
-    """Whether its stream lives; not part of what is stored."""
+    """Whether it is not dead, as far as is known, and has not said that it leaves; not part of what is stored."""
     def __init__(
         self,
         *,

@@ -1,0 +1,64 @@
+"""When a replica that is to end may go (services/broker/departure.py)."""
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+
+from services.broker.departure import Step, next_step
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
+from tests.unit.broker.group_world import group_of, until
+
+
+def group(master: int, in_sync: Iterable[int], alive: Iterable[int], known: int = 3) -> BrokerGroup:
+    return BrokerGroup(
+        master=master,
+        sync_state_set=in_sync,
+        replicas=[Replica(number=number, alive=number in set(alive)) for number in range(known)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("me", "how", "step"),
+    [
+        (0, group(0, [0], [0], known=1), Step.GO),  # a group of one
+        (0, group(0, [0], [0]), Step.GO),  # the others are dead: waiting would bring nobody
+        (0, group(0, [0], [0, 1]), Step.STAY),  # the successor catches up
+        (0, group(0, [0, 1], [0, 1]), Step.SAY),
+        (0, group(0, [0, 1], [0, 1, 2]), Step.STAY),  # with a successor, but one fewer than there were
+        (0, group(1, [1], [1]), Step.GO),  # handed over
+        (0, group(-1, [0, 1], [1]), Step.GO),  # let go, with nobody in its place
+        (1, group(0, [0, 1], [0, 1]), Step.SAY),  # a slave: nobody may choose it while it ends
+        (1, group(0, [0, 1], [0]), Step.GO),  # the controller has heard that
+        (1, group(0, [0, 1], [0, 1, 2]), Step.STAY),
+        (1, group(0, [0, 2], [0, 1, 2]), Step.GO),  # a slave that catches up is missed by nobody
+        (1, group(1, [1], [0]), Step.STAY),  # chosen all the same, before it was heard: it leads until another can
+    ],
+)
+def test_a_replica_goes_when_its_group_can_do_without_it(me: int, how: BrokerGroup, step: Step) -> None:
+    assert next_step(how, me) is step
+
+
+async def test_a_master_waits_for_its_successor_and_the_end_of_its_lead() -> None:
+    async with group_of(2, replication={"joining_ms_max": 20}) as world:
+        master = await world.lead(0)
+        master.alive.registrar(master.address)  # as a process has one
+        await world.in_sync(0, 1)
+        world._decide(sync_state_set=[0])
+        leaving = asyncio.create_task(master.alive.leave())
+        await world.in_sync(0, 1)
+        await until(lambda: master.alive.report("").leaving)
+        assert not leaving.done()
+        world.elect(1)
+        await leaving
+        assert master.alive.leading is None
+
+
+async def test_while_no_controller_answers_a_replica_waits_and_not_for_ever() -> None:
+    async with group_of(2, replication={"leaving_ms_max": 200}) as world:
+        master = await world.lead(0)
+        master.alive.registrar(master.address)
+        world.controller_away = True
+        await master.alive.leave()
+        assert master.alive.leading is not None
+        assert not master.alive.report("").leaving
