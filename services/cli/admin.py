@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 import click
 
 from services.cli.admin_api import AdminApi, Format, Row, moment, output_option, show, show_all
+from services.cli.admin_check import check
 from services.cli.admin_cluster import broker, cluster
 from services.cli.admin_drill import drill
 from services.cli.admin_quarantine import quarantine
@@ -240,6 +241,7 @@ def _horizon(within_ms: int) -> str:
     return f"within {within_ms // _UNITS_MS[unit]}{unit}"
 
 
+admin.add_command(check)
 admin.add_command(cluster)
 admin.add_command(broker)
 admin.add_command(drill)

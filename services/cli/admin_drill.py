@@ -162,29 +162,22 @@ def _drill(
 ) -> int:
     """Do it; the exit code."""
     from services.cli.drills.account import Account
+    from services.cli.drills.client import connected
     from services.cli.drills.drill import Drill
     from services.cli.drills.traffic import Traffic
-    from services.cli.serving import INTERNAL_LIMITS
     from services.common.clock import SystemClock
-    from services.rpc.client import connect
 
-    address = proxy or _some_proxy(api)
+    address = proxy or some_proxy(api)
     _make_topics(api)
     clock = SystemClock()
     account = Account()
 
     async def run() -> "Bill":
-        try:
-            channel = connect(address, limits=INTERNAL_LIMITS)
-        except ValueError as error:
-            raise CommandError(f"--proxy must be host:port, not {address!r}") from error
-        try:
+        async with connected(address) as channel:
             traffic = Traffic(channel, account, secrets.token_hex(4), clock)
             look = lambda: api.request("GET", f"/brokers/{quote(group, safe='')}")  # noqa: E731
             drill_ = Drill(name, look, traffic, account, clock, lambda step: click.echo(step, err=True))
             return await drill_.run(strike, mend, strike_s)
-        finally:
-            await channel.close()
 
     bill = asyncio.run(run())
     show_bill(bill, output)
@@ -248,11 +241,16 @@ def process_of_master(api: AdminApi, view: View) -> BrokerProcess:
     )
 
 
-def _some_proxy(api: AdminApi) -> str:
+def some_proxy(api: AdminApi) -> str:
+    """host:port of a proxy that is ready.
+
+    Raises:
+        CommandError: none is.
+    """
     for one in api.request("GET", "/cluster/status")["processes"]:
         if one["kind"] == "proxy" and one["ready"]:
             return str(one["address"])
-    raise CommandError("no proxy is ready that the drill's traffic could go through; name one with --proxy")
+    raise CommandError("no proxy is ready through which messages could go; name one with --proxy")
 
 
 def _make_topics(api: AdminApi) -> None:

@@ -1,10 +1,14 @@
 """Topics and groups: made on first use, or by hand only."""
 
+import asyncio
+import json
 import time
 from pathlib import Path
 
 import httpx
+from click.testing import CliRunner
 
+from services.cli.main import main
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
 from tests.harness.client import MessagingClient, bodies, delayed_message
 from tests.harness.metrics import metrics
@@ -67,3 +71,13 @@ async def test_a_topic_that_is_deleted_and_made_again_at_once_has_what_is_sent_t
         if number < 9:
             assert httpx.delete(f"{url}/Anew").status_code == 204
     assert bodies(await client.receive_all("anew", "Anew", 2, patience_s=2)) == [b"later"]
+
+
+async def test_a_check_sees_messages_go_through_and_leaves_nothing_behind(server: StandaloneProcess) -> None:
+    words = ["admin", "--server", server.http_url, "check", "--proxy", server.grpc_address, "-o", "json"]
+    checked = await asyncio.to_thread(CliRunner().invoke, main, words)
+    assert checked.exit_code == 0, checked.stderr
+    took = json.loads(checked.stdout)["seconds"]
+    assert took["receive when due"] >= 1.5
+    for kind in ("topics", "groups"):
+        assert httpx.get(f"{server.http_url}/api/v1/{kind}?prefix=popwheel-check").json()["total"] == 0

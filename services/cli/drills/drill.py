@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from services.cli.drills.account import Account, longest_gap, median
-from services.cli.drills.traffic import INVISIBLE_S, Traffic
+from services.cli.drills.client import INVISIBLE_S
+from services.cli.drills.traffic import Traffic
 from services.cli.errors import CommandError
 from services.common.clock import Clock
 

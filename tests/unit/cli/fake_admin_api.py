@@ -87,7 +87,7 @@ class FakeAdminApi:
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_POST = _answer  # noqa: N815 - names of http.server's
+            do_GET = do_POST = do_DELETE = _answer  # noqa: N815 - names of http.server's
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - likewise
                 """Say nothing."""
