@@ -11,7 +11,7 @@ SEEDS ?= 2000
 FIRST_SEED ?= 0
 JOBS ?= 2
 
-.PHONY: help setup run test sim mutants lint format demo proto docs bench bench-peer drills h2spec fuzz clean
+.PHONY: help setup run test sim mutants lint format demo proto docs dashboards bench bench-peer drills h2spec fuzz clean
 
 help: ## Show this help
 	@echo "Popwheel. What make can do:"
@@ -61,6 +61,9 @@ docs: setup ## Write docs/options.md and the chart's schema from the options mod
 	@$(BIN)/python -m tools.generate_options_doc
 	@$(BIN)/python -m tools.generate_values_schema
 	@$(BIN)/python -m tests.harness.chart
+
+dashboards: setup ## Write the Grafana dashboards as JSON into helm/popwheel/dashboards
+	@$(BIN)/python -m tools.dashboards
 
 bench: setup ## Measure this machine: sends, receives, latency, CPU, memory, start-up (ARGS="--case send-64")
 	$(BIN)/python -m bench $(ARGS)

@@ -133,8 +133,22 @@ class ServiceMonitor(_Values):
     labels: Texts
 
 
+class Rules(_Values):
+    enabled: bool
+    labels: Texts
+    runbookBase: Annotated[str, Field(pattern=r"^([^ ]+/)?$")]
+
+
+class Dashboards(_Values):
+    enabled: bool
+    labels: Texts
+    annotations: Texts
+
+
 class Metrics(_Values):
     serviceMonitor: ServiceMonitor
+    rules: Rules
+    dashboards: Dashboards
 
 
 class OwnRedis(_Values):

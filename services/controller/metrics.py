@@ -35,6 +35,8 @@ class GroupMetrics:
         self.hand_overs = Counter(
             "popwheel_controller_hand_overs", "Masters that passed on their role", ["outcome"], registry=registry
         )
+        for outcome in ("done", "refused"):
+            self.hand_overs.labels(outcome)  # shown from the start: Prometheus sees no rise to what it first sees
         self._epoch = Gauge("popwheel_controller_group_epoch", "Epoch of a broker group", ["broker"], registry=registry)
         self._members = Gauge(
             "popwheel_controller_group_sync_state_set_size",
@@ -105,6 +107,8 @@ class CheckpointMetrics(Collector):
             ["step"],
             registry=registry,
         )
+        for step in ("fetch", "store", "refused"):
+            self.failures.labels(step)
         self._fetched = Counter(
             "popwheel_controller_checkpoint_fetches",
             "Answers of masters: all of their progress, or what has changed",

@@ -163,6 +163,8 @@ class ProxyMetrics:
             ("to",),
             registry=registry,
         )
+        for mode in Mode:
+            self._mode_switches.labels(mode.value)
         self.wakes = Counter("popwheel_proxy_poll_wakes", "Polls woken by a notification", registry=registry)
         self.empty_wakes = Counter(
             "popwheel_proxy_poll_wakes_without_message", "Polls woken whose pop found nothing", registry=registry

@@ -1,0 +1,12 @@
+"""All dashboards, in the order in which one looks at them."""
+
+from typing import Final
+
+from tools.dashboards.board import Board
+from tools.dashboards.overview import OVERVIEW
+from tools.dashboards.pop import POP
+from tools.dashboards.proxies import PROXIES
+from tools.dashboards.replication import REPLICATION
+from tools.dashboards.timers import TIMERS
+
+BOARDS: Final[tuple[Board, ...]] = (OVERVIEW, POP, TIMERS, PROXIES, REPLICATION)

@@ -1,0 +1,214 @@
+"""The dashboard to look at first."""
+
+from typing import Final
+
+from tools.dashboards.board import Board, Graph, Line, Number, Row
+from tools.dashboards.query import largest, of, of_masters, per_second, share_within, total
+
+_OF_TOPIC = "{{consumer_group}} of {{topic}}"
+_SEND = ('request_code="SendMessage"',)
+
+DISK_DAYS: Final = (
+    f"clamp_max(min(({of('popwheel_disk_full_share')} - {of('popwheel_disk_used_share')})"
+    f" / clamp_min(deriv({of('popwheel_disk_used_share')}[6h]), 1e-12) / 86400), 365)"
+)
+
+_WELL = Row(
+    "Is all well?",
+    [
+        Number(
+            "In",
+            "mps",
+            "Messages that were stored, in a second. Delayed messages count when they are accepted.",
+            total(f"{per_second('rocketmq_messages_in_total')}")
+            + f" + (sum ({per_second('rocketmq_timer_enqueue_total')}) or vector(0))",
+        ),
+        Number(
+            "Out",
+            "mps",
+            "Messages that were given out, in a second. Each group counts for itself, and so does each delivery.",
+            total(per_second("rocketmq_messages_out_total")),
+        ),
+        Number(
+            "Oldest message not acknowledged",
+            "ms",
+            "How old the oldest message is that a group has yet to acknowledge. It grows if consumers do not keep up.",
+            f"{largest(of_masters('rocketmq_consumer_lag_latency'))} or vector(0)",
+            bad_from=600_000,
+        ),
+        Number(
+            "Not acknowledged",
+            "short",
+            "Messages that wait for a group, or that it has been given and has not acknowledged.",
+            total(of_masters("rocketmq_consumer_lag_messages")),
+        ),
+        Number(
+            "Groups without master",
+            "short",
+            "Broker groups that have no living master. Sends go to the others, what these hold waits.",
+            total(of("popwheel_controller_groups_without_master")),
+            bad_from=1,
+        ),
+        Number(
+            "Disk lasts for",
+            "d",
+            "Days until the first broker refuses sends, at the pace of the last six hours. 365 means a year or more.",
+            DISK_DAYS,
+            bad_below=3,
+        ),
+    ],
+)
+
+_TRAFFIC = Row(
+    "Traffic",
+    [
+        Graph(
+            "In, by topic",
+            "mps",
+            "Messages that were stored, in a second. Delayed ones are shown apart, when they are accepted.",
+            [
+                Line(total(per_second("rocketmq_messages_in_total"), "topic"), "{{topic}}"),
+                Line(total(per_second("rocketmq_timer_enqueue_total"), "topic"), "{{topic}}, delayed"),
+            ],
+        ),
+        Graph(
+            "Out, by group and topic",
+            "mps",
+            "Messages that were given out, in a second, with those that come again.",
+            [
+                Line(
+                    total(per_second("rocketmq_messages_out_total"), "consumer_group", "topic"),
+                    _OF_TOPIC,
+                )
+            ],
+        ),
+        Graph(
+            "Bytes",
+            "Bps",
+            "Bytes of messages that were stored and given out.",
+            [
+                Line(total(per_second("rocketmq_throughput_in_total")), "in"),
+                Line(total(per_second("rocketmq_throughput_out_total")), "out"),
+            ],
+        ),
+    ],
+)
+
+_LATENCY = Row(
+    "Latency",
+    [
+        Graph(
+            "End to end: from store to delivery",
+            "ms",
+            "How long messages wait until they are given out for the first time. A group that is down makes it long.",
+            [
+                Line(share_within(share, "popwheel_pop_queueing_milliseconds"), f"{share:.0%} within")
+                for share in (0.5, 0.95, 0.99)
+            ],
+        ),
+        Graph(
+            "Send",
+            "ms",
+            "How long a send takes at the proxy, from its arrival to its answer: the message is safe then.",
+            [
+                Line(share_within(share, "rocketmq_rpc_latency", matchers=_SEND), f"{share:.0%} within")
+                for share in (0.5, 0.95, 0.99)
+            ],
+        ),
+        Graph(
+            "Calls, 99 % within",
+            "ms",
+            "How long clients' calls take at the proxy. ReceiveMessage waits for messages, so it may take seconds.",
+            [Line(share_within(0.99, "rocketmq_rpc_latency", "request_code"), "{{request_code}}")],
+        ),
+    ],
+)
+
+_LAG = Row(
+    "Lag",
+    [
+        Graph(
+            "Lag in time",
+            "ms",
+            "How old the oldest message is that a group has yet to acknowledge, by topic. No line means no lag.",
+            [Line(largest(of_masters("rocketmq_consumer_lag_latency"), "consumer_group", "topic"), _OF_TOPIC)],
+            bound=600_000,
+        ),
+        Graph(
+            "Ready",
+            "short",
+            "Messages that wait to be given out. It grows when a group takes less than what comes in.",
+            [Line(total(of_masters("rocketmq_consumer_ready_messages"), "consumer_group", "topic"), _OF_TOPIC)],
+        ),
+        Graph(
+            "In flight",
+            "short",
+            "Messages that were given out and are not acknowledged yet. They come again when they are not in time.",
+            [Line(total(of_masters("rocketmq_consumer_inflight_messages"), "consumer_group", "topic"), _OF_TOPIC)],
+        ),
+    ],
+)
+
+_CALLS = Row(
+    "Calls and machines",
+    [
+        Graph(
+            "Answers that are not OK",
+            "reqps",
+            "Clients' calls that were not answered with OK, by call and code. The codes are RocketMQ's.",
+            [
+                Line(
+                    total(
+                        per_second("rocketmq_rpc_latency_count", 'response_code!="OK"'),
+                        "request_code",
+                        "response_code",
+                    ),
+                    "{{request_code}}: {{response_code}}",
+                )
+            ],
+        ),
+        Graph(
+            "Limits",
+            "ops",
+            "How often a client went past a limit, by the setting's name (docs/limits.md).",
+            [
+                Line(total(per_second("popwheel_proxy_limit_hits_total"), "limit"), "{{limit}}"),
+                Line(total(per_second("popwheel_rpc_limit_hits_total"), "limit"), "{{limit}}, of the transport"),
+                Line(total(per_second("popwheel_broker_refused_disk_full_total")), "sends refused: disk full"),
+            ],
+        ),
+        Graph(
+            "Clients",
+            "short",
+            "Clients that proxies know now: producers and consumers.",
+            [Line(total(of("popwheel_proxy_clients"), "instance"), "{{instance}}")],
+        ),
+        Graph(
+            "Processor",
+            "percentunit",
+            "Share of a core that each process takes. A process takes one core at the most.",
+            [Line(total(per_second("process_cpu_seconds_total"), "instance"), "{{instance}}")],
+            bound=0.9,
+        ),
+        Graph(
+            "Memory",
+            "bytes",
+            "What each process has in memory.",
+            [Line(total(of("process_resident_memory_bytes"), "instance"), "{{instance}}")],
+        ),
+        Graph(
+            "Disk",
+            "percentunit",
+            "Share of the disk in use. Sends are refused above broker.disk_full_share, the dashed line by default.",
+            [Line(largest(of("popwheel_disk_used_share"), "instance"), "{{instance}}")],
+            bound=0.95,
+        ),
+    ],
+)
+
+OVERVIEW: Final = Board(
+    "overview",
+    "Overview",
+    "What goes in and out, how late it is, and whether anything is wrong.",
+    [_WELL, _TRAFFIC, _LATENCY, _LAG, _CALLS],
+)

@@ -1,0 +1,128 @@
+"""What is given out, what comes again, and what is set aside."""
+
+from typing import Final
+
+from tools.dashboards.board import Board, Graph, Line, Row
+from tools.dashboards.query import largest, of, of_masters, per_second, total
+
+_GIVEN_OUT = Row(
+    "Given out",
+    [
+        Graph(
+            "Messages given out",
+            "mps",
+            "Messages that brokers gave out, in a second, by group.",
+            [Line(total(per_second("rocketmq_messages_out_total"), "consumer_group"), "{{consumer_group}}")],
+        ),
+        Graph(
+            "Messages out with consumers",
+            "short",
+            "Messages that are given out now, by broker, and those of the group that has most. The limit is "
+            "broker.pop.open_messages_max.",
+            [
+                Line(of_masters("popwheel_pop_open_messages"), "{{instance}}"),
+                Line(of_masters("popwheel_pop_open_messages_largest_share"), "{{instance}}, largest group"),
+            ],
+        ),
+        Graph(
+            "Check points",
+            "short",
+            "Pops of which a message is not acknowledged yet, and those of them that hold up a committed offset.",
+            [
+                Line(of_masters("popwheel_pop_open_check_points"), "{{instance}}, open"),
+                Line(of_masters("rocketmq_pop_checkpoint_buffer_size"), "{{instance}}, in the merge buffer"),
+            ],
+        ),
+    ],
+)
+
+_REVIVE = Row(
+    "Revive: what was not acknowledged in time",
+    [
+        Graph(
+            "Revived",
+            "mps",
+            "Messages that came due without an acknowledgement and went into their retry topic, in a second.",
+            [Line(total(per_second("rocketmq_pop_revive_retry_messages_total"), "instance"), "{{instance}}")],
+        ),
+        Graph(
+            "Revive is late by",
+            "ms",
+            "By how much the most overdue message is late. A healthy broker revives within some milliseconds.",
+            [Line(of_masters("rocketmq_pop_revive_latency"), "{{instance}}")],
+            bound=10_000,
+        ),
+        Graph(
+            "Revive lag",
+            "short",
+            "Records since the oldest open check point. A restart reads these again; slow consumers make more.",
+            [Line(largest(of_masters("rocketmq_pop_revive_lag"), "instance"), "{{instance}}, longest queue")],
+        ),
+    ],
+)
+
+_ASIDE = Row(
+    "Moved aside",
+    [
+        Graph(
+            "Dead letters",
+            "short",
+            "Messages in dead letter queues, by group: they used up their attempts.",
+            [
+                Line(
+                    total(of_masters("rocketmq_send_to_dlq_messages_total"), "consumer_group"),
+                    "{{consumer_group}}",
+                )
+            ],
+        ),
+        Graph(
+            "Quarantine",
+            "short",
+            "Messages that were set aside because they fail by themselves, by step. Above zero somebody has to look "
+            "(docs/quarantine.md).",
+            [Line(total(of_masters("popwheel_quarantined_messages"), "instance", "step"), "{{instance}}: {{step}}")],
+            bound=1,
+        ),
+        Graph(
+            "Standing still",
+            "short",
+            "Queues and delayed messages that stand still at a damaged record until another replica mends it.",
+            [
+                Line(of_masters("popwheel_damaged_queues"), "{{instance}}, queues"),
+                Line(of_masters("popwheel_timer_damaged"), "{{instance}}, delayed messages"),
+            ],
+            bound=1,
+        ),
+    ],
+)
+
+_READS = Row(
+    "Reads",
+    [
+        Graph(
+            "Read from the device",
+            "Bps",
+            "Bytes that were not in memory. Groups that are far behind make it high.",
+            [Line(total(per_second("popwheel_storage_cold_read_bytes_total"), "instance"), "{{instance}}")],
+        ),
+        Graph(
+            "Calls that wait for the device",
+            "short",
+            "Calls that wait until what they read is in memory. The device is read for eight at once.",
+            [Line(of("popwheel_storage_cold_calls"), "{{instance}}")],
+        ),
+        Graph(
+            "Pairs of group and queue",
+            "short",
+            "Of how many pairs the progress is kept. The limit is broker.pop.progress_max.",
+            [Line(of_masters("popwheel_pop_progress"), "{{instance}}")],
+        ),
+    ],
+)
+
+POP: Final = Board(
+    "pop",
+    "Pop and revive",
+    "Who has which messages, what comes again because it was not acknowledged, and what was moved aside.",
+    [_GIVEN_OUT, _REVIVE, _ASIDE, _READS],
+)

@@ -1,0 +1,45 @@
+"""Queries in Prometheus' language, all for the namespace and the instances that are chosen in the dashboard."""
+
+NAMESPACE = 'namespace=~"$namespace"'
+INSTANCE = 'instance=~"$instance"'
+
+
+def of(metric: str, *matchers: str) -> str:
+    """A metric of what is chosen.
+
+    Args:
+        metric: its name.
+        matchers: what else its labels must be, such as `mode="notify"`.
+    """
+    return f"{metric}{{{','.join((*matchers, NAMESPACE, INSTANCE))}}}"
+
+
+def of_masters(metric: str) -> str:
+    """A metric of brokers that lead. Slaves show the same, as they have it from the log: a sum would count it twice."""
+    leads = of("popwheel_replica_role", 'role="master"')
+    return f"({of(metric)} and on (namespace, instance) {leads} == 1)"
+
+
+def per_second(counter: str, *matchers: str) -> str:
+    """How fast a counter goes up."""
+    return f"rate({of(counter, *matchers)}[$__rate_interval])"
+
+
+def total(expression: str, *labels: str) -> str:
+    """The sum, by these labels."""
+    return f"sum{_by(labels)}({expression})"
+
+
+def largest(expression: str, *labels: str) -> str:
+    """The largest value, by these labels."""
+    return f"max{_by(labels)}({expression})"
+
+
+def share_within(share: float, histogram: str, *labels: str, matchers: tuple[str, ...] = ()) -> str:
+    """What this share of all that a histogram has counted lately did not exceed, in the histogram's unit."""
+    buckets = total(per_second(f"{histogram}_bucket", *matchers), "le", *labels)
+    return f"histogram_quantile({share:g}, {buckets})"
+
+
+def _by(labels: tuple[str, ...]) -> str:
+    return f" by ({', '.join(labels)}) " if labels else " "
