@@ -24,6 +24,8 @@ from services.controller.forgetting import Forgetting
 from services.controller.group_keeper import GroupKeeper
 from services.controller.hand_over import HandOvers
 from services.controller.inquiry import Inquiry
+from services.controller.kubernetes_mirror import KubernetesMirror
+from services.controller.kubernetes_state_store import KubernetesStateStore
 from services.controller.leadership import Leadership
 from services.controller.lease import LeaseHolder
 from services.controller.metrics import CheckpointMetrics, ControllerMetrics, GroupMetrics
@@ -138,6 +140,19 @@ class ControllerApp:
             CheckpointMetrics(registry, self.checkpoints, clock),
         )
         self._hand_overs = HandOvers(self.overseer, self.roles, replication.hand_over_ms / 1000, clock, groups)
+        self._mirror: KubernetesMirror | None = None
+        if isinstance(self._store, KubernetesStateStore):
+            self._mirror = KubernetesMirror(
+                self._store.api,
+                options.cluster_name,
+                address,
+                self.overseer,
+                self.checkpoints,
+                self._hand_overs,
+                self.roles,
+                clock,
+                check,
+            )
         self._forgetting = Forgetting(self.overseer, self.roles, groups)
         self._inquiry = Inquiry(self._keeper, broker_channels)
         self._processes = Processes()
@@ -222,10 +237,14 @@ class ControllerApp:
         self._keeper.start()
         self._keeper.state = replace(state, brokers=await self.overseer.begin())
         self._watchers.open()
+        if self._mirror is not None:
+            self._mirror.start()
 
     async def _end(self, refusal: StatusError) -> None:
         """Lead no more."""
         self._watchers.close()
+        if self._mirror is not None:
+            await self._mirror.stop()
         await self.overseer.end(refusal)
         await self._keeper.stop()
 
@@ -254,7 +273,6 @@ def _store(options: ControllerOptions, data_dir: Path, disk: Disk, life: str) ->
     """The store that the options say."""
     if options.store.kind == "kubernetes":
         from services.controller.kubernetes_api import ClientKubernetesApi
-        from services.controller.kubernetes_state_store import KubernetesStateStore
 
         return KubernetesStateStore(ClientKubernetesApi(options.store.namespace), options.cluster_name)
     if not options.store.folder:

@@ -193,6 +193,8 @@ class GroupKeeper:
                         await self._read_and_tell(name)
                         if self.states.get(name) == new:  # its own write, which something on the way made twice
                             return new
+                        if self.states.get(name) == old:  # what was changed is nothing that is decided
+                            continue
                         self._conflicted()
                         _logger.warning("another controller has changed this broker group", group=name)
                         continue

@@ -5,7 +5,8 @@ its calls run in threads.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,9 @@ Resource = Mapping[str, Any]
 Result = TypeVar("Result")
 
 _TIMEOUT_S = 5.0
-_THREADS = 12  # three watches wait in one each, and a call that was given up holds its own until its time is up
+_THREADS = 12  # four watches wait in one each, and a call that was given up holds its own until its time is up
 _BODY_SHOWN = 300  # it says which field of what was sent is wrong
+_MERGE = "application/merge-patch+json"
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -48,6 +50,7 @@ BROKER_GROUPS = ResourceKind("popwheel.io", "v1", "brokergroups", "BrokerGroup")
 CLUSTERS = ResourceKind("popwheel.io", "v1", "popwheelclusters", "PopwheelCluster")
 CLUSTER_PAGES = ResourceKind("popwheel.io", "v1", "popwheelclusterpages", "PopwheelClusterPage")
 LEASES = ResourceKind("coordination.k8s.io", "v1", "leases", "Lease")
+PODS = ResourceKind("", "v1", "pods", "Pod")
 SECRETS = ResourceKind("", "v1", "secrets", "Secret")
 
 
@@ -83,8 +86,15 @@ class KubernetesApi(Protocol):
             ApiConflictError: there is one of its name.
         """
 
-    async def replace(self, kind: ResourceKind, resource: Resource) -> Resource:
-        """Change a resource whose metadata name the version that this was made from; as it is stored.
+    async def patch(self, kind: ResourceKind, name: str, change: Resource, *, status: bool = False) -> Resource:
+        """Change a part of a resource and leave the rest (RFC 7396, "JSON Merge Patch"); as it is stored.
+
+        Args:
+            kind: of the resource.
+            name: of the resource.
+            change: what is to be so; None for what is to go. If it names a resource version, it is made in place of
+                that version only.
+            status: whether it is a change of the status, and else of all but the status.
 
         Raises:
             ApiConflictError: it is of another version, or gone.
@@ -97,8 +107,10 @@ class KubernetesApi(Protocol):
             ApiConflictError: it is of another version, or gone.
         """
 
-    async def watch(self, kind: ResourceKind, labels: str, since: str, timeout_s: float) -> tuple[list[Resource], str]:
-        """Wait for changes after a resource version: the changed resources, and where to go on; none if the time is up.
+    async def watch(
+        self, kind: ResourceKind, labels: str, since: str, timeout_s: float, saw: Callable[[Resource], None]
+    ) -> None:
+        """Have `saw` called with each change after a resource version, until the time is up or the watch ends.
 
         Raises:
             ApiGoneError: that is too long ago.
@@ -120,7 +132,7 @@ class ClientKubernetesApi:
 
     def __init__(self, namespace: str) -> None:
         try:
-            from kubernetes import client, config, watch
+            from kubernetes import client, config
         except ImportError as error:
             raise ConfigurationError(
                 "controller.store.kind",
@@ -145,53 +157,27 @@ class ClientKubernetesApi:
         self._custom = client.CustomObjectsApi(self._client)
         self._core = client.CoreV1Api(self._client)
         self._error = client.ApiException
-        self._make_watch = watch.Watch
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="kubernetes")
 
     async def get(self, kind: ResourceKind, name: str) -> Resource | None:
-        def call() -> Resource:
-            if kind is SECRETS:
-                return self._plain(
-                    self._core.read_namespaced_secret(name, self._namespace, _request_timeout=_TIMEOUT_S)
-                )
-            return self._custom.get_namespaced_custom_object(  # type: ignore[no-any-return]
-                *self._path(kind), name, _request_timeout=_TIMEOUT_S
-            )
-
         try:
-            return await self._run(call)
+            return await self._run(lambda: self._answer("get", kind, name=name))
         except _ApiNotFoundError:
             return None
 
     async def list_all(self, kind: ResourceKind, labels: str) -> tuple[list[Resource], str]:
-        def call() -> Resource:
-            return self._custom.list_namespaced_custom_object(  # type: ignore[no-any-return]
-                *self._path(kind), label_selector=labels, _request_timeout=_TIMEOUT_S
-            )
-
-        found = await self._found(call)
+        found = await self._found(lambda: self._answer("list", kind, label_selector=labels))
         return list(found["items"]), str(found["metadata"]["resourceVersion"])
 
     async def create(self, kind: ResourceKind, resource: Resource) -> Resource:
-        def call() -> Resource:
-            if kind is SECRETS:
-                return self._plain(
-                    self._core.create_namespaced_secret(self._namespace, dict(resource), _request_timeout=_TIMEOUT_S)
-                )
-            return self._custom.create_namespaced_custom_object(  # type: ignore[no-any-return]
-                *self._path(kind), dict(resource), _request_timeout=_TIMEOUT_S
-            )
+        return await self._found(lambda: self._answer("create", kind, body=dict(resource)))
 
-        return await self._found(call)
-
-    async def replace(self, kind: ResourceKind, resource: Resource) -> Resource:
-        def call() -> Resource:
-            return self._custom.replace_namespaced_custom_object(  # type: ignore[no-any-return]
-                *self._path(kind), resource["metadata"]["name"], dict(resource), _request_timeout=_TIMEOUT_S
-            )
-
+    async def patch(self, kind: ResourceKind, name: str, change: Resource, *, status: bool = False) -> Resource:
+        part = "_status" if status else ""
         try:
-            return await self._run(call)
+            return await self._run(
+                lambda: self._answer("patch", kind, part, name=name, body=dict(change), _content_type=_MERGE)
+            )
         except _ApiNotFoundError as error:
             raise ApiConflictError(str(error)) from error
 
@@ -199,47 +185,64 @@ class ClientKubernetesApi:
         only_this: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if version is not None:
             only_this["preconditions"] = {"resourceVersion": version}
-
-        def call() -> None:
-            self._custom.delete_namespaced_custom_object(
-                *self._path(kind), name, body=only_this, _request_timeout=_TIMEOUT_S
-            )
-
         try:
-            await self._run(call)
+            await self._run(lambda: self._answer("delete", kind, name=name, body=only_this))
         except _ApiNotFoundError as error:
             raise ApiConflictError(str(error)) from error
 
-    async def watch(self, kind: ResourceKind, labels: str, since: str, timeout_s: float) -> tuple[list[Resource], str]:
-        def call() -> tuple[list[Resource], str]:
-            watch = self._make_watch()
-            events = watch.stream(
-                self._custom.list_namespaced_custom_object,
-                *self._path(kind),
-                label_selector=labels,
-                resource_version=since,
-                timeout_seconds=int(timeout_s),
-                _request_timeout=timeout_s + _TIMEOUT_S,
-            )
-            for event in events:
-                watch.stop()
-                resource = event["object"]
-                return [resource], str(resource["metadata"]["resourceVersion"])
-            return [], since
+    async def watch(
+        self, kind: ResourceKind, labels: str, since: str, timeout_s: float, saw: Callable[[Resource], None]
+    ) -> None:
+        loop = asyncio.get_running_loop()
 
-        return await self._found(call)
+        def call() -> None:
+            for event in self._events(kind, labels, since, timeout_s):
+                if event["type"] == "ERROR":
+                    told = event["object"]
+                    raise self._error(status=told.get("code"), reason=f"{told.get('reason')}: {told.get('message')}")
+                loop.call_soon_threadsafe(saw, event["object"])
+
+        await self._found(call)
 
     async def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
-    def _path(self, kind: ResourceKind) -> tuple[str, str, str, str]:
-        return kind.group, kind.version, self._namespace, kind.plural
+    def _answer(self, verb: str, kind: ResourceKind, part: str = "", **more: Any) -> Resource:
+        response = self._ask(verb, kind, part, _TIMEOUT_S, more)
+        found: Resource = json.loads(response.data)
+        return found
 
-    def _plain(self, resource: Any) -> Resource:
-        """One of the client's own objects, as the API has it."""
-        plain: Resource = self._client.sanitize_for_serialization(resource)
-        return plain
+    def _events(self, kind: ResourceKind, labels: str, since: str, timeout_s: float) -> Iterator[Mapping[str, Any]]:
+        """The events of a watch, each a line. The client's own watch makes a client and a connection for each."""
+        more = {
+            "label_selector": labels,
+            "resource_version": since,
+            "timeout_seconds": int(timeout_s),
+            "watch": True,
+        }
+        response = self._ask("list", kind, "", timeout_s + _TIMEOUT_S, more)
+        try:
+            for line in response:
+                yield json.loads(line)
+        finally:
+            response.close()
+            response.release_conn()
+
+    def _ask(self, verb: str, kind: ResourceKind, part: str, timeout_s: float, more: Mapping[str, Any]) -> Any:
+        """Send a request; the response, whose contents are still to be read."""
+        if kind.group:
+            function = getattr(self._custom, f"{verb}_namespaced_custom_object{part}")
+            more = {**more, "group": kind.group, "version": kind.version, "plural": kind.plural}
+        else:
+            verb = "read" if verb == "get" else verb
+            function = getattr(self._core, f"{verb}_namespaced_{kind.kind.lower()}{part}")
+        response = function(namespace=self._namespace, _preload_content=False, _request_timeout=timeout_s, **more)
+        if not 200 <= response.status <= 299:
+            error = self._error(status=response.status, reason=response.reason)
+            error.body = response.data.decode(errors="replace")
+            raise error
+        return response
 
     async def _run(self, call: Callable[[], Result]) -> Result:
         """Make a call in a thread, and say in our words what went wrong."""

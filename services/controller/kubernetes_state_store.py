@@ -6,9 +6,11 @@ the receipt handles a `Secret`. Compare-and-swap is the API's own: every change 
 made from, and one that is not the latest is refused with 409 (Kubernetes API concepts, "Resource versions"). Reads ask
 for the latest, watches may lag behind, end, or have to begin anew (410): so a watch is no more than a sign that it is
 worth while to read. Pages never change, and nobody watches them.
+
+A change leaves alone what it does not name: annotations, labels and the status are others'. All that is decided is in
+the `spec`, which one call writes; the status only shows (`kubernetes_mirror`), and nobody decides by it.
 """
 
-import asyncio
 import base64
 import binascii
 import gzip
@@ -18,9 +20,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import structlog
-
 from services.common.errors import CorruptDataError, UnknownFormatError
+from services.controller.broker_group import NO_MASTER
 from services.controller.documents import (
     CLUSTER,
     LEASE,
@@ -36,23 +37,20 @@ from services.controller.kubernetes_api import (
     LEASES,
     SECRETS,
     ApiConflictError,
-    ApiGoneError,
     KubernetesApi,
     Resource,
     ResourceKind,
 )
+from services.controller.kubernetes_watch import ResourceWatch
 from services.controller.state_store import ConflictError, Stored
 
-_OF_CLUSTER = "popwheel.io/cluster"
+OF_CLUSTER = "popwheel.io/cluster"
 _ADDRESS = "popwheel.io/address"
 _ADMIN = "popwheel.io/admin-address"
 _TURN = "popwheel.io/turn"
+_WATCHED = (CLUSTERS, BROKER_GROUPS)
 _LEGAL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LEGAL_LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_WATCH_S = 3.0  # its thread cannot be interrupted, and the process ends when it does
-_PAUSE_S = 1.0
-
-_logger = structlog.get_logger()
 
 
 class KubernetesStateStore:
@@ -61,20 +59,21 @@ class KubernetesStateStore:
 
     Args:
         api: the API server.
-        cluster: name of the cluster; it is part of its resources' names and a label of theirs, so that several clusters
-            may share a namespace.
+        cluster: name of the cluster; a label of its resources, so that what is another cluster's is never touched. A
+            broker group's resource bears the group's name alone: clusters with groups of one name need namespaces of
+            their own.
     """
 
     def __init__(self, api: KubernetesApi, cluster: str) -> None:
-        self._api = api
+        self.api = api
+        """The API server."""
         self._cluster = cluster
-        self._label = _legal(cluster, _LEGAL_LABEL)
-        self._versions: dict[ResourceKind, dict[str, str]] = {}
-        self._watches: dict[ResourceKind, asyncio.Task[None]] = {}
+        self._label = cluster_label(cluster)
+        self._watches = {kind: ResourceWatch(api, kind, f"{OF_CLUSTER}={self._label}") for kind in _WATCHED}
 
     async def read(self, name: str) -> Stored | None:
         kind = _kind(name)
-        found = await self._api.get(kind, self._resource_name(name))
+        found = await self.api.get(kind, self._resource_name(name))
         if found is None:
             return None
         self._check_ours(kind, found)
@@ -93,74 +92,42 @@ class KubernetesStateStore:
         resource = self._resource(kind, name, self._contents(name, document))
         try:
             if expected is None:
-                written = await self._api.create(kind, resource)
+                written = await self.api.create(kind, resource)
             else:
                 resource["metadata"]["resourceVersion"] = expected
-                written = await self._api.replace(kind, resource)
+                written = await self.api.patch(kind, resource["metadata"]["name"], resource)
         except ApiConflictError as error:
             raise ConflictError(name) from error
         return _version(written)
 
     async def delete(self, name: str, expected: str | None) -> None:
         try:
-            await self._api.delete(_kind(name), self._resource_name(name), expected)
+            await self.api.delete(_kind(name), self._resource_name(name), expected)
         except ApiConflictError as error:
             raise ConflictError(name) from error
 
     async def versions(self) -> Mapping[str, str]:
-        for kind in (CLUSTERS, BROKER_GROUPS, LEASES):
-            watch = self._watches.get(kind)
-            if watch is None or watch.done():
-                since = await self._list(kind)
-                self._watches[kind] = asyncio.create_task(self._watch(kind, since), name=f"watch-of-{kind.plural}")
-        return {name: version for known in self._versions.values() for name, version in known.items()}
+        for watch in self._watches.values():
+            if not watch.runs:
+                await watch.start()
+        return {
+            _document_name(kind, resource): _version(resource)
+            for kind, watch in self._watches.items()
+            for resource in watch.resources.values()
+        }
 
     async def pages(self) -> Sequence[str]:
-        found, _ = await self._api.list_all(CLUSTER_PAGES, f"{_OF_CLUSTER}={self._label}")
+        found, _ = await self.api.list_all(CLUSTER_PAGES, f"{OF_CLUSTER}={self._label}")
         return [str(page["spec"]["name"]) for page in found]
 
     async def close(self) -> None:
         """End the watches."""
-        watches = list(self._watches.values())
-        self._watches.clear()
-        for watch in watches:
-            watch.cancel()
-        await asyncio.gather(*watches, return_exceptions=True)
-        await self._api.close()
+        for watch in self._watches.values():
+            await watch.stop()
+        await self.api.close()
 
     def where(self, name: str) -> str:
         return f"{_kind(name).plural}/{self._resource_name(name)}"
-
-    async def _list(self, kind: ResourceKind) -> str:
-        """Take in all resources of a kind; since when a watch goes on from there."""
-        found, since = await self._api.list_all(kind, f"{_OF_CLUSTER}={self._label}")
-        self._versions[kind] = {}
-        for resource in found:
-            self._saw(kind, resource)
-        return since
-
-    async def _watch(self, kind: ResourceKind, since: str) -> None:
-        """Keep the versions of a kind as new as the API server tells; begins anew whenever it says that it must."""
-        forgotten = False
-        while True:
-            try:
-                if forgotten:
-                    since = await self._list(kind)
-                    forgotten = False
-                resources, since = await self._api.watch(kind, f"{_OF_CLUSTER}={self._label}", since, _WATCH_S)
-                for resource in resources:
-                    self._saw(kind, resource)
-            except ApiGoneError:
-                forgotten = True
-            except OSError as error:
-                _logger.warning("watch of resources broke", kind=kind.plural, reason=str(error))
-                await asyncio.sleep(_PAUSE_S)
-
-    def _saw(self, kind: ResourceKind, resource: Resource) -> None:
-        name = CLUSTER if kind is CLUSTERS else LEASE
-        if kind is BROKER_GROUPS:
-            name = group_document_name(str(resource.get("spec", {}).get("name", "")))
-        self._versions[kind][name] = _version(resource)
 
     async def _document(self, name: str, found: Resource) -> Document:
         """What a resource says."""
@@ -174,11 +141,12 @@ class KubernetesStateStore:
             }
         spec = found["spec"]
         if group_of_document(name) is not None:
-            return {**{key: spec[key] for key in spec if key != "syncStateSet"}, "sync_state_set": spec["syncStateSet"]}
+            document = {key: spec[key] for key in spec if key != "syncStateSet"}
+            return {"master": NO_MASTER, **document, "sync_state_set": spec["syncStateSet"]}
         contents: Document = json.loads(gzip.decompress(base64.b64decode(spec["contents"], validate=True)))
         if page_of_document(name) is not None:
             return contents
-        key = await self._api.get(SECRETS, self._key_name())
+        key = await self.api.get(SECRETS, self._key_name())
         if key is None:
             raise KeyError(f"secrets/{self._key_name()}")
         self._check_ours(SECRETS, key)
@@ -191,6 +159,7 @@ class KubernetesStateStore:
             return {"annotations": noted, "spec": {"holderIdentity": document["holder"] or None}}
         if group_of_document(name) is not None:
             spec = {key: document[key] for key in document if key != "sync_state_set"}
+            spec["master"] = None if spec["master"] == NO_MASTER else spec["master"]
             return {"spec": {**spec, "syncStateSet": document["sync_state_set"]}}
         page = page_of_document(name)
         if page is not None:
@@ -212,11 +181,11 @@ class KubernetesStateStore:
         """Have the key of the receipt handles in its secret: it is made once and never changed. A new cluster takes
         over a secret that is there already, from a process that ended before it could make the cluster.
         """
-        found = await self._api.get(SECRETS, self._key_name())
+        found = await self.api.get(SECRETS, self._key_name())
         if found is None:
             secret = self._resource(SECRETS, self._key_name(), {"data": {"key": key}, "type": "Opaque"})
             try:
-                await self._api.create(SECRETS, secret)
+                await self.api.create(SECRETS, secret)
             except ApiConflictError as error:
                 raise ConflictError(CLUSTER) from error
             return
@@ -230,17 +199,17 @@ class KubernetesStateStore:
         Raises:
             UnknownFormatError: somebody else made it.
         """
-        owner = (found["metadata"].get("labels") or {}).get(_OF_CLUSTER)
+        owner = (found["metadata"].get("labels") or {}).get(OF_CLUSTER)
         if owner != self._label:
             raise UnknownFormatError(
-                f"{kind.plural}/{found['metadata']['name']} is not of this cluster: its label {_OF_CLUSTER} is "
+                f"{kind.plural}/{found['metadata']['name']} is not of this cluster: its label {OF_CLUSTER} is "
                 f"{owner or 'missing'}, not {self._label}; it is left as it is"
             )
 
     def _resource(self, kind: ResourceKind, name: str, contents: dict[str, Any]) -> dict[str, Any]:
         metadata: dict[str, Any] = {
             "name": name if kind is SECRETS else self._resource_name(name),
-            "labels": {_OF_CLUSTER: self._label},
+            "labels": {OF_CLUSTER: self._label},
         }
         if "annotations" in contents:
             metadata["annotations"] = contents["annotations"]
@@ -248,13 +217,29 @@ class KubernetesStateStore:
         return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, **rest}
 
     def _resource_name(self, name: str) -> str:
-        part = group_of_document(name) or page_of_document(name)
-        if part is None:
-            return f"{_legal(self._cluster)}-controller" if name == LEASE else _legal(self._cluster)
-        return f"{_legal(self._cluster)}.{_legal(part)}"  # neither part has a dot, so no two have one name
+        group, page = group_of_document(name), page_of_document(name)
+        if group is not None:
+            return group_resource_name(group)
+        if page is not None:
+            return f"{_legal(self._cluster)}.{_legal(page)}"
+        return f"{_legal(self._cluster)}-controller" if name == LEASE else _legal(self._cluster)
 
     def _key_name(self) -> str:
         return f"{_legal(self._cluster)}-receipt-key"
+
+
+def group_resource_name(group: str) -> str:
+    """What the resource of a broker group is called: as the group is, if Kubernetes lets it."""
+    return _legal(group)
+
+
+def cluster_label(cluster: str) -> str:
+    """The value of the label that tells a cluster's resources from others."""
+    return _legal(cluster, _LEGAL_LABEL)
+
+
+def _document_name(kind: ResourceKind, resource: Resource) -> str:
+    return CLUSTER if kind is CLUSTERS else group_document_name(str(resource.get("spec", {}).get("name", "")))
 
 
 def _kind(name: str) -> ResourceKind:

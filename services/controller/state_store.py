@@ -46,7 +46,7 @@ class StateStore(Protocol):
         """
 
     async def write(self, name: str, document: Document, expected: str | None) -> str:
-        """Change a document; its new version, when it would outlast a loss of power.
+        """Change a document; its new version, when it would outlast a loss of power. The same contents may keep theirs.
 
         Args:
             name: of the document.
@@ -71,7 +71,9 @@ class StateStore(Protocol):
         """
 
     async def versions(self) -> Mapping[str, str]:
-        """The version of each document but pages. It may lag behind: a sign that it is worth while to read, no more."""
+        """The version of the cluster and of each group. It may lag behind: a sign that it is worth while to read, no
+        more.
+        """
 
     async def pages(self) -> Sequence[str]:
         """The names of all pages that are there (`page_of_document`)."""

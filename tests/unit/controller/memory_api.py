@@ -3,15 +3,20 @@
 import asyncio
 import contextlib
 import copy
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from services.controller.kubernetes_api import (
+    BROKER_GROUPS,
     ApiAwayError,
     ApiConflictError,
     ApiGoneError,
     Resource,
     ResourceKind,
 )
+
+_WITH_STATUS = (BROKER_GROUPS,)
 
 
 class MemoryApi:
@@ -24,6 +29,10 @@ class MemoryApi:
         self.forgotten = 0
         """Watches from before this revision are gone (410)."""
         self.away = False
+        self.refusal = "the API server is away"
+        """What it says while it is away."""
+        self.forbidden: ResourceKind | None = None
+        """Nothing may be done with resources of this kind (403)."""
         self.lists_fail = False
         self.lost_answers = 0
         """So many of the next changes are made, and yet fail."""
@@ -38,7 +47,7 @@ class MemoryApi:
         self._arrived = asyncio.Event()
 
     async def get(self, kind: ResourceKind, name: str) -> Resource | None:
-        await self._turn()
+        await self._turn(kind)
         key = (kind.plural, name)
         if self.stale_reads and key in self._before:
             self.stale_reads -= 1
@@ -47,55 +56,61 @@ class MemoryApi:
 
     async def list_all(self, kind: ResourceKind, labels: str) -> tuple[list[Resource], str]:
         self.lists += 1
-        await self._turn()
+        await self._turn(kind)
         if self.lists_fail:
             raise ApiAwayError("too many requests")
         all_of_kind = [each for (plural, _), each in self.objects.items() if plural == kind.plural]
         return [copy.deepcopy(each) for each in all_of_kind if _bears(each, labels)], str(self.revision)
 
     async def create(self, kind: ResourceKind, resource: Resource) -> Resource:
-        await self._turn()
+        await self._turn(kind)
         assert "resourceVersion" not in resource["metadata"]
+        resource = {key: resource[key] for key in resource if key != "status" or kind not in _WITH_STATUS}
         if (kind.plural, resource["metadata"]["name"]) in self.objects:
             raise ApiConflictError("AlreadyExists")
-        return self._store(kind, resource)
+        return self._store(kind, _merged({}, resource))
 
-    async def replace(self, kind: ResourceKind, resource: Resource) -> Resource:
-        await self._turn()
+    async def patch(self, kind: ResourceKind, name: str, change: Resource, *, status: bool = False) -> Resource:
+        await self._turn(kind)
         if self.repeated_changes:
             self.repeated_changes -= 1
             with contextlib.suppress(ApiConflictError):
-                await self.replace(kind, resource)
-        stored = self.objects.get((kind.plural, resource["metadata"]["name"]))
-        if stored is None or stored["metadata"]["resourceVersion"] != resource["metadata"]["resourceVersion"]:
+                await self.patch(kind, name, change, status=status)
+        stored = self.objects.get((kind.plural, name))
+        version = change.get("metadata", {}).get("resourceVersion")
+        if stored is None or version not in (None, stored["metadata"]["resourceVersion"]):
             raise ApiConflictError("Conflict")
-        return self._store(kind, resource)
+        if kind in _WITH_STATUS:
+            change = {
+                key: change[key] for key in change if (key == "status") is status or (key == "metadata" and not status)
+            }
+        changed = _merged(stored, change)
+        return copy.deepcopy(stored) if changed == stored else self._store(kind, changed)
 
-    async def watch(self, kind: ResourceKind, labels: str, since: str, timeout_s: float) -> tuple[list[Resource], str]:
+    async def watch(
+        self, kind: ResourceKind, labels: str, since: str, timeout_s: float, saw: Callable[[Resource], None]
+    ) -> None:
         self.watches += 1
-        await self._turn()
+        await self._turn(kind)
         if int(since) < self.forgotten:
             raise ApiGoneError("Expired")
-        ends = self._ends
-        while ends == self._ends:
-            fresh = [(revision, each) for revision, plural, each in self.events if revision > int(since)]
-            if fresh:
-                mine = [each for _, each in fresh if each["kind"] == kind.kind and _bears(each, labels)]
-                return copy.deepcopy(mine), str(fresh[-1][0])
-            self._arrived.clear()
-            try:
-                async with asyncio.timeout(timeout_s):
+        ends, told = self._ends, int(since)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while ends == self._ends:
+                    for revision, plural, each in [event for event in self.events if event[0] > told]:
+                        told = revision
+                        if plural == kind.plural and _bears(each, labels):
+                            saw(copy.deepcopy(each))
+                    self._arrived.clear()
                     await self._arrived.wait()
-            except TimeoutError:
-                break
-            await self._turn()
-        return [], since
+                    await self._turn(kind)
 
     async def close(self) -> None:
         pass
 
     async def delete(self, kind: ResourceKind, name: str, version: str | None) -> None:
-        await self._turn()
+        await self._turn(kind)
         stored = self.objects.get((kind.plural, name))
         if stored is None or version not in (None, stored["metadata"]["resourceVersion"]):
             raise ApiConflictError("Conflict")
@@ -132,12 +147,31 @@ class MemoryApi:
             raise ApiAwayError("the answer was lost")
         return copy.deepcopy(stored)
 
-    async def _turn(self) -> None:
+    async def _turn(self, kind: ResourceKind) -> None:
         await asyncio.sleep(0)
+        if kind is self.forbidden:
+            raise ApiAwayError("the API server answers 403 Forbidden")
         if self.away:
-            raise ApiAwayError("the API server is away")
+            raise ApiAwayError(self.refusal)
 
 
 def _bears(resource: Resource, labels: str) -> bool:
-    name, _, value = labels.partition("=")
-    return bool(resource["metadata"]["labels"].get(name) == value)
+    """Whether it bears `name=value` and `name in (value,value)`, with commas between them."""
+    borne = resource["metadata"].get("labels") or {}
+    for name, values in re.findall(r"([^,=() ]+)(?:=| in )(\([^)]*\)|[^,]+)", labels):
+        if borne.get(name) not in values.strip("()").split(","):
+            return False
+    return True
+
+
+def _merged(old: Any, change: Any) -> Any:
+    """RFC 7396."""
+    if not isinstance(change, Mapping):
+        return copy.deepcopy(change)
+    merged = dict(old) if isinstance(old, Mapping) else {}
+    for key, value in change.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merged(merged.get(key), value)
+    return merged

@@ -166,9 +166,9 @@ async def test_a_group_whose_deletion_has_no_answer_can_be_forgotten_again(tmp_p
 async def test_what_somebody_else_has_changed_is_not_deleted(kind: str) -> None:
     store: StateStore = MemoryStore() if kind == "memory" else KubernetesStateStore(MemoryApi(), "popwheel")
     name = group_document_name("b")
-    document: dict[str, Any] = {"name": "b", "sync_state_set": []}
+    document: dict[str, Any] = {"name": "b", "master": 0, "sync_state_set": []}
     first = await store.write(name, document, None)
-    second = await store.write(name, document, first)
+    second = await store.write(name, {**document, "master": 1}, first)
     with pytest.raises(ConflictError):
         await store.delete(name, first)
     await store.delete(name, second)
