@@ -1,0 +1,105 @@
+"""A cluster under load that loses its master, watched by a Prometheus: for tests and pictures of dashboards."""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from tests.harness.client import MessagingClient
+from tests.harness.failover import TOPICS, FailoverLoad, ReplicatedCluster
+from tests.harness.prometheus import Prometheus
+
+_SEEN_S_MAX = 20.0
+_TOPIC = TOPICS[1][0]
+_BODY_BYTES_MAX = 1024
+
+
+@dataclass
+class Times:
+    """When what happened, in seconds since 1970.
+
+    Args:
+        quiet: all was well from here on.
+        struck: the master was killed.
+        over: all that was to happen has.
+    """
+
+    quiet: float = 0.0
+    struck: float = 0.0
+    over: float = 0.0
+
+
+class WatchedCluster:
+    """The cluster and its Prometheus. Use as a context manager.
+
+    Args:
+        folder: for all that they write.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._cluster = ReplicatedCluster(folder, "--set", f"proxy.message.body_bytes_max={_BODY_BYTES_MAX}")
+        self._prometheus: Prometheus | None = None
+        self.times = Times()
+
+    @property
+    def prometheus(self) -> Prometheus:
+        """Who watches."""
+        assert self._prometheus is not None
+        return self._prometheus
+
+    async def live(self, flow: int) -> None:
+        """Have it go through load, the loss of its master, and load again.
+
+        Args:
+            flow: messages that are to go through before, and after.
+        """
+        cluster, times = self._cluster, self.times
+        await cluster.make_topics()
+        group = await cluster.wait_until_healthy()
+        await self._seen(lambda: self.prometheus.has("popwheel_controller_group_sync_state_set_size == 2"))
+        times.quiet = time.time()
+        with FailoverLoad(self._folder / "load", cluster.address, "watched") as load:
+            await load.flows(cluster, flow)
+            await self._do_what_is_rare()
+            await self._seen(lambda: self.prometheus.has("rocketmq_consumer_lag_latency"))
+            times.struck = time.time()
+            cluster.signal(cluster.replica(group["master"]), signal.SIGKILL)
+            await cluster.wait_for_epoch_after(group["epoch"])
+            await load.flows(cluster, flow)
+            await cluster.wait_until_healthy()
+        times.over = time.time()
+
+    async def _do_what_is_rare(self) -> None:
+        """What a load of good clients does not do: exceed a limit, give a message up, leave one unacknowledged."""
+        async with MessagingClient(self._cluster.address) as client:
+            refused = await client.send(_TOPIC, b"x" * (_BODY_BYTES_MAX + 1))
+            assert refused.status.code == Code.MESSAGE_BODY_TOO_LARGE
+            assert (await client.send(_TOPIC, b"1", b"2")).status.code == Code.OK
+            given_up, *kept = await client.receive_all("rare", _TOPIC, 2)
+            assert kept
+            assert (await client.forward_to_dead_letters("rare", _TOPIC, given_up)).code == Code.OK
+
+    async def _seen(self, wanted: Callable[[], bool]) -> None:
+        await self._cluster.wait_until(wanted, _SEEN_S_MAX, "seen by Prometheus")
+
+    def __enter__(self) -> Self:
+        self._cluster.__enter__()
+        try:
+            targets = {name: row[1] for name, row in self._cluster.command.rows().items()}
+            self._prometheus = Prometheus(self._folder / "prometheus", targets)
+            self._prometheus.__enter__()
+        except BaseException:
+            self._cluster.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.prometheus.__exit__(kind, error, traceback)
+        self._cluster.__exit__(kind, error, traceback)
