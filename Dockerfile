@@ -1,20 +1,23 @@
-# One image for all services: `docker build -t popwheel:0.1.0 .`; `popwheel <service>` says which one it is.
+# One image for all services: `make image`, or `docker build -t popwheel:0.1.0 .`; its arguments say which one it is.
 ARG PYTHON=3.13
 
 FROM python:${PYTHON}-slim AS build
-COPY pyproject.toml README.md LICENSE /source/
-COPY services /source/services
-# Wheels only: nothing is compiled, here or later.
-RUN python -m venv --without-pip /opt/popwheel \
- && pip --python /opt/popwheel install --no-cache-dir --only-binary :all: hatchling==1.33.0 --target /build-tools \
- && PYTHONPATH=/build-tools pip --python /opt/popwheel install --no-cache-dir --no-compile --prefer-binary "/source[kubernetes]" \
- && /opt/popwheel/bin/python -m compileall -q -j 0 /opt/popwheel/lib
+ARG PYTHON
+WORKDIR /source
+# Libraries first: they change only with pyproject.toml, so that a change of code makes one small layer anew.
+COPY pyproject.toml ./
+COPY tools/image_root.py tools/
+RUN python tools/image_root.py /image --packages usr/local/lib/python${PYTHON}/site-packages --only-libraries
+COPY README.md LICENSE ./
+COPY services services
+RUN python tools/image_root.py /image --packages usr/local/lib/python${PYTHON}/site-packages
 
 FROM python:${PYTHON}-slim
-COPY --from=build /opt/popwheel /opt/popwheel
-ENV PATH=/opt/popwheel/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+COPY --from=build /image/libraries /
+COPY --from=build /image/code /
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /nonexistent popwheel \
  && install -d -o popwheel -g popwheel /var/lib/popwheel
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 WORKDIR /var/lib/popwheel
 VOLUME /var/lib/popwheel

@@ -10,8 +10,11 @@ SHELL := /bin/bash
 SEEDS ?= 2000
 FIRST_SEED ?= 0
 JOBS ?= 2
+IMAGE ?= popwheel:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+KUBE_BASE ?= localhost/python:testbed
 
-.PHONY: help setup run test sim mutants lint format demo proto docs dashboards bench bench-peer drills h2spec fuzz clean
+.PHONY: help setup run test sim mutants lint format demo proto docs dashboards image image-on-test-bed bench bench-peer \
+	drills h2spec fuzz clean
 
 help: ## Show this help
 	@echo "Popwheel. What make can do:"
@@ -64,6 +67,24 @@ docs: setup ## Write docs/options.md and the chart's schema from the options mod
 
 dashboards: setup ## Write the Grafana dashboards as JSON into helm/popwheel/dashboards
 	@$(BIN)/python -m tools.dashboards
+
+image: ## Make the container image IMAGE (default: popwheel:VERSION) with docker or podman, or on a test bed: KUBE=path/to/kube
+	@if [ -n "$(KUBE)" ]; then $(MAKE) --no-print-directory image-on-test-bed; \
+	elif docker info >/dev/null 2>&1; then docker build --tag $(IMAGE) .; \
+	elif podman info >/dev/null 2>&1; then podman build --tag $(IMAGE) .; \
+	else echo "no container engine answers here: install and start docker or podman, or name a test bed that makes layers, KUBE=path/to/kube" >&2; exit 1; fi
+
+LIBRARIES := localhost/popwheel-libraries:testbed
+
+image-on-test-bed: setup build/image/loaded
+	@$(BIN)/python tools/image_root.py build/image
+	@$(KUBE) layer $(IMAGE) $(LIBRARIES) build/image/code popwheel
+
+# The libraries are a layer of their own, made anew and loaded only when they may have changed.
+build/image/loaded: pyproject.toml tools/image_root.py | setup
+	@$(BIN)/python tools/image_root.py build/image --only-libraries
+	@$(KUBE) layer $(LIBRARIES) $(KUBE_BASE) build/image/libraries
+	@touch $@
 
 bench: setup ## Measure this machine: sends, receives, latency, CPU, memory, start-up (ARGS="--case send-64")
 	$(BIN)/python -m bench $(ARGS)

@@ -1,46 +1,120 @@
-"""Put together what the container image adds to its base, where no container engine is at hand (`make image`).
+"""Put together what the container image adds to its base, for the Dockerfile and for `make image` without an engine.
 
-The folder holds the package with all that it needs, made by pip from wheels for a base with Debian's Python 3.11, and
-the `popwheel` command. A test bed lays it over such a base image.
+There are two folders, each a layer: the libraries, which change only with pyproject.toml, and over them the code and
+the command `popwheel`. Bytecode is in both, because the root file system of a pod can't be written.
 """
 
 import argparse
+import hashlib
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 _SOURCE = Path(__file__).resolve().parent.parent
-_LIBRARIES = Path("usr/local/lib/python3.11/dist-packages")
+
+LEFT_OUT = (
+    "aiohttp",  # only kubernetes.aio needs it
+    "aiohttp_retry",
+    "bin",
+    "kubernetes/aio",  # the same client once more, for asyncio
+    "numpy/_core/include",
+    "numpy/f2py",
+    "**/tests",
+    "**/*.a",
+    "**/*.h",
+    "**/*.pxd",
+    "**/*.pyi",
+)
+"""Of the libraries: what nothing imports."""
+
 _COMMAND = """\
-#!/usr/bin/python3
+#!/usr/bin/env python3
 import sys
 
 from services.cli.main import main
 
 sys.exit(main())
 """
+_IMPORT_ALL = """\
+import importlib, pkgutil, sys
+sys.path[:0] = sys.argv[1:]
+import kubernetes.client, kubernetes.config, kubernetes.watch, services
+for module in pkgutil.walk_packages(services.__path__, "services."):
+    importlib.import_module(module.name)
+"""
 
 
-def main() -> int:
-    """Make the folder anew; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    root = parser.parse_args().folder
-    if sys.version_info[:2] != (3, 11):
-        print(
-            "the base has Python 3.11, so it takes that one to fill it: make image PYTHON=python3.11", file=sys.stderr
-        )
-        return 1
+def make_libraries(packages: Path) -> None:
+    """Install what pyproject.toml asks for, unless that was done already.
+
+    Args:
+        packages: the folder of packages.
+    """
+    project = tomllib.loads((_SOURCE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pins = [*project["dependencies"], *project["optional-dependencies"]["kubernetes"]]
+    digest = hashlib.sha256("\n".join([sys.version, *LEFT_OUT, *pins]).encode()).hexdigest()
+    made = packages / f".made-{digest}"
+    if made.exists():
+        return
+    shutil.rmtree(packages, ignore_errors=True)
+    _pip(packages, "--only-binary", ":all:", *pins)  # nothing is compiled
+    for pattern in LEFT_OUT:
+        for path in sorted(packages.glob(pattern)):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    made.touch()
+
+
+def make_code(root: Path, packages: Path, libraries: Path) -> None:
+    """Install the package itself and its command, and see that every module of it can be imported.
+
+    Args:
+        root: of the folder.
+        packages: the folder of packages within.
+        libraries: that of the libraries.
+    """
     shutil.rmtree(root, ignore_errors=True)
-    libraries = root / _LIBRARIES
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--target", str(libraries), f"{_SOURCE}[kubernetes]"], check=True)
-    shutil.rmtree(libraries / "bin")
+    _pip(packages, "--no-deps", str(_SOURCE))
+    shutil.rmtree(packages / "bin")
     command = root / "usr/local/bin/popwheel"
     command.parent.mkdir(parents=True)
     command.write_text(_COMMAND, encoding="utf-8")
     command.chmod(0o755)
+    # Without the packages of whoever runs this, which would hide that one is missing.
+    subprocess.run([sys.executable, "-I", "-S", "-c", _IMPORT_ALL, str(libraries), str(packages)], check=True)
+
+
+def _pip(target: Path, *words: str) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
+    subprocess.run([*pip, "--target", str(target), *words], check=True)
+
+
+def main() -> int:
+    """Make one of the folders, or both; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="where `libraries` and `code` are made")
+    parser.add_argument("--only-libraries", action="store_true", help="for the Dockerfile's cache")
+    parser.add_argument(
+        "--packages",
+        type=Path,
+        default=Path("usr/local/lib/python3.11/dist-packages"),
+        help="the base's folder of packages; that of Debian 12 if not given",
+    )
+    words = parser.parse_args()
+    ours = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    if ours not in words.packages.parts:
+        print(
+            f"{words.packages} is not filled by {ours}: make image PYTHON=... with the base's Python", file=sys.stderr
+        )
+        return 1
+    libraries, code = words.folder / "libraries", words.folder / "code"
+    make_libraries(libraries / words.packages)
+    if not words.only_libraries:
+        make_code(code, code / words.packages, libraries / words.packages)
     return 0
 
 
