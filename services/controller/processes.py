@@ -10,6 +10,8 @@ from ipaddress import ip_address
 
 from services.common.pb.popwheel.v1.controller_pb2 import WatchRequest
 
+_EVERYWHERE = ("0.0.0.0", "[::]")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Watching:
@@ -126,12 +128,18 @@ def _member(kind: str, watching: Watching, address: str, since_ms: int | None = 
     return Member(
         kind=kind,
         name=request.process,
-        address=address,
+        address=_reached(address, host),
         pid=request.pid if request.pid and _is_here(host) else None,
         since_ms=watching.since_ms if since_ms is None else since_ms,
         health=f"{host}:{request.http_port}" if host and request.http_port else "",
         trouble=trouble,
     )
+
+
+def _reached(address: str, host: str) -> str:
+    """Where somebody is reached who calls from a host: one that listens everywhere does so there, too."""
+    listens, _, port = address.rpartition(":")
+    return f"{host}:{port}" if host and listens in _EVERYWHERE else address
 
 
 def _is_here(host: str) -> bool:

@@ -69,3 +69,14 @@ def test_two_proxies_of_one_name_are_two() -> None:
     for since_ms in (6, 5):
         processes.came(proxy("proxy"), "local", since_ms)
     assert [member.since_ms for member in processes.members([])] == [5, 6]
+
+
+def test_one_that_listens_everywhere_is_reached_where_it_calls_from() -> None:
+    processes = Processes()
+    for name, address in (("one", "0.0.0.0:8081"), ("two", "[::]:8081"), ("three", "messages.example.com:443")):
+        processes.came(WatchRequest(process=name, kind=WatchRequest.PROXY, address=address), "10.0.0.9:4000", 5)
+    assert {member.name: member.address for member in processes.members([])} == {
+        "one": "10.0.0.9:8081",
+        "two": "10.0.0.9:8081",
+        "three": "messages.example.com:443",
+    }
