@@ -13,7 +13,7 @@ JOBS ?= 2
 IMAGE ?= popwheel:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 KUBE_BASE ?= localhost/python:testbed
 
-.PHONY: help setup run test sim mutants lint format demo proto docs dashboards image image-on-test-bed bench bench-peer \
+.PHONY: help setup run test sim mutants lint format demo proto docs dashboards pictures image image-on-test-bed bench bench-peer \
 	drills h2spec fuzz clean
 
 help: ## Show this help
@@ -67,6 +67,10 @@ docs: setup ## Write docs/options.md and the chart's schema from the options mod
 
 dashboards: setup ## Write the Grafana dashboards as JSON into helm/popwheel/dashboards
 	@$(BIN)/python -m tools.dashboards
+
+pictures: setup ## Draw the dashboards for docs/dashboards.md from a Prometheus that watches a cluster (needs prometheus)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[pictures]'
+	@$(BIN)/python -m tests.harness.pictures
 
 image: ## Make the container image IMAGE (default: popwheel:VERSION) with docker or podman, or on a test bed: KUBE=path/to/kube
 	@if [ -n "$(KUBE)" ]; then $(MAKE) --no-print-directory image-on-test-bed; \

@@ -51,9 +51,12 @@ def queries(path: Path, window: str) -> Iterator[Query]:
     """
     for panel in panels(path):
         for target in panel["targets"]:
-            expression = target["expr"].replace("$__rate_interval", window)
-            expression = re.sub(r"\$(namespace|instance)\b", ".*", expression)
-            yield Query(f"{path.stem}: {panel['title']}", target["legendFormat"], expression)
+            yield Query(f"{path.stem}: {panel['title']}", target["legendFormat"], of_all(target["expr"], window))
+
+
+def of_all(expression: str, window: str) -> str:
+    """A query of a dashboard for all namespaces and instances, with rates over `window`."""
+    return re.sub(r"\$(namespace|instance)\b", ".*", expression.replace("$__rate_interval", window))
 
 
 def program(name: str) -> str:

@@ -52,11 +52,12 @@ class WatchedCluster:
         assert self._prometheus is not None
         return self._prometheus
 
-    async def live(self, flow: int) -> None:
+    async def live(self, flow: int, flows: int = 1) -> None:
         """Have it go through load, the loss of its master, and load again.
 
         Args:
-            flow: messages that are to go through before, and after.
+            flow: so many messages go through
+            flows: so many times before, and so many after.
         """
         cluster, times = self._cluster, self.times
         await cluster.make_topics()
@@ -64,13 +65,15 @@ class WatchedCluster:
         await self._seen(lambda: self.prometheus.has("popwheel_controller_group_sync_state_set_size == 2"))
         times.quiet = time.time()
         with FailoverLoad(self._folder / "load", cluster.address, "watched") as load:
-            await load.flows(cluster, flow)
+            for _ in range(flows):
+                await load.flows(cluster, flow)
             await self._do_what_is_rare()
             await self._seen(lambda: self.prometheus.has("rocketmq_consumer_lag_latency"))
             times.struck = time.time()
             cluster.signal(cluster.replica(group["master"]), signal.SIGKILL)
             await cluster.wait_for_epoch_after(group["epoch"])
-            await load.flows(cluster, flow)
+            for _ in range(flows):
+                await load.flows(cluster, flow)
             await cluster.wait_until_healthy()
         times.over = time.time()
 

@@ -66,8 +66,9 @@ DRILLS = {
     ),
     "PopwheelNoController": Drill(
         {
-            f"popwheel_controller_leads{{{CONTROLLER}}}": "1x4 0x20",
-            'popwheel_controller_leads{namespace="n",instance="controller-1"}': "0x4 1x4 0x20",
+            f"popwheel_controller_leads{{{CONTROLLER}}}": "1x4 0x4 stale",
+            'popwheel_controller_leads{namespace="n",instance="controller-1"}': "0x4 1x4 stale",
+            'rocketmq_proxy_up{namespace="n",instance="proxy-0"}': "1x20",
         },
         *(10, 12, 'namespace="n"'),
     ),
