@@ -168,6 +168,27 @@ class Access(_Values):
     existingSecret: str
 
 
+class SparkApplication(_Values):
+    """One has a name, an image and a file at least; the templates know what the rest is if it is left out."""
+
+    name: Label
+    image: Annotated[str, Field(min_length=1)]
+    file: Annotated[str, Field(min_length=1)]
+    arguments: list[str] = []
+    conf: Texts = {}
+    schedule: str = ""
+    master: str = "local[*]"
+    sparkVersion: str = "4.0.0"
+    serviceAccount: str = "spark"
+    driver: Object = {}
+    executor: Object = {}
+    resources: Object = {}
+
+
+class Spark(_Values):
+    applications: list[SparkApplication]
+
+
 class ChartValues(_Values):
     """All of them but `config`."""
 
@@ -185,5 +206,6 @@ class ChartValues(_Values):
     metrics: Metrics
     redis: Redis
     access: Access
+    spark: Spark
     diagnosticMode: bool
     extraObjects: list[Object | str]

@@ -18,7 +18,7 @@ FILES = {path.name.removesuffix("-values.yaml"): path for path in sorted((CHART 
 KUBERNETES = ("1.28", "1.37")
 """The oldest that Chart.yaml allows, and the newest."""
 
-OTHERS = ("cert-manager.io/", "monitoring.coreos.com/", "popwheel.io/")
+OTHERS = ("cert-manager.io/", "monitoring.coreos.com/", "popwheel.io/", "sparkoperator.k8s.io/")
 """API groups that Kubernetes itself has no schemas of."""
 
 _schema = functools.cache(utils.schema_contents)
@@ -134,12 +134,13 @@ def test_in_diagnostic_mode_pods_only_sleep() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("defaults", ["port-forward service/popwheel-proxy 8081", "helm test popwheel -n messages", "self-signed"]),
+        ("defaults", ["port-forward service/popwheel-proxy 8081", "helm test popwheel -n messages\n", "self-signed"]),
         ("laptop", ["broker.replicas=1", "controller.replicas=1", "proxy.replicas=1"]),
         ("ephemeral", ["broker.persistence.enabled=false"]),
         ("node-port", ["{.spec.ports[0].nodePort}"]),
         ("load-balancer", ["{.status.loadBalancer.ingress[0]}", "svc.cluster.local:443"]),
         ("diagnostic", ["DIAGNOSTIC MODE", "exec -it broker-a-0 -- sh"]),
+        ("spark", ["no package for Spark yet"]),
         ("open", ["networkPolicy.enabled=false"]),
     ],
 )
@@ -177,3 +178,17 @@ def test_the_own_redis_is_where_the_proxies_look_for_it() -> None:
     (proxy,) = chart.pods()["popwheel-proxy"]["spec"]["containers"]
     assert {"name": "POPWHEEL_PROXY__REDIS_URL", "value": "redis://popwheel-redis:6379/0"} in proxy["env"]
     assert chart.one("Service", "popwheel-redis")["spec"]["ports"][0]["port"] == 6379
+
+
+def test_spark_applications_are_told_where_the_proxies_are() -> None:
+    endpoint = {"name": "POPWHEEL_ENDPOINT", "value": "popwheel-proxy.messages.svc.cluster.local:8081"}
+    spec = rendered("spark").one("SparkApplication", "popwheel-orders-live")["spec"]
+    assert endpoint in spec["driver"]["env"]
+    assert spec["executor"]["env"] == [endpoint, {"name": "TZ", "value": "UTC"}]
+    job = rendered("spark").one("CronJob", "popwheel-orders-daily")["spec"]
+    (container,) = job["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert endpoint in container["env"]
+    assert container["args"] == [
+        *("--master", "local[2]", "--conf", "spark.sql.session.timeZone=UTC"),
+        *("local:///opt/app/daily.py", "--day", "yesterday"),
+    ]
