@@ -12,9 +12,11 @@ import yaml
 from kubernetes_validate import utils
 
 from tests.harness.chart import DEFAULTS, NAMESPACE, Object, RenderedChart
+from tools import generate_values_schema
 from tools.generate_values_schema import CHART
 
 FILES = {path.name.removesuffix("-values.yaml"): path for path in sorted((CHART / "ci").glob("*-values.yaml"))}
+SET_BY_CHART = yaml.safe_load(generate_values_schema.SET_BY_CHART.read_text(encoding="utf-8"))
 KUBERNETES = ("1.28", "1.37")
 """The oldest that Chart.yaml allows, and the newest."""
 
@@ -107,6 +109,14 @@ def test_settings_arrive_as_they_were_written() -> None:
     given = yaml.safe_load(FILES["settings"].read_text(encoding="utf-8"))["config"]
     assert config == {**given, "log": {"format": "json", **given["log"]}}
     assert "segment_bytes: 4294967296\n" in rendered("settings").text
+
+
+@pytest.mark.parametrize("name", ["defaults", "load-balancer", "redis"])
+def test_what_pods_are_told_besides_is_refused_under_config(name: str) -> None:
+    """Else what somebody writes there would have no effect, and nobody would say so."""
+    told = {one["name"] for _, _, container in containers(rendered(name)) for one in container.get("env", [])}
+    keys = {one.removeprefix("POPWHEEL_").lower().replace("__", ".") for one in told if one.startswith("POPWHEEL_")}
+    assert [key for key in keys if not any(key == one or key.startswith(f"{one}.") for one in SET_BY_CHART)] == []
 
 
 def test_a_changed_setting_rolls_the_pods_and_a_changed_chart_version_does_not() -> None:
