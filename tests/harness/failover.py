@@ -13,9 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from services.cli.drills.account import Account, Delivery, Verdict, place_of
+from services.cli.drills.account import Verdict
 from services.cli.links import LinksClient
 from services.cli.relay import CUT, Passage
+from tests.harness.client_events import ClientEvents
 from tests.harness.cluster import ClusterCommand
 from tests.harness.standalone import ROOT
 
@@ -192,11 +193,9 @@ class FailoverLoad:
 
     def __init__(self, folder: Path, address: str, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.account = Account()
-        self.quiet = False
-        self._name = name
+        self._events = ClientEvents(name)
+        self.account = self._events.account
         self._output, self._errors = folder / f"{name}.events", folder / f"{name}.errors"
-        self._seen = 0
         with self._output.open("wb") as output, self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.interop.failover_client", address, name],
@@ -210,32 +209,8 @@ class FailoverLoad:
     def read(self) -> None:
         """Write down what it has told since the last time."""
         with self._output.open("rb") as output:
-            output.seek(self._seen)
-            for line in output:
-                if not line.endswith(b"\n"):
-                    break
-                self._seen += len(line)
-                self._enter(json.loads(line))
-
-    def _enter(self, event: dict[str, Any]) -> None:
-        account, body = self.account, str(event.get("body", ""))
-        match event["event"]:
-            case "trying":
-                account.trying(body, event["sender"], event["number"], event["due_ms"])
-            case "sent":
-                account.sent(body, event["at"], event["offset"])
-            case "failed":
-                account.failed(f"{event['call']}: {event['error']}")
-            case "delivered":
-                if body.startswith(f"{self._name}-"):  # not of an earlier load
-                    place = place_of(event["topic"], event["handle"])
-                    account.delivered(body, Delivery(event["at"], event["at_ms"], event["attempt"], place))
-            case "acking":
-                account.ack_asked(body)
-            case "acked":
-                account.acked(body)
-            case "quiet":
-                self.quiet = True
+            output.seek(self._events.read_bytes)
+            self._events.feed(output.read())
 
     async def flows(self, cluster: ReplicatedCluster, more: int = 20) -> None:
         """Wait until so many more messages were sent, and as many came and were acked."""
@@ -257,7 +232,7 @@ class FailoverLoad:
 
         def all_came() -> bool:
             self.read()
-            return self.quiet and not self.account.owed
+            return self._events.quiet and not self.account.owed
 
         with contextlib.suppress(AssertionError):  # the verdict names what is missing
             await cluster.wait_until(all_came, _DRAIN_S_MAX, "all that was sent")

@@ -1,6 +1,6 @@
 """The official Python client at work while masters come and go, told as JSON lines on standard output.
 
-A program of its own (`python -m tests.interop.failover_client ENDPOINT NAME`) for the same reason as
+A program of its own (`python -m tests.interop.failover_client ENDPOINT NAME [POLL_SECONDS]`) for the same reason as
 `tests.interop.scenarios`. Two threads send, one message after the other: to a topic of one queue, and to one of many;
 a third sends delayed messages. Three threads receive and ack. It judges nothing; tests do. A line `quiet` on standard
 input ends the sends, its end ends all.
@@ -62,9 +62,9 @@ def send(endpoint: str, topic: str, name: str, quiet: threading.Event) -> None:
     producer.shutdown()
 
 
-def consume(endpoint: str, topic: str, ending: threading.Event) -> None:
+def consume(endpoint: str, topic: str, poll_s: int, ending: threading.Event) -> None:
     """Receive and ack until the end."""
-    consumer = SimpleConsumer(configuration(endpoint), GROUP, await_duration=POLL_S)
+    consumer = SimpleConsumer(configuration(endpoint), GROUP, await_duration=poll_s)
     consumer.startup()
     consumer.subscribe(topic, FilterExpression())
     while not ending.is_set():
@@ -106,11 +106,12 @@ def configuration(endpoint: str) -> ClientConfiguration:
 
 def main() -> None:
     """Work until standard input ends."""
-    endpoint, name = sys.argv[1:]
+    endpoint, name, *more = sys.argv[1:]
+    poll_s = int(more[0]) if more else POLL_S
     quiet, ending = threading.Event(), threading.Event()
     topics = (ORDERED, SPREAD, LATER)
     senders = [threading.Thread(target=send, args=(endpoint, topic, name, quiet)) for topic in topics]
-    consumers = [threading.Thread(target=consume, args=(endpoint, topic, ending)) for topic in topics]
+    consumers = [threading.Thread(target=consume, args=(endpoint, topic, poll_s, ending)) for topic in topics]
     for thread in (*senders, *consumers):
         thread.start()
     for line in sys.stdin:

@@ -1,0 +1,183 @@
+"""What docs/drills.md does by hand: kubectl against a release under load. Nothing is lost, nothing comes twice."""
+
+import os
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.e2e.drill import Bill, drill
+from tests.harness.release import GROUP, Release
+
+pytestmark = pytest.mark.timeout(900)
+
+HAND_OVER_S_MAX = 5.0
+"""A master that is asked to end passes its role on: some ten milliseconds, more on a busy machine."""
+FAILOVER_S_MAX = 10.0
+"""A master that dies, hangs or is cut off: detection, election, promotion, and the client's next try."""
+API_AWAY_S = 60.0
+CUT_S = 60.0
+
+KILL = "import resource; resource.prlimit(1, resource.RLIMIT_CPU, (1, 1))"
+"""The kernel protects process 1 of a container from signals from inside; past its limit of CPU it kills it."""
+
+Run = Callable[..., Bill]
+
+
+@pytest.fixture
+def run(release: Release, bills: list[Bill]) -> Run:
+    """Does a drill and notes its bill."""
+
+    def noted(name: str, strike: Callable[[], None], **how: str) -> Bill:
+        bills.append(drill(name, release, strike, **how))
+        return bills[-1]
+
+    return noted
+
+
+def hook(name: str) -> str:
+    """A command that makes or mends a failure which kubectl can't make."""
+    command = os.environ.get(name)
+    if not command:
+        pytest.skip(f"needs a command of your test bed in {name}")
+    return command
+
+
+def test_deleting_the_pod_of_a_master(release: Release, run: Run) -> None:
+    bill = run("delete master pod", lambda: release.kubectl("delete", "pod", release.master_pod()))
+    assert bill.epochs == 1
+    assert bill.without_send_s < HAND_OVER_S_MAX
+
+
+def test_killing_a_master(release: Release, run: Run) -> None:
+    def strike() -> None:
+        pod = release.master_pod()
+        restarts = release.restarts_of(pod)
+        release.kubectl("exec", pod, "--", "python3", "-c", KILL)
+        release.wait_until(lambda: release.restarts_of(pod) > restarts, 60, "the container to be started again")
+
+    bill = run("kill -9 in master pod", strike)
+    assert bill.epochs == 1
+    assert bill.without_send_s < FAILOVER_S_MAX
+
+
+def test_draining_one_node_after_the_other(release: Release, run: Run) -> None:
+    def strike() -> None:
+        for node in sorted({pod["spec"]["nodeName"] for pod in release.pods()}):
+            try:
+                release.kubectl(
+                    *("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s"),
+                    f"--pod-selector={release.selector}",
+                )
+            finally:
+                release.kubectl("uncordon", node)
+
+    bill = run("drain every node", strike)
+    assert bill.without_send_s < HAND_OVER_S_MAX
+
+
+def test_rolling_the_brokers(release: Release, run: Run) -> None:
+    """The second pod goes when the first is ready, which may be before it is in sync."""
+
+    def strike() -> None:
+        release.kubectl("rollout", "restart", f"statefulset/{GROUP}")
+        release.kubectl("rollout", "status", f"statefulset/{GROUP}", "--timeout=240s")
+
+    bill = run("roll the brokers", strike)
+    assert bill.epochs <= 2
+    assert bill.without_send_s < HAND_OVER_S_MAX
+
+
+def test_scaling_a_group(release: Release, run: Run) -> None:
+    """To three, to one at one blow, and back."""
+
+    def strike() -> None:
+        for count in (3, 1, 2):
+            release.kubectl("scale", f"statefulset/{GROUP}", f"--replicas={count}")
+            release.replicas = count
+            release.wait_until_whole()
+        release.admin("broker", "forget", GROUP, "--replica", "2")
+
+    bill = run("scale to 3, 1, 2", strike)
+    assert bill.without_send_s < HAND_OVER_S_MAX
+
+
+def test_deleting_each_controller(release: Release, run: Run) -> None:
+    def strike() -> None:
+        for number in (0, 1):
+            release.kubectl("delete", "pod", f"{release.prefix}-controller-{number}")
+            release.wait_until_whole()
+
+    bill = run("delete controllers", strike)
+    assert bill.epochs == 0
+    assert bill.without_send_s < HAND_OVER_S_MAX
+
+
+def test_deleting_each_proxy_under_long_polls(release: Release, run: Run) -> None:
+    def strike() -> None:
+        for pod in release.pods("proxy"):
+            release.kubectl("delete", "pod", pod["metadata"]["name"])
+            release.wait_until_whole()
+
+    bill = run("delete proxies", strike)
+    assert bill.failed == {}
+    assert bill.epochs == 0
+
+
+def test_rolling_the_proxies_under_long_polls(release: Release, run: Run) -> None:
+    def strike() -> None:
+        release.kubectl("rollout", "restart", f"deployment/{release.prefix}-proxy")
+        release.kubectl("rollout", "status", f"deployment/{release.prefix}-proxy", "--timeout=240s")
+
+    bill = run("roll the proxies", strike)
+    assert bill.failed == {}
+    assert bill.epochs == 0
+
+
+def test_rolling_the_release_to_a_new_version(release: Release, run: Run) -> None:
+    def strike() -> None:
+        for service in ("proxy", "broker", "controller"):
+            words.extend(("--set-string", f"{service}.podAnnotations.popwheel\\.io/roll={time.time()}"))
+        release.install(*words)
+
+    words: list[str] = []
+    bill = run("roll the release", strike)
+    assert bill.failed == {}
+    assert bill.without_send_s < HAND_OVER_S_MAX
+
+
+def test_losing_the_api_server_for_a_minute(release: Release, run: Run) -> None:
+    freeze, thaw = hook("FREEZE"), hook("THAW")
+
+    def strike() -> None:
+        release.hook(freeze)
+        try:
+            release.pause(API_AWAY_S)
+        finally:
+            release.hook(thaw)
+
+    bill = run("no API server for 60 s", strike)
+    assert bill.epochs == 0
+    assert bill.without_send_s < HAND_OVER_S_MAX
+
+
+def test_cutting_the_node_of_a_master_off(release: Release, run: Run) -> None:
+    """Its pod runs on and takes itself for the master; nothing that it says counts."""
+    cut, join = hook("CUT"), hook("JOIN")
+    release.wait_until_whole()
+    node = release.node_of(release.master_pod())
+    proxies = [pod for pod in release.pods("proxy") if pod["spec"]["nodeName"] != node]
+    if not proxies:
+        pytest.skip(f"all proxies run on {node}, with the master")
+
+    def strike() -> None:
+        release.hook(f"{cut} {node}")
+        try:
+            release.pause(CUT_S)
+        finally:
+            release.hook(f"{join} {node}")
+
+    endpoint = f"{proxies[0]['status']['podIP']}:8081"
+    bill = run("cut master's node 60 s", strike, endpoint=endpoint, not_on=node)
+    assert bill.epochs >= 1
+    assert bill.without_send_s < FAILOVER_S_MAX

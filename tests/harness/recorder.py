@@ -1,0 +1,158 @@
+"""The official client at work in a pod beside a release, and what it told."""
+
+import json
+import subprocess
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from services.cli.drills.account import Account, Verdict, longest_gap
+from tests.harness.client_events import ClientEvents
+from tests.harness.release import Release
+from tests.harness.standalone import ROOT
+
+CLIENT = "rocketmq-python-client==5.1.2"
+TOPICS = (("FailoverOrdered", "NORMAL", 1), ("FailoverSpread", "NORMAL", 8), ("FailoverLater", "DELAY", 8))
+POLL_S = 10
+
+_POD = "popwheel-recorder"
+_PROGRAM = ROOT / "tests" / "interop" / "failover_client.py"
+_FLOW_S_MAX = 90.0
+_DRAIN_S_MAX = 60.0
+"""Twice the invisible duration of the load, the detection time, and some more, as in `services.cli.drills.drill`."""
+_QUIET_S = 1.0
+
+# Its output stays in the pod, so that nothing is missed while the API server is away.
+_SCRIPT = f"""
+export HOME=/work PYTHONPATH=/work/lib PYTHONDONTWRITEBYTECODE=1
+python3 -c 'import rocketmq' 2>/dev/null || python3 -m pip install --quiet --target /work/lib {CLIENT} || exit 1
+mkfifo /work/orders
+exec 3<>/work/orders
+python3 /program/client.py "$0" "$1" {POLL_S} <&3 >/work/events 2>/work/errors
+"""
+
+
+class Recorder:
+    """Sends and receives through the proxies' Service; use as a context manager.
+
+    Args:
+        release: what is struck.
+        name: what its messages begin with: another one each time.
+        image: with Python 3; the client is installed there if it is missing.
+        endpoint: where it calls; the Service if not given.
+        not_on: a node on which it must not run.
+    """
+
+    def __init__(self, release: Release, name: str, image: str, endpoint: str = "", not_on: str = "") -> None:
+        self._release = release
+        self._name = name
+        self._image = image
+        self._endpoint = endpoint or f"{release.prefix}-proxy:8081"
+        self._not_on = not_on
+        self._events = ClientEvents(name)
+
+    @property
+    def account(self) -> Account:
+        """What it told, as far as it was read."""
+        return self._events.account
+
+    def read(self) -> None:
+        """Take in what it has told since the last time."""
+        self._events.feed(self._release.read(_POD, "/work/events", self._events.read_bytes))
+
+    def flows(self, more: int = 20) -> None:
+        """Wait until so many more messages were sent, and as many came and were acked."""
+        account = self.account
+        sent, acked = account.sent_count + more, account.acked_count + more
+
+        def enough() -> bool:
+            try:
+                self.read()
+            except subprocess.SubprocessError:
+                return False  # the pod has not begun
+            return account.sent_count >= sent and account.acked_count >= acked
+
+        self._release.wait_until(enough, _FLOW_S_MAX, "traffic", lambda: f"{account.failures[-3:]} {self._errors()}")
+
+    def settle(self) -> Verdict:
+        """Send no more, wait until all has come and a little longer; and what the account says."""
+        self._release.kubectl("exec", _POD, "--", "sh", "-c", "echo quiet > /work/orders")
+
+        def all_came() -> bool:
+            self.read()
+            return self._events.quiet and not self.account.owed
+
+        until = time.monotonic() + _DRAIN_S_MAX
+        while not all_came() and time.monotonic() < until:  # if not in time, the verdict names what is missing
+            time.sleep(_QUIET_S)
+        time.sleep(_QUIET_S)
+        self.read()
+        return self.account.verdict()
+
+    def without_s(self, times: list[float], since: int) -> float:
+        """The longest time between two of some events, from an earlier count of them on."""
+        after = times[max(0, since - 1) :]
+        return longest_gap(after, after[0], after[-1]) if len(after) > 1 else 0.0
+
+    def _errors(self) -> str:
+        try:
+            return self._release.read(_POD, "/work/errors", 0).decode()[-1000:]
+        except subprocess.SubprocessError as error:
+            return str(error)
+
+    def _pod(self) -> dict[str, Any]:
+        security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        apart = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [self._not_on]}
+        affinity = {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [apart]}]}
+            }
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": _POD},
+            "spec": {
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 0,
+                "automountServiceAccountToken": False,
+                **({"affinity": affinity} if self._not_on else {}),
+                "securityContext": {
+                    "runAsNonRoot": True,
+                    "runAsUser": 10002,
+                    "fsGroup": 10002,
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+                "containers": [
+                    {
+                        "name": "recorder",
+                        "image": self._image,
+                        "imagePullPolicy": "IfNotPresent",
+                        "command": ["sh", "-c", _SCRIPT, self._endpoint, self._name],
+                        "securityContext": security,
+                        "volumeMounts": [
+                            {"name": "program", "mountPath": "/program"},
+                            {"name": "work", "mountPath": "/work"},
+                        ],
+                    }
+                ],
+                "volumes": [
+                    {"name": "program", "configMap": {"name": _POD}},
+                    {"name": "work", "emptyDir": {}},
+                ],
+            },
+        }
+
+    def __enter__(self) -> Self:
+        release = self._release
+        release.kubectl("delete", "pod,configmap", _POD, "--ignore-not-found")
+        release.kubectl("create", "configmap", _POD, f"--from-file=client.py={_PROGRAM}")
+        release.kubectl("create", "-f", "-", given=json.dumps(self._pod()).encode())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            error.add_note(f"{self.account.failures[-10:]}\n{self.account.verdict().explain()}\n{self._errors()}")
+        self._release.kubectl("delete", "pod,configmap", _POD, "--ignore-not-found")

@@ -1,0 +1,165 @@
+"""A release of the chart on whatever cluster KUBECONFIG names, seen and changed by kubectl and helm."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.harness.standalone import ROOT
+
+GROUP = "broker-a"
+CHART = ROOT / "helm" / "popwheel"
+
+_LOOK_S = 0.25
+_CALL_S_MAX = 300.0
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A broker group, as its resource shows it.
+
+    Args:
+        epoch: counts the masters.
+        master: number of the replica that leads; None if none does.
+        in_sync: the sync-state set.
+    """
+
+    epoch: int
+    master: int | None
+    in_sync: tuple[int, ...]
+
+
+class Release:
+    """One release in one namespace, with one broker group.
+
+    Args:
+        namespace: it is made if it is not there.
+        name: of the release; the labels of its pods bear it.
+        image: repository:tag of what is rolled out.
+        replicas: of the broker group.
+        proxies: how many.
+    """
+
+    def __init__(self, namespace: str, name: str, image: str, replicas: int = 2, proxies: int = 2) -> None:
+        self.namespace = namespace
+        self.name = name
+        self.replicas = replicas
+        self.proxies = proxies
+        self.prefix = name if "popwheel" in name else f"{name}-popwheel"
+        self.selector = f"app.kubernetes.io/instance={name}"
+        self._image = image
+
+    def install(self, *words: str) -> None:
+        """Install or upgrade, and wait until all is rolled out."""
+        repository, _, tag = self._image.rpartition(":")
+        self._run(
+            *("helm", "-n", self.namespace, "upgrade", "--install", "--create-namespace", self.name, str(CHART)),
+            *("--set", f"image.repository={repository}", "--set-string", f"image.tag={tag}"),
+            *("--set", f"broker.groups={{{GROUP}}}", "--set", f"broker.replicas={self.replicas}"),
+            *("--set", f"proxy.replicas={self.proxies}", "--wait", "--timeout", "5m", *words),
+        )
+
+    def uninstall(self) -> None:
+        """Take it away, with its namespace and all volumes."""
+        self._run("helm", "-n", self.namespace, "uninstall", self.name, "--wait")
+        self.kubectl("delete", "namespace", self.namespace, "--wait=false")
+
+    def kubectl(self, *words: str, given: bytes | None = None, seconds: float = _CALL_S_MAX) -> str:
+        """What kubectl says, in the release's namespace."""
+        return self._run("kubectl", "-n", self.namespace, *words, given=given, seconds=seconds).decode()
+
+    def get(self, *words: str) -> Object:
+        """What `kubectl get` shows."""
+        return dict(json.loads(self.kubectl("get", *words, "-o", "json", seconds=30)))
+
+    def read(self, pod: str, path: str, offset: int) -> bytes:
+        """A file of a pod, from some byte on."""
+        return self._run("kubectl", "-n", self.namespace, "exec", pod, "--", "tail", "-c", f"+{offset + 1}", path)
+
+    def admin(self, *words: str) -> str:
+        """What `popwheel admin` says in the first controller's pod."""
+        controllers = [f"http://{self.prefix}-controller-{number}.{self.prefix}-controller:8080" for number in (0, 1)]
+        command = ("popwheel", "admin", "--server", ",".join(controllers), *words)
+        return self.kubectl("exec", f"{self.prefix}-controller-0", "--", *command)
+
+    def make_topic(self, name: str, kind: str, queues: int) -> None:
+        """Make a topic, unless it is there."""
+        if f'"{name}"' not in self.admin("topic", "list", "-o", "json"):
+            self.admin("topic", "create", name, "--type", kind, "--queues", str(queues))
+
+    def group(self) -> Group:
+        """The broker group now."""
+        for each in self.get("brokergroups")["items"]:
+            spec = each["spec"]
+            if spec["name"] == GROUP:
+                master = spec.get("master", -1)
+                return Group(spec["epoch"], None if master < 0 else master, tuple(spec["syncStateSet"]))
+        raise AssertionError(f"there is no broker group {GROUP}")
+
+    def pods(self, component: str = "") -> list[Object]:
+        """The pods, of one component or of all."""
+        selector = self.selector + (f",app.kubernetes.io/component={component}" if component else "")
+        return list(self.get("pods", "-l", selector)["items"])
+
+    def master_pod(self) -> str:
+        """The name of the master's pod."""
+        return f"{GROUP}-{self.group().master}"
+
+    def node_of(self, pod: str) -> str:
+        """Where a pod runs."""
+        return str(self.get("pod", pod)["spec"]["nodeName"])
+
+    def restarts_of(self, pod: str) -> int:
+        """How often its container was started again."""
+        return sum(each["restartCount"] for each in self.get("pod", pod)["status"]["containerStatuses"])
+
+    def why_not_whole(self) -> str:
+        """What is missing of all replicas being ready and in sync; empty if nothing is."""
+        try:
+            group, pods = self.group(), self.pods()
+        except (subprocess.SubprocessError, AssertionError) as error:
+            return str(error)
+        if group.master is None or len(group.in_sync) != self.replicas:
+            return str(group)
+        wanted = self.replicas + self.proxies + 2
+        ready = [pod["metadata"]["name"] for pod in pods if _is_ready(pod)]
+        return (
+            "" if len(ready) == len(pods) == wanted else f"of {len(pods)} pods, not {wanted}, these are ready: {ready}"
+        )
+
+    def wait_until_whole(self, seconds: float = 180) -> None:
+        """Wait until nothing is missing."""
+        self.wait_until(lambda: not self.why_not_whole(), seconds, "a whole release", self.why_not_whole)
+
+    def wait_until(
+        self, wanted: Callable[[], bool], seconds: float, what: str, why: Callable[[], str] = lambda: ""
+    ) -> None:
+        """Wait until it is so."""
+        until = time.monotonic() + seconds
+        while not wanted():
+            assert time.monotonic() < until, f"not in {seconds:.0f} s: {what}; {why()}"
+            time.sleep(_LOOK_S)
+
+    def hook(self, command: str) -> None:
+        """Run a command of whoever asked for the drill."""
+        subprocess.run(command, shell=True, check=True, timeout=_CALL_S_MAX)
+
+    def pause(self, seconds: float) -> None:
+        """Let a failure last."""
+        time.sleep(seconds)
+
+    def _run(self, *command: str, given: bytes | None = None, seconds: float = _CALL_S_MAX) -> bytes:
+        done = subprocess.run(command, input=given, capture_output=True, check=False, timeout=seconds)
+        if done.returncode:
+            raise subprocess.SubprocessError(f"{' '.join(command)}: {done.stderr.decode()[-2000:]}")
+        return done.stdout
+
+
+def _is_ready(pod: Object) -> bool:
+    conditions = pod["status"].get("conditions", [])
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return ready and "deletionTimestamp" not in pod["metadata"]
