@@ -77,8 +77,13 @@ class Release:
         return dict(json.loads(self.kubectl("get", *words, "-o", "json", seconds=30)))
 
     def read(self, pod: str, path: str, offset: int) -> bytes:
-        """A file of a pod, from some byte on."""
-        return self._run("kubectl", "-n", self.namespace, "exec", pod, "--", "tail", "-c", f"+{offset + 1}", path)
+        """A file of a pod, from some byte on; nothing if what came is not all that was sent."""
+        script = 'size=$(stat -c %s "$0"); echo $((size - $1)); tail -c +$(($1 + 1)) "$0" | head -c $((size - $1))'
+        said = self._run(
+            *("kubectl", "-n", self.namespace, "exec", pod, "--", "sh", "-c", script, path, str(offset)), seconds=60
+        )
+        count, _, contents = said.partition(b"\n")
+        return contents if count.isdigit() and len(contents) == int(count) else b""
 
     def admin(self, *words: str) -> str:
         """What `popwheel admin` says in the first controller's pod."""
