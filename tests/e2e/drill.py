@@ -70,7 +70,7 @@ def drill(name: str, release: Release, strike: Callable[[], None], *, endpoint: 
     run = f"{name.replace(' ', '-')}-{int(time.time())}"
     with Recorder(release, run, CLIENT_IMAGE, endpoint, not_on) as recorder:
         account = recorder.account
-        recorder.flows(100)
+        recorder.flows(60)
         release.pause(_BEFORE_S)
         recorder.read()
         sends, receipts, before = len(account.sends), len(account.receipts), release.group()

@@ -46,7 +46,7 @@ def hook(name: str) -> str:
 def test_deleting_the_pod_of_a_master(release: Release, run: Run) -> None:
     bill = run("delete master pod", lambda: release.kubectl("delete", "pod", release.master_pod()))
     assert bill.epochs == 1
-    assert bill.without_send_s < HAND_OVER_S_MAX
+    assert bill.without_send_s < HAND_OVER_S_MAX + bill.usual_s
 
 
 def test_killing_a_master(release: Release, run: Run) -> None:
@@ -58,7 +58,7 @@ def test_killing_a_master(release: Release, run: Run) -> None:
 
     bill = run("kill -9 in master pod", strike)
     assert bill.epochs == 1
-    assert bill.without_send_s < FAILOVER_S_MAX
+    assert bill.without_send_s < FAILOVER_S_MAX + bill.usual_s
 
 
 def test_draining_one_node_after_the_other(release: Release, run: Run) -> None:
@@ -73,7 +73,7 @@ def test_draining_one_node_after_the_other(release: Release, run: Run) -> None:
                 release.kubectl("uncordon", node)
 
     bill = run("drain every node", strike)
-    assert bill.without_send_s < HAND_OVER_S_MAX
+    assert bill.without_send_s < HAND_OVER_S_MAX + bill.usual_s
 
 
 def test_rolling_the_brokers(release: Release, run: Run) -> None:
@@ -85,7 +85,7 @@ def test_rolling_the_brokers(release: Release, run: Run) -> None:
 
     bill = run("roll the brokers", strike)
     assert bill.epochs <= 2
-    assert bill.without_send_s < HAND_OVER_S_MAX
+    assert bill.without_send_s < HAND_OVER_S_MAX + bill.usual_s
 
 
 def test_scaling_a_group(release: Release, run: Run) -> None:
@@ -99,7 +99,7 @@ def test_scaling_a_group(release: Release, run: Run) -> None:
         release.admin("broker", "forget", GROUP, "--replica", "2")
 
     bill = run("scale to 3, 1, 2", strike)
-    assert bill.without_send_s < HAND_OVER_S_MAX
+    assert bill.without_send_s < HAND_OVER_S_MAX + bill.usual_s
 
 
 def test_deleting_each_controller(release: Release, run: Run) -> None:
@@ -110,7 +110,7 @@ def test_deleting_each_controller(release: Release, run: Run) -> None:
 
     bill = run("delete controllers", strike)
     assert bill.epochs == 0
-    assert bill.without_send_s < HAND_OVER_S_MAX
+    assert bill.without_send_s < HAND_OVER_S_MAX + bill.usual_s
 
 
 def test_deleting_each_proxy_under_long_polls(release: Release, run: Run) -> None:
@@ -143,7 +143,7 @@ def test_rolling_the_release_to_a_new_version(release: Release, run: Run) -> Non
     words: list[str] = []
     bill = run("roll the release", strike)
     assert bill.failed == {}
-    assert bill.without_send_s < HAND_OVER_S_MAX
+    assert bill.without_send_s < HAND_OVER_S_MAX + bill.usual_s
 
 
 def test_losing_the_api_server_for_a_minute(release: Release, run: Run) -> None:
@@ -158,7 +158,7 @@ def test_losing_the_api_server_for_a_minute(release: Release, run: Run) -> None:
 
     bill = run("no API server for 60 s", strike)
     assert bill.epochs == 0
-    assert bill.without_send_s < HAND_OVER_S_MAX
+    assert bill.without_send_s < HAND_OVER_S_MAX + bill.usual_s
 
 
 def test_cutting_the_node_of_a_master_off(release: Release, run: Run) -> None:
@@ -180,4 +180,4 @@ def test_cutting_the_node_of_a_master_off(release: Release, run: Run) -> None:
     endpoint = f"{proxies[0]['status']['podIP']}:8081"
     bill = run("cut master's node 60 s", strike, endpoint=endpoint, not_on=node)
     assert bill.epochs >= 1
-    assert bill.without_send_s < FAILOVER_S_MAX
+    assert bill.without_send_s < FAILOVER_S_MAX + bill.usual_s

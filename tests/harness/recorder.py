@@ -14,6 +14,9 @@ from tests.harness.standalone import ROOT
 CLIENT = "rocketmq-python-client==5.1.2"
 TOPICS = (("FailoverOrdered", "NORMAL", 1), ("FailoverSpread", "NORMAL", 8), ("FailoverLater", "DELAY", 8))
 POLL_S = 10
+SEND_EVERY_S = 0.1
+FOLDER = ROOT / "build" / "drills"
+"""Where all that it told is kept, one file a drill."""
 
 _POD = "popwheel-recorder"
 _PROGRAM = ROOT / "tests" / "interop" / "failover_client.py"
@@ -28,7 +31,7 @@ export HOME=/work PYTHONPATH=/work/lib PYTHONDONTWRITEBYTECODE=1
 python3 -c 'import rocketmq' 2>/dev/null || python3 -m pip install --quiet --target /work/lib {CLIENT} || exit 1
 mkfifo /work/orders
 exec 3<>/work/orders
-python3 /program/client.py "$0" "$1" {POLL_S} <&3 >/work/events 2>/work/errors
+python3 /program/client.py "$0" "$1" {POLL_S} {SEND_EVERY_S} <&3 >/work/events 2>/work/errors
 """
 
 
@@ -58,7 +61,11 @@ class Recorder:
 
     def read(self) -> None:
         """Take in what it has told since the last time."""
-        self._events.feed(self._release.read(_POD, "/work/events", self._events.read_bytes))
+        output = self._release.read(_POD, "/work/events", self._events.read_bytes)
+        before = self._events.read_bytes
+        self._events.feed(output)
+        with (FOLDER / f"{self._name}.events").open("ab") as file:
+            file.write(output[: self._events.read_bytes - before])
 
     def flows(self, more: int = 20) -> None:
         """Wait until so many more messages were sent, and as many came and were acked."""
@@ -145,6 +152,7 @@ class Recorder:
 
     def __enter__(self) -> Self:
         release = self._release
+        FOLDER.mkdir(parents=True, exist_ok=True)
         release.kubectl("delete", "pod,configmap", _POD, "--ignore-not-found")
         release.kubectl("create", "configmap", _POD, f"--from-file=client.py={_PROGRAM}")
         release.kubectl("create", "-f", "-", given=json.dumps(self._pod()).encode())

@@ -63,6 +63,10 @@ class Release:
             *("--set", f"proxy.replicas={self.proxies}", "--wait", "--timeout", "5m", *words),
         )
 
+    def test(self) -> None:
+        """See that messages go through, as the chart's own test does."""
+        self._run("helm", "-n", self.namespace, "test", self.name, "--timeout", "2m")
+
     def uninstall(self) -> None:
         """Take it away, with its namespace and all volumes."""
         self._run("helm", "-n", self.namespace, "uninstall", self.name, "--wait")

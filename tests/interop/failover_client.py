@@ -1,9 +1,10 @@
 """The official Python client at work while masters come and go, told as JSON lines on standard output.
 
-A program of its own (`python -m tests.interop.failover_client ENDPOINT NAME [POLL_SECONDS]`) for the same reason as
-`tests.interop.scenarios`. Two threads send, one message after the other: to a topic of one queue, and to one of many;
-a third sends delayed messages. Three threads receive and ack. It judges nothing; tests do. A line `quiet` on standard
-input ends the sends, its end ends all.
+A program of its own for the same reason as `tests.interop.scenarios`:
+`python -m tests.interop.failover_client ENDPOINT NAME [POLL_SECONDS SEND_EVERY_SECONDS]`.
+Two threads send, one message after the other: to a topic of one queue, and to one of many; a third sends delayed
+messages. Three threads receive and ack. It judges nothing; tests do. A line `quiet` on standard input ends the sends,
+its end ends all.
 """
 
 import json
@@ -37,12 +38,12 @@ def report(event: str, **facts: object) -> None:
         sys.stdout.flush()
 
 
-def send(endpoint: str, topic: str, name: str, quiet: threading.Event) -> None:
+def send(endpoint: str, topic: str, name: str, every_s: float, quiet: threading.Event) -> None:
     """Send one message after the other until it is to be quiet."""
     producer = Producer(configuration(endpoint), [topic])
     producer.startup()
     number = 0
-    while not quiet.wait(SEND_EVERY_S):
+    while not quiet.wait(every_s):
         number += 1
         body = f"{name}-{topic}-{number}"
         message = Message()
@@ -107,10 +108,10 @@ def configuration(endpoint: str) -> ClientConfiguration:
 def main() -> None:
     """Work until standard input ends."""
     endpoint, name, *more = sys.argv[1:]
-    poll_s = int(more[0]) if more else POLL_S
+    poll_s, every_s = (int(more[0]), float(more[1])) if more else (POLL_S, SEND_EVERY_S)
     quiet, ending = threading.Event(), threading.Event()
     topics = (ORDERED, SPREAD, LATER)
-    senders = [threading.Thread(target=send, args=(endpoint, topic, name, quiet)) for topic in topics]
+    senders = [threading.Thread(target=send, args=(endpoint, topic, name, every_s, quiet)) for topic in topics]
     consumers = [threading.Thread(target=consume, args=(endpoint, topic, poll_s, ending)) for topic in topics]
     for thread in (*senders, *consumers):
         thread.start()
