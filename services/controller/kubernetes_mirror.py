@@ -23,6 +23,7 @@ from services.controller.hand_over import HandOvers
 from services.controller.kubernetes_api import (
     BROKER_GROUPS,
     PODS,
+    ApiAwayError,
     ApiConflictError,
     KubernetesApi,
     Resource,
@@ -189,7 +190,7 @@ class KubernetesMirror:
     async def _patch(
         self, watch: ResourceWatch, kind: ResourceKind, name: str, change: Resource, *, status: bool = False
     ) -> bool:
-        """Whether it was done. If it is gone, or is of another version by now, that is known then.
+        """Whether it was done. If the resource is gone, or of another version by now, that is known then.
 
         Raises:
             ApiAwayError: it is not known whether it was done.
@@ -200,9 +201,13 @@ class KubernetesMirror:
             found = await self._api.get(kind, name)
             if found is None:
                 watch.forget(name)
-            else:
-                watch.take(found)
-                self._changed.set()
+                return False
+            if "resourceVersion" not in change.get("metadata", {}):
+                raise ApiAwayError(
+                    f"{kind.plural}/{name} takes no such change: install this release's definitions of the resources"
+                ) from None
+            watch.take(found)
+            self._changed.set()
             return False
         return True
 

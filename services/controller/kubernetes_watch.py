@@ -72,6 +72,7 @@ class ResourceWatch:
         self._tell()
 
     async def _watch(self) -> None:
+        broken = False
         while True:
             try:
                 if self._forgotten:
@@ -80,8 +81,12 @@ class ResourceWatch:
             except ApiGoneError:
                 self._forgotten = True
             except OSError as error:
-                _logger.warning("watch of resources broke", kind=self._kind.plural, reason=str(error))
+                if not broken:
+                    _logger.warning("watch of resources broke", kind=self._kind.plural, reason=str(error))
+                broken = True
                 await asyncio.sleep(_PAUSE_S)
+            else:
+                broken = False
 
     def _saw(self, resource: Resource) -> None:
         if not self.runs:

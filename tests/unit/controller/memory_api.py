@@ -16,8 +16,6 @@ from services.controller.kubernetes_api import (
     ResourceKind,
 )
 
-_WITH_STATUS = (BROKER_GROUPS,)
-
 
 class MemoryApi:
     """A `KubernetesApi`; several may share its `objects` by being the same."""
@@ -31,6 +29,8 @@ class MemoryApi:
         self.away = False
         self.refusal = "the API server is away"
         """What it says while it is away."""
+        self.with_status = {BROKER_GROUPS}
+        """Kinds whose definition has a status."""
         self.forbidden: ResourceKind | None = None
         """Nothing may be done with resources of this kind (403)."""
         self.lists_fail = False
@@ -65,7 +65,7 @@ class MemoryApi:
     async def create(self, kind: ResourceKind, resource: Resource) -> Resource:
         await self._turn(kind)
         assert "resourceVersion" not in resource["metadata"]
-        resource = {key: resource[key] for key in resource if key != "status" or kind not in _WITH_STATUS}
+        resource = {key: resource[key] for key in resource if key != "status" or kind not in self.with_status}
         if (kind.plural, resource["metadata"]["name"]) in self.objects:
             raise ApiConflictError("AlreadyExists")
         return self._store(kind, _merged({}, resource))
@@ -80,7 +80,9 @@ class MemoryApi:
         version = change.get("metadata", {}).get("resourceVersion")
         if stored is None or version not in (None, stored["metadata"]["resourceVersion"]):
             raise ApiConflictError("Conflict")
-        if kind in _WITH_STATUS:
+        if status and kind not in self.with_status:
+            raise ApiConflictError("Not Found")
+        if kind in self.with_status:
             change = {
                 key: change[key] for key in change if (key == "status") is status or (key == "metadata" and not status)
             }

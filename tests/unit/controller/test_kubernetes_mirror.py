@@ -192,3 +192,23 @@ async def test_looks_that_find_nothing_new_write_nothing(tmp_path: Path, api: Me
             await mirror._mark_pods()
             await mirror._look_at_groups()
         assert {plural for _, plural, _ in api.events[before:]} <= {"leases"}
+
+
+async def test_definitions_of_an_earlier_release_hold_up_the_status_alone(tmp_path: Path, api: MemoryApi) -> None:
+    """Helm does not renew them; a status that cannot be written must not be tried ten times a second."""
+    api.with_status.clear()
+    tried = 0
+    patch = api.patch
+
+    async def counted(*args: Any, status: bool = False) -> Any:
+        nonlocal tried
+        tried += status
+        return await patch(*args, status=status)
+
+    api.patch = counted  # type: ignore[method-assign,assignment]
+    async with led(tmp_path, api) as (_, master, slave):
+        master.kill()
+        await until(lambda: slave.leads == 2)
+        await until(lambda: roles(api) == ["slave2", "master2", "leader", "standby"])
+        assert 1 <= tried <= 10
+        assert conditions(api) == {}
