@@ -71,6 +71,11 @@
   {{- $wrong = append $wrong (printf "config.controller.replication.lease_ms is %d; with the lease at the API server it must be at least 1000" $lease) -}}
 {{- end -}}
 
+{{- $cluster := include "popwheel.setting" (list $ "controller.cluster_name" "popwheel") -}}
+{{- if not (regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" $cluster) -}}
+  {{- $wrong = append $wrong (printf "config.controller.cluster_name is %s; objects of Kubernetes bear it, so it must be of small letters, digits and hyphens" $cluster) -}}
+{{- end -}}
+
 {{- with .Values.redis -}}
   {{- if gt (len (compact (list .url .existingSecret (ternary "own" "" .own.enabled)))) 1 -}}
     {{- $wrong = append $wrong "redis.url, redis.existingSecret and redis.own.enabled each name a Redis: choose one" -}}

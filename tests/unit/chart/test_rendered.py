@@ -1,6 +1,7 @@
 """What the chart makes of values: of each file in helm/popwheel/ci, and of the defaults."""
 
 import functools
+import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -39,7 +40,7 @@ def schemas_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def judge(made: Object, version: str) -> None:
     """See that Kubernetes would take an object; the same one only once."""
-    text = yaml.safe_dump(made)
+    text = json.dumps(made)
     if (version, text) not in _judged and not made["apiVersion"].startswith(OTHERS):
         kubernetes_validate.validate(made, version, strict=True)
         _judged.add((version, text))
