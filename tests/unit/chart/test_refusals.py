@@ -3,6 +3,7 @@
 import pytest
 
 from tests.harness.chart import RefusedError, RenderedChart, Values
+from tests.unit.chart.test_schema import SET, nested
 
 REFUSED: list[tuple[Values, str]] = [
     ({"image": {"tag": "latest"}}, "image.tag is `latest`"),
@@ -53,3 +54,29 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(RefusedError) as refused:
         RenderedChart({"image": {"tag": "latest"}, "access": {"enabled": True}, "broker": {"groups": ["a", "a"]}})
     assert len([line for line in str(refused.value).splitlines() if line.startswith("- ")]) == 3
+
+
+@pytest.mark.parametrize("key", SET)
+def test_what_the_chart_sets_is_refused_with_a_sentence(key: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        RenderedChart({"config": nested(key, "x")})
+    assert f"- config.{key} is the chart's to set: {SET[key]}\n" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"config": {"broker": {"flsuh": "async"}}}, "'flsuh' not allowed"),
+        ({"config": {"broker": {"flush": "never"}}}, "value must be one of 'sync', 'async'"),
+        ({"config": {"broker": {"replication": {"min_in_sync_replicas": 0}}}}, "minimum: got 0, want 1"),
+        ({"replicas": 3}, "'replicas' not allowed"),
+        ({"broker": {"replicas": "3"}}, "got string, want integer"),
+        ({"broker": {"persistence": None}}, "missing property 'persistence'"),
+        ({"broker": {"persistence": {"size": "20 GB"}}}, "does not match pattern"),
+        ({"broker": {"groups": ["Broker_A"]}}, "does not match pattern"),
+    ],
+)
+def test_values_that_nobody_knows_are_refused(values: Values, words: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        RenderedChart(values)
+    assert words in str(refused.value)
