@@ -37,6 +37,8 @@ _log = structlog.get_logger()
 _LET_GO_INTERVAL_S = 1.0
 _STEPS = 10
 _OLDEST_INTERVAL_S = 5.0
+_OLDEST_RESTS = 50
+"""It rests so many times as long as a round took: where a million queues wait, it may not take a core of its own."""
 _SAVE_LOOK_INTERVAL_S = 1.0
 _SAVE_TIME_INTERVAL_S = 60.0
 _VIEW_S = 1.0
@@ -360,16 +362,21 @@ class Leading:
 
     async def _look_for_oldest_often(self) -> None:
         oldest, reads, pace = self.core.oldest, self.core.store.reads, Pace(self._clock)
+        rest_s = _OLDEST_INTERVAL_S
         while True:
-            await asyncio.sleep(_OLDEST_INTERVAL_S)
+            await asyncio.sleep(rest_s)
+            busy_s = 0.0
             try:
                 goes_on = True
                 while goes_on:
                     began_s = self._clock.monotonic()
                     goes_on = await reads.run(oldest.step)
-                    await pace.let_others(self._clock.monotonic() - began_s)
+                    step_s = self._clock.monotonic() - began_s
+                    busy_s += step_s
+                    await pace.let_others(step_s)
             except OSError as error:
                 _log.error("the oldest messages could not be looked at, trying again", error=str(error))
+            rest_s = max(_OLDEST_INTERVAL_S, busy_s * _OLDEST_RESTS)
 
     def _let_go(self) -> bool:
         more = self.core.state.merge_buffer.let_go(self.core.pop_clock.now_ms())
