@@ -19,6 +19,10 @@ LEFT_OUT = (
     "aiohttp_retry",
     "bin",
     "kubernetes/aio",  # the same client once more, for asyncio
+    # The client's classes for each kind, which it loads when they are named: ours asks without them.
+    "kubernetes/client/api",
+    "kubernetes/client/models/[!_]*",
+    "kubernetes/client/models/__pycache__/[!_]*",
     "numpy/_core/include",
     "numpy/f2py",
     "**/tests",
@@ -40,7 +44,8 @@ sys.exit(main())
 _IMPORT_ALL = """\
 import importlib, pkgutil, sys
 sys.path[:0] = sys.argv[1:]
-import kubernetes.client, kubernetes.config, kubernetes.watch, services
+import kubernetes.client, kubernetes.config, services
+kubernetes.client.ApiClient(kubernetes.client.Configuration())
 for module in pkgutil.walk_packages(services.__path__, "services."):
     importlib.import_module(module.name)
 """
