@@ -43,6 +43,11 @@ class Bill:
     late_ms: float
     failed: dict[str, int]
 
+    @property
+    def errors(self) -> int:
+        """Sends and receives that ended with an error. An ack may come too late, where the client's machine is slow."""
+        return self.failed.get("send", 0) + self.failed.get("receive", 0)
+
     HEAD: ClassVar = (
         f"{'drill':<24}{'epochs':>7}{'whole after':>12}{'no send':>9}{'no receive':>11}{'usual':>7}{'sent':>7}"
         f"{'lost':>6}{'repeated':>9}{'late':>9}  failed calls"
@@ -70,7 +75,7 @@ def drill(name: str, release: Release, strike: Callable[[], None], *, endpoint: 
     run = f"{name.replace(' ', '-')}-{int(time.time())}"
     with Recorder(release, run, CLIENT_IMAGE, endpoint, not_on) as recorder:
         account = recorder.account
-        recorder.flows(60)
+        recorder.flows(40)
         release.pause(_BEFORE_S)
         recorder.read()
         sends, receipts, before = len(account.sends), len(account.receipts), release.group()

@@ -12,9 +12,14 @@ from tests.harness.release import Release
 from tests.harness.standalone import ROOT
 
 CLIENT = "rocketmq-python-client==5.1.2"
-TOPICS = (("FailoverOrdered", "NORMAL", 1), ("FailoverSpread", "NORMAL", 8), ("FailoverLater", "DELAY", 8))
+TOPICS = (
+    ("FailoverOrdered", "NORMAL", 1),
+    ("FailoverSpread", "NORMAL", 8),
+    ("FailoverLater", "DELAY", 8),
+    ("FailoverIdle", "NORMAL", 8),
+)
 POLL_S = 10
-SEND_EVERY_S = 0.1
+SEND_EVERY_S = 0.2
 FOLDER = ROOT / "build" / "drills"
 """Where all that it told is kept, one file a drill."""
 

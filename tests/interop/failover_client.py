@@ -3,7 +3,8 @@
 A program of its own for the same reason as `tests.interop.scenarios`:
 `python -m tests.interop.failover_client ENDPOINT NAME [POLL_SECONDS SEND_EVERY_SECONDS]`.
 Two threads send, one message after the other: to a topic of one queue, and to one of many; a third sends delayed
-messages. Three threads receive and ack. It judges nothing; tests do. A line `quiet` on standard input ends the sends,
+messages. Three threads receive and ack; given how long to poll, a fourth one waits where nothing comes. It judges
+nothing; tests do. A line `quiet` on standard input ends the sends,
 its end ends all.
 """
 
@@ -18,6 +19,8 @@ from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message
 ORDERED = "FailoverOrdered"
 SPREAD = "FailoverSpread"
 LATER = "FailoverLater"
+IDLE = "FailoverIdle"
+"""Nobody sends to it: its polls are the long ones."""
 GROUP = "failover"
 SEND_EVERY_S = 0.02
 POLL_S = 2
@@ -112,7 +115,8 @@ def main() -> None:
     quiet, ending = threading.Event(), threading.Event()
     topics = (ORDERED, SPREAD, LATER)
     senders = [threading.Thread(target=send, args=(endpoint, topic, name, every_s, quiet)) for topic in topics]
-    consumers = [threading.Thread(target=consume, args=(endpoint, topic, poll_s, ending)) for topic in topics]
+    polled = (*topics, IDLE) if more else topics
+    consumers = [threading.Thread(target=consume, args=(endpoint, topic, poll_s, ending)) for topic in polled]
     for thread in (*senders, *consumers):
         thread.start()
     for line in sys.stdin:
