@@ -193,7 +193,9 @@ class BrokerProcess(_ServiceProcess):
         self._app = app
         await app.start()
         stack.push_async_callback(app.stop)
-        server = grpc_server(app.service, "popwheel", INTERNAL_LIMITS, self._registry)
+        # Whoever has an old address of another broker's name, which is this one's now, must not be served.
+        authority = options.advertised_address
+        server = grpc_server(app.service, "popwheel", INTERNAL_LIMITS, self._registry, authority=authority)
         await listen(server, options.grpc_host, options.grpc_port, "broker.grpc_port")
         stack.push_async_callback(server.stop, _GRACE_S)
         address = options.advertised_address or f"{host_in_address(options.grpc_host)}:{server.port}"

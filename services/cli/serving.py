@@ -116,9 +116,14 @@ def client_tls(options: TlsOptions) -> ssl.SSLContext | None:
 
 
 def grpc_server(
-    service: Service, transport: str, limits: Limits, registry: CollectorRegistry, tls: ssl.SSLContext | None = None
+    service: Service,
+    transport: str,
+    limits: Limits,
+    registry: CollectorRegistry,
+    tls: ssl.SSLContext | None = None,
+    authority: str = "",
 ) -> GrpcServer:
-    """A server of one service on the chosen transport, not listening yet.
+    """A server of one service on the chosen transport, not listening yet; `authority` as `services.rpc.server` has it.
 
     Raises:
         ConfigurationError: a certificate is given, and the transport knows no TLS.
@@ -132,7 +137,7 @@ def grpc_server(
     from services.rpc.server import Server
 
     metrics = RpcMetrics(registry)
-    server = Server(service, limits, tls=tls, observer=metrics)
+    server = Server(service, limits, tls=tls, observer=metrics, authority=authority)
     metrics.read_from(server.totals)
     return server
 

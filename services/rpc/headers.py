@@ -43,6 +43,7 @@ class RequestHead:
         timeout: of `grpc-timeout`, empty if absent.
         content_length: None if absent.
         metadata: all headers but HTTP/2's and gRPC's own; values of one name joined by commas.
+        authority: whom the client means to ask, `host:port` as a rule; empty if absent.
         list_bytes: all of them, each with 32 bytes more than name and value.
     """
 
@@ -52,6 +53,7 @@ class RequestHead:
     timeout: str
     content_length: int | None
     metadata: dict[str, str]
+    authority: str = ""
     list_bytes: int = 0
 
 
@@ -139,6 +141,7 @@ def read_request(fields: list[HeaderField]) -> RequestHead:
         own.get("grpc-timeout", ""),
         None if length is None else _content_length(length),
         metadata,
+        pseudo.get(":authority", ""),
     )
 
 

@@ -38,6 +38,8 @@ class Server:
         tls: certificate for clients that speak TLS; None: one is made when the first of them comes.
         observer: told of connections, calls and limits.
         clock: the machine's if not given.
+        authority: `host:port` by which all callers know this server; who means another one has come to the wrong place.
+            Empty: anybody may ask.
 
     Raises:
         ValueError: a method is in two services.
@@ -51,8 +53,10 @@ class Server:
         tls: ssl.SSLContext | None = None,
         observer: RpcObserver | None = None,
         clock: Clock | None = None,
+        authority: str = "",
     ) -> None:
         self.routes = routes_of(services)
+        self.authority = authority
         self.limits = limits or Limits()
         self.observer = observer or SilentObserver()
         self.clock = clock or SystemClock()

@@ -180,6 +180,10 @@ class ServerConnection(Wire):
             if event.ended:
                 call.ended()
             return
+        if self.server.authority and head.authority != self.server.authority:
+            self._refuse(event, RpcError(GrpcStatus.UNAVAILABLE, f"this is {self.server.authority}"))
+            self.go_away()  # so that the caller looks the name up anew
+            return
         route = self.server.routes.get(head.path)
         if route is None:
             self._refuse(event, RpcError(GrpcStatus.UNIMPLEMENTED, f"there is no method {head.path[:256]} here"))

@@ -21,7 +21,7 @@ from services.rpc.server import Server
 from services.rpc.service import Call, Service, Stream
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 from services.rpc.tls import client_context, self_signed, server_context
-from tests.unit.rpc.contract_service import CHAT, ECHO, LISTEN, MISSING, REFUSE, REPEAT, WAIT, ContractService
+from tests.unit.rpc.contract_service import CHAT, ECHO, LISTEN, METADATA, MISSING, REFUSE, REPEAT, WAIT, ContractService
 from tests.unit.rpc.peers import REQUEST, data, headers
 
 START = frames.PREFACE + frames.settings({})
@@ -37,11 +37,12 @@ class Recorder:
     def __init__(self) -> None:
         self.limits: list[str] = []
         self.calls: list[tuple[str, GrpcStatus]] = []
-        self.open = 0
+        self.open = self.opened = 0
         self.changed = asyncio.Event()
 
     def connection_opened(self) -> None:
         self.open += 1
+        self.opened += 1
 
     def connection_closed(self) -> None:
         self.open -= 1
@@ -617,3 +618,24 @@ async def test_a_method_has_one_handler(contract: ContractService) -> None:
     other.unary(ECHO, contract.echo)
     with pytest.raises(ValueError, match="two handlers"):
         Server([contract.service, other])
+
+
+async def test_who_means_another_server_is_not_served_and_looks_its_name_up_anew() -> None:
+    """A name may lead to an address that has been given to somebody else since."""
+    contract = ContractService()
+    observer = Recorder()
+    server = Server(contract.service, authority="broker-b-0:8082", observer=observer)
+    await server.start("127.0.0.1", 0)
+    channel = connect(f"127.0.0.1:{server.port}")
+    try:
+        with pytest.raises(RpcError, match="this is broker-b-0:8082") as caught:
+            await channel.call(METADATA, b"for another one")
+        assert caught.value.status is GrpcStatus.UNAVAILABLE
+        assert contract.calls == []
+        server.authority = f"127.0.0.1:{server.port}"
+        await channel.call(METADATA, b"for this one")
+        assert len(contract.calls) == 1
+        assert observer.opened == 2
+    finally:
+        await channel.close()
+        await server.stop(0)
