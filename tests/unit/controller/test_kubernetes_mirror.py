@@ -212,3 +212,14 @@ async def test_definitions_of_an_earlier_release_hold_up_the_status_alone(tmp_pa
         await until(lambda: roles(api) == ["slave2", "master2", "leader", "standby"])
         assert 1 <= tried <= 10
         assert conditions(api) == {}
+
+
+async def test_a_pod_that_is_gone_is_not_asked_for_again_and_again(tmp_path: Path, api: MemoryApi) -> None:
+    async with led(tmp_path, api) as (here, _, _):
+        mirror = here.app._mirror
+        assert mirror is not None
+        await until(lambda: roles(api)[:2] == ["master1", "slave1"])
+        api.remove(PODS, PODS_OF_GROUP[1])
+        await here.app._hand_overs.switch(GROUP, 1)
+        await until(lambda: PODS_OF_GROUP[1] not in mirror._pods.resources)
+        assert mirror._pods.resources.keys() == {PODS_OF_GROUP[0], *CONTROLLERS}

@@ -1,0 +1,152 @@
+"""What is asked of the API server, and what becomes of its answers, with a client that only notes and answers."""
+
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from services.controller.kubernetes_api import (
+    BROKER_GROUPS,
+    PODS,
+    ApiAwayError,
+    ApiConflictError,
+    ApiGoneError,
+    ClientKubernetesApi,
+)
+
+
+class RefusedError(Exception):
+    """`kubernetes.client.ApiException`."""
+
+    body: str = ""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class Response:
+    """One answer."""
+
+    def __init__(self, status: int, *lines: Any) -> None:
+        self.status = status
+        self.reason = "a reason"
+        self.response = self
+        self._lines = [json.dumps(line).encode() for line in lines]
+
+    def read(self) -> bytes:
+        return b"\n".join(self._lines)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._lines)
+
+    def close(self) -> None:
+        pass
+
+    def release_conn(self) -> None:
+        pass
+
+
+class Server:
+    """Answers in order, and has what it was asked."""
+
+    def __init__(self) -> None:
+        self.answers: list[Response | Exception] = []
+        self.asked: list[tuple[str, str, dict[str, Any]]] = []
+
+    def param_serialize(self, method: str, path: str, **more: Any) -> tuple[str, str, dict[str, Any]]:
+        return method, path, more
+
+    def call_api(self, method: str, path: str, more: dict[str, Any], _request_timeout: float) -> Response:
+        assert _request_timeout > 0
+        self.asked.append((method, path, more))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+async def api(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ClientKubernetesApi]:
+    module: Any = ModuleType("kubernetes")
+    module.client = SimpleNamespace(
+        Configuration=SimpleNamespace(get_default_copy=SimpleNamespace),
+        ApiClient=lambda configuration: server if configuration.retries is False else None,
+        ApiException=RefusedError,
+    )
+    module.config = SimpleNamespace(load_incluster_config=lambda: None, ConfigException=KeyError)
+    monkeypatch.setitem(sys.modules, "kubernetes", module)
+    made = ClientKubernetesApi("ns")
+    yield made
+    await made.close()
+
+
+async def test_each_call_is_one_request(api: ClientKubernetesApi, server: Server) -> None:
+    server.answers = [Response(200, {"a": 1}) for _ in range(4)]
+    assert await api.get(PODS, "p") == {"a": 1}
+    await api.patch(PODS, "p", {"metadata": {"labels": {"x": None}}})
+    await api.patch(BROKER_GROUPS, "g", {"status": {}}, status=True)
+    await api.delete(BROKER_GROUPS, "g", "7")
+    assert [each[:2] for each in server.asked] == [
+        ("GET", "/api/v1/namespaces/ns/pods/p"),
+        ("PATCH", "/api/v1/namespaces/ns/pods/p"),
+        ("PATCH", "/apis/popwheel.io/v1/namespaces/ns/brokergroups/g/status"),
+        ("DELETE", "/apis/popwheel.io/v1/namespaces/ns/brokergroups/g"),
+    ]
+    kinds = [each[2]["header_params"]["Content-Type"] for each in server.asked]
+    assert kinds == ["application/json", *["application/merge-patch+json"] * 2, "application/json"]
+    assert server.asked[1][2]["body"] == {"metadata": {"labels": {"x": None}}}
+    assert server.asked[3][2]["body"]["preconditions"] == {"resourceVersion": "7"}
+    assert all(each[2]["auth_settings"] == ["BearerToken"] for each in server.asked)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "sentence"),
+    [
+        (Response(409, "of another version"), ApiConflictError, "a reason"),
+        (Response(404, "gone"), ApiConflictError, "a reason"),
+        (Response(410, "too long ago"), ApiGoneError, "a reason"),
+        (Response(429, "storage is (re)initializing"), ApiAwayError, "answers 429 a reason: .*initializing"),
+        (Response(503, "no"), ApiAwayError, "answers 503"),
+        (TimeoutError("nobody answers"), ApiAwayError, "cannot be reached: nobody answers"),
+    ],
+)
+async def test_refusals_are_told_apart(
+    api: ClientKubernetesApi, server: Server, answer: Response | Exception, error: type[Exception], sentence: str
+) -> None:
+    server.answers = [answer]
+    with pytest.raises(error, match=sentence):
+        await api.patch(BROKER_GROUPS, "g", {"spec": {}})
+
+
+async def test_what_is_not_there(api: ClientKubernetesApi, server: Server) -> None:
+    server.answers = [Response(404), Response(404, "no such kind")]
+    assert await api.get(BROKER_GROUPS, "g") is None
+    with pytest.raises(ApiAwayError, match="install the definitions"):
+        await api.list_all(BROKER_GROUPS, "a=b")
+
+
+async def test_a_watch_tells_each_change_and_that_it_cannot_go_on(api: ClientKubernetesApi, server: Server) -> None:
+    events = [{"type": kind, "object": {"number": n}} for n, kind in enumerate(("ADDED", "MODIFIED", "DELETED"))]
+    gone = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old resource version"}}
+    server.answers = [Response(200, *events), Response(200, events[0], gone)]
+    seen: list[Any] = []
+    await api.watch(BROKER_GROUPS, "a=b", "5", 3.0, seen.append)
+    assert [each["number"] for each in seen] == [0, 1, 2]
+    asked = {"labelSelector": "a=b", "resourceVersion": "5", "timeoutSeconds": "3", "watch": "true"}
+    assert dict(server.asked[0][2]["query_params"]) == asked
+    with pytest.raises(ApiGoneError, match="too old resource version"):
+        await api.watch(BROKER_GROUPS, "a=b", "5", 3.0, seen.append)
+    assert len(seen) == 4
