@@ -370,7 +370,7 @@ class Leading:
                 goes_on = True
                 while goes_on:
                     began_s = self._clock.monotonic()
-                    goes_on = await reads.run(oldest.step)
+                    goes_on = await reads.run(lambda: oldest.step(self._clock.wall_ms()))
                     step_s = self._clock.monotonic() - began_s
                     busy_s += step_s
                     await pace.let_others(step_s)

@@ -165,22 +165,21 @@ class BrokerCollector(Collector):
 
     def _ages(self) -> Iterator[Metric]:
         """How old the oldest messages are. Only a master looks for them."""
-        now_ms = self._clock.wall_ms()
         queueing = GaugeMetricFamily(
             "rocketmq_consumer_queueing_latency",
-            "Milliseconds since the oldest message was stored that waits to be given out.",
+            "How old the oldest message is that waits to be given out, in milliseconds.",
             labels=("consumer_group", "topic"),
         )
         lag = GaugeMetricFamily(
             "rocketmq_consumer_lag_latency",
-            "Milliseconds since the oldest message was stored that is not acknowledged yet.",
+            "How old the oldest message is that is not acknowledged yet, in milliseconds.",
             labels=("consumer_group", "topic"),
         )
-        for labels, times in self._core.oldest.found.items():
+        for labels, ages in self._core.oldest.found.items():
             if self._is_known(*labels):
-                for family, stored_ms in ((queueing, times.waiting_ms), (lag, times.unacked_ms)):
-                    if stored_ms is not None:
-                        family.add_metric(labels, max(0, now_ms - stored_ms))
+                for family, age_ms in ((queueing, ages.waiting_ms), (lag, ages.unacked_ms)):
+                    if age_ms is not None:
+                        family.add_metric(labels, age_ms)
         yield queueing
         yield lag
         waited = HistogramMetricFamily(

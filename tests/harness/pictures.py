@@ -10,7 +10,7 @@ from tests.harness.watched_cluster import WatchedCluster
 from tools.dashboards.picture import Past, Series, draw
 
 FOLDER = ROOT / "docs" / "pictures"
-FLOW, FLOWS = 500, 6
+FLOW, FLOWS = 50, 60
 STEP_S = 1
 WINDOW = "10s"
 

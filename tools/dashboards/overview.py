@@ -153,13 +153,13 @@ _CALLS = Row(
     "Calls and machines",
     [
         Graph(
-            "Answers that are not OK",
+            "Calls that fail",
             "reqps",
-            "Clients' calls that were not answered with OK, by call and code. The codes are RocketMQ's.",
+            "Clients' calls that failed, by call and code. A poll that finds no message is none of them.",
             [
                 Line(
                     total(
-                        per_second("rocketmq_rpc_latency_count", 'response_code!="OK"'),
+                        per_second("rocketmq_rpc_latency_count", 'response_code!~"OK|MESSAGE_NOT_FOUND"'),
                         "request_code",
                         "response_code",
                     ),

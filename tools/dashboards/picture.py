@@ -117,10 +117,11 @@ def _graph(card: Axes, panel: Mapping[str, Any], past: Past) -> None:
             if last is not None and not text.startswith("━ and"):
                 card.text(0.985, row, shown(last, unit), size=6, va="center", ha="right", color="#333")
     top = max((value for _, line in lines for _, value in line if not math.isnan(value)), default=0)
-    for step in defaults.get("thresholds", {}).get("steps", ()):
-        if step["value"] is not None and step["value"] <= 3 * top:
-            plot.axhline(step["value"], color="#c4162a", linewidth=0.7, linestyle="--")
-    plot.set_ylim(bottom=0, top=None if top else 1)
+    bounds = [step["value"] for step in defaults.get("thresholds", {}).get("steps", ()) if step["value"] is not None]
+    shown_bounds = [bound for bound in bounds if bound <= 3 * top]
+    for bound in shown_bounds:
+        plot.axhline(bound, color="#c4162a", linewidth=0.7, linestyle="--")
+    plot.set_ylim(0, 1.08 * max((top, *shown_bounds)) or 1)
     if not lines:
         plot.text(0.5, 0.5, "no data", size=8, ha="center", transform=plot.transAxes, color="#999")
     plot.tick_params(labelsize=5.5, length=1.5, color="#bbb", labelcolor="#666")

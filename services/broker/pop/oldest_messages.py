@@ -1,4 +1,4 @@
-"""When the oldest message was stored that each group has yet to take, or to acknowledge: lag in time, for metrics.
+"""How old the oldest message is that each group has yet to take, or to acknowledge: lag in time, for metrics.
 
 A round goes over what waits and what is given out, some of it at a time. It compares where messages stand in the log,
 which is in the order of time. At the end it reads the headers of the first ones.
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from heapq import nsmallest
 from typing import NamedTuple
 
-from services.broker.pop.check_point import CheckPoint
+from services.broker.pop.check_point import REVIVE_QUEUES, CheckPoint
 from services.broker.pop.pop_state import PopState
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
@@ -18,8 +18,8 @@ from services.common.series import SERIES_MAX, Labels
 _AT_ONCE = 200
 
 
-class StoreTimes(NamedTuple):
-    """When the oldest messages of a group in a topic were stored; None if there are none, or that can't be told.
+class Ages(NamedTuple):
+    """How long ago the oldest messages of a group in a topic were stored; None if there are none, or nobody can tell.
 
     Args:
         waiting_ms: of those that have yet to be given out.
@@ -41,7 +41,9 @@ class _Round:
         self.groups = list(state.merge_buffer.groups)
         self.queues: list[ConsumeQueue] = []
         """Of the last of `groups`."""
-        self.check_points: list[CheckPoint] = list(state.table)
+        self.revive_queues = list(range(REVIVE_QUEUES))
+        self.check_points: list[CheckPoint] = []
+        """Of one revive queue: there may be a million in all."""
         self.waiting: dict[Labels, int] = {}
         """Where the first message stands, by group and topic."""
         self.unacked: dict[Labels, int] = {}
@@ -60,13 +62,16 @@ class _Round:
         self.waiting = {labels: position for labels, position in self.waiting.items() if labels in self.unacked}
         return {*self.unacked.values(), *self.waiting.values()}
 
-    def result(self) -> dict[Labels, StoreTimes]:
-        """What was found."""
-        times_ms, waiting = self.times_ms, self.waiting
+    def result(self, now_ms: int) -> dict[Labels, Ages]:
+        """What was found, by the time that it is now."""
         return {
-            labels: StoreTimes(times_ms[waiting[labels]] if labels in waiting else None, times_ms[position])
+            labels: Ages(self._age(self.waiting.get(labels), now_ms), self._age(position, now_ms))
             for labels, position in self.unacked.items()
         }
+
+    def _age(self, position: int | None, now_ms: int) -> int | None:
+        stored_ms = None if position is None else self.times_ms[position]
+        return None if stored_ms is None else max(0, now_ms - stored_ms)
 
 
 class OldestMessages:
@@ -82,16 +87,20 @@ class OldestMessages:
         self._state = state
         self._round: _Round | None = None
         self._times_ms: Mapping[int, int | None] = {}
-        self.found: Mapping[Labels, StoreTimes] = {}
+        self.found: Mapping[Labels, Ages] = {}
         """By group and topic as the last round saw them; only the oldest ones, if there are too many."""
 
-    def step(self) -> bool:
-        """Look on for a few milliseconds; whether the round is not over. After NotInMemory the next call goes on."""
+    def step(self, now_ms: int) -> bool:
+        """Look on for a few milliseconds; whether the round is not over. After NotInMemory the next call goes on.
+
+        Args:
+            now_ms: the wall clock.
+        """
         if self._round is None:
             self._round = _Round(self._state)
         for _ in range(_AT_ONCE):
             if self._is_over(self._round):
-                self._times_ms, self.found = self._round.times_ms, self._round.result()
+                self._times_ms, self.found = self._round.times_ms, self._round.result(now_ms)
                 self._round = None
                 return False
         return True
@@ -115,6 +124,8 @@ class OldestMessages:
             check_point = now.check_points.pop()
             if check_point.open_bits:
                 now.note((check_point.group, check_point.topic), check_point.first_position, waits=False)
+        elif now.revive_queues:
+            now.check_points = self._state.table.in_queue(now.revive_queues.pop())
         elif now.unread is None:
             wanted = now.positions()
             now.times_ms = {position: self._times_ms[position] for position in wanted if position in self._times_ms}

@@ -51,6 +51,10 @@ class ReviveTable:
         for queue in self._queues:
             yield from queue.values()
 
+    def in_queue(self, revive_queue: int) -> list[CheckPoint]:
+        """Those of one revive queue, the oldest first."""
+        return list(self._queues[revive_queue].values())
+
     @property
     def open_messages(self) -> int:
         """How many messages are given out."""

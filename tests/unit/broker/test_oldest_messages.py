@@ -6,7 +6,7 @@ import re
 import pytest
 
 from services.broker.pop import oldest_messages
-from services.broker.pop.oldest_messages import StoreTimes
+from services.broker.pop.oldest_messages import Ages
 from services.common import names
 from services.common.series import Labels
 from tests.unit.broker.core_world import metrics, world_of
@@ -15,20 +15,17 @@ from tests.unit.broker.test_server import Broker, running
 from tests.unit.broker.world import INVISIBLE_MS, World, handles
 
 
-def found(world: World) -> dict[Labels, StoreTimes]:
-    while world.core.oldest.step():
+def found(world: World) -> dict[Labels, Ages]:
+    while world.core.oldest.step(world.clock.wall_ms()):
         pass
     return dict(world.core.oldest.found)
 
 
-def put_one_a_second(world: World, count: int, topic: str = "t", queue_id: int = 0) -> list[int]:
-    """When each was stored."""
-    times_ms = []
+def put_one_a_second(world: World, count: int, topic: str = "t", queue_id: int = 0) -> None:
+    """The last one is a second old then."""
     for number in range(count):
-        times_ms.append(world.clock.wall_ms())
         world.put(topic, b"%d" % number, queue_id=queue_id)
         world.clock.advance(1000)
-    return times_ms
 
 
 def test_a_group_that_has_read_nothing_lags_behind_nothing() -> None:
@@ -39,26 +36,26 @@ def test_a_group_that_has_read_nothing_lags_behind_nothing() -> None:
 
 def test_what_waits_and_what_is_given_out_both_count_until_they_are_acknowledged() -> None:
     world = world_of()
-    first, second, third = put_one_a_second(world, 3)
+    put_one_a_second(world, 3)
     (taken,) = handles(world.pop("g", "t", 1))
-    assert found(world) == {("g", "t"): StoreTimes(second, first)}
+    assert found(world) == {("g", "t"): Ages(2000, 3000)}
     world.ack("g", "t", taken)
-    assert found(world) == {("g", "t"): StoreTimes(second, second)}
+    assert found(world) == {("g", "t"): Ages(2000, 2000)}
     rest = handles(world.pop("g", "t"))
-    assert found(world) == {("g", "t"): StoreTimes(None, second)}
+    assert found(world) == {("g", "t"): Ages(None, 2000)}
     world.ack("g", "t", rest[0])
-    assert found(world) == {("g", "t"): StoreTimes(None, second)}, "a check point is looked at as a whole"
+    assert found(world) == {("g", "t"): Ages(None, 2000)}, "a check point is looked at as a whole"
     world.ack("g", "t", rest[1])
     assert found(world) == {}
-    assert third > second
 
 
 def test_it_is_the_oldest_of_all_queues() -> None:
     world = world_of(queues=3)
-    times_ms = [put_one_a_second(world, 2, queue_id=number)[0] for number in (2, 0, 1)]
+    for number in (2, 0, 1):
+        put_one_a_second(world, 2, queue_id=number)
     for number in range(3):
         assert len(world.pop("g", "t", 1, queue_id=number)) == 1
-    assert found(world)["g", "t"] == StoreTimes(times_ms[0] + 1000, times_ms[0])
+    assert found(world)["g", "t"] == Ages(5000, 6000)
 
 
 def test_what_comes_again_counts_from_its_place_in_the_retry_topic() -> None:
@@ -66,15 +63,14 @@ def test_what_comes_again_counts_from_its_place_in_the_retry_topic() -> None:
     put_one_a_second(world, 1)
     world.pop("g", "t")
     world.clock.advance(INVISIBLE_MS)
-    again_ms = world.clock.wall_ms()
     assert world.revive() == 1
     world.flush()
     world.clock.advance(1000)
     world.pop("g", "t", 0)
     retry = names.retry_topic("g", "t")
-    assert found(world) == {("g", retry): StoreTimes(again_ms, again_ms)}
+    assert found(world) == {("g", retry): Ages(1000, 1000)}
     world.pop("g", "t")
-    assert found(world) == {("g", "t"): StoreTimes(None, again_ms)}
+    assert found(world) == {("g", "t"): Ages(None, 1000)}
 
 
 def test_a_round_in_many_steps_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +81,7 @@ def test_a_round_in_many_steps_finds_the_same(monkeypatch: pytest.MonkeyPatch) -
     at_once = found(world)
     monkeypatch.setattr(oldest_messages, "_AT_ONCE", 1)
     steps = 1
-    while world.core.oldest.step():
+    while world.core.oldest.step(world.clock.wall_ms()):
         steps += 1
         assert world.core.oldest.found == at_once, "the last round is shown until this one is over"
     assert steps > 6 and world.core.oldest.found == at_once
@@ -146,6 +142,6 @@ async def test_a_broker_that_leads_no_more_shows_none() -> None:
         await broker.put(b"1")
         await broker.pop()
         core, leading = broker.app.core, broker.app.leading
-        assert leading is not None and not core.oldest.step() and core.oldest.found
+        assert leading is not None and not core.oldest.step(broker.clock.wall_ms()) and core.oldest.found
         await leading.depose()
         assert not core.oldest.found
