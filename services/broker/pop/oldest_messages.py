@@ -117,7 +117,7 @@ class OldestMessages:
             if not now.queues:
                 now.groups.pop()
         elif now.groups:
-            now.queues = self._state.merge_buffer.of_group(now.groups[-1])
+            now.queues = self._queues_of(now.groups[-1])
             if not now.queues:
                 now.groups.pop()
         elif now.check_points:
@@ -137,9 +137,16 @@ class OldestMessages:
             return True
         return False
 
+    def _queues_of(self, group: str) -> list[ConsumeQueue]:
+        """Those that a group has read, and those of its retry topics, also if it has yet to read them."""
+        queues = self._store.queues
+        retries = [queue for topic in queues.retry_topics_of_group(group) for queue in queues.of_topic(topic)]
+        return list(dict.fromkeys((*self._state.merge_buffer.of_group(group), *retries)))
+
     def _look_at_queue(self, now: _Round, group: str, queue: ConsumeQueue) -> None:
-        progress = self._state.merge_buffer.get(group, queue)
-        if progress is None or not progress.available_at_most:
+        progress = self._state.merge_buffer.of(group, queue)
+        was_dropped = progress.is_new and self._store.queue(queue.topic, queue.queue_id) is not queue
+        if was_dropped or not progress.available_at_most:
             return
         try:
             entries = queue.read(progress.next_offset, 1)

@@ -66,7 +66,6 @@ def test_what_comes_again_counts_from_its_place_in_the_retry_topic() -> None:
     assert world.revive() == 1
     world.flush()
     world.clock.advance(1000)
-    world.pop("g", "t", 0)
     retry = names.retry_topic("g", "t")
     assert found(world) == {("g", retry): Ages(1000, 1000)}
     world.pop("g", "t")
