@@ -13,7 +13,8 @@ from tests.harness.recorder import TOPICS
 from tests.harness.release import Release
 
 NAMESPACE = os.environ.get("NAMESPACE") or "popwheel-drill"
-RELEASE = os.environ.get("RELEASE") or "popwheel"
+RELEASE = os.environ.get("RELEASE") or "drill"
+"""Its own: a drain takes the pods of all namespaces that bear the label."""
 IMAGE = os.environ.get("IMAGE") or "popwheel:0.1.0"
 KEEP = bool(os.environ.get("KEEP"))
 
