@@ -1,8 +1,8 @@
 """The recall handle: what a producer shows to take back a delayed message before its time.
 
 Opaque text (base64url, RFC 4648) of the broker, the position of the message's first TIMER record, the epoch of the
-master that gave it out, its delivery time and its message id, and of a keyed BLAKE2b that signs them and the topic. A
-proxy reads the broker's name from it to know where it belongs; only the broker checks it.
+master that gave it out, the topic's id, the delivery time and the message id, and of a keyed BLAKE2b that signs them
+and the topic. A proxy reads the broker's name from it to know where it belongs; only the broker checks it.
 """
 
 import hmac
@@ -29,6 +29,7 @@ class RecallHandle(NamedTuple):
         message_id: as its sender gave it.
         epoch: of the master that gave the handle out; 0 for those of before there were any. One of an earlier epoch
             cannot tell that there is no such message.
+        topic_id: of the message's topic, which another of the same name does not have; 0 if none was known.
     """
 
     broker_name: str
@@ -36,22 +37,21 @@ class RecallHandle(NamedTuple):
     due_ms: int
     message_id: str
     epoch: int = 0
+    topic_id: int = 0
 
 
-def encode(
-    key: bytes, topic: str, broker_name: str, position: int, due_ms: int, message_id: str, epoch: int = 0
-) -> str:
+def encode(key: bytes, topic: str, message: RecallHandle) -> str:
     """Make the handle of a message.
 
     Args:
         key: the cluster's, which signs.
         topic: the client's topic.
-        broker_name: and the following as in `RecallHandle`.
+        message: what the handle says.
     """
     # The id stands last, as it may hold blanks. The broker's name stands before the signature, whose first bits could
     # make the text begin with `-`, which a command line would take for an option.
-    place = f"{position}:{epoch}" if epoch else f"{position}"
-    fields = f"{broker_name} {place} {due_ms} {message_id}".encode("utf-8", "surrogatepass")
+    place = f"{message.position}:{message.epoch}:{message.topic_id}"
+    fields = f"{message.broker_name} {place} {message.due_ms} {message.message_id}".encode("utf-8", "surrogatepass")
     return urlsafe_b64encode(fields + _sign(key, topic, fields)).rstrip(b"=").decode()
 
 
@@ -96,8 +96,9 @@ def _fields(data: bytes) -> RecallHandle:
     try:
         parts = data.decode("utf-8", "surrogatepass").split(" ", _FIELDS - 1)
         if len(parts) == _FIELDS and parts[0]:
-            position, _, epoch = parts[1].partition(":")
-            return RecallHandle(parts[0], int(position), int(parts[2]), parts[3], int(epoch or 0))
+            # An earlier release said no topic id, and no epoch before there were any.
+            position, epoch, topic_id = (*parts[1].split(":"), "0", "0")[:3]
+            return RecallHandle(parts[0], int(position), int(parts[2]), parts[3], int(epoch), int(topic_id))
     except ValueError:
         pass  # told below, like any other shape
     raise _invalid()

@@ -13,6 +13,7 @@ from services.common.clock import Clock
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 from services.common.put import MessageRun
+from services.common.recall_handle import RecallHandle
 from services.common.shares import room
 
 
@@ -58,7 +59,7 @@ class TimerIntake:
         """
         now_ms = self._clock.wall_ms()
         options, pending = self._options, self._state.pending
-        topic_id = self._topics.topic_ids.get(run.topic, 0)
+        topic_id = self.topic_id(run.topic)
         records: list[Record] = []
         delays: list[Delay | None] = []
         delayed = 0
@@ -105,6 +106,10 @@ class TimerIntake:
                 pending.add(taken.topic, taken.due_ms)
         return records, delays
 
+    def topic_id(self, topic: str) -> int:
+        """Of the topic that has this name now; 0 if none is known."""
+        return self._topics.topic_ids.get(topic, 0)
+
     def appended(self, appended: Appended, delays: Sequence[Delay | None]) -> None:
         """What `accept` gave was appended; what it says need not be read from the log again."""
         handed, handed_max = self._state.handed, self._options.stage_entries_max
@@ -119,14 +124,12 @@ class TimerIntake:
             if delay is not None:
                 self._state.pending.remove(delay.topic, delay.due_ms)
 
-    def recall(self, topic: str, root: int, due_ms: int, message_id: str) -> Record | None:
+    def recall(self, topic: str, handle: RecallHandle) -> Record | None:
         """The record that recalls a message, to be appended; then `TimerState.recall`. None if it is recalled already.
 
         Args:
             topic: where it would go.
-            root: position of its first record.
-            due_ms: when it would be delivered.
-            message_id: the sender's.
+            handle: which message.
 
         Raises:
             StatusError: PRECONDITION_FAILED: it is too late. MESSAGE_NOT_FOUND: there is no such message.
@@ -134,6 +137,7 @@ class TimerIntake:
             CorruptDataError: its first record is damaged, so it can't be told.
         """
         state = self._state
+        root, due_ms = handle.position, handle.due_ms
         if not self._options.recall:
             raise StatusError(Code.UNSUPPORTED, "recalling delayed messages is switched off (broker.timer.recall)")
         if root in state.recalled:
@@ -149,7 +153,7 @@ class TimerIntake:
                 Code.MESSAGE_NOT_FOUND,
                 "the message was set aside, as it failed by itself; popwheel admin quarantine drop takes it away",
             )
-        if not self._holds(topic, root, due_ms, message_id):
+        if not self._holds(topic, handle):
             raise StatusError(Code.MESSAGE_NOT_FOUND, "the broker holds no such delayed message (any more)")
         if not state.recalls.room(topic, self._options.recalls_max):
             raise StatusError(
@@ -159,13 +163,16 @@ class TimerIntake:
             )
         return recall_record(Delay(topic, 0, 0, due_ms, root=root))
 
-    def _holds(self, topic: str, root: int, due_ms: int, message_id: str) -> bool:
+    def _holds(self, topic: str, handle: RecallHandle) -> bool:
         """Whether a message that is not due is there: a power loss may have taken it, with flush=async, or its topic
         may be gone. Its first record tells, unless retention has deleted that, which nothing not durable lives to see.
+        Then it must be of the topic that has the name now: one that rolled as its topic was gone went without a trace,
+        and what recalled it would wait for it.
         """
-        log = self._store.log
+        log, root = self._store.log, handle.position
         if root < log.start_position:
-            return True
+            is_alive = self._topics.is_topic(topic, handle.topic_id)
+            return is_alive and self._state.pending.may_hold(topic, handle.due_ms)
         if root >= log.end_position:
             return False
         try:
@@ -179,9 +186,9 @@ class TimerIntake:
             return False
         delay = decode_delay(stored.origin)
         return (
-            (delay.topic, delay.due_ms, delay.root) == (topic, due_ms, NONE)
+            (delay.topic, delay.due_ms, delay.root) == (topic, handle.due_ms, NONE)
             and self._topics.is_topic(topic, delay.topic_id)
-            and SystemProperties.FromString(stored.system_properties).message_id == message_id
+            and SystemProperties.FromString(stored.system_properties).message_id == handle.message_id
         )
 
     def _stands_at(self, position: int) -> bool:

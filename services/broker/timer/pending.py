@@ -72,19 +72,18 @@ class PendingTimers:
         self._topics[topic] = self._topics.get(topic, 0) + count
         self.total += count
 
+    def may_hold(self, topic: str, due_ms: int) -> bool:
+        """Whether a timer of a topic that is due then may be pending: not if there is none of the topic or second."""
+        return not self.is_exact or bool(self._in_second(due_ms) and self._topics.get(self._counted_as(topic)))
+
     def remove(self, topic: str, due_ms: int) -> None:
         """A timer has gone.
-
-        A topic that has none left gives it off another's count: after a recovery, two topics whose names have the same
-        hash are counted as one.
 
         Raises:
             ValueError: there was none such, though the counts are exact.
         """
-        second = due_ms // 1000
-        in_second = self.at(due_ms) if second >= self._begin else self._overdue
-        if topic not in self._topics:
-            topic = next((name for name in self._topics if hash_topic(name) == hash_topic(topic)), UNREADABLE)
+        second, in_second = due_ms // 1000, self._in_second(due_ms)
+        topic = self._counted_as(topic)
         in_topic = self._topics.get(topic, 0)
         if not in_second or not in_topic:
             if not self.is_exact:
@@ -99,6 +98,18 @@ class PendingTimers:
         else:
             del self._topics[topic]
         self.total -= 1
+
+    def _in_second(self, due_ms: int) -> int:
+        """How many are due in that second, or overdue if the ring has left it behind."""
+        return self.at(due_ms) if due_ms // 1000 >= self._begin else self._overdue
+
+    def _counted_as(self, topic: str) -> str:
+        """The name under which a topic's timers are counted. One that has none left gives them off another's count:
+        after a recovery, two topics whose names have the same hash are counted as one.
+        """
+        if topic in self._topics:
+            return topic
+        return next((name for name in self._topics if hash_topic(name) == hash_topic(topic)), UNREADABLE)
 
     def of_topic(self, topic: str) -> int:
         """How many there are of a topic."""

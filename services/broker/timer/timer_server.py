@@ -111,7 +111,9 @@ class TimerServer:
             result.queue_offset = appended.queue_offsets[first]
             result.store_time_ms = appended.store_time_ms
             result.recall_handles = [
-                _NOT_DELAYED if delay is None else self._handle(key, run.topic, properties, delay.due_ms, position)
+                _NOT_DELAYED
+                if delay is None
+                else self._handle(key, delay, overview.system_properties(properties).message_id, position)
                 for properties, delay, position in zip(
                     run.system_properties, delays[first:end], appended.positions[first:end], strict=True
                 )
@@ -130,13 +132,14 @@ class TimerServer:
         """The recall handle of a message of a run whose TIMER record stands at `position`; none if it is negative."""
         if position < 0:
             return _NOT_DELAYED
-        return self._handle(
-            self._view.receipt_key, run.topic, run.system_properties[index], run.due_ms[index], position
-        )
+        delay = Delay(run.topic, run.queue_id, self._timer.intake.topic_id(run.topic), run.due_ms[index])
+        message_id = overview.system_properties(run.system_properties[index]).message_id
+        return self._handle(self._view.receipt_key, delay, message_id, position)
 
-    def _handle(self, key: bytes, topic: str, properties: bytes, due_ms: int, position: int) -> str:
-        message_id = overview.system_properties(properties).message_id
-        return recall_handle.encode(key, topic, self._broker_name, position, due_ms, message_id, self._store.epoch)
+    def _handle(self, key: bytes, delay: Delay, message_id: str, position: int) -> str:
+        epoch = self._store.epoch
+        message = RecallHandle(self._broker_name, position, delay.due_ms, message_id, epoch, delay.topic_id)
+        return recall_handle.encode(key, delay.topic, message)
 
     async def recall(self, call: Call, request: pb.RecallRequest) -> pb.RecallResponse:
         """Take a message back that is not due yet; durably, when this is answered (T4)."""
@@ -162,7 +165,7 @@ class TimerServer:
 
     def _recall_once(self, topic: str, handle: RecallHandle) -> StatusError | None:
         """Append the record that takes a message back; why it could not be. Raises as `TimerIntake.recall` does."""
-        record = self._timer.intake.recall(topic, handle.position, handle.due_ms, handle.message_id)
+        record = self._timer.intake.recall(topic, handle)
         if record is not None:
             try:
                 self._store.put([record])
@@ -199,15 +202,8 @@ class TimerServer:
         found, more = await self._store.reads.run(search)
         answer = pb.TimerListResponse(more=more)
         for message in found:
-            handle = recall_handle.encode(
-                self._view.receipt_key,
-                request.topic,
-                self._broker_name,
-                message.root,
-                message.delay.due_ms,
-                message.properties.message_id,
-                self._store.epoch,
-            )
+            key, message_id = self._view.receipt_key, message.properties.message_id
+            handle = self._handle(key, message.delay, message_id, message.root)
             answer.timers.add(
                 due_ms=message.delay.due_ms,
                 topic=request.topic,

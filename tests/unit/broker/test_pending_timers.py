@@ -83,6 +83,17 @@ def test_nothing_is_removed_that_is_not_there() -> None:
     assert (pending.total, pending.by_topic(), pending.at(5000)) == (0, {}, 0)
 
 
+def test_what_is_surely_not_pending_is_told() -> None:
+    pending = PendingTimers(DELAY_MS_MAX)
+    pending.add("a", 5_000)
+    pending.add("b", 7_000)
+    assert pending.may_hold("a", 5_999)
+    assert not pending.may_hold("c", 5_000)
+    assert not pending.may_hold("a", 6_000)
+    pending.is_exact = False
+    assert pending.may_hold("c", 6_000)
+
+
 def test_a_count_that_is_not_theirs_is_refused() -> None:
     with pytest.raises(ValueError, match="2 timers of t, but 1 due times"):
         PendingTimers(DELAY_MS_MAX).add_many("t", 2, np.array([5]))

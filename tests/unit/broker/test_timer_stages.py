@@ -237,6 +237,33 @@ def test_a_message_whose_topic_is_gone_is_not_there_to_be_recalled() -> None:
     assert caught.value.code == Code.MESSAGE_NOT_FOUND
 
 
+@pytest.mark.parametrize("is_made_anew", [True, False])
+def test_nor_is_it_once_retention_has_deleted_its_record(is_made_anew: bool) -> None:
+    world = TimerWorld()
+    position, topic_id = world.send(b"a", 9_000), world.timer.intake.topic_id(TOPIC)
+    world.pass_to(1_000)
+    world.delete_topic(TOPIC)
+    world.add_topic("filler")
+    for number in range(20):
+        world.put("filler", b"%0200d" % number)
+    if is_made_anew:
+        world.add_topic(TOPIC)
+        other = world.send(b"b", 9_100)
+    world.pass_to(4_000)  # the first was to roll meanwhile, and was left out
+    assert world.core.store.delete_before(4096) == 1
+    assert position < world.core.store.log.start_position
+    # The second handle is one of a release that wrote no id of the topic.
+    for shown in (topic_id,) if is_made_anew else (topic_id, 0):
+        with pytest.raises(StatusError) as caught:
+            world.recall(position, b"a", 9_000, topic_id=shown)
+        assert caught.value.code == Code.MESSAGE_NOT_FOUND
+    if is_made_anew:
+        world.recall(other, b"b", 9_100)
+    world.pass_to(30_000)
+    assert (world.timer.state.recalled, world.timer.state.opened_slots) == ({}, {})
+    assert world.fired() == []
+
+
 def test_what_a_full_disk_held_up_is_left_out_if_its_topic_goes_meanwhile() -> None:
     world = TimerWorld()
     world.send(b"a", 1_000)

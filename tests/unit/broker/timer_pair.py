@@ -16,6 +16,7 @@ from services.common.cluster import ClusterView
 from services.common.pb.popwheel.v1.broker_pb2 import TimerProgress
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Topic
 from services.common.put import MessageRun
+from services.common.recall_handle import RecallHandle
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import CrashKind, MemoryDisk
 from tests.unit.broker.timer_world import timer_options
@@ -188,7 +189,9 @@ class TimerPair:
     def recall(self, position: int, body: bytes, due_ms: int, topic: str = "orders") -> None:
         """Take a message back; raises as `TimerIntake.recall` does."""
         timer = self.master.timer
-        record = timer.intake.recall(topic, position, self.begin_ms + due_ms, body.hex())
+        topic_id = timer.intake.topic_id(topic)
+        handle = RecallHandle("b", position, self.begin_ms + due_ms, body.hex(), topic_id=topic_id)
+        record = timer.intake.recall(topic, handle)
         if record is not None:
             self.master.core.store.put([record])
             timer.state.recall(position, topic, self.begin_ms + due_ms)

@@ -8,6 +8,7 @@ from services.broker.timer.message_timer import Step
 from services.broker.timer.service import TimerService
 from services.broker.timer.timer_state import slot_of
 from services.common.put import MessageRun
+from services.common.recall_handle import RecallHandle
 from tests.unit.broker.world import FOLDER, World, run_now, wire_message
 
 TIMER_FOLDER = FOLDER / "timer"
@@ -75,9 +76,11 @@ class TimerWorld(World):
             self.flush()
         return list(appended.positions)
 
-    def recall(self, position: int, body: bytes, due_ms: int) -> None:
-        """Take a message back, durably; raises as `TimerIntake.recall` does."""
-        record = self.timer.intake.recall(TOPIC, position, self.begin_ms + due_ms, body.hex())
+    def recall(self, position: int, body: bytes, due_ms: int, topic_id: int | None = None) -> None:
+        """Take a message back, of the topic as it is now if no id is said; raises as `TimerIntake.recall` does."""
+        of_topic = self.timer.intake.topic_id(TOPIC) if topic_id is None else topic_id
+        handle = RecallHandle("b", position, self.begin_ms + due_ms, body.hex(), topic_id=of_topic)
+        record = self.timer.intake.recall(TOPIC, handle)
         if record is not None:
             self.core.store.put([record])
             self.timer.state.recall(position, TOPIC, self.begin_ms + due_ms)

@@ -12,7 +12,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.recall_handle import RecallHandle
 
 KEY = b"k" * 32
-HANDLE = recall_handle.encode(KEY, "orders", "broker-a", 4096, 1_700_000_000_123, "01ABCDEF")
+HANDLE = recall_handle.encode(KEY, "orders", RecallHandle("broker-a", 4096, 1_700_000_000_123, "01ABCDEF"))
 
 
 def spelt(data: bytes) -> str:
@@ -26,10 +26,14 @@ def spelt(data: bytes) -> str:
     due_ms=st.integers(0, 2**63 - 1),
     message_id=st.text(max_size=256),
     epoch=st.integers(0, 2**63 - 1),
+    topic_id=st.integers(0, 2**63 - 1),
 )
-def test_a_handle_is_read_as_it_was_made(broker: str, position: int, due_ms: int, message_id: str, epoch: int) -> None:
-    handle = recall_handle.encode(KEY, "orders", broker, position, due_ms, message_id, epoch)
-    assert recall_handle.decode(KEY, "orders", handle) == RecallHandle(broker, position, due_ms, message_id, epoch)
+def test_a_handle_is_read_as_it_was_made(
+    broker: str, position: int, due_ms: int, message_id: str, epoch: int, topic_id: int
+) -> None:
+    message = RecallHandle(broker, position, due_ms, message_id, epoch, topic_id)
+    handle = recall_handle.encode(KEY, "orders", message)
+    assert recall_handle.decode(KEY, "orders", handle) == message
     assert recall_handle.broker_name(handle) == broker
     assert handle.isascii()
     assert handle[0] not in "-_", "a command line would take it for an option"

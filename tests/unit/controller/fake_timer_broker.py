@@ -5,6 +5,7 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from services.common.recall_handle import RecallHandle
 from services.rpc.local import LocalChannel
 from services.rpc.methods import RECALL, TIMER_LIST, TIMER_STATS
 from services.rpc.service import Call, Channel, Service
@@ -42,7 +43,7 @@ class FakeTimerBroker:
 
     def handle(self, topic: str, due_ms: int) -> str:
         """The recall handle of a message."""
-        return recall_handle.encode(self.key, topic, self.name, due_ms, due_ms, f"id-{due_ms - NOW_MS}")
+        return recall_handle.encode(self.key, topic, RecallHandle(self.name, due_ms, due_ms, f"id-{due_ms - NOW_MS}"))
 
     async def _stats(self, call: Call, request: pb.TimerStatsRequest) -> pb.TimerStatsResponse:
         self._fail()

@@ -18,6 +18,7 @@ from services.common.http import make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import TimerStatsResponse
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
+from services.common.recall_handle import RecallHandle
 from services.controller import timer_admin
 from services.controller.app import ControllerApp
 from services.controller.cluster_state import ClusterState
@@ -194,15 +195,15 @@ async def test_a_group_without_a_master_is_away() -> None:
     answers = await timers.stats()
     assert (answers.given, answers.missing) == ({}, {"b1": "the broker b1 is not there now; try again"})
     with pytest.raises(StatusError) as caught:
-        await timers.recall("later", recall_handle.encode(bytes(32), "later", "b1", 1, 1, "id"))
+        await timers.recall("later", recall_handle.encode(bytes(32), "later", RecallHandle("b1", 1, 1, "id")))
     assert caught.value.code == Code.HA_NOT_AVAILABLE
 
 
 async def test_handles_of_brokers_that_are_not_there(tmp_path: Path) -> None:
     first, _ = two_brokers()
     async with api(tmp_path, first) as http:
-        gone = recall_handle.encode(first.key, "later", "b9", 1, 1, "id")
-        forged = recall_handle.encode(b"another key", "later", "b9", 1, 1, "id")
+        gone = recall_handle.encode(first.key, "later", RecallHandle("b9", 1, 1, "id"))
+        forged = recall_handle.encode(b"another key", "later", RecallHandle("b9", 1, 1, "id"))
         for handle, code, words in (
             (gone, "HA_NOT_AVAILABLE", "the broker b9 is not there now"),
             (forged, "BAD_REQUEST", "was not given out for this topic"),

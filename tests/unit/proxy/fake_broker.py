@@ -11,6 +11,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, 
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pop_answer import PopAnswer
 from services.common.put import MessageRun, PutResult
+from services.common.recall_handle import RecallHandle
 from services.common.send_id import without_send_id
 from services.common.wire import field as wire_field
 from services.rpc import methods
@@ -133,7 +134,9 @@ class FakeBroker:
         for payload, properties, due_ms in zip(run.payloads, run.system_properties, run.due_ms, strict=True):
             message = decoded(StoredMessage(payload, properties))
             message_id = message.system_properties.message_id
-            handles.append(recall_handle.encode(KEY, run.topic, self.name, len(self.timers), due_ms, message_id))
+            handles.append(
+                recall_handle.encode(KEY, run.topic, RecallHandle(self.name, len(self.timers), due_ms, message_id))
+            )
             self.timers[handles[-1]] = Timer(run.topic, due_ms, message)
         return handles
 

@@ -12,6 +12,7 @@ from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.common.put import MessageRun, PutResult
+from services.common.recall_handle import RecallHandle
 from services.proxy import protocol
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.unit.proxy.fake_controller import KEY
@@ -215,7 +216,7 @@ async def test_what_is_no_handle_of_the_topic_is_refused() -> None:
     async with world() as w:
         await add_topics(w)
         handle = (await w.send(delayed())).entries[0].recall_handle
-        forged = recall_handle.encode(b"another key", "later", "b1", 0, 100_000, "01" + "A" * 32)
+        forged = recall_handle.encode(b"another key", "later", RecallHandle("b1", 0, 100_000, "01" + "A" * 32))
         for shown, topic in ((handle, "mixed"), (forged, "later"), (handle[:-1], "later"), ("", "later")):
             assert (await recall(w, shown, topic)).status.code == Code.BAD_REQUEST, (shown, topic)
         for topic in ("", "no good", "%DLQ%g", "rmq_sys_wheel_timer"):
@@ -229,8 +230,8 @@ async def test_what_is_no_handle_of_the_topic_is_refused() -> None:
 async def test_a_broker_that_is_away_is_told_from_a_handle_that_is_wrong() -> None:
     async with world("b1", "b2") as w:
         await add_topics(w)
-        handle = recall_handle.encode(KEY, "later", "b2", 0, 100_000, "id")
-        forged = recall_handle.encode(b"another key", "later", "b2", 0, 100_000, "id")
+        handle = recall_handle.encode(KEY, "later", RecallHandle("b2", 0, 100_000, "id"))
+        forged = recall_handle.encode(b"another key", "later", RecallHandle("b2", 0, 100_000, "id"))
         w.controller.remove_broker("b2")
         await until(lambda: "b2" not in w.app.view.brokers)
         assert (await recall(w, handle)).status.code == Code.HA_NOT_AVAILABLE

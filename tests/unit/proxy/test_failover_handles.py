@@ -9,6 +9,7 @@ from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import AckRequest
+from services.common.recall_handle import RecallHandle
 from services.proxy import protocol
 from tests.unit.proxy.fake_broker import Timer
 from tests.unit.proxy.fake_controller import KEY
@@ -67,7 +68,7 @@ def test_an_ack_in_doubt_that_the_broker_knows_nothing_of_stays_in_doubt() -> No
 def test_a_recall_in_doubt_of_a_message_whose_time_has_come_stays_in_doubt() -> None:
     async def scenario() -> None:
         async with groups("a") as w:
-            handle = recall_handle.encode(KEY, "orders", "a", 0, 2_000_000_000_000, "m")
+            handle = recall_handle.encode(KEY, "orders", RecallHandle("a", 0, 2_000_000_000_000, "m"))
             w.logs["a"].timers[handle] = Timer("orders", 2_000_000_000_000, d.Message())
             request = pb.RecallMessageRequest(topic=d.Resource(name="orders"), recall_handle=handle)
             w.replicas["a"][0].answers_lost = 1
