@@ -3,7 +3,6 @@
 The hot path counts in plain numbers; they become metrics only when somebody asks.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ from services.common.clock import Clock
 from services.common.disk import DiskUsage
 from services.common.pop_answer import PopAnswer
 from services.common.put import MessageRun
-from services.common.series import OTHER, Labels, Series, bounded
+from services.common.series import OTHER, Series, bounded
 from services.common.shares import Shares
 
 
@@ -144,13 +143,8 @@ class BrokerCollector(Collector):
         )
 
     def _consumers(self) -> Iterator[Metric]:
-        inflight: dict[Labels, int] = defaultdict(int)
-        ready = self._core.state.lag.ready()
-        lag: dict[Labels, int] = defaultdict(int, ready)
-        for check_point in self._core.state.table:
-            count = check_point.open_bits.bit_count()
-            inflight[check_point.group, check_point.topic] += count
-            lag[check_point.group, check_point.topic] += count
+        ready, inflight = self._core.state.lag.ready(), self._core.state.table.in_flight
+        lag = {labels: ready.get(labels, 0) + inflight.get(labels, 0) for labels in ready.keys() | inflight.keys()}
         for name, text, values in (
             ("rocketmq_consumer_ready_messages", "Messages that wait to be given out.", ready),
             ("rocketmq_consumer_inflight_messages", "Messages given out and not acknowledged yet.", inflight),

@@ -42,6 +42,8 @@ class ReviveTable:
         """When the latest CK was made."""
         self.shares = Shares()
         """Of each group: how many messages are given out to it."""
+        self.in_flight: dict[tuple[str, ...], int] = {}
+        """The same of each group and topic: metrics can't go through a million CKs."""
 
     def __len__(self) -> int:
         """How many CKs are open."""
@@ -113,7 +115,7 @@ class ReviveTable:
         if earlier is not None:
             self._by_group.remove(earlier)
             self._copied_by_topic.remove(earlier)
-            self.shares.give(earlier.group, earlier.open_bits.bit_count())
+            self._count(earlier, -earlier.open_bits.bit_count())
             self._stretches.remove(earlier)
         self._next_number = max(self._next_number, check_point.id // REVIVE_QUEUES + 1)
         self.latest_pop_ms = max(self.latest_pop_ms, check_point.pop_time_ms)
@@ -123,7 +125,7 @@ class ReviveTable:
             self._by_group.add(check_point)
             if check_point.copies:
                 self._copied_by_topic.add(check_point)
-            self.shares.take(check_point.group, check_point.open_bits.bit_count())
+            self._count(check_point, check_point.open_bits.bit_count())
             self._schedule(check_point)
         if check_point.replaces is None:
             return None
@@ -135,7 +137,7 @@ class ReviveTable:
         check_point = queue.get(check_point_id)
         if check_point is None:
             return None
-        self.shares.give(check_point.group, (check_point.open_bits & bits).bit_count())
+        self._count(check_point, -(check_point.open_bits & bits).bit_count())
         check_point.open_bits &= ~bits
         if check_point.open_bits:
             return None
@@ -247,6 +249,16 @@ class ReviveTable:
                 if check_point.first_position >= position:
                     found.append(check_point)
         return found
+
+    def _count(self, check_point: CheckPoint, messages: int) -> None:
+        """So many messages more are given out, or fewer."""
+        self.shares.take(check_point.group, messages)
+        pair = (check_point.group, check_point.topic)
+        in_flight = self.in_flight.get(pair, 0) + messages
+        if in_flight:
+            self.in_flight[pair] = in_flight
+        else:
+            self.in_flight.pop(pair, None)
 
     def of_group(self, group: str) -> list[CheckPoint]:
         """The open CKs of a group."""

@@ -140,6 +140,10 @@ def test_a_check_point_that_takes_the_place_of_another_closes_it() -> None:
     assert closed is not None
     assert closed.id == 8
     assert {each.id for each in table} == {16, 24}
+    assert table.in_flight == {("g", "t"): 2}
+    table.close(16, 1)
+    table.close(24, 1)
+    assert table.in_flight == {}
 
 
 def test_a_copy_takes_the_place_of_the_original() -> None:
@@ -149,6 +153,7 @@ def test_a_copy_takes_the_place_of_the_original() -> None:
     copy = CheckPoint.decode(next(iter(table)).encode(), 70)
     table.open(copy)
     assert (len(table), table.open_messages, table.oldest_offset(0, 99)) == (1, 2, 70)
+    assert table.in_flight == {("g", "t"): 2}
     assert due(table, 100) == [(8, [1, 2])]
 
 

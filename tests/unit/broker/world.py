@@ -2,6 +2,7 @@
 
 import random
 import struct
+from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -298,7 +299,12 @@ class World:
 
     def check_points(self) -> dict[int, tuple[object, ...]]:
         """All that the open CKs say, by id; to compare tables."""
-        return {each.id: _contents(each) for each in self.core.state.table}
+        table = self.core.state.table
+        in_flight = Counter[tuple[str, ...]]()
+        for each in table:
+            in_flight[each.group, each.topic] += each.open_bits.bit_count()
+        assert table.in_flight == in_flight
+        return {each.id: _contents(each) for each in table}
 
     def bodies(self, messages: Sequence[Message]) -> list[bytes]:
         """What they carry."""
