@@ -128,6 +128,7 @@ class BrokerApp:
         self._leads = asyncio.Event()
         self._leads_no_more = asyncio.Event()
         self._leaving = False
+        self._unanswered: str | None = None
         self._trouble: str | None = None
         self._registrar: BrokerRegistrar | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -336,8 +337,11 @@ class BrokerApp:
         try:
             group = await self._controller.call(methods.DESCRIBE_BROKER_GROUP, request, timeout_s=_ASK_S_MAX)
         except (StatusError, RpcError) as error:
-            _log.warning("whether the replica may go is not known", name=self._options.name, why=str(error))
+            if str(error) != self._unanswered:
+                self._unanswered = str(error)
+                _log.warning("whether the replica may go is not known", name=self._options.name, why=str(error))
             return Step.STAY
+        self._unanswered = None
         return next_step(group, self._options.replica)
 
     def _say_whether_it_leaves(self, leaves: bool) -> None:

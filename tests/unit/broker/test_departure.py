@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import Iterable
+from unittest.mock import AsyncMock, Mock
 
 import pytest
+from structlog.testing import capture_logs
 
 from services.broker.departure import Step, next_step
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
+from services.rpc.status import GrpcStatus, RpcError
 from tests.unit.broker.group_world import group_of, until
 
 
@@ -62,3 +65,15 @@ async def test_while_no_controller_answers_a_replica_waits_and_not_for_ever() ->
         await master.alive.leave()
         assert master.alive.leading is not None
         assert not master.alive.report("").leaving
+
+
+async def test_why_no_controller_answers_is_said_once_until_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused, hanging = RpcError(GrpcStatus.UNAVAILABLE, "refused"), RpcError(GrpcStatus.DEADLINE_EXCEEDED, "hangs")
+    async with group_of(2) as world:
+        app = (await world.lead(0)).alive
+        answers = [refused, refused, hanging, hanging, world.group, hanging, hanging]
+        monkeypatch.setattr(app, "_controller", Mock(call=AsyncMock(side_effect=answers)))
+        with capture_logs() as logs:
+            for _ in answers:
+                await app._next_step()
+        assert [log["why"] for log in logs if "not known" in log["event"]] == [str(refused), str(hanging), str(hanging)]
