@@ -298,6 +298,8 @@ class _Run:
             return f"there is no master: {group}"
         if set(group["sync_state_set"]) != set(world.replicas):
             return f"the sync-state set is {group['sync_state_set']}"
+        if unknown := world.unknown:
+            return f"no controller leads that knows of these living replicas: {unknown}"
         app = master.program.app
         for proxy in world.proxies.values():
             if proxy.program is None or not any(each.address for each in proxy.program.app.view.brokers.values()):

@@ -31,6 +31,7 @@ from services.controller import broker_group, group_policy
 from services.controller.broker_group import GroupState
 from services.controller.checkpoint_sync import CheckpointAge, CheckpointSync
 from services.controller.election import most_complete
+from services.controller.roles import Roles
 from tests.sim.replicas.run import run_seed
 
 SEEDS_MAX = 25
@@ -148,6 +149,17 @@ def checkpoints_are_said_to_be_fresh(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CheckpointSync, "ages", fresh)
 
 
+def ages_of_checkpoints_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    """Nobody is told how old checkpoints are."""
+    patch.setattr(CheckpointSync, "ages", lambda self, name, now_s: [])
+
+
+def a_controller_passes_over_slaves(patch: pytest.MonkeyPatch) -> None:
+    """A controller does not take slaves for living."""
+    set_roles = Roles.set
+    patch.setattr(Roles, "set", lambda self, roles: set_roles(self, replace(roles, slaves=())))
+
+
 def what_is_cut_in_doubt_is_not_told(patch: pytest.MonkeyPatch) -> None:
     """A replica that cuts what it could ask nobody for says that it has everything."""
 
@@ -248,6 +260,8 @@ SETTINGS: dict[Plant, dict[str, int]] = {what_is_cut_in_doubt_is_not_told: {"che
         (second_tries_are_stored_again, {"S1", "T2"}, ("kill master", "break connections")),
         (polls_are_not_woken, {"L1"}, ("kill slave",)),
         (checkpoints_are_said_to_be_fresh, {"C3"}, ("kill slave",)),
+        (ages_of_checkpoints_are_not_told, {"C3"}, ("kill slave",)),
+        (a_controller_passes_over_slaves, {"L2"}, ("kill slave",)),
         (what_is_cut_in_doubt_is_not_told, {"S1", "S4"}, ("stale sector", "power of all")),
         (
             pops_and_acks_are_answered_before_the_slaves_have_them,

@@ -148,6 +148,15 @@ class GroupWorld:
         return None
 
     @property
+    def unknown(self) -> list[int]:
+        """The replicas that the controller that leads does not take for living; all of them while none leads."""
+        leader = self.leader
+        roles = None if leader is None else leader.roles.groups.get(GROUP)
+        places = [] if roles is None else [roles.master, *roles.slaves]
+        known = {place.number for place in places if place is not None}
+        return [number for number in self.replicas if number not in known]
+
+    @property
     def group(self) -> Document | None:
         """The state of the group, as it is stored."""
         return self.store.document(group_document_name(GROUP))
