@@ -7,6 +7,7 @@ from services.broker.options import TimerOptions
 from services.broker.quarantine.table import QuarantineTable
 from services.broker.store.message_store import Appended, MessageStore
 from services.broker.store.record import HEADER_BYTES, Record, RecordKind, decode, hash_tag, length_at
+from services.broker.timer.crowded_seconds import CrowdedSeconds
 from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, recall_record
 from services.broker.timer.timer_state import SLOT_MS, TimerRequest, TimerState
 from services.common.clock import Clock
@@ -44,6 +45,7 @@ class TimerIntake:
         self._clock = clock
         self._topics = topics
         self._quarantine = quarantine
+        self._crowded = CrowdedSeconds(options.timers_per_slot_max)
 
     def accept(self, run: MessageRun) -> tuple[list[Record], list[Delay | None]]:
         """The records of a delayed run: of the timer queue, or of the topic itself where the time has come already.
@@ -86,11 +88,12 @@ class TimerIntake:
                 )
             second = due_ms // SLOT_MS
             before = in_second.get(second, 0)
-            if pending.at(due_ms) + before >= options.timers_per_slot_max:
+            if not self._crowded.has_room(run.topic, second, pending.at(due_ms) + before, before):
                 raise StatusError(
                     Code.TOO_MANY_REQUESTS,
-                    f"{pending.at(due_ms)} messages are due within that second, {options.timers_per_slot_max} may be "
-                    "(broker.timer.timers_per_slot_max); choose another delivery time",
+                    f"{pending.at(due_ms)} messages are due within that second, {options.timers_per_slot_max} may be, "
+                    f"and the topic {run.topic} has its share of them (broker.timer.timers_per_slot_max); choose "
+                    "another delivery time",
                 )
             in_second[second] = before + 1
             delayed += 1
@@ -103,6 +106,7 @@ class TimerIntake:
             )
         for taken in delays:
             if taken is not None:
+                self._crowded.take(taken.topic, taken.due_ms // SLOT_MS, pending.at(taken.due_ms))
                 pending.add(taken.topic, taken.due_ms)
         return records, delays
 
@@ -123,6 +127,7 @@ class TimerIntake:
         for delay in delays:
             if delay is not None:
                 self._state.pending.remove(delay.topic, delay.due_ms)
+                self._crowded.give(delay.topic, delay.due_ms // SLOT_MS)
 
     def recall(self, topic: str, handle: RecallHandle) -> Record | None:
         """The record that recalls a message, to be appended; then `TimerState.recall`. None if it is recalled already.
