@@ -95,13 +95,14 @@ class Atlas:
         return number in (self.wiped, self.suspect) or is_rotten or number in self.lied_to or self._world.watch.unclean
 
     def is_whole(self) -> bool:
-        """Whether every replica runs and has everything."""
+        """Whether every replica runs, has everything, and stays of the set whatever is under way."""
         world, group = self._world, self._world.group
         self.look()
         return (
             world.master is not None
             and group is not None
             and set(group["sync_state_set"]) == set(world.replicas)
+            and not world.is_changing
             and all(each.serving for each in world.replicas.values())
             and self.wiped < 0
             and self.suspect < 0

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -50,6 +51,8 @@ class SharedStore:
         """How often somebody else has changed a document just before it is written."""
         self.stale_share = 0.0
         """How often a read gives what was there some time ago."""
+        self.under_way: Counter[str] = Counter()
+        """How many writes of each document have been sent and have not arrived."""
         self._before: dict[str, list[tuple[str, int]]] = {}
         self._written = written
         self._documents: dict[str, tuple[str, int]] = {}
@@ -86,6 +89,7 @@ class SharedStore:
 
     def write(self, name: str, content: str, expected: str | None) -> str:
         """What the server does on a write."""
+        self.under_way[name] -= 1
         if self.is_away:
             raise _away()
         found = self._documents.get(name)
@@ -149,6 +153,7 @@ class StoreHold:
     async def write(self, name: str, document: Document, expected: str | None) -> str:
         """See `StateStore`."""
         content = json.dumps(document)
+        self._store.under_way[name] += 1
         return await self._ask(lambda: self._store.write(name, content, expected))
 
     async def delete(self, name: str, expected: str | None) -> None:

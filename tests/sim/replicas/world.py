@@ -173,6 +173,16 @@ class GroupWorld:
         leading = machine.program.app.leading
         return machine if leading is not None and leading.epoch == group["epoch"] else None
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether the group's state may become another one by what is under way: what its master has asked for, which
+        a way may hold back beyond the master's end, or what a controller writes.
+        """
+        master = self.master
+        leading = None if master is None or master.program is None else master.program.app.leading
+        asks = leading is not None and leading.members._asked is not None
+        return asks or self.store.under_way[group_document_name(GROUP)] > 0
+
     def slaves(self) -> list[Replica]:
         """Those that run and are not the recorded master."""
         group = self.group
