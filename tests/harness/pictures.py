@@ -4,7 +4,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from tests.harness.monitoring import DASHBOARDS, of_all
+from tests.harness.dashboards_and_alerts import DASHBOARDS, of_all
 from tests.harness.standalone import ROOT
 from tests.harness.watched_cluster import WatchedCluster
 from tools.dashboards.picture import Past, Series, draw

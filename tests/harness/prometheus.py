@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import yaml
 
-from tests.harness.monitoring import RULES, program
+from tests.harness.dashboards_and_alerts import RULES, program
 from tests.harness.ports import free_ports
 
 _START_S_MAX = 30.0

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from tests.harness.monitoring import RULES, program, rules
+from tests.harness.dashboards_and_alerts import RULES, program, rules
 from tests.harness.standalone import ROOT
 
 HOUR = 60

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.monitoring import DASHBOARDS, Query, program, queries, rules
+from tests.harness.dashboards_and_alerts import DASHBOARDS, Query, program, queries, rules
 from tests.harness.watched_cluster import WatchedCluster
 
 TEST_S_MAX = 180

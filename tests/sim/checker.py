@@ -9,7 +9,7 @@ from services.common import names
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.sim.clients import Subscription
 from tests.sim.history import Delivery, Handle, History, Polled, Sent, Settling
-from tests.sim.passing import GROUP, TOPIC
+from tests.sim.passing_topic import GROUP, TOPIC
 from tests.sim.stored import StoredMessage
 from tests.sim.swarm import Swarm
 
@@ -87,7 +87,7 @@ class Checker:
         self._dead: dict[Key, list[StoredMessage]] = defaultdict(list)
         for each in stored:
             if each.topic == TOPIC or GROUP in each.topic:
-                continue  # `Passing` looks after those
+                continue  # `PassingTopic` looks after those
             if each.topic.startswith(names.DEAD_LETTER_PREFIX):
                 self._dead[each.topic.removeprefix(names.DEAD_LETTER_PREFIX), each.message_id].append(each)
             elif not each.topic.startswith(names.RETRY_PREFIX):

@@ -16,7 +16,7 @@ from tests.sim.failing_records import FailingRecords
 from tests.sim.faults import Faults
 from tests.sim.loop import SimLoop, StuckError
 from tests.sim.outcome import Outcome
-from tests.sim.passing import TOPIC, TYPE, Passing, carried_out
+from tests.sim.passing_topic import TOPIC, TYPE, PassingTopic, carried_out
 from tests.sim.process import Process, ProcessClock
 from tests.sim.renewals import Renewals
 from tests.sim.swarm import TAGS, draw
@@ -126,7 +126,7 @@ class _Run:
                 name = f"c{len(consumers)}"
                 consumers.append(Consumer(name, self._tools, swarm.random(name), subscription, manners))
         self._consumers = consumers
-        self._passing = Passing(
+        self._passing = PassingTopic(
             self._tools, swarm.random("passing"), self._create_passing, self._delete_passing, swarm.delays
         )
 

@@ -15,7 +15,7 @@ from services.common.errors import CorruptDataError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from tests.sim.checker import Verdict, loss_s_max
 from tests.sim.history import History, Recalled, Sent
-from tests.sim.passing import TOPIC
+from tests.sim.passing_topic import TOPIC
 from tests.sim.process import START_MS
 from tests.sim.swarm import Swarm
 

@@ -16,7 +16,7 @@ from tests.sim.delays import NEAR_MS
 from tests.sim.history import Disaster, History
 from tests.sim.loop import SimLoop, StuckError
 from tests.sim.outcome import Outcome
-from tests.sim.passing import TOPIC, TYPE, Passing, carried_out, mixed
+from tests.sim.passing_topic import TOPIC, TYPE, PassingTopic, carried_out, mixed
 from tests.sim.process import ProcessClock
 from tests.sim.replicas.checker import GroupChecker
 from tests.sim.replicas.faults import Faults
@@ -158,9 +158,9 @@ class _Run:
                 name = f"c{len(self._consumers)}"
                 self._consumers.append(Consumer(name, self._tools(name), swarm.random(name), subscription, manners))
 
-        self._passing: Passing | None = None
+        self._passing: PassingTopic | None = None
         if "topic comes and goes" in swarm.faults:
-            self._passing = Passing(
+            self._passing = PassingTopic(
                 self._tools("passing"),
                 swarm.random("replicas passing"),
                 self._create_passing,

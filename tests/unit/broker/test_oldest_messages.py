@@ -10,7 +10,7 @@ from services.broker.pop.oldest_messages import Ages
 from services.common import names
 from services.common.series import Labels
 from tests.unit.broker.core_world import metrics, world_of
-from tests.unit.broker.test_cold_serving import popped, serve, stored
+from tests.unit.broker.test_cold_calls import popped, serve, stored
 from tests.unit.broker.test_server import Broker, running
 from tests.unit.broker.world import INVISIBLE_MS, World, handles
 

@@ -9,7 +9,7 @@ import pytest
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.rpc import methods
-from tests.unit.broker.test_cold_serving import bodies, popped, serve, stored
+from tests.unit.broker.test_cold_calls import bodies, popped, serve, stored
 from tests.unit.broker.test_server import Broker
 
 

@@ -17,7 +17,7 @@ from services.proxy.long_poll import SLICE_S, SLICES_MAX
 from services.proxy.tries import LEFT_S
 from services.rpc.methods import PUT
 from tests.unit.proxy.replicas import Groups, groups, names, popped, send
-from tests.unit.proxy.test_sending_many import codes
+from tests.unit.proxy.test_many_brokers import codes
 from tests.unit.proxy.virtual import arrive, now, run
 from tests.unit.proxy.world import CLIENT, message, poll_request, turns, until
 

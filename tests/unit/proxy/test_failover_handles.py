@@ -14,7 +14,7 @@ from services.proxy import protocol
 from tests.unit.proxy.fake_broker import Timer
 from tests.unit.proxy.fake_controller import KEY
 from tests.unit.proxy.replicas import groups, names, popped, send
-from tests.unit.proxy.test_sending_many import codes
+from tests.unit.proxy.test_many_brokers import codes
 from tests.unit.proxy.virtual import arrive, now, run
 from tests.unit.proxy.world import CLIENT, poll_request
 

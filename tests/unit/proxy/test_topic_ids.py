@@ -10,7 +10,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.common.put import MessageRun
 from services.rpc.status import GrpcStatus, RpcError
-from tests.unit.proxy.test_sending_many import Cluster, cluster
+from tests.unit.proxy.test_many_brokers import Cluster, cluster
 from tests.unit.proxy.virtual import now, run
 from tests.unit.proxy.world import message
 

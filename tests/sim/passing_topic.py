@@ -24,7 +24,7 @@ _SLACK_S = 1.0
 """How long after a deletion the broker may not have heard of it."""
 
 
-class Passing:
+class PassingTopic:
     """Makes, uses and deletes the topic, over and over, with clients whose history is its own.
 
     Args:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.harness.chart import RenderedChart
-from tests.harness.monitoring import DASHBOARDS, RULES, panels
+from tests.harness.dashboards_and_alerts import DASHBOARDS, RULES, panels
 from tools.dashboards.all import BOARDS
 from tools.dashboards.board import Board
 
