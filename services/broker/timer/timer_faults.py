@@ -41,8 +41,7 @@ class TimerFaults:
             unit_slot_ms: the latest slot of its unit, if the timer log has one by now; a start would find that.
 
         Raises:
-            RecordFaultError: this is a slave: it waits for what the master says of it, or until it leads itself. Or
-                too many recalls wait to be appended anew.
+            RecordFaultError: this is a slave: it waits for what the master says of it, or until it leads itself.
             StatusError: the quarantine or the disk is full; it is to be tried again.
         """
         state = self._state
@@ -56,8 +55,6 @@ class TimerFaults:
         elif not state.should_running_dequeue:
             raise fault
         elif delay is not None and is_recall:
-            if len(state.unscheduled) >= state.stage_entries_max:
-                raise fault
             # Once for all its records: it is known by its message.
             self._quarantine.note(Step.SCHEDULING, delay.root, delay.topic, 0, queue_offset, fault)
             state.unscheduled[position] = delay
@@ -116,14 +113,17 @@ class TimerFaults:
         state.finish(unit.slot_ms)
 
     def _of_recall(self, unit: DueUnit, delay: Delay | None, fault: RecordFaultError) -> None:
-        """A recall is not set aside, for then its message would come after the next start (T4). It is tried again."""
-        topic = "" if delay is None else delay.topic
-        self._quarantine.note(Step.FIRING, unit.position, topic, 0, 0, fault)
-        now_ms = self._clock.wall_ms()
+        """A recall is not set aside, for then its message would come after the next start (T4). It is appended anew, as
+        its slot may not stay open: the wheel would come round to it, and all others wait.
+        """
+        state, now_ms = self._state, self._clock.wall_ms()
+        topic, root = ("", unit.position) if delay is None else (delay.topic, unit.root_of(delay))
+        self._quarantine.note(Step.FIRING, root, topic, 0, 0, fault)
         if delay is None or unit.due_ms <= now_ms:
-            self._state.end_recall(unit.position if delay is None else unit.root_of(delay), unit)
+            state.end_recall(root, unit)
         else:
-            self._state.await_unit(unit._replace(fire_ms=now_ms + _TRY_AGAIN_MS))
+            state.unscheduled[unit.position] = delay
+            state.finish(unit.slot_ms)
 
     def _uncount(self, delay: Delay | None) -> None:
         pending = self._state.pending

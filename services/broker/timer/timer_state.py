@@ -207,7 +207,9 @@ class TimerState:
         self.recalled: dict[int, Recall] = {}
         """Recalled messages that are not done with, by their roots."""
         self.unscheduled: dict[int, Delay] = {}
-        """Recalls that failed on their way into the wheel, by position: appended anew before progress is saved."""
+        """Recalls that failed as they were scheduled or rolled, by position: appended anew before progress is saved.
+        All are of messages in `recalled`, which has a limit.
+        """
         self.recalls = Shares()
         """How many of them each topic has."""
         self.put_bytes = 0

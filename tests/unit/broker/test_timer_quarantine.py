@@ -196,11 +196,11 @@ def test_a_recall_that_fails_as_it_rolls_goes_on_recalling(
     world.recall(position, MARK, FAR_MS)
     with monkeypatch.context() as patch:
         tried = _failing_recalls(patch)
-        world.pass_to(6000)
+        _pass_and_save(world, 3000, 6000)
         assert len(tried) > 1
         assert [(body[-1:], at) for body, at in world.fired()] == [(b"a", 4500)]
         (entry,) = entries(world)
-        assert (entry.step, entry.origin, entry.topic) == (Step.FIRING, b"", TOPIC)
+        assert (entry.step, entry.origin, entry.position, entry.topic) == (Step.FIRING, b"", position, TOPIC)
         if saved:
             world.save()
             world.save_timer()
@@ -211,7 +211,7 @@ def test_a_recall_that_fails_as_it_rolls_goes_on_recalling(
     world.turn()
     assert world.timer.state.pending.total == 0
     assert world.core.retrial.retry(entry.id)
-    world.pass_to(FAR_MS + 1000)
+    _pass_and_save(world, FAR_MS + 1000, FAR_MS + 3000)
     assert world.fired_bodies() == [b"a"]
     assert world.timer.state.recalled == {}
     assert world.timer.state.opened_slots.keys() <= {world.timer.state.curr_read_time_ms}
@@ -222,7 +222,7 @@ def test_a_recall_that_always_fails_as_it_rolls_ends_when_its_message_is_due(mon
     position = world.send(MARK, FAR_MS)
     world.recall(position, MARK, FAR_MS)
     _failing_recalls(monkeypatch)
-    world.pass_to(FAR_MS + 3000)
+    _pass_and_save(world, *range(500, FAR_MS + 5000, 500))
     assert world.fired() == []
     assert world.timer.state.recalled == {}
     assert world.timer.state.opened_slots.keys() <= {world.timer.state.curr_read_time_ms}
@@ -473,18 +473,26 @@ def test_progress_is_not_saved_while_a_recall_can_be_put_nowhere(monkeypatch: py
     assert world.fired() == []
 
 
-def test_past_the_limit_a_recall_waits_for_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("as_they_roll", [True, False])
+def test_recalls_that_fail_hold_up_no_message(as_they_roll: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by a queue that is full of them, nor by a slot that stays open, to which the wheel would come round."""
     world = TimerWorld(timer_options(stage_entries_max=1))
-    positions = world.send_many([b"a", b"b"], [FAR_MS] * 2)
+    positions = world.send_many([b"a", b"b", b"c"], [30_000] * 3)
     world.turn()
-    _failing_to_be_scheduled(monkeypatch, recalls=True)
-    for position, body in zip(positions, (b"a", b"b"), strict=True):
-        world.recall(position, body, FAR_MS)
-    world.turn()
-    assert len(world.timer.state.unscheduled) == 1
-    _pass_and_save(world, *range(500, FAR_MS + 6000, 500))
-    assert world.fired() == []
-    assert world.timer.state.unscheduled == {}
+    if as_they_roll:
+        _failing_recalls(monkeypatch)
+    else:
+        _failing_to_be_scheduled(monkeypatch, recalls=True)
+    for position, body in zip(positions, (b"a", b"b", b"c"), strict=True):
+        world.recall(position, body, 30_000)
+    dues_ms = range(1_700, 29_000, 1_000)
+    for due_ms in dues_ms:
+        world.pass_to(due_ms - 1_500)
+        world.send(b"d", due_ms)
+        _pass_and_save(world, due_ms - 1_000)
+    _pass_and_save(world, *range(29_000, 36_000, 500))
+    assert [at for _, at in world.fired()] == list(dues_ms)
+    assert (world.timer.state.recalled, world.timer.state.unscheduled) == ({}, {})
 
 
 @pytest.mark.parametrize("half", [False, True])
