@@ -271,6 +271,7 @@ class _Run:
 
         async def stop_timer() -> None:
             await broker.timer.stop()
+            await broker.timer.save()  # appends recalls that fail
             await broker.flusher.sync()
 
         await world.process.spawn(stop_timer())
