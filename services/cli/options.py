@@ -4,6 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from services.broker.options import BrokerOptions
 from services.common.logs import LogOptions
+from services.common.tls_options import ClusterTlsOptions
 from services.controller.options import ControllerOptions
 from services.proxy.options import ProxyOptions
 
@@ -16,6 +17,7 @@ class ClusterOptions(BaseModel):
     proxy: ProxyOptions = ProxyOptions()
     broker: BrokerOptions = BrokerOptions()
     controller: ControllerOptions = ControllerOptions()
+    tls: ClusterTlsOptions = ClusterTlsOptions()
     log: LogOptions = LogOptions()
 
 

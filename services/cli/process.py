@@ -19,8 +19,10 @@ from services.cli.serving import (
     CONTROLLER_LIMITS,
     INTERNAL_LIMITS,
     SEVERAL_CONTROLLERS_LIMITS,
+    GrpcServer,
+    client_certificate,
     client_limits,
-    client_tls,
+    cluster_certificate,
     grpc_server,
     host_in_address,
     listen,
@@ -28,14 +30,16 @@ from services.cli.serving import (
     serve_http,
     within_open_files,
 )
-from services.common.clock import Clock, SystemClock
+from services.common.clock import SystemClock
 from services.common.errors import ConfigurationError
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
 from services.controller.app import ControllerApp
 from services.proxy.app import ProxyApp
+from services.rpc.certificate_files import CertificateMetrics
 from services.rpc.client import connect
 from services.rpc.controllers import ControllerChannel, addresses_of
-from services.rpc.service import Channel
+from services.rpc.limits import Limits
+from services.rpc.service import Channel, Service
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -49,10 +53,14 @@ _logger = structlog.get_logger()
 
 
 class _ServiceProcess:
-    """What the three have in common: a clock, chance, metrics, an HTTP port, and an end in the right order.
+    """What the three have in common: a clock, chance, metrics, the way to the others, an HTTP port, an end in the
+    right order.
 
     Args:
         options: settings of the cluster.
+
+    Raises:
+        ConfigurationError: the certificate for the others cannot be used.
     """
 
     def __init__(self, options: ClusterOptions) -> None:
@@ -62,6 +70,10 @@ class _ServiceProcess:
         self._registry = CollectorRegistry()
         GCCollector(self._registry)
         ProcessCollector(registry=self._registry)
+        self._certificates = CertificateMetrics(self._registry, self._clock)
+        self._certificate = cluster_certificate(options.tls)
+        if self._certificate is not None:
+            self._certificates.show("services", self._certificate)
         self._stack = AsyncExitStack()
         self._http: HttpServer | None = None
         self._draining = False
@@ -85,6 +97,34 @@ class _ServiceProcess:
         lock = DataLock(data_dir)
         lock.acquire()
         self._stack.callback(lock.release)
+
+    def _connect(self, address: str, limits: Limits = CHANNEL_LIMITS) -> Channel:
+        """The way to another of our services."""
+        certificate = None if self._options.tls.mode == "accept" else self._certificate
+        return connect(address, tls=None if certificate is None else certificate.client, limits=limits)
+
+    def _to_broker(self, broker: BrokerInfo) -> Channel:
+        return self._connect(broker.address)
+
+    def _to_controllers(self, addresses: str, key: str) -> Channel:
+        """The way to the controller, or to whichever of several leads."""
+        try:
+            each = addresses_of(addresses)
+            if len(each) == 1:
+                return self._connect(each[0])
+            channels = [self._connect(address, SEVERAL_CONTROLLERS_LIMITS) for address in each]
+        except ValueError as error:
+            raise ConfigurationError(
+                key, f"must be host:port of the controller, or of several with commas between them, not {addresses!r}"
+            ) from error
+        return ControllerChannel(channels, self._clock)
+
+    def _server(self, service: Service, limits: Limits, authority: str = "") -> GrpcServer:
+        """A server for others of our services, not listening yet; `authority` as `services.rpc.server` has it."""
+        plain = self._certificate is None or self._options.tls.mode != "demand"
+        return grpc_server(
+            service, "popwheel", limits, self._registry, self._certificate, plain=plain, authority=authority
+        )
 
     async def _serve_http(
         self, checks: "ReadinessChecks", host: str, port: int, key: str, router: "APIRouter | None" = None
@@ -131,12 +171,12 @@ class ControllerProcess(_ServiceProcess):
             self._clock,
             self._secrets,
             self._registry,
-            _to_broker,
+            self._to_broker,
             address=address,
             admin_address=_admin_address(options.http_host, options.http_port, address),
         )
         await app.start()
-        server = grpc_server(app.service, "popwheel", CONTROLLER_LIMITS, self._registry)
+        server = self._server(app.service, CONTROLLER_LIMITS)
         await listen(server, options.grpc_host, options.grpc_port, "controller.grpc_port")
         self._stack.push_async_callback(server.stop, _GRACE_S)
         self._stack.push_async_callback(app.stop)  # ends the streams of watchers, which the server would wait for
@@ -178,7 +218,7 @@ class BrokerProcess(_ServiceProcess):
                 f"must say at which host:port proxies reach this broker, because it listens on {options.grpc_host}",
             )
         self._lock(self._data_dir)
-        controller = _to_controllers(options.controller_address, "broker.controller_address", self._clock)
+        controller = self._to_controllers(options.controller_address, "broker.controller_address")
         stack.push_async_callback(controller.close)
         app = BrokerApp(
             options,
@@ -188,14 +228,13 @@ class BrokerProcess(_ServiceProcess):
             self._registry,
             controller,
             process=_introduction(WatchRequest.BROKER, options.name, "", options.http_port, options.replica),
-            to_replica=lambda address: connect(address, limits=INTERNAL_LIMITS),
+            to_replica=lambda address: self._connect(address, INTERNAL_LIMITS),
         )
         self._app = app
         await app.start()
         stack.push_async_callback(app.stop)
         # Whoever has an old address of another broker's name, which is this one's now, must not be served.
-        authority = options.advertised_address
-        server = grpc_server(app.service, "popwheel", INTERNAL_LIMITS, self._registry, authority=authority)
+        server = self._server(app.service, INTERNAL_LIMITS, authority=options.advertised_address)
         await listen(server, options.grpc_host, options.grpc_port, "broker.grpc_port")
         stack.push_async_callback(server.stop, _GRACE_S)
         address = options.advertised_address or f"{host_in_address(options.grpc_host)}:{server.port}"
@@ -231,10 +270,16 @@ class ProxyProcess(_ServiceProcess):
     Args:
         options: settings of the cluster.
         worker: whether it is one of several on one port.
+
+    Raises:
+        ConfigurationError: a certificate, for clients or for the others, cannot be used.
     """
 
     def __init__(self, options: ClusterOptions, *, worker: bool = False) -> None:
         super().__init__(options)
+        self._client_certificate = client_certificate(options.proxy.tls)
+        if self._client_certificate is not None:
+            self._certificates.show("clients", self._client_certificate)
         self._worker = worker
 
     async def start(self) -> None:
@@ -242,7 +287,7 @@ class ProxyProcess(_ServiceProcess):
         options, stack = self._options.proxy, self._stack
         host = host_in_address(options.grpc_host)
         address = f"{options.advertised_host or host}:{options.advertised_port or options.grpc_port}"
-        controller = _to_controllers(options.controller, "proxy.controller", self._clock)
+        controller = self._to_controllers(options.controller, "proxy.controller")
         stack.push_async_callback(controller.close)
         app = ProxyApp(
             options,
@@ -250,7 +295,7 @@ class ProxyProcess(_ServiceProcess):
             self._random(),
             self._registry,
             controller,
-            _to_broker,
+            self._to_broker,
             _introduction(WatchRequest.PROXY, options.name or address, address, options.http_port),
         )
         await app.start()
@@ -260,7 +305,7 @@ class ProxyProcess(_ServiceProcess):
             options.transport,
             within_open_files(client_limits(options)),
             self._registry,
-            client_tls(options.tls),
+            self._client_certificate,
         )
         await listen(server, options.grpc_host, options.grpc_port, "proxy.grpc_port", shared=self._worker)
         stack.push_async_callback(server.stop, _GRACE_S)
@@ -296,20 +341,3 @@ def _introduction(
 ) -> WatchRequest:
     """What the controller shows operators of this process."""
     return WatchRequest(process=name, kind=kind, address=address, pid=os.getpid(), http_port=http_port, replica=replica)
-
-
-def _to_broker(broker: BrokerInfo) -> Channel:
-    return connect(broker.address, limits=CHANNEL_LIMITS)
-
-
-def _to_controllers(addresses: str, key: str, clock: Clock) -> Channel:
-    """The way to the controller, or to whichever of several leads."""
-    try:
-        each = addresses_of(addresses)
-        if len(each) == 1:
-            return connect(each[0], limits=CHANNEL_LIMITS)
-        return ControllerChannel([connect(address, limits=SEVERAL_CONTROLLERS_LIMITS) for address in each], clock)
-    except ValueError as error:
-        raise ConfigurationError(
-            key, f"must be host:port of the controller, or of several with commas between them, not {addresses!r}"
-        ) from error

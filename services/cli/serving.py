@@ -2,7 +2,6 @@
 
 import asyncio
 import resource
-import ssl
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,9 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from services.common.errors import ConfigurationError
+from services.common.tls_options import ClusterTlsOptions
 from services.proxy.options import ProxyOptions, TlsOptions
+from services.rpc.certificate_files import CertificateFiles
 from services.rpc.limits import MIB, Limits
 from services.rpc.metrics import RpcMetrics
 from services.rpc.service import Service
@@ -96,22 +97,38 @@ def connections_within(open_files: int) -> int:
     return max(1, open_files - min(1_024, max(64, open_files // 4)))
 
 
-def client_tls(options: TlsOptions) -> ssl.SSLContext | None:
-    """The certificate for clients of a proxy; None: one is made when a client wants it.
+def client_certificate(options: TlsOptions) -> CertificateFiles | None:
+    """What clients of a proxy are shown; None: a certificate is made when a client wants one.
 
     Raises:
         ConfigurationError: the files hold none.
     """
     if not options.certificate_file:
         return None
-    from services.rpc.tls import server_context
-
     try:
-        return server_context(Path(options.certificate_file), Path(options.key_file))
-    except OSError as error:
+        return CertificateFiles(Path(options.certificate_file), Path(options.key_file))
+    except (OSError, ValueError) as error:
         raise ConfigurationError(
             "proxy.tls.certificate_file",
             f"{options.certificate_file} and {options.key_file} are not a certificate and its key: {error}",
+        ) from error
+
+
+def cluster_certificate(options: ClusterTlsOptions) -> CertificateFiles | None:
+    """What the services of a cluster show one another; None: they speak plain text.
+
+    Raises:
+        ConfigurationError: the files do not belong together, or are not good for it.
+    """
+    if not options.certificate_file:
+        return None
+    try:
+        return CertificateFiles(Path(options.certificate_file), Path(options.key_file), Path(options.authority_file))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            "tls.certificate_file",
+            f"{options.certificate_file}, {options.key_file} and {options.authority_file} are not a certificate for "
+            f"both sides of a connection, its key and its authority: {error}",
         ) from error
 
 
@@ -120,10 +137,14 @@ def grpc_server(
     transport: str,
     limits: Limits,
     registry: CollectorRegistry,
-    tls: ssl.SSLContext | None = None,
+    tls: CertificateFiles | None = None,
+    *,
+    plain: bool = True,
     authority: str = "",
 ) -> GrpcServer:
-    """A server of one service on the chosen transport, not listening yet; `authority` as `services.rpc.server` has it.
+    """A server of one service on the chosen transport, not listening yet.
+
+    `plain` and `authority` are what `services.rpc.server` says of them.
 
     Raises:
         ConfigurationError: a certificate is given, and the transport knows no TLS.
@@ -137,7 +158,8 @@ def grpc_server(
     from services.rpc.server import Server
 
     metrics = RpcMetrics(registry)
-    server = Server(service, limits, tls=tls, observer=metrics, authority=authority)
+    context = None if tls is None else tls.server
+    server = Server(service, limits, tls=context, plain=plain, observer=metrics, authority=authority)
     metrics.read_from(server.totals)
     return server
 

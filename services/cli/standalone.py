@@ -14,8 +14,8 @@ from services.cli.data_lock import DataLock
 from services.cli.in_process import InProcessCluster
 from services.cli.options import StandaloneOptions
 from services.cli.serving import (
+    client_certificate,
     client_limits,
-    client_tls,
     grpc_server,
     host_in_address,
     listen,
@@ -24,6 +24,7 @@ from services.cli.serving import (
     within_open_files,
 )
 from services.common.clock import SystemClock
+from services.rpc.certificate_files import CertificateMetrics
 
 if TYPE_CHECKING:
     from services.common.http import HttpServer
@@ -74,12 +75,15 @@ class Standalone:
         await cluster.start()
         self._broker = cluster.broker
         proxy = cluster.proxy
+        certificate = client_certificate(options.proxy.tls)
+        if certificate is not None:
+            CertificateMetrics(self._registry, self._clock).show("clients", certificate)
         server = grpc_server(
             proxy.service,
             options.proxy.transport,
             within_open_files(client_limits(options.proxy)),
             self._registry,
-            client_tls(options.proxy.tls),
+            certificate,
         )
         await listen(server, options.proxy.grpc_host, options.proxy.grpc_port, "proxy.grpc_port")
         stack.push_async_callback(server.stop, _GRACE_S)

@@ -15,7 +15,14 @@ from services.cli.children import Child, Children
 from services.cli.health import fetch, why_not_ready
 from services.cli.options import ClusterOptions
 from services.cli.ports import Ports
-from services.cli.serving import client_tls, host_in_address, load_http, reached_here, serve_http
+from services.cli.serving import (
+    client_certificate,
+    cluster_certificate,
+    host_in_address,
+    load_http,
+    reached_here,
+    serve_http,
+)
 from services.cli.settings import assigned
 from services.cli.worker_metrics import WorkerMetrics
 from services.common.clock import SystemClock
@@ -42,6 +49,7 @@ class ProxyWorkers:
 
     def __init__(self, options: ClusterOptions, given: Sequence[str], count: int) -> None:
         self._options = options.proxy
+        self._tls = options.tls
         self._given = given
         self._count = count
         self._registry = CollectorRegistry()
@@ -61,7 +69,8 @@ class ProxyWorkers:
             CommandError: a worker cannot start.
         """
         options, stack = self._options, self._stack
-        client_tls(options.tls)  # said once, not by each worker
+        client_certificate(options.tls)  # what is wrong is said once, not by each worker
+        cluster_certificate(self._tls)
         self._stack.push_async_callback(self._stop_http)
         ports = stack.enter_context(Ports())
         grpc_port = ports.reserve(options.grpc_host, options.grpc_port, "proxy.grpc_port")

@@ -20,7 +20,7 @@ class TlsOptions(_Section):
     """The certificate shown to clients that begin with TLS."""
 
     certificate_file: str = ""
-    """PEM file of the certificate chain; empty: a self-signed certificate is made at the start."""
+    """PEM file of the certificate chain; empty: a self-signed one is made. Changed files are taken over."""
     key_file: str = ""
     """PEM file of the private key that belongs to the certificate."""
 

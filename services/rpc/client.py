@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from services.common.clock import Clock, SystemClock
@@ -27,7 +27,7 @@ _BLOCKS_KEPT = 256
 def connect(
     address: str,
     *,
-    tls: ssl.SSLContext | None = None,
+    tls: Callable[[], ssl.SSLContext] | None = None,
     limits: Limits | None = None,
     clock: Clock | None = None,
 ) -> Channel:
@@ -39,7 +39,7 @@ def connect(
 
     Args:
         address: `host:port`, IPv6 as `[::1]:port`.
-        tls: how to check the server (`services.rpc.tls.client_context`); None: plain text.
+        tls: gives the context of the next connection; None: plain text.
         limits: what the server may do.
         clock: the machine's if not given.
 
@@ -52,7 +52,7 @@ def connect(
 class SocketChannel:
     """What `connect` gives; its arguments are explained there."""
 
-    def __init__(self, address: str, tls: ssl.SSLContext | None, limits: Limits, clock: Clock) -> None:
+    def __init__(self, address: str, tls: Callable[[], ssl.SSLContext] | None, limits: Limits, clock: Clock) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isascii() or not port.isdigit():
             raise ValueError(f"an address is host:port, not {address!r}")
@@ -200,7 +200,7 @@ class SocketChannel:
 
     async def _attempt(self) -> ClientConnection:
         loop = asyncio.get_running_loop()
-        tls = None if self._tls is None else (self._tls, self._host)
+        tls = None if self._tls is None else (self._tls(), self._host)
         connection: ClientConnection | None = None
         try:
             async with asyncio.timeout(self._limits.preface_timeout_s):

@@ -3,7 +3,7 @@
 import asyncio
 import datetime
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -35,7 +35,8 @@ class Server:
     Args:
         services: one service or several; no method may be in two of them.
         limits: what clients may do.
-        tls: certificate for clients that speak TLS; None: one is made when the first of them comes.
+        tls: gives the context of the next connection that speaks TLS; None: a certificate is made when the first comes.
+        plain: whether callers without TLS are served.
         observer: told of connections, calls and limits.
         clock: the machine's if not given.
         authority: `host:port` by which all callers know this server; who means another one has come to the wrong place.
@@ -50,13 +51,15 @@ class Server:
         services: Service | Sequence[Service],
         limits: Limits | None = None,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        plain: bool = True,
         observer: RpcObserver | None = None,
         clock: Clock | None = None,
         authority: str = "",
     ) -> None:
         self.routes = routes_of(services)
         self.authority = authority
+        self.plain = plain
         self.limits = limits or Limits()
         self.observer = observer or SilentObserver()
         self.clock = clock or SystemClock()
@@ -64,6 +67,7 @@ class Server:
         self.port = 0
         self.partings = 0
         self._tls = tls
+        self._self_signed: ssl.SSLContext | None = None
         self._listener: asyncio.Server | None = None
         self._connections: set[ServerConnection] = set()
         self.totals = Totals(self.limits, self._connections)
@@ -169,10 +173,13 @@ class Server:
 
     def tls_context(self) -> ssl.SSLContext:
         """The context for a client that speaks TLS."""
-        if self._tls is None:
-            self._tls = self_signed_context(datetime.datetime.fromtimestamp(self.clock.wall_ms() / 1000, datetime.UTC))
+        if self._tls is not None:
+            return self._tls()
+        if self._self_signed is None:
+            now = datetime.datetime.fromtimestamp(self.clock.wall_ms() / 1000, datetime.UTC)
+            self._self_signed = self_signed_context(now)
             log.info("made a self-signed certificate for localhost")
-        return self._tls
+        return self._self_signed
 
     def _check(self) -> None:
         now = self.clock.monotonic()

@@ -95,10 +95,10 @@ class ServerConnection(Wire):
 
     def data_received(self, data: bytes) -> None:
         self.now = self._heard_at = self.clock.monotonic()
+        if not self._detected and not self._detect(data[0]):
+            return
         self._receiving = True
         try:
-            if not self._detected:
-                self._detect(data[0])
             if self._tls is not None:
                 data = self._tls.receive(data)
             if data:
@@ -116,12 +116,21 @@ class ServerConnection(Wire):
         if not self._calls and self.http2.refusing:
             self._close_if_idle()
 
-    def _detect(self, first_byte: int) -> None:
-        """The first byte of a connection tells TLS, which begins with a handshake record, from plain HTTP/2."""
+    def _detect(self, first_byte: int) -> bool:
+        """The first byte of a connection tells TLS, which begins with a handshake record, from plain HTTP/2.
+
+        Returns:
+            Whether the caller is served; else the connection is closed.
+        """
         self._detected = True
         if first_byte == _TLS_HANDSHAKE:
             self._tls = TlsSession(self.server.tls_context())
+        elif not self.server.plain:
+            log.info("a caller without TLS was refused", peer=self.peer)
+            self.abort()
+            return False
         self.http2.start()
+        return True
 
     # What comes in
 

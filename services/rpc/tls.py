@@ -1,21 +1,21 @@
-"""TLS: certificates from files or made on the spot, and a session without its socket."""
+"""TLS: contexts from files or made on the spot, and a session without its socket."""
 
 import datetime
-import ipaddress
 import ssl
 import tempfile
 from pathlib import Path
 
 _READ_BYTES = 256 * 1024
-_DAYS_VALID = 3650
+_HANDSHAKE_TURNS = 3
 
 
-def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
+def server_context(certificate: Path, key: Path, authority: Path | None = None) -> ssl.SSLContext:
     """A server's context from PEM files.
 
     Args:
         certificate: the server's certificate, followed by the rest of its chain.
-        key: its private key.
+        key: its private key, not encrypted.
+        authority: then clients must show a certificate by one of those in this file; None: nothing is asked of them.
 
     Raises:
         OSError: a file cannot be read (`ssl.SSLError`, a kind of it: or is not what it should be).
@@ -23,65 +23,72 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
-    context.load_cert_chain(certificate, key)
-    context.set_alpn_protocols(["h2"])
+    _show(context, certificate, key)
+    if authority is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        _trust(context, authority)
     return context
 
 
-def client_context(authority: Path | None = None) -> ssl.SSLContext:
-    """A client's context that checks the server's certificate, against `authority` (PEM) or the machine's own list."""
-    context = ssl.create_default_context(cafile=None if authority is None else str(authority))
-    context.set_alpn_protocols(["h2"])
-    return context
-
-
-def self_signed(now: datetime.datetime) -> tuple[bytes, bytes]:
-    """Make a certificate for localhost and its key, both PEM, as clients that trust anything take it.
+def client_context(certificate: Path, key: Path, authority: Path) -> ssl.SSLContext:
+    """The context of a client that shows a certificate, and checks the server's name and certificate.
 
     Args:
-        now: the certificate is valid from the day before this and for ten years.
-    """
-    # Imported here: it takes longer to load than all the rest of a server, and few need it.
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
+        certificate: the client's own, as for `server_context`.
+        key: its private key, not encrypted.
+        authority: those whose servers it trusts.
 
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    names = [
-        x509.DNSName("localhost"),
-        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
-        x509.IPAddress(ipaddress.ip_address("::1")),
-    ]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=_DAYS_VALID))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    return (
-        certificate.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
-    )
+    Raises:
+        OSError: as for `server_context`.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _show(context, certificate, key)
+    _trust(context, authority)
+    return context
+
+
+def _show(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    context.load_cert_chain(certificate, key, password="")  # else the terminal is asked for that of an encrypted key
+    context.set_alpn_protocols(["h2"])
+
+
+def _trust(context: ssl.SSLContext, authority: Path) -> None:
+    context.load_verify_locations(authority)
+    # Whoever stands in the file is trusted, also one that is itself by another authority.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
 def self_signed_context(now: datetime.datetime) -> ssl.SSLContext:
     """A server's context with a certificate of its own making (`self_signed`); the key touches no disk for long."""
-    certificate, key = self_signed(now)
+    from services.rpc.certificates import self_signed
+
+    made = self_signed(now)
     with tempfile.TemporaryDirectory() as folder:
         certificate_file = Path(folder) / "certificate.pem"
         key_file = Path(folder) / "key.pem"
-        certificate_file.write_bytes(certificate)
+        certificate_file.write_bytes(made.certificate)
         key_file.touch(mode=0o600)
-        key_file.write_bytes(key)
+        key_file.write_bytes(made.key)
         return server_context(certificate_file, key_file)
+
+
+def check_handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """See that two contexts take each other's certificates; names are not looked at.
+
+    Args:
+        server: one that asks for a certificate.
+        client: it is not to be used for anything else afterwards.
+
+    Raises:
+        ssl.SSLError: they do not.
+    """
+    client.check_hostname = False
+    caller, called = TlsSession(client, "localhost"), TlsSession(server)
+    caller.start()
+    for _ in range(_HANDSHAKE_TURNS):
+        called.receive(caller.take())
+        caller.receive(called.take())
 
 
 class TlsSession:

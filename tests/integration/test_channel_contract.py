@@ -58,7 +58,7 @@ async def channel(request: pytest.FixtureRequest, contract: ContractService) -> 
         return
     server = GrpcioServer(contract.service) if request.param == "grpcio" else Server(contract.service)
     await server.start("127.0.0.1", 0)
-    channel = connect(f"127.0.0.1:{server.port}", tls=trusting() if request.param == "tls" else None)
+    channel = connect(f"127.0.0.1:{server.port}", tls=trusting if request.param == "tls" else None)
     yield channel
     await channel.close()
     await server.stop(1)

@@ -1,10 +1,8 @@
 """Our server and grpcio's client over real sockets, graceful ends, and each limit gone past."""
 
 import asyncio
-import datetime
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 
 import grpc
 import pytest
@@ -20,7 +18,6 @@ from services.rpc.metrics import RpcMetrics
 from services.rpc.server import Server
 from services.rpc.service import Call, Service, Stream
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
-from services.rpc.tls import client_context, self_signed, server_context
 from tests.unit.rpc.contract_service import CHAT, ECHO, LISTEN, METADATA, MISSING, REFUSE, REPEAT, WAIT, ContractService
 from tests.unit.rpc.peers import REQUEST, data, headers
 
@@ -246,24 +243,6 @@ async def test_tls_and_plain_text_on_one_port(serve: Serve) -> None:
     credentials = grpc.ssl_channel_credentials(authority)
     async with grpc.aio.secure_channel(f"localhost:{server.port}", credentials, options=OPTIONS) as secret:
         assert await secret.unary_unary(ECHO.path)(bytes(5 * MIB)) == bytes(5 * MIB)
-
-
-async def test_a_client_checks_the_certificate(contract: ContractService, tmp_path: Path) -> None:
-    certificate, key = self_signed(datetime.datetime.now(datetime.UTC))
-    (tmp_path / "certificate.pem").write_bytes(certificate)
-    (tmp_path / "key.pem").write_bytes(key)
-    server = Server(contract.service, tls=server_context(tmp_path / "certificate.pem", tmp_path / "key.pem"))
-    await server.start("127.0.0.1", 0)
-    address = f"127.0.0.1:{server.port}"
-    trusting = connect(address, tls=client_context(tmp_path / "certificate.pem"))
-    assert await trusting.call(ECHO, bytes(5 * MIB)) == bytes(5 * MIB)
-    doubting = connect(address, tls=client_context())
-    with pytest.raises(RpcError, match=r"certificate|CERTIFICATE") as raised:
-        await doubting.call(ECHO, b"")
-    assert raised.value.status is GrpcStatus.UNAVAILABLE
-    for channel in (trusting, doubting):
-        await channel.close()
-    await server.stop(1)
 
 
 # Ends

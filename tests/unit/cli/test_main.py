@@ -244,6 +244,31 @@ def test_files_that_hold_no_certificate_are_one_sentence(tmp_path: Path) -> None
     assert "are not a certificate and its key" in sentence_of(result)
 
 
+FILES = ("certificate_file", "key_file", "authority_file")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"certificate_file": "a.pem"}, "tls: certificate_file, key_file and authority_file belong together"),
+        ({"mode": "demand"}, "tls: mode says nothing without certificate_file, key_file and authority_file"),
+        (
+            dict.fromkeys(FILES, "a.pem"),
+            "are not a certificate for both sides of a connection, its key and its authority",
+        ),
+        (dict.fromkeys(FILES, "b.pem"), "No such file or directory: 'b.pem'"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["controller", "broker", "proxy"])
+def test_certificates_for_other_services_that_cannot_be_used_are_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, settings: dict[str, str], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.pem").write_text("no")
+    words = [word for key, value in settings.items() for word in ("--set", f"tls.{key}={value}")]
+    assert sentence in sentence_of(call(verb, "--set", "log.level=error", *words))
+
+
 def test_version_and_help() -> None:
     assert call("--version").stdout.strip() == "0.1.0"
     for words in ([], ["admin"], ["admin", "topic"], ["admin", "timer"], ["standalone"]):

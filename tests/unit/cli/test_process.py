@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from services.broker.options import BrokerOptions
 from services.cli.options import ClusterOptions
 from services.cli.process import BrokerProcess, ControllerProcess, _admin_address
+from services.common.tls_options import ClusterTlsOptions
 from services.controller.options import ControllerOptions
+from tests.harness.certificates import CertificateVolume, certificate_by, new_authority
 from tests.harness.ports import free_ports
 
 
@@ -50,3 +53,45 @@ async def test_who_waits_for_a_failure_and_is_cancelled_does_not_keep_the_broker
 def test_other_controllers_name_an_admin_address_that_can_be_reached(host: str, address: str, named: str) -> None:
     """They named 0.0.0.0:8080, and `popwheel admin` was sent to nowhere."""
     assert _admin_address(host, 8080, address) == named
+
+
+NONE = "no certificate"
+STEPS = (NONE, "accept", "prefer", "demand")
+"""How a cluster that runs comes to TLS; processes of two steps that follow each other are there at one time."""
+
+
+@pytest.mark.parametrize(
+    ("controller_step", "broker_step"),
+    [pair for one, next_one in pairwise(STEPS) for pair in ((one, next_one), (next_one, one))],
+)
+async def test_a_cluster_comes_to_tls_step_by_step(tmp_path: Path, controller_step: str, broker_step: str) -> None:
+    volume = CertificateVolume(tmp_path / "tls")
+    authority = new_authority()
+    volume.hold(certificate_by(authority), authority)
+
+    def tls(step: str) -> ClusterTlsOptions:
+        return ClusterTlsOptions.model_validate(
+            {}
+            if step == NONE
+            else {
+                "certificate_file": str(volume.certificate),
+                "key_file": str(volume.key),
+                "authority_file": str(volume.authority),
+                "mode": step,
+            }
+        )
+
+    (port,) = free_ports(1)
+    options = ClusterOptions(controller=ControllerOptions(grpc_port=port, http_port=0), tls=tls(controller_step))
+    controller = ControllerProcess(options, tmp_path / "controller")
+    await controller.start()
+    options = ClusterOptions(
+        broker=BrokerOptions(grpc_port=0, http_port=0, controller_address=f"127.0.0.1:{port}"), tls=tls(broker_step)
+    )
+    broker = BrokerProcess(options, tmp_path)
+    await broker.start()
+    assert broker._app is not None
+    async with asyncio.timeout(10):
+        await broker._app.until_leads()
+    await broker.stop()
+    await controller.stop()
