@@ -218,6 +218,27 @@ def controller(data_dir: Path, file: Path | None, assignments: Sequence[str]) ->
     return run(lambda: ControllerProcess(options, data_dir), options.log)
 
 
+@main.command()
+@click.option("--secret", required=True, metavar="NAME", help="Secret that holds them; it is made if it is not there.")
+@click.option("--namespace", default="", help="Where it is.  [default: that of this pod]")
+@click.option(
+    "--name",
+    "names",
+    required=True,
+    multiple=True,
+    help="Host name of services, * for its first part; may be repeated.",
+)
+def certificates(secret: str, namespace: str, names: Sequence[str]) -> None:
+    """Renew the certificates by which services of a cluster on Kubernetes know one another, if it is time.
+
+    A new authority takes three calls, an hour or more apart, so that no two processes refuse each other meanwhile.
+    """
+    from services.cli.certificates import keep_certificates
+    from services.common.clock import SystemClock
+
+    keep_certificates(secret, namespace, names, SystemClock())
+
+
 main.add_command(admin)
 
 

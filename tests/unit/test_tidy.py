@@ -45,6 +45,7 @@ WAITING = {
     "services.broker.timer.service": "fires when it is time, and saves every second",
     "services.cli.admin_check": "runs a check",
     "services.cli.admin_drill": "runs a drill",
+    "services.cli.certificates": "asks the API server",
     "services.cli.children": "waits for child processes",
     "services.cli.cluster": "lives until its signal",
     "services.cli.drills.check": "tries again what fails",
