@@ -69,15 +69,31 @@ class Advertised(_Values):
     port: Port
 
 
-class CertManager(_Values):
+class Issued(_Values):
+    """A certificate by cert-manager."""
+
     enabled: bool
     issuerRef: Texts
+
+
+class CertManager(Issued):
     dnsNames: list[str]
 
 
 class Tls(_Values):
     existingSecret: str
     certManager: CertManager
+
+
+class InternalTls(_Values):
+    enabled: bool
+    mode: Literal["accept", "prefer", "demand"]
+    existingSecret: str
+    certManager: Issued
+
+
+class ServicesTls(_Values):
+    internal: InternalTls
 
 
 class Proxy(Pod):
@@ -201,6 +217,7 @@ class ChartValues(_Values):
     proxy: Proxy
     broker: Broker
     controller: Controller
+    tls: ServicesTls
     serviceAccount: ServiceAccount
     networkPolicy: NetworkPolicy
     metrics: Metrics

@@ -23,6 +23,7 @@ _SECTIONS = {
     "proxy": "Serves clients.",
     "broker": "Stores messages and knows who holds which.",
     "controller": "Owns topics, groups and the list of brokers.",
+    "tls": "Between the services themselves: controllers, brokers, proxies. Clients have `proxy.tls`.",
     "log": "Log lines of the process, on standard error.",
 }
 

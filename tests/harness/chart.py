@@ -68,8 +68,10 @@ class RenderedChart:
         for made in self.objects:
             if made["kind"] == "Pod":
                 pods[made["metadata"]["name"]] = made
-            elif made["kind"] in ("Deployment", "StatefulSet"):
+            elif made["kind"] in ("Deployment", "StatefulSet", "Job"):
                 pods[made["metadata"]["name"]] = made["spec"]["template"]
+            elif made["kind"] == "CronJob":
+                pods[made["metadata"]["name"]] = made["spec"]["jobTemplate"]["spec"]["template"]
         return pods
 
 

@@ -154,3 +154,50 @@ checksum/config: {{ include (print .root.Template.BasePath "/config.yaml") .root
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
+
+{{/* The Secret of the certificate that services show one another. */}}
+{{- define "popwheel.internalSecret" -}}
+{{- .Values.tls.internal.existingSecret | default (printf "%s-internal-tls" (include "popwheel.fullname" .)) -}}
+{{- end -}}
+
+{{/* Whether the chart makes that certificate itself. */}}
+{{- define "popwheel.makesCertificates" -}}
+{{- with .Values.tls.internal -}}
+{{- if and .enabled (not .existingSecret) (not .certManager.enabled) -}}yes{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The names by which services reach brokers and controllers; * is a pod. Nothing of Popwheel itself reaches a proxy. */}}
+{{- define "popwheel.internalNames" -}}
+{{- $domain := printf "%s.svc.%s" .Release.Namespace .Values.clusterDomain -}}
+{{- range list "broker" "controller" }}
+- {{ printf "*.%s-%s.%s" (include "popwheel.fullname" $) . $domain | quote }}
+{{- end -}}
+{{- end -}}
+
+{{/* What a service needs of that certificate: environment, mount and volume. New contents reach the files by themselves. */}}
+{{- define "popwheel.internalEnv" -}}
+{{- with .Values.tls.internal }}
+{{- if .enabled }}
+- {name: POPWHEEL_TLS__CERTIFICATE_FILE, value: /etc/popwheel-internal-tls/tls.crt}
+- {name: POPWHEEL_TLS__KEY_FILE, value: /etc/popwheel-internal-tls/tls.key}
+- {name: POPWHEEL_TLS__AUTHORITY_FILE, value: /etc/popwheel-internal-tls/ca.crt}
+- {name: POPWHEEL_TLS__MODE, value: {{ .mode }}}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "popwheel.internalMount" -}}
+{{- if .Values.tls.internal.enabled }}
+- {name: internal-tls, mountPath: /etc/popwheel-internal-tls, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "popwheel.internalVolume" -}}
+{{- if .Values.tls.internal.enabled }}
+- name: internal-tls
+  secret:
+    secretName: {{ include "popwheel.internalSecret" . }}
+    items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}, {key: ca.crt, path: ca.crt}]
+{{- end }}
+{{- end -}}

@@ -76,6 +76,18 @@
   {{- $wrong = append $wrong (printf "config.controller.cluster_name is %s; objects of Kubernetes bear it, so it must be of small letters, digits and hyphens" $cluster) -}}
 {{- end -}}
 
+{{- with .Values.tls.internal -}}
+  {{- if and .existingSecret .certManager.enabled -}}
+    {{- $wrong = append $wrong "tls.internal.existingSecret and tls.internal.certManager.enabled both name a certificate: choose one" -}}
+  {{- end -}}
+  {{- if and .certManager.enabled (not (get .certManager.issuerRef "name")) -}}
+    {{- $wrong = append $wrong "tls.internal.certManager needs the issuer: say tls.internal.certManager.issuerRef.name (and kind)" -}}
+  {{- end -}}
+  {{- if and (not .enabled) (or .existingSecret .certManager.enabled (ne .mode "demand")) -}}
+    {{- $wrong = append $wrong "tls.internal says which certificate or mode, and tls.internal.enabled is false: say true, or nothing else" -}}
+  {{- end -}}
+{{- end -}}
+
 {{- with .Values.redis -}}
   {{- if gt (len (compact (list .url .existingSecret (ternary "own" "" .own.enabled)))) 1 -}}
     {{- $wrong = append $wrong "redis.url, redis.existingSecret and redis.own.enabled each name a Redis: choose one" -}}

@@ -22,6 +22,24 @@ REFUSED: list[tuple[Values, str]] = [
         "both name a certificate: choose one",
     ),
     ({"proxy": {"tls": {"certManager": {"enabled": True}}}}, "say proxy.tls.certManager.issuerRef.name"),
+    (
+        {
+            "tls": {
+                "internal": {
+                    "enabled": True,
+                    "existingSecret": "a",
+                    "certManager": {"enabled": True, "issuerRef": {"name": "b"}},
+                }
+            }
+        },
+        "tls.internal.existingSecret and tls.internal.certManager.enabled both name a certificate: choose one",
+    ),
+    (
+        {"tls": {"internal": {"enabled": True, "certManager": {"enabled": True}}}},
+        "say tls.internal.certManager.issuerRef.name",
+    ),
+    ({"tls": {"internal": {"existingSecret": "a"}}}, "and tls.internal.enabled is false"),
+    ({"tls": {"internal": {"mode": "accept"}}}, "and tls.internal.enabled is false"),
     ({"broker": {"groups": ["a", "b", "a"]}}, "broker.groups names a group twice: a, b, a"),
     ({"broker": {"groups": ["popwheel-controller"]}}, "is the name of the controllers' StatefulSet"),
     (

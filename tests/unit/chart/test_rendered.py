@@ -80,7 +80,7 @@ def test_the_defaults_are_as_they_were() -> None:
 def containers(chart: RenderedChart) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     for name, pod in chart.pods().items():
         for container in pod["spec"]["containers"]:
-            if container["name"] != "shipper":
+            if container["name"] not in ("shipper", "spark"):  # images of users
                 yield name, pod["spec"], container
 
 
@@ -99,7 +99,7 @@ def test_pods_are_restricted(name: str) -> None:
         assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
         assert "memory" in container["resources"]["limits"]
         assert (pod.get("automountServiceAccountToken") is False) == ("serviceAccountName" not in pod)
-        assert ("serviceAccountName" in pod) == (container["name"] == "controller")
+        assert ("serviceAccountName" in pod) == (container["name"] in ("controller", "certificates"))
         assert not container["image"].endswith(":latest")
 
 
@@ -110,7 +110,7 @@ def test_settings_arrive_as_they_were_written() -> None:
     assert "segment_bytes: 4294967296\n" in rendered("settings").text
 
 
-@pytest.mark.parametrize("name", ["defaults", "load-balancer", "redis"])
+@pytest.mark.parametrize("name", ["defaults", "load-balancer", "redis", "internal-tls"])
 def test_what_pods_are_told_besides_is_refused_under_config(name: str) -> None:
     """Else what somebody writes there would have no effect, and nobody would say so."""
     told = {one["name"] for _, _, container in containers(rendered(name)) for one in container.get("env", [])}
@@ -144,6 +144,8 @@ def test_in_diagnostic_mode_pods_only_sleep() -> None:
     ("name", "words"),
     [
         ("defaults", ["port-forward service/popwheel-proxy 8081", "helm test popwheel -n messages\n", "self-signed"]),
+        ("defaults", ["tls.internal.enabled=false"]),
+        ("internal-tls-by-cert-manager", ["tls.internal.mode=accept"]),
         ("laptop", ["broker.replicas=1", "controller.replicas=1", "proxy.replicas=1"]),
         ("ephemeral", ["broker.persistence.enabled=false"]),
         ("node-port", ["{.spec.ports[0].nodePort}"]),
