@@ -101,13 +101,13 @@ drills: setup ## Kill, pause and cut apart under load, ROUNDS times each (defaul
 	@FAILOVER_ROUNDS=$(or $(ROUNDS),10) CRASH_ROUNDS=$(or $(ROUNDS),10) $(BIN)/python -m pytest -q \
 		tests/integration/test_failover.py tests/integration/test_crashes.py tests/integration/test_timers.py $(ARGS)
 
-e2e: setup ## Install the chart on the cluster that KUBECONFIG names, and see that messages go through: IMAGE=repository:tag [NAMESPACE=..] [LOAD="kind load docker-image"]
+e2e: setup ## Install the chart on the cluster that KUBECONFIG names, and see that messages go through: IMAGE=repository:tag [NAMESPACE=..] [VALUES="--set a=b"] [LOAD="kind load docker-image"]
 	@$(if $(LOAD),$(LOAD) $(IMAGE))
-	@POPWHEEL_E2E=1 IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" KEEP="$(KEEP)" $(BIN)/python -m pytest -q -s tests/e2e/test_release.py $(ARGS)
+	@POPWHEEL_E2E=1 IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" KEEP="$(KEEP)" VALUES="$(VALUES)" $(BIN)/python -m pytest -q -s tests/e2e/test_release.py $(ARGS)
 
 drill: setup ## Kubernetes failures under load of the official client (docs/drills.md): as e2e, and CLIENT_IMAGE=.. [FREEZE=.. THAW=.. CUT=.. JOIN=..]
 	@$(if $(LOAD),$(LOAD) $(IMAGE))
-	@POPWHEEL_E2E=1 IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" KEEP="$(KEEP)" CLIENT_IMAGE="$(CLIENT_IMAGE)" \
+	@POPWHEEL_E2E=1 IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" KEEP="$(KEEP)" VALUES="$(VALUES)" CLIENT_IMAGE="$(CLIENT_IMAGE)" \
 		FREEZE="$(FREEZE)" THAW="$(THAW)" CUT="$(CUT)" JOIN="$(JOIN)" $(BIN)/python -m pytest -q -s tests/e2e/test_drills.py $(ARGS)
 
 h2spec: setup ## Run the public HTTP/2 conformance suite against a server of this machine (needs Go)

@@ -16,6 +16,8 @@ NAMESPACE = os.environ.get("NAMESPACE") or "popwheel-drill"
 RELEASE = os.environ.get("RELEASE") or "drill"
 """Its own: a drain takes the pods of all namespaces that bear the label."""
 IMAGE = os.environ.get("IMAGE") or "popwheel:0.1.0"
+VALUES = os.environ.get("VALUES", "").split()
+"""More words for Helm."""
 KEEP = bool(os.environ.get("KEEP"))
 
 _bills: list[Bill] = []
@@ -28,7 +30,7 @@ def release() -> Iterator[Release]:
         pytest.skip("needs a Kubernetes cluster: make e2e or make drill, with KUBECONFIG")
     if not os.environ.get("KUBECONFIG"):
         pytest.skip("needs a Kubernetes cluster: say which in KUBECONFIG")
-    made = Release(NAMESPACE, RELEASE, IMAGE)
+    made = Release(NAMESPACE, RELEASE, IMAGE, words=VALUES)
     made.install()
     made.wait_until_whole()
     for topic in TOPICS:

@@ -37,7 +37,7 @@ class CertificateVolume:
         self._folder = folder
         self._count = 0
         self.certificate, self.key, self.authority = (folder / name for name in ("tls.crt", "tls.key", "ca.crt"))
-        folder.mkdir()
+        folder.mkdir(parents=True)
         for file in (self.certificate, self.key, self.authority):
             file.symlink_to(Path("..data") / file.name)
 

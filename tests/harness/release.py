@@ -3,7 +3,7 @@
 import json
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,9 +42,12 @@ class Release:
         image: repository:tag of what is rolled out.
         replicas: of the broker group.
         proxies: how many.
+        words: more of them for Helm, each time.
     """
 
-    def __init__(self, namespace: str, name: str, image: str, replicas: int = 2, proxies: int = 2) -> None:
+    def __init__(
+        self, namespace: str, name: str, image: str, replicas: int = 2, proxies: int = 2, words: Sequence[str] = ()
+    ) -> None:
         self.namespace = namespace
         self.name = name
         self.replicas = replicas
@@ -52,6 +55,7 @@ class Release:
         self.prefix = name if "popwheel" in name else f"{name}-popwheel"
         self.selector = f"app.kubernetes.io/instance={name}"
         self._image = image
+        self._words = words
 
     def install(self, *words: str) -> None:
         """Install or upgrade, and wait until all is rolled out."""
@@ -60,7 +64,7 @@ class Release:
             *("helm", "-n", self.namespace, "upgrade", "--install", "--create-namespace", self.name, str(CHART)),
             *("--set", f"image.repository={repository}", "--set-string", f"image.tag={tag}"),
             *("--set", f"broker.groups={{{GROUP}}}", "--set", f"broker.replicas={self.replicas}"),
-            *("--set", f"proxy.replicas={self.proxies}", "--wait", "--timeout", "5m", *words),
+            *("--set", f"proxy.replicas={self.proxies}", "--wait", "--timeout", "5m", *self._words, *words),
         )
 
     def test(self) -> None:

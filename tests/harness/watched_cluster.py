@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from tests.harness.certificates import CertificateVolume, certificate_by, new_authority
 from tests.harness.client import MessagingClient
 from tests.harness.failover import TOPICS, FailoverLoad, ReplicatedCluster
 from tests.harness.prometheus import Prometheus
@@ -42,7 +43,12 @@ class WatchedCluster:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._cluster = ReplicatedCluster(folder, "--set", f"proxy.message.body_bytes_max={_BODY_BYTES_MAX}")
+        certificates = CertificateVolume(folder / "tls")
+        authority = new_authority()
+        certificates.hold(certificate_by(authority), authority)
+        self._cluster = ReplicatedCluster(
+            folder, "--set", f"proxy.message.body_bytes_max={_BODY_BYTES_MAX}", *certificates.settings
+        )
         self._prometheus: Prometheus | None = None
         self.times = Times()
 

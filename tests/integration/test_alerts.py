@@ -17,6 +17,7 @@ CONTROLLER = 'namespace="n",instance="controller-0"'
 MASTER = f'popwheel_replica_role{{{PLACE},role="master"}}'
 SLAVE = 'popwheel_replica_role{namespace="n",instance="broker-a-1",role="master"}'
 GROUP = 'consumer_group="g",topic="t"'
+FOR_SERVICES = f'{PLACE},use="services"'
 
 
 class Drill(NamedTuple):
@@ -123,6 +124,16 @@ DRILLS = {
             **of_master("popwheel_quarantine_max", "100x20"),
         },
         *(9, 10, PLACE),
+    ),
+    "PopwheelCertificateExpires": Drill(
+        {
+            f"popwheel_certificate_expires_seconds{{{FOR_SERVICES}}}": "605000x9 604000x20",
+            f'popwheel_certificate_expires_seconds{{{PLACE},use="clients"}}': "605000x30",
+        },
+        *(14, 16, FOR_SERVICES),
+    ),
+    "PopwheelCertificateRefused": Drill(
+        {f"popwheel_certificate_refused{{{FOR_SERVICES}}}": "0x4 1x2 0x2 1x20"}, 15, 17, FOR_SERVICES
     ),
 }
 
