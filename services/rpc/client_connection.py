@@ -20,7 +20,7 @@ from services.rpc.events import (
 from services.rpc.frames import ErrorCode
 from services.rpc.limits import Limits
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
-from services.rpc.tls import TlsSession
+from services.rpc.tls import TlsSession, reason_of
 from services.rpc.wire import Wire
 
 _KEEPALIVE_PING = b"stillher"
@@ -93,7 +93,7 @@ class ClientConnection(Wire):
             for event in self.http2.receive(data, self.now):
                 self._dispatch(event)
         except ssl.SSLError as error:
-            self._error = RpcError(GrpcStatus.UNAVAILABLE, f"no TLS connection: {error.reason or error}")
+            self._error = RpcError(GrpcStatus.UNAVAILABLE, f"no TLS connection: {reason_of(error)}")
             self._close()
         finally:
             self._receiving = False

@@ -23,7 +23,7 @@ from services.rpc.not_grpc import NotGrpc
 from services.rpc.parting import PARTINGS_MAX, PATIENCE_S, Parting, tell_end
 from services.rpc.server_call import ServerCall, StreamCall, UnaryCall
 from services.rpc.status import GrpcStatus, RpcError
-from services.rpc.tls import TlsSession
+from services.rpc.tls import TlsSession, reason_of
 from services.rpc.totals import RECEIVED
 from services.rpc.wire import Wire
 
@@ -105,7 +105,7 @@ class ServerConnection(Wire):
                 for event in self.http2.receive(data, self.now):
                     self._dispatch(event)
         except ssl.SSLError as error:
-            log.info("tls handshake failed", peer=self.peer, reason=error.reason)
+            log.info("tls handshake failed", peer=self.peer, reason=reason_of(error))
             self._close()
         finally:
             self._receiving = False

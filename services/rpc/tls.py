@@ -73,6 +73,12 @@ def self_signed_context(now: datetime.datetime) -> ssl.SSLContext:
         return server_context(certificate_file, key_file)
 
 
+def reason_of(error: ssl.SSLError) -> str:
+    """Why a connection failed, in OpenSSL's words."""
+    why = error.reason or str(error)
+    return f"{why}: {error.verify_message}" if isinstance(error, ssl.SSLCertVerificationError) else why
+
+
 def check_handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
     """See that two contexts take each other's certificates; names are not looked at.
 

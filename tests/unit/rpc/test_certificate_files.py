@@ -5,7 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
@@ -25,11 +28,33 @@ Contents = tuple[bytes | None, bytes | None, bytes | None]
 
 
 def encrypted(key: bytes) -> bytes:
-    return serialization.load_pem_private_key(key, None).private_bytes(
+    return load_key(key).private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.BestAvailableEncryption(b"a password"),
     )
+
+
+def for_servers_only() -> KeyPair:
+    """As many who hand out certificates make them, if they are not asked for more."""
+    good, issuer_key = x509.load_pem_x509_certificate(GOOD.certificate), load_key(OURS.key)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(good.subject)
+        .issuer_name(good.issuer)
+        .public_key(good.public_key())
+        .serial_number(1)
+        .not_valid_before(good.not_valid_before_utc)
+        .not_valid_after(good.not_valid_after_utc)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    )
+    return KeyPair(builder.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), GOOD.key)
+
+
+def load_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    key = serialization.load_pem_private_key(pem, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key
 
 
 def contents(pair: KeyPair, *authorities: KeyPair) -> Contents:
@@ -45,6 +70,7 @@ BROKEN: dict[str, tuple[Contents, str]] = {
     "the key of another": ((GOOD.certificate, FOREIGN.key, OURS.certificate), "KEY_VALUES_MISMATCH"),
     "an encrypted key": ((GOOD.certificate, encrypted(GOOD.key), OURS.certificate), "PEM|DECRYPT|BAD"),
     "by no authority in the file": (contents(GOOD, FOREIGN), "CERTIFICATE_VERIFY_FAILED"),
+    "for servers only": (contents(for_servers_only(), OURS), "CERTIFICATE_VERIFY_FAILED.*purpose"),
     "out of date": (contents(certificate_by(OURS, days_ago=91), OURS), "CERTIFICATE_VERIFY_FAILED"),
 }
 
