@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.e2e.conftest import VALUES
 from tests.harness.release import GROUP, Release
 
 pytestmark = pytest.mark.timeout(600)
@@ -21,3 +22,48 @@ def test_each_service_has_three_probes(release: Release) -> None:
     for pod in release.pods():
         (container,) = pod["spec"]["containers"]
         assert {"startupProbe", "livenessProbe", "readinessProbe"} <= container.keys()
+
+
+ENDS = """
+import sys, time, urllib.request
+for line in urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/metrics").read().decode().splitlines():
+    if line.startswith("popwheel_certificate_expires_seconds{") and 'use="services"' in line:
+        print(time.time() + float(line.split()[1]))
+"""
+"""Says when the certificate between the services ends, in seconds since 1970."""
+
+PORTS = {"broker": "8090", "controller": "8080", "proxy": "8091"}
+
+
+def ends_of_certificates(release: Release) -> dict[str, float]:
+    """When the certificate between the services that is in force ends, in seconds since 1970, by pod."""
+    found = {}
+    for component, port in PORTS.items():
+        for pod in release.pods(component):
+            name = pod["metadata"]["name"]
+            found[name] = float(release.kubectl("exec", name, "--", "python3", "-c", ENDS, port))
+    return found
+
+
+def test_a_new_certificate_is_taken_over_without_a_restart(release: Release) -> None:
+    if not any("tls.internal.enabled=true" in word for word in VALUES):
+        pytest.skip('needs VALUES="--set tls.internal.enabled=true"')
+    before = ends_of_certificates(release)
+    restarts = {name: release.restarts_of(name) for name in before}
+    release.pause(5)  # so that the next one ends later by more than what clocks and rounding make of it
+    removed = '[{"op": "remove", "path": "/data/tls.crt"}]'
+    release.kubectl("patch", "secret", f"{release.prefix}-internal-tls", "--type=json", "-p", removed)
+    release.kubectl("create", "job", f"--from=cronjob/{release.prefix}-certificates", "renew")
+    release.kubectl("wait", "--for=condition=Complete", "job/renew", "--timeout=120s")
+    release.kubectl("delete", "job", "renew")
+
+    def taken_over() -> bool:
+        now = ends_of_certificates(release)
+        return now.keys() == before.keys() and all(now[name] > before[name] + 3 for name in now)
+
+    release.wait_until(taken_over, 300, "the new certificate in force everywhere")
+    assert {name: release.restarts_of(name) for name in before} == restarts
+    release.test()
+    release.kubectl("delete", "pod", release.master_pod())  # its next one has to connect anew to everybody
+    release.wait_until_whole()
+    release.test()

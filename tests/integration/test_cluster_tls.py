@@ -45,9 +45,11 @@ async def test_replication_controllers_and_proxy_under_tls_serve_while_certifica
         finally:
             worker.end()
             worker.wait()
-        missing = worker.bodies("sent") - worker.bodies("acked")
-        async with MessagingClient(cluster.address) as client:
-            assert missing - set(await receive_and_ack_all(client, missing)) == set(), "sent with OK and lost"
+        # What nobody answered when the master was killed may have been carried out; all else comes again.
+        if missing := worker.bodies("sent") - worker.bodies("acked") - worker.bodies("ack failed"):
+            async with MessagingClient(cluster.address) as client:
+                missing -= set(await receive_and_ack_all(client, missing))
+        assert missing == set(), "sent with OK and lost"
 
         rows = command.rows()
         for name in INSIDE:
