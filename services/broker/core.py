@@ -315,7 +315,7 @@ class BrokerCore:
         # As long as nothing says what time it is in the log, this replica's own clock may not say so.
         is_told = self.state.table.latest_pop_ms > 0
         pop = self.state.snapshot(ends, self.pop_clock.saved() if is_told else self._begun_with.pop.time)
-        head = Checkpoint(store, pop, SavedNames(heard=self.names.heard), self.quarantine.table.saved())
+        head = Checkpoint(store, pop, SavedNames(heard=self.names.heard), self.quarantine.table.saved(store.position))
         return CheckpointChanges(head, *self.take_changes())
 
     def synced(self, checkpoint: Checkpoint) -> Checkpoint:

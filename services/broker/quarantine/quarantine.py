@@ -190,8 +190,8 @@ class Quarantine:
         Raises:
             StatusError: the disk is full; nothing has changed.
         """
-        self._store.put([Record(RecordKind.QUARANTINE_END, self.topic, QUARANTINE_QUEUE, encode_end(entry.key))])
-        self.table.end(entry.key)
+        record = Record(RecordKind.QUARANTINE_END, self.topic, QUARANTINE_QUEUE, encode_end(entry.key))
+        self.table.end(entry.key, self._store.put([record]).positions[0])
 
     def _put(self, entry: QuarantineEntry, stored: StoredRecord | None, more: list[Record]) -> None:
         self.count(entry.step, entry.position, RecordFaultError(entry.reason))

@@ -1,6 +1,7 @@
 """What is set aside now: a fold over the log, as all state of a broker is (S6)."""
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 from services.broker.quarantine.entry import QuarantineEntry, Step, decode_end, decode_kept
@@ -13,6 +14,8 @@ class QuarantineTable:
 
     def __init__(self) -> None:
         self._entries: dict[bytes, QuarantineEntry] = {}
+        self._ended: list[tuple[int, QuarantineEntry]] = []
+        """Since the last checkpoint, and by which record."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -37,9 +40,13 @@ class QuarantineTable:
         """A record was set aside."""
         self._entries[entry.key] = entry
 
-    def end(self, key: bytes) -> None:
-        """An entry is done with: given back, or dropped. Of one that is not there, nothing is changed."""
-        self._entries.pop(key, None)
+    def end(self, key: bytes, position: int) -> None:
+        """An entry is done with, given back or dropped, by the record at a position of the log. Of one that is not
+        there, nothing is changed.
+        """
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._ended.append((position, entry))
 
     def replay(self, found: StoredRecord) -> None:
         """Fold in a record of the log that may be about an entry.
@@ -50,13 +57,13 @@ class QuarantineTable:
         if found.kind == RecordKind.QUARANTINE:
             self.open(decode_kept(found).entry)
         elif found.kind == RecordKind.QUARANTINE_END:
-            self.end(decode_end(found.payload))
+            self.end(decode_end(found.payload), found.position)
         elif not self._entries:
             return
         elif found.kind == RecordKind.MESSAGE:
-            self.end(found.origin)  # what was set aside has gone its way after all
+            self.end(found.origin, found.position)  # what was set aside has gone its way after all
         elif found.kind == RecordKind.TIMER:
-            self.end(fired_origin(max(0, decode_delay(found.origin).predecessor)))
+            self.end(fired_origin(max(0, decode_delay(found.origin).predecessor)), found.position)
         elif found.kind == RecordKind.FORGET_TOPIC:
             self.forget(topic=found.payload.decode())
         elif found.kind == RecordKind.FORGET_GROUP:
@@ -85,9 +92,13 @@ class QuarantineTable:
         """The least position of the log that an entry needs; None if none needs any."""
         return min((entry.position for entry in self if entry.is_pinned), default=None)
 
-    def saved(self) -> list[list[Any]]:
-        """What a checkpoint holds of it."""
-        return [entry.saved() for entry in self]
+    def saved(self, position: int) -> list[list[Any]]:
+        """What a checkpoint holds of it: what the log says up to the checkpoint's position, which may be less than is
+        appended. Else who folds the log from there on met a record, and the table had heard of it before.
+        """
+        self._ended = [(end, entry) for end, entry in self._ended if end >= position]
+        there = chain(self, (entry for _, entry in self._ended))
+        return [entry.saved() for entry in there if entry.record_position < position]
 
     def restore(self, saved: list[list[Any]]) -> None:
         """Take up what `saved` made."""

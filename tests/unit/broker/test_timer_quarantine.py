@@ -146,6 +146,49 @@ def test_one_that_is_given_back_when_it_is_due_fires_at_once_and_once(kind: Cras
     assert entries(world) == []
 
 
+@pytest.mark.parametrize("kind", CRASHES)
+def test_one_is_not_fired_after_a_start_whose_checkpoint_is_ahead_of_its_record(kind: CrashKind) -> None:
+    world = TimerWorld()
+    world.send(MARK, 1500)
+    world.pass_to(1499)
+    world.save_timer()
+    with Poison(["firing"]).spread():
+        world.clock.advance(1)
+        world.timer.step()
+    (entry,) = entries(world)
+    world.save()  # what the record says is in it, but its position is before that, as it was not confirmed
+    world.crash(kind)
+    assert entries(world) == [entry]
+    world.turn()
+    assert world.core.retrial.retry(entry.id)
+    world.flush()
+    world.pass_to(5000)
+    assert world.fired_bodies() == [MARK[-1:]]
+
+
+@pytest.mark.parametrize("due_ms", [1500, FAR_MS])
+@pytest.mark.parametrize("kind", CRASHES)
+def test_one_that_is_given_back_is_fired_once_after_a_start_whose_checkpoint_is_ahead(
+    kind: CrashKind, due_ms: int
+) -> None:
+    world = TimerWorld()
+    world.send(MARK, due_ms)
+    with Poison(["firing"]).spread():
+        world.pass_to(4000)
+    (entry,) = entries(world)
+    world.save()
+    world.save_timer()
+    assert world.core.retrial.retry(entry.id)
+    world.save()
+    world.crash(kind)
+    assert entries(world) == []
+    assert world.timer.state.pending.total == (due_ms == FAR_MS)
+    world.pass_to(FAR_MS + 1000)
+    assert world.fired_bodies() == [MARK[-1:]]
+    assert world.timer.state.pending.total == 0
+    assert not world.timer.state.opened_slots
+
+
 def test_one_of_a_topic_that_is_gone_is_let_go_by_a_retry() -> None:
     world = TimerWorld()
     world.send(MARK, 1500)
