@@ -8,6 +8,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from services.common.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
+from services.controller.options import (
+    ATTEMPTS_MAX,
+    BACKOFF_MS_MAX,
+    BACKOFF_STEPS_MAX,
+    QUEUES_MAX,
+    GroupDefaults,
+    TopicDefaults,
+)
+
+DECLARED_MAX = 1000
+"""Topics, and as many groups, of one release: Helm keeps all of a release in one Secret."""
+
 Label = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$")]
 """A name that still fits when Kubernetes puts hashes and numbers behind it."""
 Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|[KMGTPE]i?)?$")]
@@ -22,6 +35,25 @@ Objects = list[Object]
 
 class _Values(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Topic(_Values):
+    """A topic that is to be there."""
+
+    name: Annotated[str, Field(pattern=rf"^[%A-Za-z0-9_-]{{1,{TOPIC_LENGTH_MAX}}}$")]
+    type: Literal["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"] = "NORMAL"
+    queues: int = Field(ge=1, le=QUEUES_MAX, default_factory=lambda: TopicDefaults().queues)
+
+
+class ConsumerGroup(_Values):
+    """A consumer group that is to be there."""
+
+    name: Annotated[str, Field(pattern=rf"^[%A-Za-z0-9_-]{{1,{GROUP_LENGTH_MAX}}}$")]
+    maxAttempts: int = Field(ge=1, le=ATTEMPTS_MAX, default_factory=lambda: GroupDefaults().max_attempts)
+    fifo: bool = False
+    backoffMs: list[Annotated[int, Field(ge=0, le=BACKOFF_MS_MAX)]] = Field(
+        min_length=1, max_length=BACKOFF_STEPS_MAX, default_factory=lambda: GroupDefaults().backoff_ms
+    )
 
 
 class Image(_Values):
@@ -209,6 +241,8 @@ class ChartValues(_Values):
     """All of them but `config`."""
 
     image: Image
+    topics: Annotated[list[Topic], Field(max_length=DECLARED_MAX)]
+    consumerGroups: Annotated[list[ConsumerGroup], Field(max_length=DECLARED_MAX)]
     nameOverride: str
     fullnameOverride: str
     clusterDomain: Annotated[str, Field(min_length=1)]

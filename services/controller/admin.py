@@ -10,11 +10,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Query, status
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import controller_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.controller.cluster_state import ClusterState, Named
+from services.controller.cluster_state import ClusterState, Named, topic_type
 from services.controller.name_map import NameMap
 from services.controller.options import ControllerOptions
 from services.controller.state_keeper import StateKeeper
@@ -158,7 +156,7 @@ def admin_router(options: ControllerOptions, keeper: StateKeeper, check_leads: C
     @router.post("/topics", tags=["topics"], status_code=status.HTTP_201_CREATED, responses=_REFUSED)
     async def create_topic(new: NewTopic) -> Topic:
         def decide(state: ClusterState) -> pb.ClusterUpdate:
-            return state.create_topic(options, new.name, _topic_type(new.type), new.queues)
+            return state.create_topic(options, new.name, topic_type(new.type), new.queues)
 
         update = await keeper.change(decide)
         assert update is not None
@@ -212,13 +210,6 @@ def _page(named: NameMap[Named], prefix: str, after: str, limit: int) -> tuple[l
     if prefix > after and prefix in named:
         page.insert(0, named[prefix])
     return page[:limit], named.count_before(end) - named.count_before(prefix), len(page) > limit
-
-
-def _topic_type(name: str) -> TopicType.ValueType:
-    if name not in TopicType.keys():  # noqa: SIM118 - an enum wrapper of protobuf, not a dict
-        known = ", ".join(kind for kind in TopicType.keys() if kind != "TOPIC_TYPE_UNSPECIFIED")  # noqa: SIM118
-        raise StatusError(Code.BAD_REQUEST, f"a topic's type must be one of {known}, not {name[:64]!r}")
-    return TopicType.Value(name)
 
 
 def _topic(topic: pb.Topic) -> Topic:

@@ -13,10 +13,11 @@ from prometheus_client import CollectorRegistry
 from services.common.clock import Clock
 from services.common.disk import Disk
 from services.common.errors import ConfigurationError, StatusError
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Group, Topic
 from services.controller.checkpoint_carrier import CheckpointCarrier
 from services.controller.checkpoint_sync import CheckpointSync
 from services.controller.cluster_state import ClusterState
+from services.controller.declared_kind import DECLARED_GROUPS, DECLARED_TOPICS
 from services.controller.documents import CLUSTER
 from services.controller.file_state_store import FileStateStore
 from services.controller.folder_lock import folder_lock
@@ -24,11 +25,12 @@ from services.controller.forgetting import Forgetting
 from services.controller.group_keeper import GroupKeeper
 from services.controller.hand_over import HandOvers
 from services.controller.inquiry import Inquiry
+from services.controller.kubernetes_declarations import KubernetesDeclarations
 from services.controller.kubernetes_mirror import KubernetesMirror
 from services.controller.kubernetes_state_store import KubernetesStateStore
 from services.controller.leadership import Leadership
 from services.controller.lease import LeaseHolder
-from services.controller.metrics import CheckpointMetrics, ControllerMetrics, GroupMetrics
+from services.controller.metrics import CheckpointMetrics, ControllerMetrics, DeclarationMetrics, GroupMetrics
 from services.controller.options import ControllerOptions
 from services.controller.overseer import Overseer
 from services.controller.private_disk import PrivateDisk
@@ -140,19 +142,25 @@ class ControllerApp:
             CheckpointMetrics(registry, self.checkpoints, clock),
         )
         self._hand_overs = HandOvers(self.overseer, self.roles, replication.hand_over_ms / 1000, clock, groups)
-        self._mirror: KubernetesMirror | None = None
+        self._shows: list[KubernetesMirror | KubernetesDeclarations[Topic] | KubernetesDeclarations[Group]] = []
+        """What Kubernetes shows, and what is asked for there."""
         if isinstance(self._store, KubernetesStateStore):
-            self._mirror = KubernetesMirror(
-                self._store.api,
-                options.cluster_name,
-                address,
-                self.overseer,
-                self.checkpoints,
-                self._hand_overs,
-                self.roles,
-                clock,
-                check,
-            )
+            api, declarations = self._store.api, DeclarationMetrics(registry)
+            self._shows = [
+                KubernetesMirror(
+                    api,
+                    options.cluster_name,
+                    address,
+                    self.overseer,
+                    self.checkpoints,
+                    self._hand_overs,
+                    self.roles,
+                    clock,
+                    check,
+                ),
+                KubernetesDeclarations(DECLARED_TOPICS, api, options, self._keeper, clock, declarations, check),
+                KubernetesDeclarations(DECLARED_GROUPS, api, options, self._keeper, clock, declarations, check),
+            ]
         self._forgetting = Forgetting(self.overseer, self.roles, groups)
         self._inquiry = Inquiry(self._keeper, broker_channels)
         self._processes = Processes()
@@ -237,21 +245,21 @@ class ControllerApp:
         self._keeper.start()
         self._keeper.state = replace(state, brokers=await self.overseer.begin())
         self._watchers.open()
-        if self._mirror is not None:
-            self._mirror.start()
+        for each in self._shows:
+            each.start()
 
     async def _end(self, refusal: StatusError) -> None:
         """Lead no more."""
         self._watchers.close()
-        if self._mirror is not None:
-            await self._mirror.stop()
+        for each in self._shows:
+            await each.stop()
         await self.overseer.end(refusal)
         await self._keeper.stop()
 
     async def _check_store(self) -> None:
         """See what others have changed in a store that is not ours alone."""
         versions = await self._store.versions()
-        if versions.get(CLUSTER, self._stored.version) != self._stored.version:
+        if versions.get(CLUSTER) != self._stored.version:
             # One that led before may have written after this one had read.
             self._keeper.refresh_soon()
         await self.overseer.groups.look_for_changes(versions)

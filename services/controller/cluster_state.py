@@ -234,5 +234,17 @@ def group_name(options: ControllerOptions, text: str) -> GroupName:
     return name
 
 
+def topic_type(text: str) -> TopicType.ValueType:
+    """The type of a topic that is to be made, by its name.
+
+    Raises:
+        StatusError: BAD_REQUEST.
+    """
+    if text not in TopicType.keys():  # noqa: SIM118 - an enum wrapper of protobuf, not a dict
+        known = ", ".join(kind for kind in TopicType.keys() if kind != "TOPIC_TYPE_UNSPECIFIED")  # noqa: SIM118
+        raise StatusError(Code.BAD_REQUEST, f"a topic's type must be one of {known}, not {text[:64]!r}")
+    return TopicType.Value(text)
+
+
 def _after(named: NameMap[Named], come: Sequence[Named], gone: Sequence[str]) -> NameMap[Named]:
     return named.changed({each.name: each for each in come}, gone) if come or gone else named

@@ -35,12 +35,12 @@ def status_change(
         checkpoint_age_s: how old what the slowest slave holds is, in seconds; None if there is no slave.
         now_ms: milliseconds since 1970.
     """
-    now = datetime.fromtimestamp(now_ms / 1000, UTC)
-    known = {each["type"]: each for each in old.get("conditions", ())}
-    merged = {**known, **{each["type"]: _dated(known.get(each["type"]), each, now) for each in conditions}}
     change: dict[str, Any] = {}
+    known = list(old.get("conditions", ()))
+    merged = with_conditions(known, conditions, now_ms)
     if merged != known:
-        change["conditions"] = list(merged.values())
+        change["conditions"] = merged
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
     shown = _time(old.get("checkpointTime"))
     if checkpoint_age_s is None:
         if shown is not None:
@@ -50,6 +50,23 @@ def status_change(
         if change or shown is None or not -_NOISE <= taken - shown < _WRITTEN_EVERY:
             change["checkpointTime"] = _text(taken)
     return change or None
+
+
+def with_conditions(
+    known: Iterable[Mapping[str, str]], conditions: Iterable[Mapping[str, str]], now_ms: int
+) -> list[Mapping[str, str]]:
+    """The conditions of a status when some of them are so now: each since when it is.
+
+    Args:
+        known: those that it has.
+        conditions: those that are to be so.
+        now_ms: milliseconds since 1970.
+    """
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
+    merged = {each["type"]: each for each in known}
+    for each in conditions:
+        merged[each["type"]] = _dated(merged.get(each["type"]), each, now)
+    return list(merged.values())
 
 
 def _dated(old: Mapping[str, str] | None, new: Mapping[str, str], now: datetime) -> Mapping[str, str]:

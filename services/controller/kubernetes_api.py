@@ -18,7 +18,7 @@ Resource = Mapping[str, Any]
 Result = TypeVar("Result")
 
 _TIMEOUT_S = 5.0
-_THREADS = 12  # four watches wait in one each, and a call that was given up holds its own until its time is up
+_THREADS = 16  # six watches wait in one each, and a call that was given up holds its own until its time is up
 _BODY_SHOWN = 300  # it says which field of what was sent is wrong
 _JSON = "application/json"
 _MERGE = "application/merge-patch+json"
@@ -50,9 +50,14 @@ class ResourceKind:
 BROKER_GROUPS = ResourceKind("popwheel.io", "v1", "brokergroups", "BrokerGroup")
 CLUSTERS = ResourceKind("popwheel.io", "v1", "popwheelclusters", "PopwheelCluster")
 CLUSTER_PAGES = ResourceKind("popwheel.io", "v1", "popwheelclusterpages", "PopwheelClusterPage")
+CONSUMER_GROUPS = ResourceKind("popwheel.io", "v1", "consumergroups", "ConsumerGroup")
 LEASES = ResourceKind("coordination.k8s.io", "v1", "leases", "Lease")
 PODS = ResourceKind("", "v1", "pods", "Pod")
 SECRETS = ResourceKind("", "v1", "secrets", "Secret")
+TOPICS = ResourceKind("popwheel.io", "v1", "topics", "Topic")
+
+_WRONG = (400, 403, 422)
+"""What was asked for cannot be, or may not: nothing was done."""
 
 
 class ApiConflictError(Exception):
@@ -71,14 +76,20 @@ class ApiAwayError(OSError):
     """The API server cannot be reached or cannot answer; what has become of a change is not known."""
 
 
+class ApiRefusalError(ApiAwayError):
+    """The API server does not take what it was asked, whatever becomes of other changes; nothing was done."""
+
+
 class KubernetesApi(Protocol):
     """Resources of one namespace. All methods raise `ApiAwayError`."""
 
     async def get(self, kind: ResourceKind, name: str) -> Resource | None:
         """The latest state of a resource; None if there is none."""
 
-    async def list_all(self, kind: ResourceKind, labels: str) -> tuple[list[Resource], str]:
-        """All resources with these labels, and the resource version from which a watch goes on."""
+    async def list_some(self, kind: ResourceKind, labels: str, most: int | None) -> tuple[list[Resource], str, bool]:
+        """Resources with these labels, at most so many; the resource version from which a watch of all of them goes
+        on; and whether there are more.
+        """
 
     async def create(self, kind: ResourceKind, resource: Resource) -> Resource:
         """Make a resource; as it is stored.
@@ -109,9 +120,10 @@ class KubernetesApi(Protocol):
         """
 
     async def watch(
-        self, kind: ResourceKind, labels: str, since: str, timeout_s: float, saw: Callable[[Resource], None]
+        self, kind: ResourceKind, labels: str, since: str, timeout_s: float, saw: Callable[[Resource, bool], None]
     ) -> None:
-        """Have `saw` called with each change after a resource version, until the time is up or the watch ends.
+        """Have `saw` called with each change after a resource version, until the time is up or the watch ends: the
+        resource as it is now, or was last, and whether it is gone.
 
         Raises:
             ApiGoneError: that is too long ago.
@@ -164,9 +176,11 @@ class ClientKubernetesApi:
         except _ApiNotFoundError:
             return None
 
-    async def list_all(self, kind: ResourceKind, labels: str) -> tuple[list[Resource], str]:
-        found = await self._found(lambda: self._answer("GET", kind, query={"labelSelector": labels}))
-        return list(found["items"]), str(found["metadata"]["resourceVersion"])
+    async def list_some(self, kind: ResourceKind, labels: str, most: int | None) -> tuple[list[Resource], str, bool]:
+        query = {"labelSelector": labels, **({} if most is None else {"limit": str(most)})}
+        found = await self._found(lambda: self._answer("GET", kind, query=query))
+        about = found["metadata"]
+        return list(found["items"]), str(about["resourceVersion"]), bool(about.get("continue"))
 
     async def create(self, kind: ResourceKind, resource: Resource) -> Resource:
         return await self._found(lambda: self._answer("POST", kind, body=resource))
@@ -188,7 +202,7 @@ class ClientKubernetesApi:
             raise ApiConflictError(str(error)) from error
 
     async def watch(
-        self, kind: ResourceKind, labels: str, since: str, timeout_s: float, saw: Callable[[Resource], None]
+        self, kind: ResourceKind, labels: str, since: str, timeout_s: float, saw: Callable[[Resource, bool], None]
     ) -> None:
         loop = asyncio.get_running_loop()
 
@@ -197,7 +211,7 @@ class ClientKubernetesApi:
                 if event["type"] == "ERROR":
                     told = event["object"]
                     raise self._error(status=told.get("code"), reason=f"{told.get('reason')}: {told.get('message')}")
-                loop.call_soon_threadsafe(saw, event["object"])
+                loop.call_soon_threadsafe(saw, event["object"], event["type"] == "DELETED")
 
         await self._found(call)
 
@@ -275,7 +289,8 @@ class ClientKubernetesApi:
                 if error.status == 410:
                     raise ApiGoneError(str(error.reason)) from error
                 said = f"{error.status} {error.reason}: {str(error.body)[:_BODY_SHOWN]}"
-                raise ApiAwayError(f"the API server answers {said}") from error
+                kind_of_error = ApiRefusalError if error.status in _WRONG else ApiAwayError
+                raise kind_of_error(f"the API server answers {said}") from error
             except Exception as error:  # urllib3 has many ways to say that nobody answered
                 raise ApiAwayError(f"the API server cannot be reached: {error}") from error
 

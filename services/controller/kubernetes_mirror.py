@@ -6,8 +6,7 @@ written later, as things are then.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -20,15 +19,8 @@ from services.controller.checkpoint_sync import CheckpointSync
 from services.controller.group_policy import master_is_gone, trouble
 from services.controller.group_status import READY, SWITCHED_OVER, condition, status_change
 from services.controller.hand_over import HandOvers
-from services.controller.kubernetes_api import (
-    BROKER_GROUPS,
-    PODS,
-    ApiAwayError,
-    ApiConflictError,
-    KubernetesApi,
-    Resource,
-    ResourceKind,
-)
+from services.controller.kubernetes_api import BROKER_GROUPS, PODS, KubernetesApi
+from services.controller.kubernetes_rounds import KubernetesRounds
 from services.controller.kubernetes_state_store import OF_CLUSTER, cluster_label, group_resource_name
 from services.controller.kubernetes_watch import ResourceWatch
 from services.controller.overseer import Overseer
@@ -36,7 +28,6 @@ from services.controller.pod_role import PODS_WITH_ROLES, pod_change, pod_name, 
 from services.controller.roles import Roles
 
 SWITCHOVER = "popwheel.io/switchover-to"
-_LOOK_S = 5.0
 _REST_S = 0.1
 
 _logger = structlog.get_logger()
@@ -82,62 +73,40 @@ class KubernetesMirror:
         clock: Clock,
         check_leads: Callable[[], None],
     ) -> None:
-        self._api = api
         self._pod = address.rpartition(":")[0].partition(".")[0]
         self._overseer = overseer
         self._checkpoints = checkpoints
         self._hand_overs = hand_overs
         self._clock = clock
         self._check_leads = check_leads
-        self._changed = asyncio.Event()
-        self._pods = ResourceWatch(api, PODS, PODS_WITH_ROLES, self._changed.set)
-        self._groups = ResourceWatch(api, BROKER_GROUPS, f"{OF_CLUSTER}={cluster_label(cluster)}", self._changed.set)
+        self._rounds = KubernetesRounds(
+            "kubernetes-mirror",
+            {"roles of pods": self._mark_pods, "status of broker groups": self._look_at_groups},
+            _REST_S,
+            check_leads,
+        )
+        soon = self._rounds.soon
+        self._pods = ResourceWatch(api, PODS, PODS_WITH_ROLES, soon)
+        self._groups = ResourceWatch(api, BROKER_GROUPS, f"{OF_CLUSTER}={cluster_label(cluster)}", soon)
         self._switching: dict[str, asyncio.Task[None]] = {}
         self._outcomes: dict[str, _Outcome] = {}
         """By group; until it is shown."""
-        self._failing: set[str] = set()
-        self._running: asyncio.Task[None] | None = None
-        roles.subscribe(lambda _: self._changed.set())
+        roles.subscribe(lambda _: soon())
 
     def start(self) -> None:
         """Begin: this controller leads now."""
-        self._running = asyncio.create_task(self._run(), name="kubernetes-mirror")
+        self._rounds.start()
 
     async def stop(self) -> None:
         """End: it leads no more. A wish that was not told the outcome yet is taken up by the next one."""
-        tasks = [*self._switching.values(), *([] if self._running is None else [self._running])]
-        for task in tasks:
+        await self._rounds.stop()
+        for task in self._switching.values():
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._switching.values(), return_exceptions=True)
         for watch in (self._pods, self._groups):
             await watch.stop()
-        self._running = None
         self._switching.clear()
         self._outcomes.clear()
-
-    async def _run(self) -> None:
-        while True:
-            self._changed.clear()
-            await self._try("roles of pods", self._mark_pods)
-            await self._try("status of broker groups", self._look_at_groups)
-            await asyncio.sleep(_REST_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await self._changed.wait()
-
-    async def _try(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do a part of it; if it fails, the next look tries again. That is said once, until it goes well."""
-        try:
-            self._check_leads()
-            await work()
-        except (OSError, StatusError) as error:
-            if what not in self._failing:
-                self._failing.add(what)
-                _logger.warning("Kubernetes does not show how things are", what=what, reason=str(error))
-        except Exception as error:  # the next look finds things as they are then
-            _logger.error("Kubernetes could not be shown how things are", what=what, exc_info=error)
-        else:
-            self._failing.discard(what)
 
     async def _mark_pods(self) -> None:
         if not self._pods.runs:
@@ -146,7 +115,7 @@ class KubernetesMirror:
             change = pod_change(pod, self._overseer.groups.states, self._pod)
             if change is not None:
                 self._check_leads()
-                await self._patch(self._pods, PODS, name, change)
+                await self._pods.patch(name, change)
 
     async def _look_at_groups(self) -> None:
         if not self._groups.runs:
@@ -169,7 +138,7 @@ class KubernetesMirror:
         status = self._groups.resources[name].get("status") or {}
         change = status_change(status, conditions, max(ages, default=None), self._clock.wall_ms())
         if change is not None:
-            await self._patch(self._groups, BROKER_GROUPS, name, {"status": change}, status=True)
+            await self._groups.patch(name, {"status": change}, status=True)
 
     async def _hear(self, name: str, group: str, outcome: _Outcome | None) -> None:
         """Begin what an operator wishes of a group, or take the wish away once the outcome is shown."""
@@ -181,35 +150,11 @@ class KubernetesMirror:
             if asked == outcome.asked:
                 version = resource["metadata"]["resourceVersion"]
                 change = {"metadata": {"resourceVersion": version, "annotations": {SWITCHOVER: None}}}
-                if not await self._patch(self._groups, BROKER_GROUPS, name, change):
+                if not await self._groups.patch(name, change):
                     return
             del self._outcomes[group]
         elif asked is not None and group not in self._outcomes:
             self._switching[group] = asyncio.create_task(self._switch(group, asked), name=f"switchover-of-{group}")
-
-    async def _patch(
-        self, watch: ResourceWatch, kind: ResourceKind, name: str, change: Resource, *, status: bool = False
-    ) -> bool:
-        """Whether it was done. If the resource is gone, or of another version by now, that is known then.
-
-        Raises:
-            ApiAwayError: it is not known whether it was done.
-        """
-        try:
-            watch.take(await self._api.patch(kind, name, change, status=status))
-        except ApiConflictError:
-            found = await self._api.get(kind, name)
-            if found is None:
-                watch.forget(name)
-                return False
-            if "resourceVersion" not in change.get("metadata", {}):
-                raise ApiAwayError(
-                    f"{kind.plural}/{name} takes no such change: install this release's definitions of the resources"
-                ) from None
-            watch.take(found)
-            self._changed.set()
-            return False
-        return True
 
     async def _switch(self, group: str, asked: str) -> None:
         """Give a group the master that an operator asked for."""
@@ -224,7 +169,7 @@ class KubernetesMirror:
             outcome = condition(SWITCHED_OVER, holds=False, reason="Failed", message=repr(error))
         self._outcomes[group] = _Outcome(asked, outcome)
         del self._switching[group]
-        self._changed.set()
+        self._rounds.soon()
 
     async def _led_by(self, group: str, asked: str) -> GroupState:
         to = replica_of(group, asked)

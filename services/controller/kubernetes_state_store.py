@@ -117,7 +117,7 @@ class KubernetesStateStore:
         }
 
     async def pages(self) -> Sequence[str]:
-        found, _ = await self.api.list_all(CLUSTER_PAGES, f"{OF_CLUSTER}={self._label}")
+        found, _, _ = await self.api.list_some(CLUSTER_PAGES, f"{OF_CLUSTER}={self._label}", None)
         return [str(page["spec"]["name"]) for page in found]
 
     async def close(self) -> None:

@@ -2,10 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
-from services.controller.kubernetes_api import ApiGoneError, KubernetesApi, Resource, ResourceKind
+from services.controller.kubernetes_api import (
+    ApiAwayError,
+    ApiConflictError,
+    ApiGoneError,
+    KubernetesApi,
+    Resource,
+    ResourceKind,
+)
 
 _WATCH_S = 3.0  # its thread cannot be interrupted, and the process ends when it does
 _PAUSE_S = 1.0
@@ -21,20 +29,29 @@ class ResourceWatch:
         kind: of the resources.
         labels: selects them.
         changed: called whenever one has changed.
+        most: so many are kept, those that come first by name when they are listed; None for all.
     """
 
     def __init__(
-        self, api: KubernetesApi, kind: ResourceKind, labels: str, changed: Callable[[], None] | None = None
+        self,
+        api: KubernetesApi,
+        kind: ResourceKind,
+        labels: str,
+        changed: Callable[[], None] | None = None,
+        most: int | None = None,
     ) -> None:
         self._api = api
         self._kind = kind
         self._labels = labels
         self._changed = changed
+        self._most = most
         self._since = ""
         self._forgotten = False
         self._watching: asyncio.Task[None] | None = None
         self.resources: dict[str, Resource] = {}
-        """By name; one that was deleted stays, as it was last, until all are listed again."""
+        """By name."""
+        self.left_out = False
+        """Whether there are more than are kept."""
 
     @property
     def runs(self) -> bool:
@@ -57,16 +74,60 @@ class ResourceWatch:
             await asyncio.gather(self._watching, return_exceptions=True)
             self._watching = None
 
+    async def patch(self, name: str, change: Resource, *, status: bool = False) -> bool:
+        """Change a part of one (`KubernetesApi.patch`); whether it was done. If it is gone, or of another version by
+        now, that is known then.
+
+        Raises:
+            ApiAwayError: it is not known whether it was done.
+        """
+        try:
+            self.take(await self._api.patch(self._kind, name, change, status=status))
+        except ApiConflictError:
+            version = change.get("metadata", {}).get("resourceVersion")
+            found = await self.look_again(name)
+            if found is not None and version in (None, found["metadata"]["resourceVersion"]):
+                raise ApiAwayError(
+                    f"{self._kind.plural}/{name} takes no such change: install this release's definitions of the "
+                    "resources"
+                ) from None
+            self._tell()
+            return False
+        return True
+
+    async def delete(self, name: str, version: str) -> None:
+        """Delete one, if it is of that version.
+
+        Raises:
+            ApiAwayError: it is not known whether it was done.
+        """
+        with suppress(ApiConflictError):
+            await self._api.delete(self._kind, name, version)
+        await self.look_again(name)
+
+    async def look_again(self, name: str) -> Resource | None:
+        """One as it is now; None if it is gone.
+
+        Raises:
+            ApiAwayError: that cannot be known.
+        """
+        found = await self._api.get(self._kind, name)
+        if found is None:
+            self.resources.pop(name, None)
+        else:
+            self.take(found)
+        return found
+
     def take(self, resource: Resource) -> None:
         """One as it was stored just now: its watch may tell later."""
-        self.resources[str(resource["metadata"]["name"])] = resource
-
-    def forget(self, name: str) -> None:
-        """One is gone."""
-        self.resources.pop(name, None)
+        name = str(resource["metadata"]["name"])
+        if self._most is None or name in self.resources or len(self.resources) < self._most:
+            self.resources[name] = resource
+        else:
+            self.left_out = True
 
     async def _list(self) -> None:
-        found, self._since = await self._api.list_all(self._kind, self._labels)
+        found, self._since, self.left_out = await self._api.list_some(self._kind, self._labels, self._most)
         self.resources = {str(resource["metadata"]["name"]): resource for resource in found}
         self._forgotten = False
         self._tell()
@@ -88,11 +149,15 @@ class ResourceWatch:
             else:
                 broken = False
 
-    def _saw(self, resource: Resource) -> None:
+    def _saw(self, resource: Resource, gone: bool) -> None:
         if not self.runs:
             return
         self._since = str(resource["metadata"]["resourceVersion"])
-        self.take(resource)
+        if gone:
+            self.resources.pop(str(resource["metadata"]["name"]), None)
+            self._forgotten = self._forgotten or self.left_out  # there may be room for one of those
+        else:
+            self.take(resource)
         self._tell()
 
     def _tell(self) -> None:

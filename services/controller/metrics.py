@@ -140,6 +140,53 @@ class CheckpointMetrics(Collector):
         yield ages
 
 
+class DeclarationMetrics:
+    """What is shown of topics and consumer groups as resources of Kubernetes.
+
+    Args:
+        registry: where it is shown.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.writes = Counter(
+            "popwheel_controller_resource_writes",
+            "Resources of topics and consumer groups that were made, changed or deleted",
+            ["kind"],
+            registry=registry,
+        )
+        self._resources = Gauge(
+            "popwheel_controller_resources",
+            "Resources of topics and consumer groups: those that declare one, and those that show one",
+            ["kind", "made_by"],
+            registry=registry,
+        )
+        self._refused = Gauge(
+            "popwheel_controller_resources_refused",
+            "Resources of which no topic or consumer group is as they declare it",
+            ["kind"],
+            registry=registry,
+        )
+        self._left_out = Gauge(
+            "popwheel_controller_resources_left_out",
+            "1 if there are more resources than controller.resources allows to be looked at",
+            ["kind"],
+            registry=registry,
+        )
+
+    def show(self, kind: str, *, declared: int, shown: int, refused: int, left_out: bool) -> None:
+        """Show how many resources of a kind there are."""
+        self._resources.labels(kind, "user").set(declared)
+        self._resources.labels(kind, "controller").set(shown)
+        self._refused.labels(kind).set(refused)
+        self._left_out.labels(kind).set(left_out)
+
+    def clear(self) -> None:
+        """Show none: this controller does not lead."""
+        self._resources.clear()
+        self._refused.clear()
+        self._left_out.clear()
+
+
 class ControllerMetrics:
     """The controller's metrics.
 

@@ -114,6 +114,25 @@ class StoreOptions(BaseModel):
     )
 
 
+class ResourceOptions(BaseModel):
+    """Topics and consumer groups as resources of Kubernetes, where the state is kept there."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    declared_max: int = Field(
+        default=2000,
+        ge=1,
+        le=10_000,
+        description="Topics that resources may declare, and as many consumer groups; further ones are not looked at.",
+    )
+    shown_max: int = Field(
+        default=500,
+        ge=0,
+        le=10_000,
+        description="Topics made otherwise that resources show, and as many consumer groups; 0: none.",
+    )
+
+
 class ControllerOptions(BaseModel):
     """Settings of the service that owns topics, groups and the list of brokers."""
 
@@ -128,6 +147,7 @@ class ControllerOptions(BaseModel):
     group: GroupDefaults = GroupDefaults()
     replication: ReplicationOptions = ReplicationOptions()
     store: StoreOptions = StoreOptions()
+    resources: ResourceOptions = ResourceOptions()
     topic_name_length_max: int = Field(
         default=names.TOPIC_LENGTH_MAX,
         ge=1,

@@ -43,6 +43,15 @@ annotations:
 {{- end }}
 {{- end -}}
 
+{{/* The name of the resource that declares a topic or group: its own, if Kubernetes lets it. */}}
+{{- define "popwheel.declared" -}}
+{{- if regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" . -}}
+{{- . -}}
+{{- else -}}
+{{- printf "%s-%s" (regexReplaceAll "[^a-z0-9]+" (lower .) "-" | trimAll "-" | default "x") (sha256sum . | trunc 10) -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "popwheel.image" -}}
 {{- with .Values.image -}}
 {{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{- end -}}

@@ -97,6 +97,24 @@
   {{- end -}}
 {{- end -}}
 
+{{- $declared := dict "topics" .Values.topics "consumerGroups" .Values.consumerGroups -}}
+{{- range $key, $all := $declared -}}
+  {{- $names := list -}}
+  {{- range $all -}}
+    {{- if has .name $names }}{{ $wrong = append $wrong (printf "%s names %s twice" $key .name) }}{{ end -}}
+    {{- $names = append $names .name -}}
+  {{- end -}}
+{{- end -}}
+{{- range .Values.topics -}}
+  {{- if regexMatch "^(%RETRY%|%DLQ%|rmq_sys_)" .name -}}
+    {{- $wrong = append $wrong (printf "topics: %s is a name of the system's own; choose one that does not begin with %%RETRY%%, %%DLQ%% or rmq_sys_" .name) -}}
+  {{- end -}}
+{{- end -}}
+{{- $allowed := int (include "popwheel.setting" (list $ "controller.resources.declared_max" 2000)) -}}
+{{- if gt (max (len .Values.topics) (len .Values.consumerGroups)) $allowed -}}
+  {{- $wrong = append $wrong (printf "topics or consumerGroups name more than config.controller.resources.declared_max allows (%d)" $allowed) -}}
+{{- end -}}
+
 {{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
   {{- $wrong = append $wrong "serviceAccount.create is false: say in serviceAccount.name which one the controllers have" -}}
 {{- end -}}

@@ -57,6 +57,17 @@ REFUSED: list[tuple[Values, str]] = [
     ({"redis": {"own": {"enabled": True, "image": "valkey/valkey:latest"}}}, "redis.own.image must name an image"),
     ({"serviceAccount": {"create": False}}, "say in serviceAccount.name which one"),
     ({"access": {"enabled": True}}, "access keys are not there in this version"),
+    ({"topics": [{"name": "a"}, {"name": "b"}, {"name": "a"}]}, "topics names a twice"),
+    ({"consumerGroups": [{"name": "a"}, {"name": "a"}]}, "consumerGroups names a twice"),
+    ({"topics": [{"name": "%DLQ%readers"}]}, "topics: %DLQ%readers is a name of the system's own"),
+    ({"topics": [{"name": "rmq_sys_x"}]}, "topics: rmq_sys_x is a name of the system's own"),
+    (
+        {
+            "topics": [{"name": "a"}, {"name": "b"}],
+            "config": {"controller": {"resources": {"declared_max": 1}}},
+        },
+        "more than config.controller.resources.declared_max allows (1)",
+    ),
 ]
 
 
@@ -92,6 +103,11 @@ def test_what_the_chart_sets_is_refused_with_a_sentence(key: str) -> None:
         ({"broker": {"persistence": None}}, "missing property 'persistence'"),
         ({"broker": {"persistence": {"size": "20 GB"}}}, "does not match pattern"),
         ({"broker": {"groups": ["Broker_A"]}}, "does not match pattern"),
+        ({"topics": [{"name": "no name"}]}, "does not match pattern"),
+        ({"topics": [{"type": "FIFO"}]}, "missing property 'name'"),
+        ({"topics": [{"name": "a", "queues": 2000}]}, "maximum: got 2,000, want 1,024"),
+        ({"topics": [{"name": "a", "deletionPolicy": "Delete"}]}, "'deletionPolicy' not allowed"),
+        ({"consumerGroups": [{"name": "a", "backoffMs": []}]}, "minItems: got 0, want 1"),
     ],
 )
 def test_values_that_nobody_knows_are_refused(values: Values, words: str) -> None:

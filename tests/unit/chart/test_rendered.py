@@ -153,6 +153,7 @@ def test_in_diagnostic_mode_pods_only_sleep() -> None:
         ("diagnostic", ["DIAGNOSTIC MODE", "exec -it broker-a-0 -- sh"]),
         ("spark", ["no package for Spark yet"]),
         ("open", ["networkPolicy.enabled=false"]),
+        ("topics", ["5 topic(s) and 2 consumer group(s)"]),
     ],
 )
 def test_the_notes_say_the_next_command_and_warn(name: str, words: list[str]) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 from services.controller.kubernetes_api import (
     BROKER_GROUPS,
+    CONSUMER_GROUPS,
+    TOPICS,
     ApiAwayError,
     ApiConflictError,
     ApiGoneError,
@@ -23,13 +25,14 @@ class MemoryApi:
     def __init__(self) -> None:
         self.revision = 100
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
-        self.events: list[tuple[int, str, Resource]] = []
+        self.events: list[tuple[int, str, Resource, bool]] = []
+        """Revision, kind, the resource as it is or was last, and whether it is gone."""
         self.forgotten = 0
         """Watches from before this revision are gone (410)."""
         self.away = False
         self.refusal = "the API server is away"
         """What it says while it is away."""
-        self.with_status = {BROKER_GROUPS}
+        self.with_status = {BROKER_GROUPS, TOPICS, CONSUMER_GROUPS}
         """Kinds whose definition has a status."""
         self.forbidden: ResourceKind | None = None
         """Nothing may be done with resources of this kind (403)."""
@@ -43,6 +46,7 @@ class MemoryApi:
         self.watches = 0
         self.lists = 0
         self._ends = 0
+        self._clock = 0
         self._before: dict[tuple[str, str], dict[str, Any] | None] = {}
         self._arrived = asyncio.Event()
 
@@ -54,13 +58,14 @@ class MemoryApi:
             return copy.deepcopy(self._before[key])
         return copy.deepcopy(self.objects.get(key))
 
-    async def list_all(self, kind: ResourceKind, labels: str) -> tuple[list[Resource], str]:
+    async def list_some(self, kind: ResourceKind, labels: str, most: int | None) -> tuple[list[Resource], str, bool]:
         self.lists += 1
         await self._turn(kind)
         if self.lists_fail:
             raise ApiAwayError("too many requests")
-        all_of_kind = [each for (plural, _), each in self.objects.items() if plural == kind.plural]
-        return [copy.deepcopy(each) for each in all_of_kind if _bears(each, labels)], str(self.revision)
+        all_of_kind = [each for (plural, _), each in sorted(self.objects.items()) if plural == kind.plural]
+        found: list[Resource] = [copy.deepcopy(each) for each in all_of_kind if _bears(each, labels)]
+        return found[:most], str(self.revision), most is not None and len(found) > most
 
     async def create(self, kind: ResourceKind, resource: Resource) -> Resource:
         await self._turn(kind)
@@ -68,7 +73,14 @@ class MemoryApi:
         resource = {key: resource[key] for key in resource if key != "status" or kind not in self.with_status}
         if (kind.plural, resource["metadata"]["name"]) in self.objects:
             raise ApiConflictError("AlreadyExists")
-        return self._store(kind, _merged({}, resource))
+        made = merged({}, resource)
+        self._clock += 1
+        made["metadata"] |= {
+            "uid": f"uid-{self._clock}",
+            "generation": 1,
+            "creationTimestamp": f"2026-01-01T00:{self._clock // 60 % 60:02}:{self._clock % 60:02}Z",
+        }
+        return self._store(kind, made)
 
     async def patch(self, kind: ResourceKind, name: str, change: Resource, *, status: bool = False) -> Resource:
         await self._turn(kind)
@@ -86,11 +98,18 @@ class MemoryApi:
             change = {
                 key: change[key] for key in change if (key == "status") is status or (key == "metadata" and not status)
             }
-        changed = _merged(stored, change)
-        return copy.deepcopy(stored) if changed == stored else self._store(kind, changed)
+        changed: dict[str, Any] = merged(stored, change)
+        if changed == stored:
+            return copy.deepcopy(stored)
+        if changed.get("spec") != stored.get("spec"):
+            changed["metadata"] = {**changed["metadata"], "generation": stored["metadata"].get("generation", 0) + 1}
+        if "deletionTimestamp" in changed["metadata"] and not changed["metadata"].get("finalizers"):
+            self.remove(kind, name)
+            return changed
+        return self._store(kind, changed)
 
     async def watch(
-        self, kind: ResourceKind, labels: str, since: str, timeout_s: float, saw: Callable[[Resource], None]
+        self, kind: ResourceKind, labels: str, since: str, timeout_s: float, saw: Callable[[Resource, bool], None]
     ) -> None:
         self.watches += 1
         await self._turn(kind)
@@ -100,10 +119,10 @@ class MemoryApi:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while ends == self._ends:
-                    for revision, plural, each in [event for event in self.events if event[0] > told]:
+                    for revision, plural, each, gone in [event for event in self.events if event[0] > told]:
                         told = revision
                         if plural == kind.plural and _bears(each, labels):
-                            saw(copy.deepcopy(each))
+                            saw(copy.deepcopy(each), gone)
                     self._arrived.clear()
                     await self._arrived.wait()
                     await self._turn(kind)
@@ -116,14 +135,17 @@ class MemoryApi:
         stored = self.objects.get((kind.plural, name))
         if stored is None or version not in (None, stored["metadata"]["resourceVersion"]):
             raise ApiConflictError("Conflict")
-        self.remove(kind, name)
+        if not stored["metadata"].get("finalizers"):
+            self.remove(kind, name)
+        elif "deletionTimestamp" not in stored["metadata"]:
+            self._store(kind, merged(stored, {"metadata": {"deletionTimestamp": "2026-01-02T00:00:00Z"}}))
 
     def remove(self, kind: ResourceKind, name: str) -> None:
         """Somebody deletes a resource."""
         self.revision += 1
         gone = copy.deepcopy(self.objects.pop((kind.plural, name)))
         gone["metadata"]["resourceVersion"] = str(self.revision)
-        self.events.append((self.revision, kind.plural, gone))
+        self.events.append((self.revision, kind.plural, gone, True))
         self._arrived.set()
 
     def end_watches(self, *, forget: bool = False) -> None:
@@ -142,7 +164,7 @@ class MemoryApi:
         key = (kind.plural, stored["metadata"]["name"])
         self._before[key] = self.objects.get(key)
         self.objects[key] = stored
-        self.events.append((self.revision, kind.plural, stored))
+        self.events.append((self.revision, kind.plural, stored, False))
         self._arrived.set()
         if self.lost_answers:
             self.lost_answers -= 1
@@ -166,14 +188,14 @@ def _bears(resource: Resource, labels: str) -> bool:
     return True
 
 
-def _merged(old: Any, change: Any) -> Any:
+def merged(old: Any, change: Any) -> Any:
     """RFC 7396."""
     if not isinstance(change, Mapping):
         return copy.deepcopy(change)
-    merged = dict(old) if isinstance(old, Mapping) else {}
+    result = dict(old) if isinstance(old, Mapping) else {}
     for key, value in change.items():
         if value is None:
-            merged.pop(key, None)
+            result.pop(key, None)
         else:
-            merged[key] = _merged(merged.get(key), value)
-    return merged
+            result[key] = merged(result.get(key), value)
+    return result

@@ -11,9 +11,11 @@ import pytest
 from services.controller.kubernetes_api import (
     BROKER_GROUPS,
     PODS,
+    TOPICS,
     ApiAwayError,
     ApiConflictError,
     ApiGoneError,
+    ApiRefusalError,
     ClientKubernetesApi,
 )
 
@@ -120,6 +122,7 @@ async def test_each_call_is_one_request(api: ClientKubernetesApi, server: Server
         (Response(410, "too long ago"), ApiGoneError, "a reason"),
         (Response(429, "storage is (re)initializing"), ApiAwayError, "answers 429 a reason: .*initializing"),
         (Response(503, "no"), ApiAwayError, "answers 503"),
+        (Response(422, "no such type"), ApiRefusalError, "answers 422 a reason: .*no such type"),
         (TimeoutError("nobody answers"), ApiAwayError, "cannot be reached: nobody answers"),
     ],
 )
@@ -135,18 +138,30 @@ async def test_what_is_not_there(api: ClientKubernetesApi, server: Server) -> No
     server.answers = [Response(404), Response(404, "no such kind")]
     assert await api.get(BROKER_GROUPS, "g") is None
     with pytest.raises(ApiAwayError, match="install the definitions"):
-        await api.list_all(BROKER_GROUPS, "a=b")
+        await api.list_some(BROKER_GROUPS, "a=b", None)
+
+
+async def test_a_list_that_is_cut_off_says_so(api: ClientKubernetesApi, server: Server) -> None:
+    page: dict[str, Any] = {"items": [{"a": 1}], "metadata": {"resourceVersion": "7"}}
+    server.answers = [Response(200, page), Response(200, {**page, "metadata": {**page["metadata"], "continue": "x"}})]
+    assert await api.list_some(TOPICS, "", 1) == ([{"a": 1}], "7", False)
+    assert await api.list_some(TOPICS, "", 1) == ([{"a": 1}], "7", True)
+    assert dict(server.asked[1][2]["query_params"]) == {"labelSelector": "", "limit": "1"}
 
 
 async def test_a_watch_tells_each_change_and_that_it_cannot_go_on(api: ClientKubernetesApi, server: Server) -> None:
     events = [{"type": kind, "object": {"number": n}} for n, kind in enumerate(("ADDED", "MODIFIED", "DELETED"))]
     gone = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old resource version"}}
     server.answers = [Response(200, *events), Response(200, events[0], gone)]
-    seen: list[Any] = []
-    await api.watch(BROKER_GROUPS, "a=b", "5", 3.0, seen.append)
-    assert [each["number"] for each in seen] == [0, 1, 2]
+    seen: list[tuple[Any, bool]] = []
+
+    def saw(resource: Any, gone: bool) -> None:
+        seen.append((resource, gone))
+
+    await api.watch(BROKER_GROUPS, "a=b", "5", 3.0, saw)
+    assert [(each["number"], gone) for each, gone in seen] == [(0, False), (1, False), (2, True)]
     asked = {"labelSelector": "a=b", "resourceVersion": "5", "timeoutSeconds": "3", "watch": "true"}
     assert dict(server.asked[0][2]["query_params"]) == asked
     with pytest.raises(ApiGoneError, match="too old resource version"):
-        await api.watch(BROKER_GROUPS, "a=b", "5", 3.0, seen.append)
+        await api.watch(BROKER_GROUPS, "a=b", "5", 3.0, saw)
     assert len(seen) == 4

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.controller.kubernetes_api import BROKER_GROUPS, PODS
-from services.controller.kubernetes_mirror import SWITCHOVER
+from services.controller.kubernetes_mirror import SWITCHOVER, KubernetesMirror
 from services.controller.kubernetes_state_store import KubernetesStateStore
 from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Machines, Scene, make_controller, scene, until
 from tests.unit.controller.memory_api import MemoryApi
@@ -43,6 +43,11 @@ async def led(
         master, slave = FakeReplica(0), FakeReplica(1)
         await here.led_with(master, slave)
         yield here, master, slave
+
+
+def mirror_of(here: Scene) -> KubernetesMirror:
+    (mirror,) = (each for each in here.app._shows if isinstance(each, KubernetesMirror))
+    return mirror
 
 
 def roles(api: MemoryApi) -> list[str]:
@@ -166,8 +171,7 @@ async def api_says(api: MemoryApi, asked: str) -> None:
 
 async def test_a_wish_that_is_changed_meanwhile_is_carried_out_as_well(tmp_path: Path, api: MemoryApi) -> None:
     async with led(tmp_path, api) as (here, _, slave):
-        mirror = here.app._mirror
-        assert mirror is not None
+        mirror = mirror_of(here)
         switch = mirror._hand_overs.switch
 
         async def slow_switch(group: str, to: int | None) -> Any:
@@ -183,15 +187,14 @@ async def test_a_wish_that_is_changed_meanwhile_is_carried_out_as_well(tmp_path:
 
 async def test_looks_that_find_nothing_new_write_nothing(tmp_path: Path, api: MemoryApi) -> None:
     async with led(tmp_path, api) as (here, _, _):
-        mirror = here.app._mirror
-        assert mirror is not None
+        mirror = mirror_of(here)
         await until(lambda: roles(api) == ["master1", "slave1", "leader", "standby"])
         await until(lambda: "checkpointTime" in (api.objects["brokergroups", GROUP].get("status") or {}))
         before = len(api.events)
         for _ in range(20):
             await mirror._mark_pods()
             await mirror._look_at_groups()
-        assert {plural for _, plural, _ in api.events[before:]} <= {"leases"}
+        assert {plural for _, plural, *_ in api.events[before:]} <= {"leases"}
 
 
 async def test_definitions_of_an_earlier_release_hold_up_the_status_alone(tmp_path: Path, api: MemoryApi) -> None:
@@ -216,8 +219,7 @@ async def test_definitions_of_an_earlier_release_hold_up_the_status_alone(tmp_pa
 
 async def test_a_pod_that_is_gone_is_not_asked_for_again_and_again(tmp_path: Path, api: MemoryApi) -> None:
     async with led(tmp_path, api) as (here, _, _):
-        mirror = here.app._mirror
-        assert mirror is not None
+        mirror = mirror_of(here)
         await until(lambda: roles(api)[:2] == ["master1", "slave1"])
         api.remove(PODS, PODS_OF_GROUP[1])
         await here.app._hand_overs.switch(GROUP, 1)

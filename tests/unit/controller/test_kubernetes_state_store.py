@@ -352,7 +352,7 @@ async def test_a_failover_is_seen_in_the_resources(tmp_path: Path, api: MemoryAp
         await until(lambda: slave.leads == 2)
     seen = [
         (each["spec"]["epoch"], each["spec"]["master"], each["spec"]["syncStateSet"])
-        for _, kind, each in api.events
+        for _, kind, each, _ in api.events
         if kind == "brokergroups"
     ]
     assert seen == [(1, 0, [0]), (1, 0, [0]), (1, 0, [0, 1]), (2, 1, [1])]
