@@ -7,7 +7,7 @@ with the API server away all goes on, and the next round finds things as they ar
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from itertools import islice
 from typing import Generic
@@ -117,8 +117,10 @@ class KubernetesDeclarations(Generic[Named]):
         refused = await self._some_at_once(partial(self._settle, name, owned) for name in chosen)
         if chosen:
             self._last = chosen[-1]
-        refused += await self._some_at_once(partial(self._show, each) for each in self._not_shown())
-        self._count()
+        refused += await self._some_at_once(
+            partial(self._show, each) for each in self._not_shown(declarations.values())
+        )
+        self._count(declarations.values())
         if refused:
             raise refused[0]
 
@@ -161,23 +163,24 @@ class KubernetesDeclarations(Generic[Named]):
                 self._wrote()
                 await self._watch.delete(resource, declaration.version)
             else:
-                await self._make_or_remove(resource, step)
+                await self._make_or_remove(resource, step, owned)
 
-    async def _make_or_remove(self, resource: str, step: Make | Remove) -> None:
+    async def _make_or_remove(self, resource: str, step: Make | Remove, owned: Mapping[str, Declaration]) -> None:
         """Make or delete what a resource declares, if that is still to be done as things are now: a watch may lag."""
         latest = await self._watch.look_again(resource)
         declaration = None if latest is None else declaration_of(self._kind, latest)
-        if declaration is None or self._step(declaration, self._owners(self._declarations())) != step:
+        if isinstance(step, Remove):
+            owned = self._owners(self._declarations())
+        if declaration is None or self._step(declaration, owned) != step:
             return
         self._check_leads()
         update = await self._keeper.change(lambda state: change_of(self._kind, state, self._options, declaration, step))
         if update is not None:
-            done = "made" if isinstance(step, Make) else "deleted"
-            _logger.warning(f"{self._kind.word} {done} as a resource says", name=declaration.name, resource=resource)
+            log = _logger.info if isinstance(step, Make) else _logger.warning
+            log("done as a resource says", step=type(step).__name__, what=self._kind.word, name=declaration.name)
 
-    def _not_shown(self) -> list[Named]:
+    def _not_shown(self, declarations: Collection[Declaration]) -> list[Named]:
         """Some of what no resource names, as many as may still be shown."""
-        declarations = self._declarations().values()
         room = self._options.resources.shown_max - sum(each.shown for each in declarations)
         if room <= 0 or self._watch.left_out:
             return []
@@ -214,8 +217,7 @@ class KubernetesDeclarations(Generic[Named]):
     def _wrote(self) -> None:
         self._metrics.writes.labels(self._kind.resource.plural).inc()
 
-    def _count(self) -> None:
-        declarations = self._declarations().values()
+    def _count(self, declarations: Collection[Declaration]) -> None:
         self._metrics.show(
             self._kind.resource.plural,
             declared=sum(not each.shown for each in declarations),

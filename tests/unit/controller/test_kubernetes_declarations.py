@@ -198,6 +198,34 @@ async def test_changes_that_are_made_twice_or_are_told_late_do_no_harm(tmp_path:
         assert set(app.state.topics) == {"a", "c"}
 
 
+async def test_what_cannot_be_undone_is_decided_on_the_resource_as_it_is_now(
+    tmp_path: Path, api: MemoryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watch may not have told yet that somebody took the policy back, or the resource away."""
+    async with led(tmp_path, api) as app:
+        topics = of_kind(app, TOPICS)
+        await declare(api, "orders", deletionPolicy="Delete")
+        await until(lambda: bool(api.objects.get(("topics", "orders"), {})["metadata"].get("finalizers")))
+        await until(lambda: ready(api, "orders")[0] == "True")
+        await declare(api, "gone")
+        await until(lambda: ready(api, "gone")[0] == "True")
+        await quiet(api)
+        await topics._rounds.stop()
+        await api.delete(TOPICS, "orders", None)
+        await until(lambda: "deletionTimestamp" in topics._watch.resources["orders"]["metadata"])
+        await topics._watch.stop()
+        monkeypatch.setattr(
+            topics._watch, "_watching", app._leadership._leading
+        )  # as if it still ran, and told nothing
+        await api.patch(TOPICS, "orders", {"spec": {"deletionPolicy": "Retain"}})
+        await api.delete(TOPICS, "gone", None)
+        await delete_topic(app, "gone")
+        await topics._round()
+        assert set(app.state.topics) == {"orders"}
+        assert "orders" not in there(api)
+        monkeypatch.undo()
+
+
 async def test_another_controller_goes_on_where_one_ended(tmp_path: Path, api: MemoryApi) -> None:
     async with led(tmp_path / "1", api) as app:
         await declare(api, "orders", deletionPolicy="Delete")
