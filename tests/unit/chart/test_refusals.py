@@ -105,6 +105,7 @@ def test_what_the_chart_sets_is_refused_with_a_sentence(key: str) -> None:
         ({"broker": {"groups": ["Broker_A"]}}, "does not match pattern"),
         ({"topics": [{"name": "no name"}]}, "does not match pattern"),
         ({"topics": [{"type": "FIFO"}]}, "missing property 'name'"),
+        ({"topics": [{"name": f"t{number}"} for number in range(1001)]}, "maxItems: got 1,001, want 1,000"),
         ({"topics": [{"name": "a", "queues": 2000}]}, "maximum: got 2,000, want 1,024"),
         ({"topics": [{"name": "a", "deletionPolicy": "Delete"}]}, "'deletionPolicy' not allowed"),
         ({"consumerGroups": [{"name": "a", "backoffMs": []}]}, "minItems: got 0, want 1"),
