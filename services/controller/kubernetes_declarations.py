@@ -170,6 +170,8 @@ class KubernetesDeclarations(Generic[Named]):
         latest = await self._watch.look_again(resource)
         declaration = None if latest is None else declaration_of(self._kind, latest)
         if isinstance(step, Remove):
+            if self._watch.left_out:
+                return  # one of those may declare it as well
             owned = self._owners(self._declarations())
         if declaration is None or self._step(declaration, owned) != step:
             return

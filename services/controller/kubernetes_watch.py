@@ -124,10 +124,19 @@ class ResourceWatch:
         if self._most is None or name in self.resources or len(self.resources) < self._most:
             self.resources[name] = resource
         else:
-            self.left_out = True
+            self._leave_out()
+
+    def _leave_out(self) -> None:
+        if not self.left_out:
+            _logger.warning("there are more resources than are looked at", kind=self._kind.plural, most=self._most)
+        self.left_out = True
 
     async def _list(self) -> None:
-        found, self._since, self.left_out = await self._api.list_some(self._kind, self._labels, self._most)
+        found, self._since, more = await self._api.list_some(self._kind, self._labels, self._most)
+        if more:
+            self._leave_out()
+        else:
+            self.left_out = False
         self.resources = {str(resource["metadata"]["name"]): resource for resource in found}
         self._forgotten = False
         self._tell()

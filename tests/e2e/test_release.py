@@ -1,5 +1,8 @@
 """The chart as `helm install` leaves it on a real cluster."""
 
+import json
+from subprocess import SubprocessError
+
 import pytest
 
 from tests.e2e.conftest import VALUES
@@ -67,3 +70,49 @@ def test_a_new_certificate_is_taken_over_without_a_restart(release: Release) -> 
     release.kubectl("delete", "pod", release.master_pod())  # its next one has to connect anew to everybody
     release.wait_until_whole()
     release.test()
+
+
+def test_topics_and_groups_are_resources_both_ways(release: Release) -> None:
+    def is_there(name: str) -> bool:
+        return f'"{name}"' in release.admin("topic", "list", "-o", "json")
+
+    declared = {
+        "apiVersion": "popwheel.io/v1",
+        "kind": "Topic",
+        "metadata": {"name": "declared"},
+        "spec": {"topicName": "Declared_1", "type": "FIFO", "queues": 4, "deletionPolicy": "Delete"},
+    }
+    group = {"apiVersion": "popwheel.io/v1", "kind": "ConsumerGroup", "metadata": {"name": "declared"}}
+    release.kubectl(
+        "apply", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": [declared, group]}).encode()
+    )
+    for kind in ("topics.popwheel.io", "consumergroups.popwheel.io"):
+        release.kubectl("wait", "--for=condition=Ready", f"{kind}/declared", "--timeout=60s")
+    assert is_there("Declared_1")
+    for change, words in (
+        ({"type": "NORMAL"}, "a topic keeps its type"),
+        ({"queues": 8}, "a topic keeps its queues"),
+        ({"topicName": "Other"}, "a topic keeps its name"),
+        ({"topicName": "rmq_sys_x"}, "the system's own"),
+    ):
+        with pytest.raises(SubprocessError, match=words):
+            release.kubectl("patch", "topics.popwheel.io/declared", "--type=merge", "-p", json.dumps({"spec": change}))
+    release.kubectl("delete", "topics.popwheel.io/declared", "--timeout=60s")
+    assert not is_there("Declared_1")
+    release.make_topic("Made-otherwise", "NORMAL", 4)
+
+    def shown() -> list[str]:
+        found = release.get("topics.popwheel.io", "-l", "popwheel.io/shown")["items"]
+        return [each["metadata"]["name"] for each in found if each["spec"]["topicName"] == "Made-otherwise"]
+
+    release.wait_until(lambda: len(shown()) == 1, 30, "the topic's resource")
+    (name,) = shown()
+    release.kubectl("wait", "--for=condition=Ready", f"topics.popwheel.io/{name}", "--timeout=60s")
+    release.kubectl("delete", f"topics.popwheel.io/{name}", "--timeout=60s")
+    release.wait_until(lambda: shown() == [name], 30, "the same resource again")
+    assert is_there("Made-otherwise")
+    release.admin("topic", "delete", "Made-otherwise")
+    release.wait_until(lambda: not shown(), 30, "no resource of what is not there")
+    release.kubectl("delete", "consumergroups.popwheel.io/declared", "--timeout=60s")
+    assert '"declared"' in release.admin("group", "list", "-o", "json")
+    release.admin("group", "delete", "declared")

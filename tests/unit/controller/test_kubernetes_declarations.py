@@ -87,6 +87,11 @@ def of_kind(app: ControllerApp, kind: ResourceKind) -> KubernetesDeclarations[An
     return found
 
 
+def gauge(app: ControllerApp, name: str, *labels: str) -> float:
+    found: float = getattr(of_kind(app, TOPICS)._metrics, name).labels("topics", *labels)._value.get()
+    return found
+
+
 async def test_what_is_declared_comes_and_goes(tmp_path: Path, api: MemoryApi) -> None:
     async with led(tmp_path, api) as app:
         await declare(api, "orders", topicName="Orders", type="FIFO", queues=4, deletionPolicy="Delete")
@@ -152,8 +157,10 @@ async def test_nothing_is_written_when_nothing_changes(tmp_path: Path, api: Memo
         for _ in range(20):
             await of_kind(app, TOPICS)._round()
         assert {plural for _, plural, *_ in api.events[before:]} <= {"leases"}
-        sample = app._shows[1]._metrics.writes.labels("topics")._value.get()  # type: ignore[union-attr]
-        assert sample == len([plural for _, plural, *_ in api.events if plural == "topics"]) - 2  # those of users
+        assert gauge(app, "_refused") == 1
+        assert (
+            gauge(app, "writes") == len([plural for _, plural, *_ in api.events if plural == "topics"]) - 2
+        )  # those of users
 
 
 async def test_the_api_server_away_and_answers_that_are_lost(tmp_path: Path, api: MemoryApi) -> None:
@@ -266,6 +273,7 @@ async def test_so_many_are_shown_and_no_more(tmp_path: Path, api: MemoryApi) -> 
         await until(lambda: len(there(api)) == 2)
         await quiet(api)
         assert len(there(api)) == 2
+        assert gauge(app, "_resources", "controller") == 2
         shown = sorted(there(api))
         await declare(api, "t4")
         await until(lambda: ready(api, "t4")[0] == "True")
@@ -280,18 +288,25 @@ async def test_so_many_are_shown_and_no_more(tmp_path: Path, api: MemoryApi) -> 
 
 async def test_resources_past_the_limit_are_not_looked_at_until_there_is_room(tmp_path: Path, api: MemoryApi) -> None:
     for number in range(4):
-        await declare(api, f"t{number}")
+        await declare(api, f"t{number}", deletionPolicy="Delete" if number == 1 else "Retain")
     async with led(tmp_path, api, resources=ResourceOptions(shown_max=1, declared_max=1)) as app:
         await until(lambda: set(app.state.topics) == {"t0", "t1"} and ready(api, "t1")[0] == "True")
+        await api.delete(TOPICS, "t1", None)  # perhaps one that is not looked at declares its topic as well
         await declare(api, "t4")
         await make_topic(app, "other")
         await quiet(api)
-        assert of_kind(app, TOPICS)._watch.left_out
+        assert of_kind(app, TOPICS)._watch.left_out and gauge(app, "_left_out") == 1
+        assert gauge(app, "_resources", "user") == 2
         assert there(api) == {f"t{number}" for number in range(5)}  # and none is shown
         await api.delete(TOPICS, "t0", None)
         api.end_watches()
         await until(lambda: "t2" in app.state.topics)
         assert app.state.topics.keys() == {"t0", "t1", "t2", "other"}
+        for number in (3, 4):
+            await api.delete(TOPICS, f"t{number}", None)
+        api.end_watches(forget=True)
+        await until(lambda: "t1" not in app.state.topics and "t1" not in there(api))
+        await until(lambda: gauge(app, "_left_out") == 0)
 
 
 async def test_one_that_the_api_server_does_not_take_holds_up_no_other(tmp_path: Path, api: MemoryApi) -> None:
