@@ -158,9 +158,8 @@ async def test_nothing_is_written_when_nothing_changes(tmp_path: Path, api: Memo
             await of_kind(app, TOPICS)._round()
         assert {plural for _, plural, *_ in api.events[before:]} <= {"leases"}
         assert gauge(app, "_refused") == 1
-        assert (
-            gauge(app, "writes") == len([plural for _, plural, *_ in api.events if plural == "topics"]) - 2
-        )  # those of users
+        # For `orders` what holds it and the status, for `no` the status, for what shows itself and its status.
+        assert gauge(app, "writes") == 5 == len([plural for _, plural, *_ in api.events if plural == "topics"]) - 2
 
 
 async def test_the_api_server_away_and_answers_that_are_lost(tmp_path: Path, api: MemoryApi) -> None:
