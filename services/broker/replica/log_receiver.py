@@ -104,6 +104,8 @@ class LogReceiver:
         self._master_start = 0
         self._complete_at = 0
         self._is_busy = False
+        self._repaired = -1
+        """Where the record stands that was repaired last."""
         self.joined = False
         """Whether the master has let this slave onto its log."""
 
@@ -262,19 +264,19 @@ class LogReceiver:
 
     async def _confirm(self, position: int) -> None:
         log, slave = self._log, self._slave
-        repaired = -1
         while True:
             try:
                 log.confirm(position)
                 return
             except CorruptDataError as error:
-                # What was good when it came is not any more. If it is good and does not fit, nobody can help.
+                # What was good when it came is not any more. If it is good and does not fit, nobody can help; that
+                # may be told by a later call, as the log folds by itself, too.
                 slave.statistics.checks_failed += 1
                 damaged = log.confirmed_position
-                if damaged == repaired or not await slave.repair(damaged):
+                if damaged == self._repaired or not await slave.repair(damaged):
                     slave.on_failure(error)
                     raise
-                repaired = damaged
+                self._repaired = damaged
             except (StatusError, ValueError) as error:
                 slave.on_failure(error)  # another stream would only bring the same
                 raise

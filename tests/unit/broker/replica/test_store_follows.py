@@ -188,6 +188,32 @@ def test_the_store_of_a_slave_becomes_its_masters(seed: int, steps: int) -> None
     run_virtually(clock, run())
 
 
+def test_a_good_record_that_does_not_fit_ends_the_broker() -> None:
+    """It is not repaired over and over, whoever meets it: the one who confirms, or the fold that goes on by itself."""
+    clock = ManualClock()
+
+    async def run() -> None:
+        world = World(clock)
+        master = world.replicas[0]
+        master.lead(world.controller.state)
+        slave = StoreSlave(world, MemoryDisk(random.Random(1)))
+        await slave.start(1)
+        master.write(1)
+        await world.until(lambda: slave.files.confirmed_position == master.log.end_position)
+        position = master.log.end_position
+        slave.files.core.store.queues["t", 0].max_offset = 8
+        for _ in range(5):
+            master.write(1)
+            await asyncio.sleep(1)
+        assert "which goes on with 8" in str(slave.failures[0])
+        assert slave.files.confirmed_position == position
+        await slave.stop()
+        slave.files.close()
+        await world.stop()
+
+    run_virtually(clock, run())
+
+
 def test_metrics_show_both_ends() -> None:
     clock = ManualClock()
 
