@@ -143,6 +143,7 @@ def _head(head: Checkpoint) -> dict[str, Any]:
         "epoch": store.epoch,
         "offsets_from": store.offsets_from,
         "remade": store.remade,
+        "reached": store.reached,
         "revive_offsets": pop.revive_offsets,
         "next_number": pop.next_number,
         "pop_time_ms": pop.time.ms,
@@ -300,6 +301,7 @@ class CheckpointReader:
                 queues=self._queues,
                 offsets_from=head["offsets_from"],
                 remade=head["remade"],
+                reached=head.get("reached", head["synced_position"]),  # what an older release saved was all synced
             ),
             PopSnapshot(
                 self._offsets,
@@ -358,6 +360,7 @@ def _decode_old(data: bytes) -> Checkpoint:
             queues={topic: _by_name(of_topic) for topic, of_topic in _storable(fields["queues"]).items()},
             offsets_from=fields.get("offsets_from", 0),
             remade=fields.get("remade", False),
+            reached=fields["synced_position"],
         ),
         pop=PopSnapshot(
             offsets={

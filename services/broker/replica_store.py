@@ -400,7 +400,7 @@ class ReplicaStore:
         try:
             await self._saved.ascertain()
             saved = self._saved.head
-            is_below_saved = saved.store.position > position
+            is_below_saved = saved.store.reached > position
             if is_below_saved:
                 if self.start_position == 0:
                     self._saved.needed_from = 0

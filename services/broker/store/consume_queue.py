@@ -113,6 +113,11 @@ class ConsumeQueue:
         """As `min_offset` when it was asked for last: nothing is read."""
         return self._min_offset
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether it never had a message."""
+        return self.max_offset == self.begin_offset
+
     def extend(self, entries: bytes | bytearray) -> None:
         """Add entries that were put together by `packed_entry`."""
         if self._window is None:

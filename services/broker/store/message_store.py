@@ -68,6 +68,9 @@ class StoreCheckpoint:
         queues: first offset ever and next offset of each queue.
         offsets_from: where queues begin that are made from then on (see `Queues.offsets_from`).
         remade: the index files that are there are not to be trusted, also after a crash: all are made again.
+        reached: of the commit log; what stands from `position` up to here was not confirmed yet, and shows all the
+            same: in topics that are gone, and in queues that are new. A log that is cut off before it has no use for
+            this checkpoint.
     """
 
     position: int = 0
@@ -76,6 +79,7 @@ class StoreCheckpoint:
     queues: dict[str, dict[int, tuple[int, int]]] | None = None
     offsets_from: int = 0
     remade: bool = False
+    reached: int = 0
 
 
 class MessageStore:
@@ -359,7 +363,11 @@ class MessageStore:
         )
         self._checkpoint_position = self.confirmed_position
         return StoreCheckpoint(
-            self.confirmed_position, self.log.synced_position, self.epoch, offsets_from=self.queues.offsets_from
+            self.confirmed_position,
+            self.log.synced_position,
+            self.epoch,
+            offsets_from=self.queues.offsets_from,
+            reached=self._unconfirmed[-1][0] if self._unconfirmed else self.confirmed_position,
         )
 
     async def write_index(self) -> None:
@@ -405,8 +413,8 @@ class MessageStore:
         if queue is None:
             queue = self.queues.take_up(found.topic, found.queue_id)
             queue.begin_at(found.queue_offset)
-        elif found.queue_offset > queue.max_offset and (queue.max_offset == 0 or self._is_in_gap(queue)):
-            queue.begin_at(found.queue_offset)
+        elif found.queue_offset > queue.max_offset and (queue.is_unused or self._is_in_gap(queue)):
+            queue.begin_at(found.queue_offset)  # a put that failed has made it, or the log has lost its beginning
         # A checkpoint tells of a topic that was deleted and made again before all of it was confirmed: then what is of
         # the former topic is here still, and the record of its end follows.
         if found.queue_offset >= queue.begin_offset:

@@ -3,6 +3,7 @@
 import json
 import struct
 from dataclasses import replace
+from typing import Any
 
 import google_crc32c
 import pytest
@@ -25,7 +26,7 @@ PAIRS = st.dictionaries(st.integers(0, 2**16), st.tuples(NUMBERS, NUMBERS), min_
 BY_TOPIC = st.dictionaries(NAMES, PAIRS, max_size=3)
 CHECKPOINTS = st.builds(
     Checkpoint,
-    store=st.builds(StoreCheckpoint, NUMBERS, NUMBERS, NUMBERS, BY_TOPIC, NUMBERS, st.booleans()),
+    store=st.builds(StoreCheckpoint, NUMBERS, NUMBERS, NUMBERS, BY_TOPIC, NUMBERS, st.booleans(), NUMBERS),
     pop=st.builds(
         PopSnapshot,
         st.dictionaries(NAMES, st.dictionaries(NAMES, PAIRS, min_size=1, max_size=3), max_size=3),
@@ -61,6 +62,17 @@ def test_what_is_saved_comes_back(checkpoint: Checkpoint) -> None:
 def test_the_first_one_comes_back() -> None:
     found = checkpoint_file.decode(checkpoint_file.encode(Checkpoint()))
     assert (found.store.position, found.pop, found.store.queues) == (0, PopSnapshot(), {})
+
+
+def test_what_an_older_release_saved_may_show_all_that_was_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    head_of = checkpoint_file._head
+
+    def of_older(head: Checkpoint) -> dict[str, Any]:
+        return {key: value for key, value in head_of(head).items() if key != "reached"}
+
+    monkeypatch.setattr(checkpoint_file, "_head", of_older)
+    found = checkpoint_file.decode(checkpoint_file.encode(Checkpoint(StoreCheckpoint(90, 100))))
+    assert (found.store.position, found.store.reached) == (90, 100)
 
 
 TOPICS, GROUPS, QUEUES = st.sampled_from("tu"), st.sampled_from("gh"), st.integers(0, 2)
@@ -189,7 +201,8 @@ def test_one_of_an_older_release_is_read_and_written_anew() -> None:
     reader = CheckpointReader(old_file(EXAMPLE))
     for _ in reader.steps():
         pass
-    assert (reader.checkpoint, reader.frames) == (EXAMPLE, None)
+    expected = replace(EXAMPLE, store=replace(EXAMPLE.store, reached=EXAMPLE.store.synced_position))
+    assert (reader.checkpoint, reader.frames) == (expected, None)
     found = checkpoint_file.decode(old_file(EXAMPLE, "heard", "former_topic_ids"))
     assert found.names == SavedNames({"t": 3}, {"g": 4})
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.broker.options import LogOptions
+from services.broker.replica.raw_records import checked_records
 from services.broker.store.message_store import MessageStore, StoreCheckpoint
 from services.broker.store.record import Record, RecordKind, hash_tag
 from services.common.errors import CorruptDataError, StatusError
@@ -226,6 +227,30 @@ def test_a_deleted_topic_stays_empty_and_its_offsets_go_on() -> None:
     for checkpoint in (StoreCheckpoint(), asyncio.run(world.checkpoint())):
         world.recover(checkpoint)
         assert world.contents()[("a", 0)] == expected
+
+
+def test_a_queue_that_was_made_for_a_refused_put_begins_where_the_next_master_begins_it() -> None:
+    worlds = deposed, master = World(), World()
+    for world in worlds:
+        world.put_all([(("a", 0), 10)] * 3)
+        world.put(Record(RecordKind.FORGET_TOPIC, "system", 0, b"a"))
+        world.store.forget_topic("a")
+    end = deposed.store.log.end_position
+    deposed.disk.fill(10)
+    with pytest.raises(StatusError, match="takes no messages"):
+        deposed.put(message("b", 0))
+    deposed.disk.fill(100_000)
+    checkpoint = asyncio.run(deposed.checkpoint())
+    assert checkpoint.queues is not None and checkpoint.queues["b"] == {0: (3, 3)}
+    master.put_all([(("c", 0), 10)] * 2)
+    master.put(Record(RecordKind.FORGET_TOPIC, "system", 0, b"c"))
+    master.store.forget_topic("c")
+    master.put(message("b", 0, b"new"))
+    data = master.store.log.read(end, 10_000)
+    deposed.store.log.append_raw([each.length for each in checked_records(end, data)], data)
+    deposed.recover(checkpoint)
+    assert deposed.contents() == master.contents()
+    assert deposed.contents()["b", 0] == (5, 6, [(5, b"new")])
 
 
 def test_damage_in_the_log_is_refused_at_recovery() -> None:

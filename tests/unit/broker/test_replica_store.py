@@ -244,6 +244,33 @@ async def test_a_cut_after_a_checkpoint_that_was_half_written(
     assert derived_state(store.files.core) == derived
 
 
+@pytest.mark.parametrize("what", ["deleted topic", "new queue"])
+async def test_a_checkpoint_that_shows_what_was_cut_off_is_not_used(what: str) -> None:
+    """That was not confirmed when it was taken, but when it was saved; then an unclean election took it back."""
+    master, slave = Store(), Store()
+    await master.start(alone=True)
+    files, store = master.files, master.files.core.store
+    await files.finish(1)
+    put = store.put([Record(RecordKind.MESSAGE, "t", 0, b"x", b"")] * 3)
+    store.confirm(put.end_position)
+    if what == "deleted topic":
+        files.core.forget_topic("t")
+    else:
+        store.put([Record(RecordKind.MESSAGE, "u", 0, b"x", b"")])
+    await files.save(files.sync)
+    saved = files._saved.head.store
+    assert (saved.position, saved.reached) == (put.end_position, files.end_position)
+    await slave.start()
+    await slave.take(files.log.read(0, put.end_position), put.end_position)
+    await files.unfinish()
+    await files.cut(put.end_position)
+    files.confirm(put.end_position)
+    while files.confirmed_position < put.end_position:
+        await asyncio.sleep(0)
+    assert derived_state(files.core) == derived_state(slave.files.core)
+    assert [queue.topic for queue in files.core.store.queues] == ["t"]
+
+
 async def test_no_checkpoint_goes_beyond_an_epoch_that_is_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
     data, positions, epochs = await log_of_a_master()
     store = Store()
