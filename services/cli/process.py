@@ -121,7 +121,7 @@ class _ServiceProcess:
 
     def _server(self, service: Service, limits: Limits, authority: str = "") -> GrpcServer:
         """A server for others of our services, not listening yet; `authority` as `services.rpc.server` has it."""
-        plain = self._certificate is None or self._options.tls.mode != "demand"
+        plain = self._certificate is None or self._options.tls.mode in ("accept", "prefer")
         return grpc_server(
             service, "popwheel", limits, self._registry, self._certificate, plain=plain, authority=authority
         )

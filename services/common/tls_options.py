@@ -19,10 +19,10 @@ class ClusterTlsOptions(BaseModel):
     authority_file: str = Field(
         default="", description="PEM file of the authorities; whose certificate is by none of them is refused."
     )
-    mode: Literal["accept", "prefer", "demand"] = Field(
-        default="demand",
-        description="demand: TLS only. The others are steps towards it for a cluster that runs. accept: callers come "
-        "with TLS or without, own calls go without. prefer: the same, own calls go with TLS.",
+    mode: Literal["accept", "prefer", "demand"] | None = Field(
+        default=None,
+        description="demand, or not given: TLS only. The others are steps towards it for a cluster that runs. accept: "
+        "callers come with TLS or without, own calls go without. prefer: the same, own calls go with TLS.",
     )
 
     @model_validator(mode="after")
@@ -30,6 +30,6 @@ class ClusterTlsOptions(BaseModel):
         files = [self.certificate_file, self.key_file, self.authority_file]
         if any(files) and not all(files):
             raise ValueError("certificate_file, key_file and authority_file belong together: give all three or none")
-        if "mode" in self.model_fields_set and not any(files):
+        if self.mode is not None and not any(files):
             raise ValueError("mode says nothing without certificate_file, key_file and authority_file: give them, too")
         return self
