@@ -59,6 +59,8 @@ _log = structlog.get_logger()
 _TRY_AGAIN_S = 1.0
 _ASK_AGAIN_S = 0.05
 _ASK_S_MAX = 3.0
+_UNANSWERED_S_MAX = 15.0
+"""Longer than it takes until another controller leads."""
 
 
 class BrokerApp:
@@ -129,6 +131,7 @@ class BrokerApp:
         self._leads_no_more = asyncio.Event()
         self._leaving = False
         self._unanswered: str | None = None
+        self._unanswered_since_s = 0.0
         self._trouble: str | None = None
         self._registrar: BrokerRegistrar | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -332,15 +335,20 @@ class BrokerApp:
             _log.warning("the replica ends though its group may need it", name=self._options.name)
 
     async def _next_step(self) -> Step:
-        """What to do next before the process ends; while no controller answers that is not known."""
+        """What to do next before the process ends; while no controller answers that is not known. Where none does for
+        longer nobody could take over, and all may have been told to end.
+        """
         request = DescribeBrokerGroupRequest(group=self._options.name)
         try:
             group = await self._controller.call(methods.DESCRIBE_BROKER_GROUP, request, timeout_s=_ASK_S_MAX)
         except (StatusError, RpcError) as error:
+            now_s = self._clock.monotonic()
+            if self._unanswered is None:
+                self._unanswered_since_s = now_s
             if str(error) != self._unanswered:
                 self._unanswered = str(error)
                 _log.warning("whether the replica may go is not known", name=self._options.name, why=str(error))
-            return Step.STAY
+            return Step.STAY if now_s - self._unanswered_since_s < _UNANSWERED_S_MAX else Step.GO
         self._unanswered = None
         return next_step(group, self._options.replica)
 

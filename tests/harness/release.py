@@ -74,7 +74,7 @@ class Release:
     def uninstall(self) -> None:
         """Take it away, with its namespace and all volumes."""
         self._run("helm", "-n", self.namespace, "uninstall", self.name, "--wait")
-        self.kubectl("delete", "namespace", self.namespace, "--wait=false")
+        self.kubectl("delete", "namespace", self.namespace)
 
     def kubectl(self, *words: str, given: bytes | None = None, seconds: float = _CALL_S_MAX) -> str:
         """What kubectl says, in the release's namespace."""

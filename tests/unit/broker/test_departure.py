@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from services.broker.departure import Step, next_step
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
 from services.rpc.status import GrpcStatus, RpcError
+from tests.harness.manual_clock import ManualClock
 from tests.unit.broker.group_world import group_of, until
 
 
@@ -65,6 +66,21 @@ async def test_while_no_controller_answers_a_replica_waits_and_not_for_ever() ->
         await master.alive.leave()
         assert master.alive.leading is not None
         assert not master.alive.report("").leaving
+
+
+async def test_a_replica_that_has_no_answer_for_long_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = RpcError(GrpcStatus.UNAVAILABLE, "refused")
+    async with group_of(2) as world:
+        app = (await world.lead(0)).alive
+        clock = ManualClock()
+        monkeypatch.setattr(app, "_clock", clock)
+        answers = [refused, refused, world.group, refused, refused, refused]
+        monkeypatch.setattr(app, "_controller", Mock(call=AsyncMock(side_effect=answers)))
+        steps = []
+        for _ in answers:
+            steps.append(await app._next_step())
+            clock.advance(8_000)
+        assert steps == [Step.STAY, Step.STAY, Step.GO, Step.STAY, Step.STAY, Step.GO]
 
 
 async def test_why_no_controller_answers_is_said_once_until_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
