@@ -126,7 +126,8 @@ class Recorder:
             "metadata": {"name": _POD},
             "spec": {
                 "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": 0,
+                # Not 0: then it is gone at once by its name, and the next of this name may be read while it still runs.
+                "terminationGracePeriodSeconds": 1,
                 "automountServiceAccountToken": False,
                 **({"affinity": affinity} if self._not_on else {}),
                 "securityContext": {

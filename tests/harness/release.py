@@ -74,6 +74,8 @@ class Release:
     def uninstall(self) -> None:
         """Take it away, with its namespace and all volumes."""
         self._run("helm", "-n", self.namespace, "uninstall", self.name, "--wait")
+        # Else Kubernetes looks again only after half of their grace period.
+        self.kubectl("wait", "--for=delete", "pod", "--all", "--timeout=150s")
         self.kubectl("delete", "namespace", self.namespace)
 
     def kubectl(self, *words: str, given: bytes | None = None, seconds: float = _CALL_S_MAX) -> str:

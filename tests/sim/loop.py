@@ -221,7 +221,9 @@ class SimLoop(asyncio.BaseEventLoop):
             if not handle._cancelled:
                 ready.append(handle)
 
-    def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, context: Any = None) -> asyncio.Future[Any]:
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, coro: Any, context: Any = None, name: str | None = None, **_: Any
+    ) -> asyncio.Future[Any]:
         if self._over:
             coro.close()
             return self.create_future()
