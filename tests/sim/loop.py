@@ -222,7 +222,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 ready.append(handle)
 
     def _make_task(
-        self, loop: asyncio.AbstractEventLoop, coro: Any, context: Any = None, name: str | None = None, **_: Any
+        self, loop: asyncio.AbstractEventLoop, coro: Any, context: Any = None, **_: Any
     ) -> asyncio.Future[Any]:
         if self._over:
             coro.close()
