@@ -195,7 +195,7 @@ class ControlFaults:
                     world.watch.unclean = True
                     world.trace.add("fault", "unclean election", number)
                 # What only the others have is gone, also what they answer until they are dead, which they are.
-                position = program.app.files.end_position
+                position = world.watch.lost_from(program.app)
                 world.history.disasters.append(Disaster(world.loop.time(), "power", position))
             elect = partial(leader._hand_overs.elect_unclean, GROUP, number, f"lose-messages-of-{GROUP}")
             await self._ask(leader, elect, "elected unclean")

@@ -174,6 +174,14 @@ class Watch:
         """All that was confirmed up to a position, also what was deleted since; shorter if nobody has seen it."""
         return bytes(self._confirmed[:position])
 
+    def lost_from(self, app: BrokerApp) -> int:
+        """From which position on a replica's log lacks what others have appended: at its end, or where it parts from
+        the log of an epoch that it has not heard of.
+        """
+        files = app.files
+        unheard = [position for epoch, position in self._appends if epoch > files.epochs.latest]
+        return min([files.end_position, *unheard])
+
     def was_felt(self, disaster: Disaster) -> bool:
         """Whether the replica that a disaster struck was the next one to lead: what it lost all others had, and one of
         those goes on with it.
