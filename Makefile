@@ -13,7 +13,7 @@ JOBS ?= 2
 IMAGE ?= popwheel:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 KUBE_BASE ?= localhost/python:testbed
 
-.PHONY: help setup run test sim mutants lint format demo proto docs dashboards pictures image image-on-test-bed bench bench-peer \
+.PHONY: help setup run test sim mutants lint format demo proto docs dashboards pictures quiet-hour image image-on-test-bed bench bench-peer \
 	drills e2e drill h2spec fuzz clean
 
 help: ## Show this help
@@ -71,6 +71,9 @@ dashboards: setup ## Write the Grafana dashboards as JSON into helm/popwheel/das
 pictures: setup ## Draw the dashboards for docs/dashboards.md from a Prometheus that watches a cluster (needs prometheus)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[pictures]'
 	@$(BIN)/python -m tests.harness.pictures
+
+quiet-hour: setup ## Watch a cluster that is well for MINUTES=60, and see that no alert fires (needs prometheus)
+	@$(BIN)/python -m tests.harness.quiet_hour --minutes $(or $(MINUTES),60)
 
 image: ## Make the container image IMAGE (default: popwheel:VERSION) with docker or podman, or on a test bed: KUBE=path/to/kube
 	@if [ -n "$(KUBE)" ]; then $(MAKE) --no-print-directory image-on-test-bed; \

@@ -83,6 +83,22 @@ class WatchedCluster:
             await cluster.wait_until_healthy()
         times.over = time.time()
 
+    async def rest(self, duration_s: float) -> None:
+        """Have it serve a steady load, and nothing go wrong.
+
+        Args:
+            duration_s: for so long.
+        """
+        cluster, times = self._cluster, self.times
+        await cluster.make_topics()
+        await cluster.wait_until_healthy()
+        await self._seen(lambda: self.prometheus.has("popwheel_controller_group_sync_state_set_size == 2"))
+        with FailoverLoad(self._folder / "load", cluster.address, "watched") as load:
+            times.quiet = time.time()
+            while time.time() < times.quiet + duration_s:
+                await load.flows(cluster)
+        times.struck = times.over = time.time()
+
     async def _do_what_is_rare(self) -> None:
         """What a load of good clients does not do: exceed a limit, give a message up, leave one unacknowledged."""
         async with MessagingClient(self._cluster.address) as client:
