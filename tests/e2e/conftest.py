@@ -38,6 +38,7 @@ def release() -> Iterator[Release]:
     yield made
     if not KEEP:
         made.uninstall()
+        made.remove_namespace()
 
 
 @pytest.fixture

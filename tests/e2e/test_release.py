@@ -120,3 +120,27 @@ def test_topics_and_groups_are_resources_both_ways(release: Release) -> None:
     release.kubectl("delete", "consumergroups.popwheel.io/declared", "--timeout=60s")
     assert '"declared"' in release.admin("group", "list", "-o", "json")
     release.admin("group", "delete", "declared")
+
+
+def test_an_uninstall_leaves_data_that_the_next_install_takes_up_and_one_command_deletes(release: Release) -> None:
+    """The last one: it takes the release away, and brings another one."""
+    kept = ("persistentvolumeclaim", "secret/popwheel-receipt-key")
+    of_data = "popwheel,secrets,pvc", "-l", "popwheel.io/cluster=popwheel"
+    release.make_topic("Kept", "NORMAL", 2)
+    epoch = release.group().epoch
+    release.uninstall()
+    left = release.left()
+    assert [each for each in left if ".popwheel.io/" not in each and not each.startswith(kept)] == []
+    assert sum(each.startswith("persistentvolumeclaim/") for each in left) == release.replicas
+    release.install()
+    release.wait_until_whole()
+    assert '"Kept"' in release.admin("topic", "list", "-o", "json")
+    assert release.group().epoch > epoch
+    release.test()
+
+    release.uninstall()
+    release.kubectl("delete", *of_data, "--timeout=60s")
+    assert release.left() == []
+    release.install()
+    release.wait_until_whole()
+    assert '"Kept"' not in release.admin("topic", "list", "-o", "json")

@@ -12,6 +12,11 @@ from tests.harness.standalone import ROOT
 GROUP = "broker-a"
 CHART = ROOT / "helm" / "popwheel"
 
+_KINDS = (
+    *("all", "configmaps", "secrets", "persistentvolumeclaims", "serviceaccounts", "roles", "rolebindings", "leases"),
+    *("networkpolicies", "poddisruptionbudgets", "popwheel"),
+)
+_OF_KUBERNETES = ("configmap/kube-root-ca.crt", "serviceaccount/default")
 _LOOK_S = 0.25
 _CALL_S_MAX = 300.0
 
@@ -72,11 +77,18 @@ class Release:
         self._run("helm", "-n", self.namespace, "test", self.name, "--timeout", "2m")
 
     def uninstall(self) -> None:
-        """Take it away, with its namespace and all volumes."""
+        """Take it away, and leave what holds data."""
         self._run("helm", "-n", self.namespace, "uninstall", self.name, "--wait")
-        # Else Kubernetes looks again only after half of their grace period.
-        self.kubectl("wait", "--for=delete", "pod", "--all", "--timeout=150s")
+        self.wait_until(lambda: not self.pods(), 150, "the end of all pods", lambda: str(self.left()))
+
+    def remove_namespace(self) -> None:
+        """Take away all that is left. Pods in it would make Kubernetes wait for half of their grace period."""
         self.kubectl("delete", "namespace", self.namespace)
+
+    def left(self) -> list[str]:
+        """What there is in the namespace but for what Kubernetes puts into each: `KIND.GROUP/NAME`."""
+        found = self.kubectl("get", ",".join(_KINDS), "-o", "name", seconds=60).split()
+        return [each for each in found if each not in _OF_KUBERNETES]
 
     def kubectl(self, *words: str, given: bytes | None = None, seconds: float = _CALL_S_MAX) -> str:
         """What kubectl says, in the release's namespace."""

@@ -66,6 +66,11 @@ annotations:
 {{- end -}}
 {{- end -}}
 
+{{/* What all bears that belongs to the cluster's data: volumes, custom resources, the key of the handles. */}}
+{{- define "popwheel.cluster" -}}
+{{- include "popwheel.setting" (list . "controller.cluster_name" "popwheel") -}}
+{{- end -}}
+
 {{/* host:port of every controller, with commas between. */}}
 {{- define "popwheel.controllers" -}}
 {{- $name := printf "%s-controller" (include "popwheel.fullname" .) -}}

@@ -71,9 +71,9 @@
   {{- $wrong = append $wrong (printf "config.controller.replication.lease_ms is %d; with the lease at the API server it must be at least 1000" $lease) -}}
 {{- end -}}
 
-{{- $cluster := include "popwheel.setting" (list $ "controller.cluster_name" "popwheel") -}}
-{{- if not (regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" $cluster) -}}
-  {{- $wrong = append $wrong (printf "config.controller.cluster_name is %s; objects of Kubernetes bear it, so it must be of small letters, digits and hyphens" $cluster) -}}
+{{- $cluster := include "popwheel.cluster" . -}}
+{{- if not (regexMatch "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$" $cluster) -}}
+  {{- $wrong = append $wrong (printf "config.controller.cluster_name is %s; objects of Kubernetes bear it, so it must be of small letters, digits and hyphens, 63 at the most" $cluster) -}}
 {{- end -}}
 
 {{- with .Values.tls.internal -}}

@@ -52,6 +52,7 @@ REFUSED: list[tuple[Values, str]] = [
     ),
     ({"config": {"controller": {"replication": {"lease_ms": 100}}}}, "lease_ms is 100"),
     ({"config": {"controller": {"cluster_name": "Orders_1"}}}, "cluster_name is Orders_1"),
+    ({"config": {"controller": {"cluster_name": "o" * 64}}}, "63 at the most"),
     ({"redis": {"url": "redis://redis:6379/0", "existingSecret": "redis"}}, "each name a Redis: choose one"),
     ({"redis": {"own": {"enabled": True}}}, "redis.own.image must name an image"),
     ({"redis": {"own": {"enabled": True, "image": "valkey/valkey:latest"}}}, "redis.own.image must name an image"),
