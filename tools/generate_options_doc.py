@@ -19,7 +19,7 @@ its own. One file can serve every process of a cluster: each takes its own part.
 refused at the start.
 """
 
-_SECTIONS = {
+SECTIONS = {
     "proxy": "Serves clients.",
     "broker": "Stores messages and knows who holds which.",
     "controller": "Owns topics, groups and the list of brokers.",
@@ -29,13 +29,29 @@ _SECTIONS = {
 
 
 def options_page() -> str:
-    """The whole page, in Markdown."""
+    """The whole page, in Markdown.
+
+    Raises:
+        ValueError: SECTIONS does not name what the options model has.
+    """
+    fields = list(option_fields(ClusterOptions))
+    there = {field.key.partition(".")[0] for field in fields}
+    if missing := sorted(there - SECTIONS.keys()):
+        raise ValueError(
+            f"docs/options.md would leave out {', '.join(missing)}: say in SECTIONS of tools/generate_options_doc.py "
+            "what it is for"
+        )
+    if gone := sorted(SECTIONS.keys() - there):
+        raise ValueError(
+            f"SECTIONS of tools/generate_options_doc.py has {', '.join(gone)}, of which there are no options any more: "
+            "take it out"
+        )
     standalone = {field.key: field for field in option_fields(StandaloneOptions)}
-    return "\n".join([_HEAD, *_sections(list(option_fields(ClusterOptions)), standalone)])
+    return "\n".join([_HEAD, *_sections(fields, standalone)])
 
 
 def _sections(fields: list[OptionField], standalone: dict[str, OptionField]) -> Iterator[str]:
-    for name, text in _SECTIONS.items():
+    for name, text in SECTIONS.items():
         yield f"## {name}\n\n{text}\n\n| key | value | default | meaning |\n| --- | --- | --- | --- |"
         for field in fields:
             if field.key.startswith(f"{name}."):

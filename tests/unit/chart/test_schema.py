@@ -57,3 +57,24 @@ def merged(under: Values, over: Values) -> Values:
 def test_the_files_of_values_meet_it(path: Path) -> None:
     values = merged(DEFAULTS, yaml.safe_load(path.read_text(encoding="utf-8")))
     Draft7Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))).validate(values)
+
+
+def repeated(node: yaml.Node, place: str = "") -> list[str]:
+    """Keys that a mapping of a YAML file has twice: all readers take the last one, and say nothing."""
+    if isinstance(node, yaml.SequenceNode):
+        return [key for each in node.value for key in repeated(each, place)]
+    if not isinstance(node, yaml.MappingNode):
+        return []
+    keys = [key.value for key, _ in node.value]
+    own = [f"{place}{key}" for key in set(keys) if keys.count(key) > 1]
+    return own + [key for name, value in node.value for key in repeated(value, f"{place}{name.value}.")]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted(CHART.rglob("*.yaml")) if "templates" not in path.parts],
+    ids=lambda path: str(path.relative_to(CHART)),
+)
+def test_no_key_is_there_twice(path: Path) -> None:
+    documents = yaml.compose_all(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
+    assert [key for document in documents for key in repeated(document)] == []
