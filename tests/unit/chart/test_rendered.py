@@ -185,6 +185,17 @@ def test_each_port_is_open_to_those_who_need_it() -> None:
     assert peers("controller", "http") == ["operator", "monitoring", "test"]
 
 
+@pytest.mark.parametrize("name", ["defaults", "three-replicas", "laptop"])
+def test_a_drain_takes_what_holds_nothing_and_of_brokers_only_those_that_others_can_do_without(name: str) -> None:
+    budgets = {made["metadata"]["name"]: made["spec"] for made in rendered(name).of_kind("PodDisruptionBudget")}
+    groups = {made["metadata"]["name"] for made in rendered(name).of_kind("StatefulSet")} - {"popwheel-controller"}
+    assert budgets.keys() == groups | {"popwheel-controller", "popwheel-proxy"}
+    for owner, budget in budgets.items():
+        assert budget["maxUnavailable"] == 1
+        wanted = "IfHealthyBudget" if owner in groups else "AlwaysAllow"
+        assert budget.get("unhealthyPodEvictionPolicy") == wanted, owner
+
+
 def test_the_own_redis_is_where_the_proxies_look_for_it() -> None:
     chart = rendered("redis")
     (proxy,) = chart.pods()["popwheel-proxy"]["spec"]["containers"]
