@@ -97,6 +97,16 @@ def test_topics_and_groups_are_resources_both_ways(release: Release) -> None:
     ):
         with pytest.raises(SubprocessError, match=words):
             release.kubectl("patch", "topics.popwheel.io/declared", "--type=merge", "-p", json.dumps({"spec": change}))
+    for change, words in (
+        ({"maxAttempts": 3}, "a group keeps what it was made with"),
+        ({"fifo": True}, "a group keeps what it was made with"),
+        ({"backoffMs": [1]}, "a group keeps what it was made with"),
+        ({"groupName": "Other"}, "a group keeps its name"),
+    ):
+        with pytest.raises(SubprocessError, match=words):
+            release.kubectl(
+                "patch", "consumergroups.popwheel.io/declared", "--type=merge", "-p", json.dumps({"spec": change})
+            )
     release.kubectl("delete", "topics.popwheel.io/declared", "--timeout=60s")
     assert not is_there("Declared_1")
     release.make_topic("Made-otherwise", "NORMAL", 4)

@@ -95,6 +95,17 @@ def test_a_resource_without_a_name_in_its_spec_has_one_that_can_be(kind: Resourc
     assert f"self.metadata.name.matches('^[-a-z0-9]{{1,{longest}}}$')" in rule
 
 
+@pytest.mark.parametrize("kind", [TOPICS, CONSUMER_GROUPS], ids=lambda kind: str(kind.plural))
+def test_what_the_product_never_changes_is_refused_by_the_api_server_with_a_sentence(kind: ResourceKind) -> None:
+    """There is no call that changes a topic or a group; a change of its resource must not be taken and ignored."""
+    properties = schema_of(kind)["properties"]["spec"]["properties"].keys() - {"deletionPolicy"}
+    of_changes = [each for each in schema_of(kind)["x-kubernetes-validations"] if "oldSelf" in each["rule"]]
+    for name in properties:
+        (found,) = (each for each in of_changes if f"self.spec.{name}" in each["rule"])
+        assert " keeps " in found["message"]
+        assert found["rule"].startswith("!has(oldSelf.status) || !has(oldSelf.status.id) || ")
+
+
 def test_what_values_name_is_declared_and_never_goes_with_the_release() -> None:
     values = yaml.safe_load((CHART / "ci" / "topics-values.yaml").read_text(encoding="utf-8"))
     chart = RenderedChart(values)
