@@ -108,10 +108,10 @@ e2e: setup ## Install the chart on the cluster that KUBECONFIG names, and see th
 	@$(if $(LOAD),$(LOAD) $(IMAGE))
 	@POPWHEEL_E2E=1 IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" KEEP="$(KEEP)" VALUES="$(VALUES)" $(BIN)/python -m pytest -q -s tests/e2e/test_release.py $(ARGS)
 
-drill: setup ## Kubernetes failures under load of the official client (docs/drills.md): as e2e, and CLIENT_IMAGE=.. [FREEZE=.. THAW=.. CUT=.. JOIN=..]
-	@$(if $(LOAD),$(LOAD) $(IMAGE))
+drill: setup ## Kubernetes failures under load of the official client (docs/drills.md): as e2e, and CLIENT_IMAGE=.. [NEXT_IMAGE=.. FREEZE=.. THAW=.. CUT=.. JOIN=..]
+	@$(if $(LOAD),$(LOAD) $(IMAGE) && $(if $(NEXT_IMAGE),$(LOAD) $(NEXT_IMAGE),true))
 	@POPWHEEL_E2E=1 IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" KEEP="$(KEEP)" VALUES="$(VALUES)" CLIENT_IMAGE="$(CLIENT_IMAGE)" \
-		FREEZE="$(FREEZE)" THAW="$(THAW)" CUT="$(CUT)" JOIN="$(JOIN)" $(BIN)/python -m pytest -q -s tests/e2e/test_drills.py $(ARGS)
+		NEXT_IMAGE="$(NEXT_IMAGE)" FREEZE="$(FREEZE)" THAW="$(THAW)" CUT="$(CUT)" JOIN="$(JOIN)" $(BIN)/python -m pytest -q -s tests/e2e/test_drills.py $(ARGS)
 
 h2spec: setup ## Run the public HTTP/2 conformance suite against a server of this machine (needs Go)
 	@$(BIN)/python -m tools.h2spec

@@ -135,13 +135,28 @@ def test_rolling_the_proxies_under_long_polls(release: Release, run: Run) -> Non
 
 
 def test_rolling_the_release_to_a_new_version(release: Release, run: Run) -> None:
+    """To the image NEXT_IMAGE; without one to the same with other annotations."""
+    image = os.environ.get("NEXT_IMAGE")
+
     def strike() -> None:
-        for service in ("proxy", "broker", "controller"):
-            words.extend(("--set-string", f"{service}.podAnnotations.popwheel\\.io/roll={time.time()}"))
-        release.install(*words)
+        if image:
+            release.image = image
+            release.install()
+        else:
+            for service in ("proxy", "broker", "controller"):
+                words.extend(("--set-string", f"{service}.podAnnotations.popwheel\\.io/roll={time.time()}"))
+            release.install(*words)
 
     words: list[str] = []
+    before = release.images()
     bill = run("roll the release", strike)
+    after = release.images()
+    assert after.keys() - before.keys(), "the proxies are other pods, or nothing was rolled"
+    if image:
+        assert {each.named for each in after.values()} == {image}
+        assert not {each.digest for each in after.values()} & {each.digest for each in before.values()}, (
+            f"what runs is the image of before: {image} must hold something else"
+        )
     assert not bill.errors
     assert bill.without_send_s < HAND_OVER_S_MAX + bill.usual_s
 

@@ -38,6 +38,19 @@ class Group:
     in_sync: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RunningImage:
+    """What a container runs.
+
+    Args:
+        named: as its pod asks for it.
+        digest: of what the node took for that.
+    """
+
+    named: str
+    digest: str
+
+
 class Release:
     """One release in one namespace, with one broker group.
 
@@ -59,12 +72,13 @@ class Release:
         self.proxies = proxies
         self.prefix = name if "popwheel" in name else f"{name}-popwheel"
         self.selector = f"app.kubernetes.io/instance={name}"
-        self._image = image
+        self.image = image
+        """What the next `install` rolls out."""
         self._words = words
 
     def install(self, *words: str) -> None:
         """Install or upgrade, and wait until all is rolled out."""
-        repository, _, tag = self._image.rpartition(":")
+        repository, _, tag = self.image.rpartition(":")
         self._run(
             *("helm", "-n", self.namespace, "upgrade", "--install", "--create-namespace", self.name, str(CHART)),
             *("--set", f"image.repository={repository}", "--set-string", f"image.tag={tag}"),
@@ -143,6 +157,15 @@ class Release:
     def restarts_of(self, pod: str) -> int:
         """How often its container was started again."""
         return sum(each["restartCount"] for each in self.get("pod", pod)["status"]["containerStatuses"])
+
+    def images(self) -> dict[str, RunningImage]:
+        """What the services' containers run, by the pods' names."""
+        found = {}
+        for component in ("proxy", "broker", "controller"):
+            for pod in self.pods(component):
+                (container,), (status,) = pod["spec"]["containers"], pod["status"]["containerStatuses"]
+                found[pod["metadata"]["name"]] = RunningImage(container["image"], status["imageID"])
+        return found
 
     def why_not_whole(self) -> str:
         """What is missing of all replicas being ready and in sync; empty if nothing is."""
