@@ -14,7 +14,9 @@ from services.broker.app import BrokerApp
 from services.broker.checkpoint import Checkpoint, Row
 from services.broker.options import BrokerOptions
 from services.broker.timer import timer_checkpoint
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pop_answer import PopAnswer
+from services.common.put import PutResult
 from services.controller.documents import Document
 from services.rpc.methods import ACK, CHANGE_INVISIBLE, POP, PUT, RECALL
 from services.rpc.service import Call, UnaryHandler
@@ -139,8 +141,7 @@ class Promises:
                     answer = await handle(call, request)
                 finally:
                     _appended.reset(token)
-                gives_nothing = isinstance(answer, PopAnswer) and not answer.messages
-                if ends and self._waits_for_set and not gives_nothing:
+                if ends and self._waits_for_set and _promises_something(answer):
                     self._check("P3", f"{name} answers a {what}", number, ends[-1], synced)
                 self.on_answer(number)
                 return answer
@@ -185,3 +186,14 @@ class Promises:
                 self._broke(
                     invariant, f"{what} that counts on {position}, and replica {other} has {where} only up to {end}"
                 )
+
+
+def _promises_something(answer: object) -> bool:
+    """Whether an answer gives messages, or says that something was done: a refusal promises nothing."""
+    match answer:
+        case PopAnswer():
+            return bool(answer.messages)
+        case [*results]:
+            return any(isinstance(each, PutResult) and each.code == Code.OK for each in results)
+        case _:
+            return True

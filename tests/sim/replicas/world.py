@@ -176,12 +176,12 @@ class GroupWorld:
     @property
     def is_changing(self) -> bool:
         """Whether the group's state may become another one by what is under way: what its master has asked for, which
-        a way may hold back beyond the master's end, or what a controller writes.
+        a way may hold back beyond the master's end, that it passes its role on, or what a controller writes.
         """
-        master = self.master
-        leading = None if master is None or master.program is None else master.program.app.leading
-        asks = leading is not None and leading.members._asked is not None
-        return asks or self.store.under_way[group_document_name(GROUP)] > 0
+        app = None if self.master is None or self.master.program is None else self.master.program.app
+        asks = app is not None and app.leading is not None and app.leading.members._asked is not None
+        passes = app is not None and app._replica_server._passing is not None
+        return asks or passes or self.store.under_way[group_document_name(GROUP)] > 0
 
     def slaves(self) -> list[Replica]:
         """Those that run and are not the recorded master."""
