@@ -181,7 +181,7 @@ def test_each_port_is_open_to_those_who_need_it() -> None:
     assert peers("proxy", "http") == ["monitoring", "controller"]
     assert peers("broker", "grpc") == ["proxy", "broker", "controller"]
     assert peers("broker", "http") == ["monitoring", "controller"]
-    assert peers("controller", "grpc") == ["proxy", "broker", "controller"]
+    assert peers("controller", "grpc") == ["proxy", "broker"]
     assert peers("controller", "http") == ["operator", "monitoring", "test"]
 
 
