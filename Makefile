@@ -11,10 +11,11 @@ SEEDS ?= 2000
 FIRST_SEED ?= 0
 JOBS ?= 2
 IMAGE ?= popwheel:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+MESSAGES ?= 100000
 KUBE_BASE ?= localhost/python:testbed
 
 .PHONY: help setup run test sim mutants lint format demo proto docs dashboards pictures quiet-hour image image-on-test-bed bench bench-peer \
-	drills e2e drill h2spec fuzz clean
+	drills e2e drill spark h2spec fuzz clean
 
 help: ## Show this help
 	@echo "Popwheel. What make can do:"
@@ -112,6 +113,9 @@ drill: setup ## Kubernetes failures under load of the official client (docs/dril
 	@$(if $(LOAD),$(LOAD) $(IMAGE) && $(if $(NEXT_IMAGE),$(LOAD) $(NEXT_IMAGE),true))
 	@POPWHEEL_E2E=1 IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" KEEP="$(KEEP)" VALUES="$(VALUES)" CLIENT_IMAGE="$(CLIENT_IMAGE)" \
 		NEXT_IMAGE="$(NEXT_IMAGE)" FREEZE="$(FREEZE)" THAW="$(THAW)" CUT="$(CUT)" JOIN="$(JOIN)" $(BIN)/python -m pytest -q -s tests/e2e/test_drills.py $(ARGS)
+
+spark: setup ## Run the tests of the data source with a real Spark and real servers (ARGS="-k stream"; MESSAGES=1000000)
+	@SPARK_MESSAGES=$(MESSAGES) $(BIN)/python -m pytest -q --timeout 900 tests/spark $(ARGS)
 
 h2spec: setup ## Run the public HTTP/2 conformance suite against a server of this machine (needs Go)
 	@$(BIN)/python -m tools.h2spec

@@ -1,0 +1,64 @@
+"""The controller's admin API, as far as Spark needs it: the names of topics."""
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+from popwheel_spark.connection_options import ConnectionOptions
+from popwheel_spark.errors import OptionError, RefusedError, UnreachableError
+
+_PAGE = 1_000
+_TIMEOUT_S = 30.0
+
+
+class AdminApi:
+    """Asks a controller.
+
+    Args:
+        options: where it is.
+
+    Raises:
+        OptionError: they do not say.
+    """
+
+    def __init__(self, options: ConnectionOptions) -> None:
+        if not options.admin:
+            raise OptionError("admin", "say where the controller's admin API is, http://HOST:PORT; this read needs it")
+        self._base = options.admin
+        self._tls = ssl.create_default_context(cadata=options.authority or None)
+
+    def topics(self) -> Iterator[str]:
+        """The names of all topics.
+
+        Raises:
+            RefusedError, UnreachableError: as of `get`.
+        """
+        after = ""
+        while True:
+            page = self.get("topics", limit=str(_PAGE), after=after)
+            for topic in page["topics"]:
+                yield topic["name"]
+            if page["next"] is None:
+                return
+            after = page["next"]
+
+    def get(self, path: str, **query: str) -> Any:
+        """What a page answers, from JSON.
+
+        Raises:
+            RefusedError: it says no.
+            UnreachableError: nobody answers.
+        """
+        url = f"{self._base}/api/v1/{path}?{urlencode(query)}"
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_S, context=self._tls) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise RefusedError(f"{url} answered {error.code}: {error.read().decode(errors='replace')}") from None
+        except OSError as error:
+            raise UnreachableError(f"the admin API at {self._base} (option admin) does not answer: {error}") from None

@@ -1,0 +1,62 @@
+"""Reads topics as a table, from a place to a place that are both fixed when the query is planned."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from popwheel_spark.offsets import EARLIEST
+from popwheel_spark.plan import QueueRange, ranges, split
+from popwheel_spark.planner import Planner
+from popwheel_spark.queue_client import QueueClient
+from popwheel_spark.range_reader import read_range
+from popwheel_spark.read_options import ReadOptions
+
+
+class RangePartition(InputPartition):
+    """What one task reads.
+
+    Args:
+        value: a range of a queue.
+    """
+
+    value: QueueRange
+
+    def __init__(self, value: QueueRange) -> None:
+        super().__init__(value)
+
+
+def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, on an executor. Spark hands in an empty partition where none was planned."""
+    return read_range(options, partition.value) if isinstance(partition, RangePartition) else iter(())
+
+
+class BatchReader(DataSourceReader):
+    """Reads a batch.
+
+    Args:
+        options: what, and how.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """Fix what is read, on the driver."""
+        return asyncio.run(self._plan())
+
+    async def _plan(self) -> list[InputPartition]:
+        options = self._options
+        async with QueueClient(options.connection, options.group) as client:
+            planner = Planner(client, options)
+            queues = await planner.queues()
+            start = await planner.start(queues, EARLIEST)
+            end = await planner.end(queues)
+            await planner.check_held(start, end)
+        parts = split(ranges(start, end), options.partitions_min, options.rows_per_partition_max)
+        return [RangePartition(each) for each in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read a part, on an executor."""
+        return read_partition(self._options, partition)

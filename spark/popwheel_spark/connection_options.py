@@ -1,0 +1,64 @@
+"""How to reach a cluster: the options that reading and writing share."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from popwheel_spark.errors import OptionError
+from popwheel_spark.given_options import GivenOptions
+
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:,]+):\d{1,5}")
+_TIMEOUT_MS = 60_000
+
+
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """Where the proxies and the controller are.
+
+    Args:
+        endpoints: `host:port` of each proxy.
+        tls: whether TLS is spoken with them.
+        authority: PEM of those whose certificates are trusted; empty: the system's. Read on the driver, so that the
+            file need not be on every worker.
+        timeout_s: how long a request is tried again once it has failed.
+        admin: base URL of the admin API; empty if not given.
+    """
+
+    endpoints: tuple[str, ...]
+    tls: bool
+    authority: str
+    timeout_s: float
+    admin: str
+
+    @classmethod
+    def take(cls, given: GivenOptions) -> "ConnectionOptions":
+        """Take these options.
+
+        Raises:
+            OptionError: one is missing or impossible.
+        """
+        endpoints = given.words("endpoints")
+        if not endpoints:
+            raise OptionError("endpoints", "say where the proxies are: HOST:PORT, of several with commas between")
+        for endpoint in endpoints:
+            if not _ADDRESS.fullmatch(endpoint):
+                raise OptionError("endpoints", f"{endpoint!r} is not HOST:PORT")
+        for name in ("accessKey", "secretKey"):
+            given.not_yet(name, "access keys follow when Popwheel has them; leave it out")
+        tls = given.flag("tls", False)
+        file = given.text("tlsCaFile")
+        if file and not tls:
+            raise OptionError("tlsCaFile", "it has no meaning without tls=true")
+        admin = given.text("admin").rstrip("/")
+        if admin and not admin.startswith(("http://", "https://")):
+            raise OptionError("admin", f"{admin!r} is not http://HOST:PORT, where the controller's admin API is")
+        return cls(endpoints, tls, _pem(file), given.number("timeoutMs", _TIMEOUT_MS) / 1000, admin)
+
+
+def _pem(file: str) -> str:
+    if not file:
+        return ""
+    try:
+        return Path(file).read_text()
+    except OSError as error:
+        raise OptionError("tlsCaFile", f"cannot read {file!r} on the driver: {error.strerror}") from None

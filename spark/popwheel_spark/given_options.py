@@ -1,0 +1,90 @@
+"""Options as Spark hands them over: texts by names without case. Each is taken once; what is left is a mistake."""
+
+import difflib
+from collections.abc import Collection, Mapping
+
+from popwheel_spark.errors import OptionError
+
+_TRUE_FALSE = {"true": True, "false": False}
+
+
+class GivenOptions:
+    """The options of one query.
+
+    Args:
+        options: names, in any case, to texts.
+        passed_over: names in lower case that are Spark's own.
+    """
+
+    def __init__(self, options: Mapping[str, str], passed_over: Collection[str] = ()) -> None:
+        self._left = {name.lower(): text for name, text in options.items() if name.lower() not in passed_over}
+        self._known: list[str] = []
+
+    def text(self, name: str, default: str = "") -> str:
+        """An option's text without blanks around it; the default if it is not given or empty."""
+        self._known.append(name)
+        return self._left.pop(name.lower(), "").strip() or default
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """What stands between commas, in order, without repeats."""
+        return words(self.text(name))
+
+    def flag(self, name: str, default: bool) -> bool:
+        """`true` or `false`.
+
+        Raises:
+            OptionError: it is neither.
+        """
+        text = self.text(name, str(default))
+        flag = _TRUE_FALSE.get(text.lower())
+        if flag is None:
+            raise OptionError(name, f"{text!r} is neither true nor false")
+        return flag
+
+    def number(self, name: str, default: int, least: int = 1) -> int:
+        """A whole number.
+
+        Raises:
+            OptionError: it is none, or below the least.
+        """
+        text = self.text(name, str(default))
+        if not (text.isascii() and text.isdigit()) or int(text) < least:
+            raise OptionError(name, f"{text!r} is not a whole number from {least} on")
+        return int(text)
+
+    def choice(self, name: str, values: Collection[str], default: str) -> str:
+        """One of some words.
+
+        Raises:
+            OptionError: it is none of them.
+        """
+        text = self.text(name, default).lower()
+        if text not in values:
+            raise OptionError(name, f"{text!r} is none of {', '.join(values)}")
+        return text
+
+    def not_yet(self, name: str, sentence: str) -> None:
+        """An option that has its place and no meaning yet.
+
+        Raises:
+            OptionError: it is given.
+        """
+        if self.text(name):
+            raise OptionError(name, sentence)
+
+    def check_all_taken(self) -> None:
+        """Refuse options that nobody asked for.
+
+        Raises:
+            OptionError: there is one; the text names what may have been meant.
+        """
+        for name in self._left:
+            known = {each.lower(): each for each in self._known}
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {known[near[0]]}?" if near else f"; there are {', '.join(sorted(self._known))}"
+            raise OptionError(name, f"there is no such option here{hint}")
+
+
+def words(text: str) -> tuple[str, ...]:
+    """What stands between commas, in order, without repeats."""
+    return tuple(dict.fromkeys(word for word in map(str.strip, text.split(",")) if word))

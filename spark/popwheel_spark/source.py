@@ -1,0 +1,49 @@
+"""The data source `popwheel`: what Spark makes of the options, and hands readers and writers out by."""
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from popwheel_spark.batch_reader import BatchReader
+from popwheel_spark.errors import OptionError
+from popwheel_spark.read_options import read_options
+from popwheel_spark.schema import COLUMNS, ddl
+from popwheel_spark.stream_reader import StreamReader
+
+
+class PopwheelDataSource(DataSource):
+    """Reads topics as tables and streams. `spark.dataSource.register(PopwheelDataSource)`, then
+    `spark.read.format("popwheel")`.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """As it is called in `format`."""
+        return "popwheel"
+
+    def schema(self) -> str:
+        """The columns, if the query does not say which it wants."""
+        return ddl(read_options(self.options).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Of a batch."""
+        return BatchReader(read_options(self.options).of_columns(_columns(schema)))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Of a stream."""
+        return StreamReader(read_options(self.options).of_columns(_columns(schema)))
+
+
+def _columns(schema: StructType) -> tuple[str, ...]:
+    """The columns that a query asks for, which may be fewer than there are.
+
+    Raises:
+        OptionError: one is not there, or of another type.
+    """
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    for field in wanted:
+        if field.name not in COLUMNS:
+            raise OptionError("schema", f"there is no column {field.name!r}; there are {', '.join(COLUMNS)}")
+        if field.type != COLUMNS[field.name][1] or not field.nullable:
+            raise OptionError("schema", f"the column {field.name} is {COLUMNS[field.name][0]}, and may be null")
+    return tuple(wanted.names)

@@ -1,0 +1,1 @@
+"""The data source in a real Spark against real servers (make spark)."""

@@ -1,0 +1,89 @@
+"""Makes topics and fills them, and says of each message what Spark is to read."""
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from tests.harness.client import MessagingClient, make_message
+
+_BATCH = 64
+_AT_ONCE = 8
+
+
+class Topics:
+    """Of one server. Use as a context manager.
+
+    Args:
+        address: of a proxy.
+        admin: base URL of the admin API.
+    """
+
+    def __init__(self, address: str, admin: str) -> None:
+        self.address = address
+        self.admin = admin
+        self._runner = asyncio.Runner()
+        self._client: MessagingClient | None = None
+
+    @property
+    def options(self) -> dict[str, str]:
+        """How Spark reaches the server."""
+        return {"endpoints": self.address, "admin": self.admin}
+
+    def make(self, name: str, queues: int = 4, kind: str = "NORMAL") -> str:
+        """Make a topic; its name."""
+        body = json.dumps({"name": name, "type": kind, "queues": queues}).encode()
+        request = urllib.request.Request(
+            f"{self.admin}/api/v1/topics", body, {"content-type": "application/json"}, method="POST"
+        )
+        with urllib.request.urlopen(request):
+            return name
+
+    def delete(self, name: str) -> None:
+        """Delete a topic."""
+        with urllib.request.urlopen(urllib.request.Request(f"{self.admin}/api/v1/topics/{name}", method="DELETE")):
+            pass
+
+    def fill(self, topic: str, count: int, change: Callable[[Message, int], None] | None = None) -> set[str]:
+        """Send messages; their ids.
+
+        Args:
+            topic: where to.
+            count: how many.
+            change: of each message before it is sent, with its number.
+        """
+        messages = []
+        for number in range(count):
+            messages.append(make_message(topic, b"%08d" % number))
+            if change is not None:
+                change(messages[-1], number)
+        self._runner.run(self._send(messages))
+        return {message.system_properties.message_id for message in messages}
+
+    async def _send(self, messages: list[Message]) -> None:
+        if self._client is None:
+            self._client = MessagingClient(self.address)
+        client = self._client
+        at_once = asyncio.Semaphore(_AT_ONCE)
+
+        async def send(some: Iterable[Message]) -> None:
+            async with at_once:
+                answer = await client.send_messages(*some, timeout_s=60)
+                assert answer.status.code == Code.OK, answer.status
+
+        async with asyncio.TaskGroup() as group:
+            for at in range(0, len(messages), _BATCH):
+                group.create_task(send(messages[at : at + _BATCH]))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            self._runner.run(self._client.close())
+        self._runner.close()

@@ -1,0 +1,52 @@
+"""How offsets are split among tasks and among micro-batches."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from popwheel_spark.offsets import Offsets, Queue
+from popwheel_spark.plan import QueueRange, admit, ranges, split
+
+queues = st.builds(Queue, st.just("t"), st.sampled_from(("b-0", "b-1")), st.integers(0, 5))
+places = st.dictionaries(queues, st.integers(0, 10_000), max_size=12)
+
+
+@given(places, places, st.integers(1, 40), st.integers(0, 3000))
+def test_the_parts_are_the_whole(start: Offsets, end: Offsets, partitions_min: int, rows_max: int) -> None:
+    whole = ranges(start, end)
+    parts = split(whole, partitions_min, rows_max)
+    for each in whole:
+        mine = [part for part in parts if part.queue == each.queue]
+        assert mine[0].start == each.start and mine[-1].end == each.end
+        assert all(before.end == after.start for before, after in pairwise(mine))
+    assert all(part.rows > 0 for part in parts)
+    assert len(parts) >= min(partitions_min, sum(each.rows for each in whole))
+    assert not rows_max or all(part.rows <= rows_max for part in parts)
+    assert {part.queue for part in parts} == {each.queue for each in whole}
+
+
+def test_long_queues_are_split_more_often() -> None:
+    small, large = Queue("t", "b-0", 0), Queue("t", "b-0", 1)
+    parts = split([QueueRange(small, 0, 10), QueueRange(large, 0, 90)], 4, 0)
+    assert [part.queue for part in parts].count(large) == 4
+    assert [part.queue for part in parts].count(small) == 1
+
+
+@given(places, places, st.integers(1, 5000), st.sampled_from((1.0, 3.5, 100.0)))
+def test_a_micro_batch_keeps_to_its_limit_and_goes_on(start: Offsets, end: Offsets, limit: int, weight: float) -> None:
+    ahead = {queue: max(offset, start.get(queue, 0)) for queue, offset in end.items()}
+    reached = admit(start, ahead, dict.fromkeys(ahead, weight), limit)
+    went = {queue: reached[queue] - start.get(queue, 0) for queue in ahead}
+    backlog = {queue: ahead[queue] - start.get(queue, 0) for queue in ahead}
+    assert all(0 <= went[queue] <= backlog[queue] for queue in ahead)
+    assert sum(went.values()) * weight <= limit or sum(went.values()) == 1
+    assert sum(went.values()) > 0 or not any(backlog.values())
+    if sum(backlog.values()) * weight <= limit:
+        assert reached == ahead
+
+
+def test_each_queue_goes_on_by_its_share_of_the_backlog() -> None:
+    small, large = Queue("t", "b-0", 0), Queue("t", "b-0", 1)
+    reached = admit({small: 100}, {small: 200, large: 900}, {small: 1, large: 1}, 100)
+    assert reached == {small: 110, large: 90}
