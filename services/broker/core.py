@@ -14,6 +14,7 @@ from services.broker.expiry import Expiry
 from services.broker.known_names import KnownNames, Names, SavedNames
 from services.broker.notification import Interest, Interests
 from services.broker.options import BrokerOptions
+from services.broker.own_topics import OwnTopics
 from services.broker.pop.acking import Acking
 from services.broker.pop.check_point import (
     ORIGIN_BYTES,
@@ -100,19 +101,17 @@ class BrokerCore:
         self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max, options.pop.progress_max)
         self.oldest = OldestMessages(self.store, self.state)
         self.pop_clock = PopClock(clock)
-        self.quarantine = Quarantine(self.store, self.state, view, options.quarantine_max, lambda: self.is_finished)
+        self._topics = OwnTopics(view, self.store)
+        self.quarantine = Quarantine(
+            self.store, self.state, self._topics, options.quarantine_max, lambda: self.is_finished
+        )
         self.popping = Popping(
-            self.store, self.state, view, options.pop, self.pop_clock, random_source, options.name, self.quarantine
+            *(self.store, self.state, view, self._topics, options.pop, self.pop_clock, random_source),
+            *(options.name, self.quarantine),
         )
         self.acking = Acking(
-            self.store,
-            self.state,
-            view,
-            self.pop_clock,
-            options.name,
-            on_due_changed,
-            self.knows_group,
-            self.quarantine,
+            *(self.store, self.state, view, self._topics, self.pop_clock, options.name),
+            *(on_due_changed, self.knows_group, self.quarantine),
         )
         self.relocation = Relocation(self.store, self.state.table, self.acking, self.quarantine)
         self.timer = MessageTimer(
@@ -549,12 +548,8 @@ class BrokerCore:
 
     @property
     def revive_topic(self) -> str:
-        """Where this cluster's CK and ACK records are; until the controller was heard of, where they were."""
-        if not self._view.ready:
-            for name in self.store.queues.system_topics:
-                if name.startswith(names.REVIVE_PREFIX):
-                    return name
-        return names.revive_topic(self._view.name)
+        """Where this cluster's CK and ACK records are."""
+        return self._topics.revive
 
 
 class QueueDamagedError(CorruptDataError):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from services.broker.own_topics import OwnTopics
 from services.broker.pop import check_point as codec
 from services.broker.pop.check_point import CheckPoint, Origin
 from services.broker.pop.pop_clock import PopClock
@@ -40,6 +41,7 @@ class Acking:
         store: the messages.
         state: who has what.
         view: groups, and the key of receipt handles.
+        topics: where CK and ACK records stand, and copies.
         clock: for due times.
         broker_name: goes into new receipt handles.
         on_due_changed: called when something may come due earlier than before.
@@ -52,6 +54,7 @@ class Acking:
         store: MessageStore,
         state: PopState,
         view: ClusterView,
+        topics: OwnTopics,
         clock: PopClock,
         broker_name: str,
         on_due_changed: Callable[[], None],
@@ -61,6 +64,7 @@ class Acking:
         self._store = store
         self._state = state
         self._view = view
+        self._topics = topics
         self._clock = clock
         self._broker_name = broker_name
         self._on_due_changed = on_due_changed
@@ -145,7 +149,7 @@ class Acking:
             call=call,
             copies={0: old.copies[index]} if index in old.copies else {},
         )
-        record = Record(RecordKind.CHECK_POINT, self._revive_topic(), new.revive_queue, new.encode())
+        record = Record(RecordKind.CHECK_POINT, self._topics.revive, new.revive_queue, new.encode())
         new.revive_offset = self._store.put([record]).queue_offsets[0]
         self._state.open(new)
         self._on_due_changed()
@@ -186,7 +190,7 @@ class Acking:
                 [
                     Record(
                         RecordKind.RENEWAL,
-                        self._revive_topic(),
+                        self._topics.revive,
                         check_point.revive_queue,
                         codec.encode_renewal(check_point.id, bits, due_ms),
                     )
@@ -299,7 +303,7 @@ class Acking:
             with RECORD_STEP:
                 appended = self._store.put(
                     [
-                        Record(RecordKind.CHECK_POINT, self._revive_topic(), each.revive_queue, each.encode())
+                        Record(RecordKind.CHECK_POINT, self._topics.revive, each.revive_queue, each.encode())
                         for each in check_points
                     ]
                 )
@@ -387,20 +391,17 @@ class Acking:
             queue = self._store.queue(stored_topic(check_point), check_point.queue_id)
             offset = check_point.offsets[index]
         else:
-            queue, offset = self._store.queue(self._revive_topic(), check_point.revive_queue), copy
+            queue, offset = self._store.queue(self._topics.revive, check_point.revive_queue), copy
         return None if queue is None or offset < queue.min_offset else (queue, offset)
 
     def _ack_record(self, check_point: CheckPoint, bits: int, call: int) -> Record:
         return Record(
             RecordKind.ACK,
-            self._revive_topic(),
+            self._topics.revive,
             check_point.revive_queue,
             codec.encode_ack(check_point.id, bits),
             origin=codec.encode_call(call),
         )
-
-    def _revive_topic(self) -> str:
-        return names.revive_topic(self._view.name)
 
 
 def _side_by_side(places: Sequence[_Place | None]) -> Iterator[tuple[_Place | None, int]]:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from services.broker.filter.tag import wanted_hashes
 from services.broker.options import PopOptions
+from services.broker.own_topics import OwnTopics
 from services.broker.pop import delivery
 from services.broker.pop.check_point import CheckPoint
 from services.broker.pop.merge_buffer import QueueProgress
@@ -82,6 +83,7 @@ class Popping:
         store: the messages.
         state: who has what.
         view: topics and the key of receipt handles.
+        topics: where CK records go.
         options: limits.
         clock: for pop and due times.
         random_source: which queue comes first.
@@ -94,6 +96,7 @@ class Popping:
         store: MessageStore,
         state: PopState,
         view: ClusterView,
+        topics: OwnTopics,
         options: PopOptions,
         clock: PopClock,
         random_source: random.Random,
@@ -103,6 +106,7 @@ class Popping:
         self._store = store
         self._state = state
         self._view = view
+        self._topics = topics
         self._options = options
         self._clock = clock
         self._random = random_source
@@ -311,7 +315,7 @@ class Popping:
         key = self._view.receipt_key  # without it nothing may be given out
         now_ms = self._clock.now_ms()
         check_points = [self._check_point(request, each, now_ms) for each in taken]
-        revive_topic = names.revive_topic(self._view.name)
+        revive_topic = self._topics.revive
         appended = self._store.put(
             [
                 Record(RecordKind.CHECK_POINT, revive_topic, check_point.revive_queue, check_point.encode())

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import structlog
 
+from services.broker.own_topics import OwnTopics
 from services.broker.pop.check_point import CheckPoint, Origin, encode_ack
 from services.broker.pop.pop_state import PopState, stored_topic
 from services.broker.quarantine.entry import QUARANTINE_QUEUE, EntryFlag, QuarantineEntry, Step, encode_end
@@ -18,8 +19,6 @@ from services.broker.quarantine.table import QuarantineTable
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import RECORD_BYTES_MAX, Record, RecordKind, StoredRecord
 from services.broker.timer.delay import Delay, fired_origin
-from services.common import names
-from services.common.cluster import ClusterView
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
@@ -35,7 +34,7 @@ class Quarantine:
     Args:
         store: where the records go.
         state: who has what; a message that is set aside leaves its CK.
-        view: the cluster's name.
+        topics: where records stand.
         entries_max: how many records may be set aside at once.
         leads: whether this replica writes the log now.
     """
@@ -44,13 +43,13 @@ class Quarantine:
         self,
         store: MessageStore,
         state: PopState,
-        view: ClusterView,
+        topics: OwnTopics,
         entries_max: int,
         leads: Callable[[], bool],
     ) -> None:
         self._store = store
         self._state = state
-        self._view = view
+        self._topics = topics
         self._entries_max = entries_max
         self._leads = leads
         self.table = QuarantineTable()
@@ -60,7 +59,7 @@ class Quarantine:
     @property
     def topic(self) -> str:
         """Where the records stand."""
-        return names.quarantine_topic(self._view.name)
+        return self._topics.quarantine
 
     def set_aside_delivery(
         self,
@@ -98,7 +97,7 @@ class Quarantine:
             str(fault),
         )
         bits = 1 << index
-        revive_topic = names.revive_topic(self._view.name)
+        revive_topic = self._topics.revive
         # The ACK record spares recovery looking for what closed the CK, as that of a redelivery does.
         ack = Record(RecordKind.ACK, revive_topic, check_point.revive_queue, encode_ack(check_point.id, bits))
         self._put(entry, stored, [ack])

@@ -4,6 +4,7 @@ import pytest
 
 from services.broker.options import BrokerOptions, LogOptions
 from services.broker.pop.check_point import CheckPoint
+from services.common.cluster import ClusterView
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from tests.unit.broker.core_world import metrics, world_of_segments
@@ -89,6 +90,18 @@ def test_what_was_moved_comes_again_after_a_crash(kind: str) -> None:
     assert world.revive() == 2
     world.flush()
     assert {b"1", b"2"} <= set(world.bodies(rest(world)))
+
+
+def test_what_was_moved_is_there_before_the_controller_is_heard_of() -> None:
+    world = filled()
+    world.pop("g", "t", 3, invisible_ms=1000 * HOUR_MS)
+    pass_days(world)
+    world.view = ClusterView()
+    world.crash("process")
+    pass_days(world, 2)
+    assert [len(each.copies) for each in world.core.state.table] == [3], "moved once more"
+    world.clock.advance(1000 * HOUR_MS)
+    assert world.revive() == 3
 
 
 def test_copies_whose_check_point_was_not_written_mean_nothing() -> None:
