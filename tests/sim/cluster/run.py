@@ -23,6 +23,7 @@ from tests.sim.tools import LogEnd, Tools
 from tests.sim.trace import Trace
 from tests.sim.world import CapturedLog
 
+_REST_S_MAX = 1.0
 _HEAL_S_MAX = 120.0
 """Without faults something is got done within it. Not all: a pop may bring one message, and a plain poll that names no
 broker waits where nothing is, while a hundred are elsewhere."""
@@ -192,7 +193,11 @@ class _Run:
         self.verdict.broke("L2", f"for {_HEAL_S_MAX} s without faults nothing was got done of this: {self._left()}")
 
     def _make_room(self) -> None:
-        """Have consumers rest between polls where a proxy may not hold all of them: the others could never come in."""
+        """Have consumers rest between polls where a proxy may not hold all of them: the others could never come in. Who
+        rests for long else would take hours for what has piled up.
+        """
+        for consumer in self._consumers:
+            consumer.rest_s_max = min(consumer.rest_s_max, _REST_S_MAX)
         polls = sum(consumer.manners.polls for consumer in self._consumers)
         polls_max = self.swarm.options.proxy.receive.polls_max // 2  # a group may not take more than is free
         if polls > polls_max:
