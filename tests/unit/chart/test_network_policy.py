@@ -19,6 +19,7 @@ BY_REGISTRATION = {
     ("controller", "broker", "grpc"),  # probes, hand-overs, checkpoints, what the admin API asks
     ("controller", "broker", "http"),  # /readyz, for `popwheel admin cluster status`
     ("controller", "proxy", "http"),
+    ("controller", "controller", "http"),  # `kubectl exec` of `popwheel admin`, where another one leads
 }
 """Who connects to whom at an address that it has learned from the controllers: no rendered object names these."""
 

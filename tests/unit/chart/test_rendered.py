@@ -182,7 +182,7 @@ def test_each_port_is_open_to_those_who_need_it() -> None:
     assert peers("broker", "grpc") == ["proxy", "broker", "controller"]
     assert peers("broker", "http") == ["monitoring", "controller"]
     assert peers("controller", "grpc") == ["proxy", "broker"]
-    assert peers("controller", "http") == ["operator", "monitoring", "test"]
+    assert peers("controller", "http") == ["operator", "monitoring", "test", "controller"]
 
 
 @pytest.mark.parametrize("name", ["defaults", "three-replicas", "laptop"])
