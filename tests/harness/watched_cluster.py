@@ -8,7 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from prometheus_client import CollectorRegistry, start_http_server
+
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.controller.metrics import DeclarationMetrics
 from tests.harness.certificates import CertificateVolume, certificate_by, new_authority
 from tests.harness.client import MessagingClient
 from tests.harness.failover import TOPICS, FailoverLoad, ReplicatedCluster
@@ -34,6 +37,29 @@ class Times:
     over: float = 0.0
 
 
+class ResourcesPage:
+    """What a controller on Kubernetes shows of topics and groups as resources, on a page of its own: this cluster's
+    controller keeps its state in files, and has none. Use as a context manager.
+    """
+
+    def __init__(self) -> None:
+        registry = CollectorRegistry()
+        metrics = DeclarationMetrics(registry)
+        for kind in ("topics", "consumergroups"):
+            metrics.show(kind, declared=2, shown=1, refused=0, left_out=False)
+            metrics.writes.labels(kind).inc()
+        self._registry = registry
+
+    def __enter__(self) -> str:
+        self._server, self._thread = start_http_server(0, "127.0.0.1", self._registry)
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
 class WatchedCluster:
     """The cluster and its Prometheus. Use as a context manager.
 
@@ -49,6 +75,7 @@ class WatchedCluster:
         self._cluster = ReplicatedCluster(
             folder, "--set", f"proxy.message.body_bytes_max={_BODY_BYTES_MAX}", *certificates.settings
         )
+        self._resources = ResourcesPage()
         self._prometheus: Prometheus | None = None
         self.times = Times()
 
@@ -114,11 +141,14 @@ class WatchedCluster:
 
     def __enter__(self) -> Self:
         self._cluster.__enter__()
+        resources = self._resources.__enter__()
         try:
             targets = {name: row[1] for name, row in self._cluster.command.rows().items()}
+            targets["controller-on-kubernetes"] = resources
             self._prometheus = Prometheus(self._folder / "prometheus", targets)
             self._prometheus.__enter__()
         except BaseException:
+            self._resources.__exit__()
             self._cluster.__exit__(None, None, None)
             raise
         return self
@@ -127,4 +157,5 @@ class WatchedCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.prometheus.__exit__(kind, error, traceback)
+        self._resources.__exit__()
         self._cluster.__exit__(kind, error, traceback)
