@@ -76,6 +76,7 @@ class Promises:
 
     def watch(self, name: str, number: int, app: BrokerApp, place: Place) -> None:
         """Look at a replica from now on, before it starts."""
+        self.look()  # its last life may have ended at an operation, when nobody looked
         self._lives[name] = _Life(number, app)
         self._watch_answers(name, number, app)
         self._watch_files(name, number, app, place)
