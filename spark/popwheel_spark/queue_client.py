@@ -7,41 +7,23 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
-from google.protobuf.message import Message as ProtobufMessage
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from popwheel_spark.bounds import Instant, Mark
 from popwheel_spark.connection_options import ConnectionOptions
+from popwheel_spark.methods import COMMIT, OFFSET, PULL, ROUTE
 from popwheel_spark.offsets import EARLIEST, LATEST, Offsets, Queue
 from popwheel_spark.proxies import Proxies, check
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, MessageQueue, QueryOffsetPolicy
-from services.rpc.service import RAW, Channel, Codec, Method, StreamClosedError, protobuf
+from services.rpc.service import Channel, StreamClosedError
 
-_SERVICE = "apache.rocketmq.v2.MessagingService"
 _CALLS_AT_ONCE = 64
 _NOTHING_THERE = (Code.OK, Code.MESSAGE_NOT_FOUND, Code.ILLEGAL_OFFSET)
 """No message has come so far, or the queue is not even so long."""
 
-Request = TypeVar("Request", bound=ProtobufMessage)
-Response = TypeVar("Response", bound=ProtobufMessage)
 T = TypeVar("T")
-
-
-def _method(name: str, request: type[Request], response: type[Response]) -> Method[Request, Response]:
-    return Method(_SERVICE, name, protobuf(request), protobuf(response))
-
-
-_ROUTE = _method("QueryRoute", service.QueryRouteRequest, service.QueryRouteResponse)
-_OFFSET = _method("QueryOffset", service.QueryOffsetRequest, service.QueryOffsetResponse)
-_COMMIT = _method("UpdateOffset", service.UpdateOffsetRequest, service.UpdateOffsetResponse)
-_PULL: Method[service.PullMessageRequest, bytes] = Method(
-    _SERVICE,
-    "PullMessage",
-    Codec(service.PullMessageRequest.SerializeToString, service.PullMessageRequest.FromString),
-    RAW,
-)
 
 
 @dataclass(slots=True)
@@ -91,7 +73,7 @@ class QueueClient:
         request = service.QueryRouteRequest(topic=definition.Resource(name=topic))
 
         async def once(channel: Channel) -> service.QueryRouteResponse | None:
-            answer = await channel.call(_ROUTE, request, metadata=self._proxies.metadata)
+            answer = await channel.call(ROUTE, request, metadata=self._proxies.metadata)
             if answer.status.code == Code.TOPIC_NOT_FOUND:
                 return None
             check(answer.status)
@@ -127,7 +109,7 @@ class QueueClient:
             request.query_offset_policy = QueryOffsetPolicy.BEGINNING if mark == EARLIEST else QueryOffsetPolicy.END
 
         async def once(channel: Channel) -> int:
-            answer = await channel.call(_OFFSET, request, metadata=self._proxies.metadata)
+            answer = await channel.call(OFFSET, request, metadata=self._proxies.metadata)
             check(answer.status)
             return answer.offset
 
@@ -157,7 +139,7 @@ class QueueClient:
             request.filter_expression.expression = tags
 
         async def once(channel: Channel) -> Pulled:
-            stream = channel.open(_PULL, metadata=self._proxies.metadata)
+            stream = channel.open(PULL, metadata=self._proxies.metadata)
             try:
                 with contextlib.suppress(StreamClosedError):  # `receive` says why
                     await stream.send((request,))
@@ -180,7 +162,7 @@ class QueueClient:
         request = service.UpdateOffsetRequest(group=self._group, message_queue=_message_queue(queue), offset=offset)
 
         async def once(channel: Channel) -> None:
-            check((await channel.call(_COMMIT, request, metadata=self._proxies.metadata)).status)
+            check((await channel.call(COMMIT, request, metadata=self._proxies.metadata)).status)
 
         async with self._at_once:
             await self._proxies.call(f"publishing progress for {queue}", once)

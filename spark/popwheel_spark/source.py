@@ -1,19 +1,29 @@
 """The data source `popwheel`: what Spark makes of the options, and hands readers and writers out by."""
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from popwheel_spark.batch_reader import BatchReader
 from popwheel_spark.errors import OptionError
+from popwheel_spark.outgoing import check_columns
 from popwheel_spark.read_options import read_options
 from popwheel_spark.schema import COLUMNS, ddl
 from popwheel_spark.stream_reader import StreamReader
+from popwheel_spark.write_options import WriteOptions, write_options
+from popwheel_spark.writer import BatchWriter, StreamWriter
 
 
 class PopwheelDataSource(DataSource):
-    """Reads topics as tables and streams. `spark.dataSource.register(PopwheelDataSource)`, then
-    `spark.read.format("popwheel")`.
+    """Reads topics as tables and streams, and sends rows as messages.
+
+    `spark.dataSource.register(PopwheelDataSource)`, then `spark.read.format("popwheel")`.
     """
 
     @classmethod
@@ -32,6 +42,21 @@ class PopwheelDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Of a stream."""
         return StreamReader(read_options(self.options).of_columns(_columns(schema)))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Of a batch."""
+        return BatchWriter(self._write_options(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Of a stream."""
+        return StreamWriter(self._write_options(schema, overwrite))
+
+    def _write_options(self, schema: StructType, overwrite: bool) -> WriteOptions:
+        if overwrite:
+            raise OptionError("mode", "messages are only ever added: .mode('append'), or the output mode append")
+        options = write_options(self.options)
+        check_columns(to_arrow_schema(schema, timezone="UTC"), options.topic)
+        return options
 
 
 def _columns(schema: StructType) -> tuple[str, ...]:

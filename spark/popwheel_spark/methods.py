@@ -1,0 +1,29 @@
+"""The methods of the client protocol that Spark calls."""
+
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
+from services.rpc.service import RAW, Codec, Method, protobuf
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+
+_SERVICE = "apache.rocketmq.v2.MessagingService"
+
+
+def _method(name: str, request: type[Request], response: type[Response]) -> Method[Request, Response]:
+    return Method(_SERVICE, name, protobuf(request), protobuf(response))
+
+
+ROUTE = _method("QueryRoute", service.QueryRouteRequest, service.QueryRouteResponse)
+OFFSET = _method("QueryOffset", service.QueryOffsetRequest, service.QueryOffsetResponse)
+COMMIT = _method("UpdateOffset", service.UpdateOffsetRequest, service.UpdateOffsetResponse)
+SEND = _method("SendMessage", service.SendMessageRequest, service.SendMessageResponse)
+PULL: Method[service.PullMessageRequest, bytes] = Method(
+    _SERVICE,
+    "PullMessage",
+    Codec(service.PullMessageRequest.SerializeToString, service.PullMessageRequest.FromString),
+    RAW,
+)

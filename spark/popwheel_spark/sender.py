@@ -1,0 +1,73 @@
+"""Sends requests, some at a time, and those messages again that were not taken."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+from popwheel_spark.methods import SEND
+from popwheel_spark.proxies import Proxies, check
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest, SendMessageResponse
+from services.rpc.service import Channel
+
+
+class Sender:
+    """Sends messages to a cluster.
+
+    Args:
+        proxies: of the cluster.
+        at_once: so many requests are on their way at a time.
+    """
+
+    def __init__(self, proxies: Proxies, at_once: int) -> None:
+        self._proxies = proxies
+        self._at_once = at_once
+
+    async def send(self, requests: Iterable[SendMessageRequest]) -> int:
+        """Send all; returns how many messages there were when each is stored, once or, after a try whose outcome is not
+        known, more often.
+
+        Raises:
+            RefusedError: messages are not what the cluster takes.
+            UnreachableError: see `Proxies.call`.
+        """
+        left = iter(requests)
+        try:
+            async with asyncio.TaskGroup() as group:
+                workers = [group.create_task(self._work(left)) for _ in range(self._at_once)]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return sum(worker.result() for worker in workers)
+
+    async def _work(self, left: Iterator[SendMessageRequest]) -> int:
+        count = 0
+        for request in left:
+            await self._send(request)
+            count += len(request.messages)
+        return count
+
+    async def _send(self, request: SendMessageRequest) -> None:
+        messages = list(request.messages)
+        first = messages[0].system_properties.keys[-1]
+
+        async def once(channel: Channel) -> None:
+            nonlocal messages
+            answer = await channel.call(
+                SEND, SendMessageRequest(messages=messages), timeout_s=None, metadata=self._proxies.metadata
+            )
+            messages = _not_stored(messages, answer)
+            if messages:
+                check(next(entry.status for entry in answer.entries if entry.status.code != Code.OK))
+
+        await self._proxies.call(f"sending {len(messages)} rows from {first} on", once)
+
+
+def _not_stored(messages: list[Message], answer: SendMessageResponse) -> list[Message]:
+    """Those that are to be sent again.
+
+    Raises:
+        StatusError: none was looked at.
+    """
+    if answer.status.code not in (Code.OK, Code.MULTIPLE_RESULTS) and not answer.entries:
+        raise StatusError(answer.status.code, answer.status.message)
+    return [message for message, entry in zip(messages, answer.entries, strict=True) if entry.status.code != Code.OK]

@@ -1,0 +1,51 @@
+"""How rows are sent: the options of `df.write` and `df.writeStream`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from popwheel_spark.connection_options import ConnectionOptions
+from popwheel_spark.errors import OptionError
+from popwheel_spark.given_options import GivenOptions
+from services.common import names
+from services.common.errors import StatusError
+
+_SPARKS_OWN = ("path", "checkpointlocation", "queryname")
+_REQUESTS_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """All of them, for batches and streams.
+
+    Args:
+        connection: where the cluster is.
+        topic: of all rows; empty: the column `topic` says it.
+        requests_at_once: so many requests of one task are on their way at a time. With 1, the rows of a task are sent
+            in their order.
+    """
+
+    connection: ConnectionOptions
+    topic: str
+    requests_at_once: int
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Parse all options of a write.
+
+    Args:
+        options: as Spark hands them over.
+
+    Raises:
+        OptionError: one is unknown, missing or impossible.
+    """
+    given = GivenOptions(options, _SPARKS_OWN)
+    parsed = WriteOptions(
+        ConnectionOptions.take(given), given.text("topic"), given.number("requestsAtOnce", _REQUESTS_AT_ONCE)
+    )
+    given.check_all_taken()
+    if parsed.topic:
+        try:
+            names.topic(parsed.topic, names.Use.SEND)
+        except StatusError as error:
+            raise OptionError("topic", error.message) from None
+    return parsed

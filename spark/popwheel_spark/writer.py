@@ -1,0 +1,85 @@
+"""Sends rows as messages, each at least once: a task that runs again sends its rows again, under the same keys."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from popwheel_spark.outgoing import Origin, Outgoing
+from popwheel_spark.proxies import Proxies
+from popwheel_spark.sender import Sender
+from popwheel_spark.write_options import WriteOptions
+
+_QUERY = "sql.streaming.queryId"
+_BATCH = "streaming.sql.batchId"
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What a task has sent.
+
+    Args:
+        rows: how many.
+    """
+
+    rows: int
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None, "rows are sent by tasks"
+    return task
+
+
+def _send(options: WriteOptions, origin: Origin, batches: Iterator[pa.RecordBatch]) -> Sent:
+    """Send all rows of a task."""
+    rows = 0
+    outgoing = Outgoing(options.topic, origin, time.time_ns())
+    with asyncio.Runner() as runner:
+        proxies = Proxies(options.connection)
+        sender = Sender(proxies, options.requests_at_once)
+        try:
+            for batch in batches:
+                rows += runner.run(sender.send(outgoing.requests(batch)))
+        finally:
+            runner.run(proxies.close())
+    return Sent(rows)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Sends a batch.
+
+    Args:
+        options: where to, and how.
+    """
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._query = str(uuid.uuid4())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        """Send a part, on an executor."""
+        return _send(self._options, Origin(self._query, 0, _task().partitionId()), iterator)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Sends a stream.
+
+    Args:
+        options: where to, and how.
+    """
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        """Send a part of a micro-batch, on an executor. Its keys are the same if the query is restarted."""
+        task = _task()
+        query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
+        assert query is not None and batch is not None, "Spark tells tasks of a stream which one it is"
+        return _send(self._options, Origin(query, int(batch), task.partitionId()), iterator)

@@ -1,0 +1,119 @@
+"""Reading a range: every message once and in order, whatever answers look like; what is gone is told."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+import pytest
+
+from popwheel_spark.errors import DataLossError
+from popwheel_spark.offsets import Offsets, Queue
+from popwheel_spark.plan import QueueRange
+from popwheel_spark.queue_client import Pulled, QueueClient
+from popwheel_spark.range_reader import ROWS_MAX, RangeReader
+from popwheel_spark.read_options import read_options
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
+
+QUEUE = Queue("orders", "b-0", 3)
+
+
+class OneQueue(QueueClient):
+    """A queue in memory.
+
+    Args:
+        first: offset of the first message that it holds.
+        end: offset behind its last.
+        most: an answer has no more messages.
+        damaged: offsets of messages that the broker can't read.
+        body: of all messages.
+    """
+
+    def __init__(
+        self, first: int, end: int, *, most: int = 32, damaged: Iterable[int] = (), body: bytes = b"x"
+    ) -> None:
+        self.first, self.end, self.most, self.damaged, self.body = first, end, most, set(damaged), body
+        self.pulls = 0
+
+    async def pull(self, queue: Queue, offset: int, count: int, tags: str) -> Pulled:
+        self.pulls += 1
+        at = max(offset, self.first)
+        pulled = Pulled([], at)
+        for number in range(at, self.end):
+            pulled.next_offset = number + 1
+            if number in self.damaged or (tags and number % 3):
+                continue
+            message = Message(body=self.body)
+            message.system_properties.queue_offset = number
+            pulled.messages.append(message)
+            if len(pulled.messages) == min(count, self.most):
+                break
+        return pulled
+
+    async def firsts(self, queues: Iterable[Queue]) -> Offsets:
+        return dict.fromkeys(queues, self.first)
+
+
+def read(queue: OneQueue, start: int, end: int, **options: str) -> list[int]:
+    """The offsets of all rows, read batch by batch."""
+    given = {"endpoints": "h:1", "topic": "orders", "columns": "queueOffset", "timeoutMs": "1"}
+    reader = RangeReader(queue, read_options(given | options), QueueRange(QUEUE, start, end))
+
+    async def all_of_it() -> list[int]:
+        found: list[int] = []
+        at = start
+        while at < end:
+            batch, at = await reader.batch(at)
+            assert batch.num_rows <= ROWS_MAX
+            found += batch.column("queueOffset").to_pylist()
+        return found
+
+    return asyncio.run(all_of_it())
+
+
+@pytest.mark.parametrize("most", [1, 5, 31, 32])
+@pytest.mark.parametrize(("start", "end"), [(0, 1), (0, 400), (17, 63), (7, 7 + 32)])
+def test_every_message_comes_once_and_in_order(start: int, end: int, most: int) -> None:
+    assert read(OneQueue(0, 500, most=most), start, end) == list(range(start, end))
+
+
+def test_a_batch_of_rows_has_a_limit_of_rows() -> None:
+    assert read(OneQueue(0, 2 * ROWS_MAX + 5), 0, 2 * ROWS_MAX + 5) == list(range(2 * ROWS_MAX + 5))
+
+
+def test_a_batch_of_rows_has_a_limit_of_bytes() -> None:
+    queue = OneQueue(0, 300, body=bytes(2**20), most=4)
+    reader = RangeReader(
+        queue, read_options({"endpoints": "h:1", "topic": "orders", "columns": "queueId"}), QueueRange(QUEUE, 0, 300)
+    )
+    batch, at = asyncio.run(reader.batch(0))
+    assert batch.num_rows == at < 300
+
+
+def test_what_a_filter_keeps_back_is_not_lost() -> None:
+    assert read(OneQueue(0, 500), 10, 400, tags="a") == list(range(12, 400, 3))
+
+
+@pytest.mark.parametrize("options", [{}, {"tags": "a"}], ids=["all", "filtered"])
+def test_what_retention_took_is_told_with_queue_and_range(options: dict[str, str]) -> None:
+    with pytest.raises(DataLossError, match="queue 3 of orders at b-0: the messages from offset 10 up to 200 are gone"):
+        read(OneQueue(200, 500), 10, 400, **options)
+
+
+def test_retention_may_take_what_it_likes_if_that_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert read(OneQueue(200, 500), 10, 400, failOnDataLoss="false") == list(range(200, 400))
+        assert read(OneQueue(450, 500), 10, 400, failOnDataLoss="false") == []
+    assert "from offset 10 up to 200 are gone" in caplog.text
+    assert "from offset 10 up to 400 are gone" in caplog.text
+
+
+def test_what_the_broker_cannot_read_is_told_apart_from_what_retention_took() -> None:
+    with pytest.raises(DataLossError, match="from offset 50 up to 52 are gone: the broker cannot read them"):
+        read(OneQueue(0, 500, damaged=(50, 51)), 0, 400)
+
+
+def test_a_queue_that_is_too_short_is_waited_for_and_then_told() -> None:
+    queue = OneQueue(0, 100)
+    with pytest.raises(DataLossError, match="from offset 100 up to 110 are gone: the queue ends there"):
+        read(queue, 90, 110)
+    assert queue.pulls > 2
