@@ -1,10 +1,10 @@
-"""The controller's admin API, as far as Spark needs it: the names of topics."""
+"""The controller's admin API, as far as Spark needs it: lists, page by page."""
 
 import json
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -37,13 +37,28 @@ class AdminApi:
         Raises:
             RefusedError, UnreachableError: as of `get`.
         """
-        after = ""
-        while True:
-            page = self.get("topics", limit=str(_PAGE), after=after)
-            for topic in page["topics"]:
-                yield topic["name"]
-            if page["next"] is None:
-                return
+        for page in self.pages("topics", {}):
+            yield from (topic["name"] for topic in page["topics"])
+
+    def pages(self, path: str, query: Mapping[str, str]) -> Iterator[Any]:
+        """All pages of a list, one after another.
+
+        Args:
+            path: of the list, below `/api/v1/`.
+            query: what is asked; empty texts are left out.
+
+        Raises:
+            RefusedError: as of `get`.
+            UnreachableError: the same, or a broker did not answer, so that the list would not be whole.
+        """
+        asked = {name: text for name, text in query.items() if text}
+        after: str | None = ""
+        while after is not None:
+            page = self.get(path, **asked, limit=str(_PAGE), **({"after": after} if after else {}))
+            if page.get("unanswered"):
+                silent = ", ".join(f"{one['broker']}: {one['reason']}" for one in page["unanswered"])
+                raise UnreachableError(f"the list of {path} would not be whole, these did not answer: {silent}")
+            yield page
             after = page["next"]
 
     def get(self, path: str, **query: str) -> Any:

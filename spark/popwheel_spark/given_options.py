@@ -2,9 +2,12 @@
 
 import difflib
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from popwheel_spark.errors import OptionError
 
+SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname")
+"""Options that Spark itself hands on, in lower case."""
 _TRUE_FALSE = {"true": True, "false": False}
 
 
@@ -62,6 +65,20 @@ class GivenOptions:
         if text not in values:
             raise OptionError(name, f"{text!r} is none of {', '.join(values)}")
         return text
+
+    def columns(self, there: Collection[str]) -> tuple[str, ...]:
+        """The columns that the option `columns` names, in the order of the table; all if it names none.
+
+        Args:
+            there: the columns of the table.
+
+        Raises:
+            OptionError: there is no such column.
+        """
+        asked = {name.lower(): name for name in self.words("columns")}
+        for name in asked.keys() - {each.lower() for each in there}:
+            raise OptionError("columns", f"there is no column {asked[name]!r}; there are {', '.join(there)}")
+        return tuple(name for name in there if name.lower() in asked) or tuple(there)
 
     def not_yet(self, name: str, sentence: str) -> None:
         """An option that has its place and no meaning yet.

@@ -9,6 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from popwheel_spark.offsets import Queue
 from popwheel_spark.schema import arrow_schema
+from services.common.names import topic_of_retry_topic
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message, SystemProperties
 
 _GZIP = int(Encoding.GZIP)
@@ -65,6 +66,11 @@ def _attempts(_: Sequence[Message], properties: Properties) -> Column:
     return [each.delivery_attempt if each.HasField("delivery_attempt") else None for each in properties]
 
 
+def _origins(_: Sequence[Message], properties: Properties) -> Column:
+    topics = [each.dead_letter_queue.topic for each in properties]
+    return [topic_of_retry_topic(topic) or topic or None for topic in topics]
+
+
 _OF_MESSAGES: Final[Mapping[str, Callable[[Sequence[Message], Properties], Column]]] = {
     "tag": lambda _, properties: [each.tag or None for each in properties],
     "keys": lambda _, properties: [list(each.keys) for each in properties],
@@ -77,6 +83,7 @@ _OF_MESSAGES: Final[Mapping[str, Callable[[Sequence[Message], Properties], Colum
     "deliveryTimestamp": _delivery_times,
     "messageId": lambda _, properties: [each.message_id for each in properties],
     "attempts": _attempts,
+    "originTopic": _origins,
 }
 
 

@@ -2,20 +2,23 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import Final
 
+from popwheel_spark.admin_tables import ADMIN_TABLES
 from popwheel_spark.bounds import Bound, Strategy, ending, starting
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
-from popwheel_spark.given_options import GivenOptions, words
-from popwheel_spark.schema import COLUMNS
+from popwheel_spark.given_options import SPARKS_OWN, GivenOptions, words
+from popwheel_spark.schema import COLUMNS, ORIGIN
 from services.common import names
 
-_SPARKS_OWN = ("path", "checkpointlocation")
 _MAX_TRIGGER_DELAY_MS = 900_000
 _DIGEST = "0" * 12
+TABLES: Final = ("messages", "dlq", *ADMIN_TABLES)
+"""What the option `table` may be; the last ones are `admin_reader`'s."""
 _SUBSCRIPTIONS = ("topic", "topics", "topicPattern", "assign")
 
 
@@ -104,9 +107,11 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     Raises:
         OptionError: one is unknown, missing or impossible.
     """
-    given = GivenOptions(options, _SPARKS_OWN)
+    given = GivenOptions(options, SPARKS_OWN)
     given.not_yet("sql", "SQL92 filters follow when the broker has them; filter by tags, or in Spark")
-    chosen = {name: text for name in _SUBSCRIPTIONS if (text := given.text(name))}
+    table = given.choice("table", TABLES, TABLES[0])
+    ways = ("group",) if table == "dlq" else _SUBSCRIPTIONS
+    chosen = {name: text for name in ways if (text := given.text(name))}
     prefix = given.text("groupIdPrefix", "spark")
     if not names.is_group(f"{prefix}-{_DIGEST}"):
         raise OptionError(
@@ -125,14 +130,16 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         partitions_min=given.number("minPartitions", 1),
         rows_per_partition_max=given.number("maxRowsPerPartition", 0, 0),
         tags=given.text("tags"),
-        columns=_columns(given),
+        columns=_columns(given, table),
         group_prefix=prefix,
-        subscription=_subscription(given, chosen),
+        subscription=_subscription(given, ways, chosen),
     )
 
 
-def _subscription(given: GivenOptions, chosen: Mapping[str, str]) -> Subscription:
+def _subscription(given: GivenOptions, ways: Sequence[str], chosen: Mapping[str, str]) -> Subscription:
     given.check_all_taken()  # first: where a topic is missing, one may be misspelt
+    if ways == ("group",) and not chosen:
+        raise OptionError("group", "say whose dead letters are to be read: a consumer group")
     if len(chosen) != 1:
         what = f"{' and '.join(chosen)} are given" if chosen else "none is given"
         raise OptionError("topic", f"say what to read by exactly one of {', '.join(_SUBSCRIPTIONS)}; {what}")
@@ -146,6 +153,8 @@ def _subscription(given: GivenOptions, chosen: Mapping[str, str]) -> Subscriptio
             except re.error as error:
                 raise OptionError("topicPattern", f"{text!r} is not a regular expression: {error}") from None
             return Subscription("topicPattern", pattern=text)
+        case "group":
+            return Subscription("group", tuple(names.dead_letter_topic(group) for group in words(text)))
         case "topic":
             return Subscription("topic", (text,))
         case _:
@@ -168,14 +177,8 @@ def _assigned(text: str) -> dict[str, dict[str, tuple[int, ...]]]:
     return found
 
 
-def _columns(given: GivenOptions) -> tuple[str, ...]:
+def _columns(given: GivenOptions, table: str) -> tuple[str, ...]:
     """The columns to be read, in the order of the table."""
-    asked = given.words("columns")
-    known = {name.lower(): name for name in COLUMNS}
-    for name in asked:
-        if name.lower() not in known:
-            raise OptionError("columns", f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
-    names = {known[name.lower()] for name in asked} or set(COLUMNS)
-    if not given.flag("includeBody", True):
-        names.discard("body")
-    return tuple(name for name in COLUMNS if name in names)
+    columns = given.columns([name for name in COLUMNS if name != ORIGIN or table == "dlq"])
+    body = given.flag("includeBody", True)
+    return tuple(name for name in columns if body or name != "body")

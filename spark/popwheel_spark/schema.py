@@ -5,7 +5,7 @@ from typing import Final
 
 import pyarrow as pa
 
-_TIME = pa.timestamp("us", "UTC")
+TIME: Final = pa.timestamp("us", "UTC")
 
 COLUMNS: Final[Mapping[str, tuple[str, pa.DataType]]] = {
     "topic": ("STRING", pa.string()),
@@ -17,13 +17,17 @@ COLUMNS: Final[Mapping[str, tuple[str, pa.DataType]]] = {
     "brokerName": ("STRING", pa.string()),
     "queueId": ("INT", pa.int32()),
     "queueOffset": ("BIGINT", pa.int64()),
-    "bornTimestamp": ("TIMESTAMP", _TIME),
-    "storeTimestamp": ("TIMESTAMP", _TIME),
-    "deliveryTimestamp": ("TIMESTAMP", _TIME),
+    "bornTimestamp": ("TIMESTAMP", TIME),
+    "storeTimestamp": ("TIMESTAMP", TIME),
+    "deliveryTimestamp": ("TIMESTAMP", TIME),
     "messageId": ("STRING", pa.string()),
     "attempts": ("INT", pa.int32()),
+    "originTopic": ("STRING", pa.string()),
 }
-"""Of tables `messages` and `dlq`, in order: name -> (type in Spark's DDL, type in Arrow)."""
+"""Of messages, in order: name -> (type in Spark's DDL, type in Arrow)."""
+
+ORIGIN: Final = "originTopic"
+"""A column of dead letters alone: the topic where its group failed on it."""
 
 
 def ddl(names: Sequence[str]) -> str:

@@ -1,5 +1,9 @@
 """The data source `popwheel`: what Spark makes of the options, and hands readers and writers out by."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -10,6 +14,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from popwheel_spark.admin_reader import AdminReader, admin_read_options
+from popwheel_spark.admin_tables import ADMIN_TABLES
 from popwheel_spark.batch_reader import BatchReader
 from popwheel_spark.errors import OptionError
 from popwheel_spark.outgoing import check_columns
@@ -18,6 +24,8 @@ from popwheel_spark.schema import COLUMNS, ddl
 from popwheel_spark.stream_reader import StreamReader
 from popwheel_spark.write_options import WriteOptions, write_options
 from popwheel_spark.writer import BatchWriter, StreamWriter
+
+_MESSAGES = {name: arrow for name, (_, arrow) in COLUMNS.items()}
 
 
 class PopwheelDataSource(DataSource):
@@ -33,15 +41,27 @@ class PopwheelDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns, if the query does not say which it wants."""
+        if self._is_of_admin():
+            options = admin_read_options(self.options)
+            return ", ".join(f"{name} {options.table.columns[name].ddl}" for name in options.columns)
         return ddl(read_options(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a batch."""
-        return BatchReader(read_options(self.options).of_columns(_columns(schema)))
+        if self._is_of_admin():
+            options = admin_read_options(self.options)
+            types = {name: column.type for name, column in options.table.columns.items()}
+            return AdminReader(replace(options, columns=_columns(schema, types)))
+        return BatchReader(read_options(self.options).of_columns(_columns(schema, _MESSAGES)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Of a stream."""
-        return StreamReader(read_options(self.options).of_columns(_columns(schema)))
+        if self._is_of_admin():
+            raise OptionError("table", "only messages and dlq can be read as streams")
+        return StreamReader(read_options(self.options).of_columns(_columns(schema, _MESSAGES)))
+
+    def _is_of_admin(self) -> bool:
+        return self.options.get("table", "").strip().lower() in ADMIN_TABLES
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Of a batch."""
@@ -59,16 +79,20 @@ class PopwheelDataSource(DataSource):
         return options
 
 
-def _columns(schema: StructType) -> tuple[str, ...]:
+def _columns(schema: StructType, types: Mapping[str, pa.DataType]) -> tuple[str, ...]:
     """The columns that a query asks for, which may be fewer than there are.
+
+    Args:
+        schema: of the query.
+        types: of all columns there are.
 
     Raises:
         OptionError: one is not there, or of another type.
     """
     wanted = to_arrow_schema(schema, timezone="UTC")
     for field in wanted:
-        if field.name not in COLUMNS:
-            raise OptionError("schema", f"there is no column {field.name!r}; there are {', '.join(COLUMNS)}")
-        if field.type != COLUMNS[field.name][1] or not field.nullable:
-            raise OptionError("schema", f"the column {field.name} is {COLUMNS[field.name][0]}, and may be null")
+        if field.name not in types:
+            raise OptionError("schema", f"there is no column {field.name!r}; there are {', '.join(types)}")
+        if field.type != types[field.name] or not field.nullable:
+            raise OptionError("schema", f"the column {field.name} is of the type {types[field.name]}, and may be null")
     return tuple(wanted.names)

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
-from popwheel_spark.given_options import GivenOptions
+from popwheel_spark.given_options import SPARKS_OWN, GivenOptions
 from services.common import names
 from services.common.errors import StatusError
 
-_SPARKS_OWN = ("path", "checkpointlocation", "queryname")
 _REQUESTS_AT_ONCE = 8
 
 
@@ -38,7 +37,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     Raises:
         OptionError: one is unknown, missing or impossible.
     """
-    given = GivenOptions(options, _SPARKS_OWN)
+    given = GivenOptions(options, SPARKS_OWN)
     parsed = WriteOptions(
         ConnectionOptions.take(given), given.text("topic"), given.number("requestsAtOnce", _REQUESTS_AT_ONCE)
     )

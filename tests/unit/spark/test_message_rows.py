@@ -46,6 +46,7 @@ def test_a_message_that_says_everything() -> None:
     properties.keys.extend(("k1", "k2"))
     properties.body_encoding = Encoding.GZIP
     properties.queue_offset, properties.delivery_attempt = 7, 2
+    properties.dead_letter_queue.topic = "%RETRY%g+orders"
     properties.born_timestamp.FromMilliseconds(1001)
     properties.store_timestamp.FromMilliseconds(2002)
     properties.delivery_timestamp.FromMicroseconds(3003)
@@ -64,6 +65,7 @@ def test_a_message_that_says_everything() -> None:
         "queueOffset": 7,
         "messageId": "id-1",
         "attempts": 2,
+        "originTopic": "orders",
     }
 
 

@@ -8,13 +8,15 @@ from popwheel_spark.bounds import Bound, Instant
 from popwheel_spark.errors import OptionError
 from popwheel_spark.offsets import EARLIEST, LATEST, Queue
 from popwheel_spark.read_options import ReadOptions, read_options
-from popwheel_spark.schema import COLUMNS
+from popwheel_spark.schema import COLUMNS, ORIGIN
+
+TABLE = tuple(name for name in COLUMNS if name != ORIGIN)
 
 
 def parsed(**options: str) -> ReadOptions:
     """The options, with an endpoint; with a topic unless something else is to be read."""
     needed = {"endpoints": "127.0.0.1:8081"}
-    if not {"topics", "topicpattern", "assign"} & {name.lower() for name in options}:
+    if not {"topics", "topicpattern", "assign", "table"} & {name.lower() for name in options}:
         needed["topic"] = "orders"
     return read_options(needed | {name.lower(): text for name, text in options.items()})
 
@@ -25,7 +27,7 @@ def test_little_has_to_be_said() -> None:
     assert options.subscription.topics == ("orders",)
     assert options.start is None and options.end is None
     assert options.fail_on_data_loss
-    assert options.columns == tuple(COLUMNS)
+    assert options.columns == TABLE
     assert options.group == "spark-orders"
 
 
@@ -40,6 +42,9 @@ def test_little_has_to_be_said() -> None:
         ({"assign": '{"a": 3}'}, "assign", "must be JSON"),
         ({"assign": '{"a": {"b": ["0"]}}'}, "assign", "must be JSON"),
         ({"assign": "{}"}, "assign", "must be JSON"),
+        ({"table": "queues"}, "table", "none of messages, dlq, timers, inflight"),
+        ({"table": "dlq"}, "group", "whose dead letters"),
+        ({"table": "dlq", "group": "g", "topic": "a"}, "topic", "no such option here"),
         ({"startingOffsets": "soon"}, "startingOffsets", "neither earliest nor latest"),
         ({"startingOffsets": '{"a": {"b": {"x": 1}}}'}, "startingOffsets", "not the number of a queue"),
         ({"startingOffsets": '{"a": {"b": {"1": -3}}}'}, "startingOffsets", "-3 is not an offset"),
@@ -114,7 +119,7 @@ def test_a_bound_by_queue_names_all_queues_and_no_others() -> None:
     [
         ({"columns": "messageid, TOPIC"}, ("topic", "messageId")),
         ({"columns": "topic,body", "includeBody": "false"}, ("topic",)),
-        ({"includeBody": "false"}, tuple(name for name in COLUMNS if name != "body")),
+        ({"includeBody": "false"}, tuple(name for name in TABLE if name != "body")),
     ],
 )
 def test_columns_come_in_the_order_of_the_table(options: dict[str, str], columns: tuple[str, ...]) -> None:
@@ -131,3 +136,9 @@ def test_columns_come_in_the_order_of_the_table(options: dict[str, str], columns
 )
 def test_a_stream_keeps_its_group_over_restarts(options: dict[str, Any], group: str) -> None:
     assert parsed(**options).group == group
+
+
+def test_dead_letters_are_those_of_groups_and_say_where_they_come_from() -> None:
+    options = parsed(table="dlq", group="a,b")
+    assert options.subscription.topics == ("%DLQ%a", "%DLQ%b")
+    assert options.columns == tuple(COLUMNS)

@@ -1,0 +1,125 @@
+"""Rows as messages, sent and read again."""
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from popwheel_spark.repeats import without_repeats
+from tests.harness.standalone import ROOT
+from tests.spark.topics import Topics
+
+TYPES = "topic STRING, body BINARY, tag STRING, keys ARRAY<STRING>, properties MAP<STRING, STRING>"
+
+
+def read(spark: SparkSession, topics: Topics, topic: str) -> DataFrame:
+    return spark.read.format("popwheel").options(**topics.options, topic=topic).load()
+
+
+def send(frame: DataFrame, topics: Topics, **options: str) -> None:
+    frame.write.format("popwheel").mode("append").options(**topics.options, **options).save()
+
+
+def test_rows_come_back_as_they_were_sent(spark: SparkSession, topics: Topics) -> None:
+    one, two = topics.make("sent-1"), topics.make("sent-2")
+    rows = [(one, b"a", "t", ["k"], {"p": "q"}), (two, b"b", None, None, None)]
+    send(spark.createDataFrame(rows, TYPES), topics)
+    (first,), (second,) = read(spark, topics, one).collect(), read(spark, topics, two).collect()
+    assert (bytes(first.body), first.tag, first["keys"][0], first.properties) == (b"a", "t", "k", {"p": "q"})
+    assert (bytes(second.body), second.tag, second.properties) == (b"b", None, {})
+    assert second["keys"][0].count("/") == 3
+
+
+def test_all_rows_are_stored_and_no_two_have_a_key(spark: SparkSession, topics: Topics) -> None:
+    send(spark.range(0, 5000, 1, 3).selectExpr("'row ' || id AS body"), topics, topic=topics.make("many"))
+    rows = read(spark, topics, "many").select("body", "messageId", "keys").collect()
+    assert {bytes(row.body) for row in rows} == {b"row %d" % number for number in range(5000)}
+    assert len(rows) == len({row.messageId for row in rows}) == len({row["keys"][-1] for row in rows}) == 5000
+
+
+def test_delayed_rows_come_at_their_time(spark: SparkSession, topics: Topics) -> None:
+    topics.make("later", kind="DELAY")
+    due = datetime.fromtimestamp(time.time() // 1 + 2, UTC)
+    send(spark.createDataFrame([("x", due)], "body STRING, deliveryTimestamp TIMESTAMP"), topics, topic="later")
+    while not (rows := read(spark, topics, "later").collect()):
+        pass
+    assert rows[0].deliveryTimestamp.astimezone(UTC) == due <= rows[0].storeTimestamp.astimezone(UTC)
+
+
+def test_bodies_of_four_mebibytes_go_both_ways(spark: SparkSession, topics: Topics) -> None:
+    size = 4 * 2**20
+    frame = spark.range(12).selectExpr(f"cast(lpad('' || id, {size}, 'x') AS BINARY) AS body")
+    send(frame, topics, topic=topics.make("large", queues=2))
+    rows = read(spark, topics, "large").selectExpr("length(body) AS size", "md5(body) AS sum").collect()
+    assert [row.size for row in rows] == [size] * 12
+    assert len({row["sum"] for row in rows}) == 12
+
+
+def test_a_stream_sends_each_row_once_and_repeats_can_be_told(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topics.fill(topics.make("from"), 200)
+    topics.make("to")
+
+    def run(checkpoint: str) -> None:
+        options = topics.options | {"topic": "from", "startingOffsets": "earliest"}
+        stream = spark.readStream.format("popwheel").options(**options).load().select("body")
+        query = (
+            stream.writeStream.format("popwheel")
+            .options(**topics.options, topic="to", checkpointLocation=checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    run(str(tmp_path / "checkpoint"))
+    run(str(tmp_path / "checkpoint"))
+    assert read(spark, topics, "to").count() == 200
+    (tmp_path / "checkpoint" / "commits" / "0").unlink()
+    (tmp_path / "checkpoint" / "commits" / ".0.crc").unlink()
+    run(str(tmp_path / "checkpoint"))  # as after a crash between the last row and the commit
+    twice = read(spark, topics, "to")
+    assert twice.count() == 400
+    assert without_repeats(twice).count() == 200
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "sentence"),
+    [
+        ("'a' AS body", {}, "say where the rows go"),
+        ("'a' AS text", {"topic": "many"}, "messages have no 'text'"),
+        ("1 AS body", {"topic": "many"}, "the column body must be BINARY"),
+        ("'a' AS body", {"topic": "%RETRY%g+t"}, "cannot be sent to"),
+        ("'a' AS body", {"topic": "nowhere"}, "the topic nowhere does not exist"),
+        ("'' AS body", {"topic": "many"}, "the body is empty"),
+        ("'a' AS body, 'x' AS messageGroup", {"topic": "many"}, "is of type FIFO"),
+    ],
+)
+def test_what_can_not_be_sent_is_said(
+    spark: SparkSession, topics: Topics, columns: str, options: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(PySparkException) as caught:
+        send(spark.range(1).selectExpr(*columns.split(", ")), topics, **options)
+    assert sentence in str(caught.value)
+
+
+def test_the_quick_start_of_the_docs_is_the_script() -> None:
+    words = (ROOT / "demo" / "spark_quick_start.py").read_text().split()
+    page = (ROOT / "docs" / "spark.md").read_text()
+    for line in page.partition("```python")[2].partition("```")[0].splitlines():
+        start = line.split("#")[0].split()
+        if start and start[0] in ("rows", "rows.write.format(", "orders", "stream", "query.awaitTermination()"):
+            assert any(words[at : at + len(start)] == start for at in range(len(words))), line
+
+
+def test_offsets_of_a_write_can_be_read_on(spark: SparkSession, topics: Topics) -> None:
+    topics.make("on", queues=1)
+    send(spark.range(10).selectExpr("'a' AS body"), topics, topic="on")
+    start = json.dumps({"on": {"broker-0": {"0": 10}}})
+    send(spark.range(3).selectExpr("'b' AS body"), topics, topic="on")
+    frame = spark.read.format("popwheel").options(**topics.options, topic="on", startingOffsets=start).load()
+    assert [bytes(row.body) for row in frame.collect()] == [b"b"] * 3
