@@ -29,6 +29,8 @@ _OF_MASTERS: tuple[Method[Any, Any], ...] = (
     methods.RECALL,
     methods.TIMER_STATS,
     methods.TIMER_LIST,
+    methods.IN_FLIGHT_LIST,
+    methods.PROGRESS_LIST,
     methods.QUARANTINE_LIST,
     methods.QUARANTINE_SHOW,
     methods.QUARANTINE_RETRY,

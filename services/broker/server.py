@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from services.broker.again import AgainFinder
+from services.broker.audit_server import AuditServer
 from services.broker.core import BrokerCore
 from services.broker.filter.tag import wanted_hashes
 from services.broker.flusher import Flusher
@@ -99,6 +100,9 @@ class BrokerServer:
         self.service.unary(methods.RECALL, _naming_trouble(timer.recall))
         self.service.unary(methods.TIMER_STATS, timer.stats)
         self.service.unary(methods.TIMER_LIST, _naming_trouble(timer.list))
+        audit = AuditServer(core, clock)
+        self.service.unary(methods.IN_FLIGHT_LIST, _naming_trouble(audit.in_flight))
+        self.service.unary(methods.PROGRESS_LIST, audit.progress)
         self.service.stream(methods.NOTIFY, self.notify)
         QuarantineServer(core, flusher, options.name, options.quarantine_max).bind(self.service)
 

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 import click
 
 from services.cli.admin_api import AdminApi, Format, Row, moment, output_option, show, show_all
+from services.cli.admin_audit import in_flight, progress
 from services.cli.admin_check import check
 from services.cli.admin_cluster import broker, cluster
 from services.cli.admin_drill import drill
@@ -200,7 +201,13 @@ def timer_stats(api: AdminApi, output: Format) -> None:
 @click.pass_obj
 def list_timers(api: AdminApi, topic: str, within: int, limit: int, output: Format) -> None:
     """Show the messages of a topic that are due soon, the earliest first."""
-    found = api.request("GET", f"/timers?{urlencode({'topic': topic, 'within_ms': within, 'limit': limit})}")
+    found: dict[str, Any] = {"timers": [], "next": "", "unanswered": []}
+    while found["next"] is not None and len(found["timers"]) < limit:
+        left = limit - len(found["timers"])
+        asked = {"topic": topic, "within_ms": within, "limit": left, "after": found["next"]}
+        page = api.request("GET", f"/timers?{urlencode(asked)}")
+        silent = page["unanswered"] + [one for one in found["unanswered"] if one not in page["unanswered"]]
+        found = {**page, "timers": found["timers"] + page["timers"], "unanswered": silent}
     if output == "json":
         click.echo(json.dumps(found, indent=2))
         return
@@ -246,3 +253,5 @@ admin.add_command(cluster)
 admin.add_command(broker)
 admin.add_command(drill)
 admin.add_command(quarantine)
+admin.add_command(in_flight)
+admin.add_command(progress)

@@ -29,6 +29,7 @@ REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 120
+SPARK_PREFIX: Final = "spark-"
 STORED_NAME_BYTES_MAX: Final = 255
 """What a record of the commit log can say of its topic. The longest retry topic has as many, and no name has more."""
 SHORT_NAME_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$"
@@ -201,6 +202,13 @@ def is_topic(text: str) -> bool:
 def is_group(text: str) -> bool:
     """Whether a stored name is that of a consumer group."""
     return _OF_GROUP.fullmatch(text) is not None
+
+
+def is_of_spark(text: str) -> bool:
+    """Whether a group's name says that a Spark query shows with it how far it is. It is a courtesy: the query goes by
+    its own checkpoint, and nothing hangs on the name but the word that people are shown.
+    """
+    return text.startswith(SPARK_PREFIX)
 
 
 def is_broker_group(text: str) -> bool:

@@ -189,6 +189,7 @@ class ControllerApp:
     def admin(self) -> "APIRouter":
         """The routes of the admin API, `/api/v1/...`. FastAPI is loaded when this is first asked for."""
         from services.controller.admin import admin_router
+        from services.controller.audit_admin import audit_router
         from services.controller.forget_admin import forget_router
         from services.controller.group_admin import GroupViews, group_router
         from services.controller.quarantine_admin import quarantine_router
@@ -200,6 +201,7 @@ class ControllerApp:
         router.include_router(status_router(self._keeper, self._processes, views))
         router.include_router(timer_router(Timers(self._inquiry)))
         router.include_router(quarantine_router(self._inquiry))
+        router.include_router(audit_router(self._inquiry))
         router.include_router(group_router(views, self._hand_overs))
         router.include_router(forget_router(self._forgetting))
         return router

@@ -62,13 +62,17 @@ class Inquiry:
 
     async def of_all(self, method: Method[Request, Response], request: Request) -> Answers[Response]:
         """Ask all that are registered."""
-        brokers = sorted(self.state.brokers.items())
+        return await self.of_each(method, dict.fromkeys(self.state.brokers, request))
+
+    async def of_each(self, method: Method[Request, Response], requests: Mapping[str, Request]) -> Answers[Response]:
+        """Ask some brokers at once, each its own question, by name."""
+        asked = sorted(requests)
         results = await asyncio.gather(
-            *(self._ask(broker, method, request) for _, broker in brokers), return_exceptions=True
+            *(self.of(name, method, requests[name]) for name in asked), return_exceptions=True
         )
         given: dict[str, Response] = {}
         missing: dict[str, str] = {}
-        for (name, _), result in zip(brokers, results, strict=True):
+        for name, result in zip(asked, results, strict=True):
             if isinstance(result, StatusError):
                 missing[name] = result.message
             elif isinstance(result, BaseException):

@@ -114,7 +114,7 @@ def _list(answers: Answers[pb.QuarantineListResponse], limit: int) -> Quarantine
     return QuarantineList(
         entries=entries[:limit],
         total=sum(answer.total for answer in answers.given.values()),
-        unanswered=silences(answers),
+        unanswered=silences(answers.missing),
     )
 
 

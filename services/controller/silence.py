@@ -1,10 +1,8 @@
 """How the admin API names the brokers that did not answer it."""
 
-from typing import Any
+from collections.abc import Mapping
 
 from pydantic import BaseModel
-
-from services.controller.inquiry import Answers
 
 
 class Silence(BaseModel):
@@ -14,6 +12,10 @@ class Silence(BaseModel):
     reason: str
 
 
-def silences(answers: Answers[Any]) -> list[Silence]:
-    """Those brokers, in the order of their names."""
-    return [Silence(broker=name, reason=reason) for name, reason in answers.missing.items()]
+def silences(missing: Mapping[str, str]) -> list[Silence]:
+    """Those brokers, in the order of their names.
+
+    Args:
+        missing: why there is no answer, by the broker's name.
+    """
+    return [Silence(broker=name, reason=reason) for name, reason in missing.items()]

@@ -10,7 +10,7 @@ from services.common.series import bounded
 from services.controller.admin import Refusal
 from services.controller.inquiry import Answers
 from services.controller.silence import Silence, silences
-from services.controller.timers import Timers
+from services.controller.timers import TimerPage, Timers
 
 _LIMIT_MAX = 1_000  # of what a broker lists
 _TOPICS_MAX = 1_000
@@ -65,10 +65,11 @@ class Timer(BaseModel):
 
 
 class TimerList(BaseModel):
-    """Messages that are due soon, the earliest first."""
+    """Some messages that wait, the earliest first."""
 
     timers: list[Timer]
-    more: bool = Field(description="There are more than were asked for.")
+    more: bool = Field(description="There may be more.")
+    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
     unanswered: list[Silence]
 
 
@@ -116,11 +117,13 @@ def timer_router(timers: Timers) -> APIRouter:
 
     @router.get("", responses={404: _refusal("There is no topic of that name.")})
     async def list_timers(
-        topic: str = Query(description="Whose messages."),
+        topic: str = Query(default="", description="Whose messages; of all topics if left out."),
         within_ms: int = Query(default=600_000, ge=1, le=_WITHIN_MS_MAX, description="Due within this time from now."),
-        limit: int = Query(default=100, ge=1, le=_LIMIT_MAX, description="At most this many, the earliest."),
+        limit: int = Query(default=100, ge=1, le=_LIMIT_MAX, description="At most this many."),
+        broker: str = Query(default="", description="Of this broker alone."),
+        after: str = Query(default="", description="`next` of the page before. A page may be empty and not the last."),
     ) -> TimerList:
-        return _list(await timers.due(topic, within_ms, limit), limit)
+        return _list(await timers.page(topic, within_ms, limit, broker, after))
 
     @router.post("/recall", responses=_RECALL_REFUSED)
     async def recall_timer(order: RecallOrder) -> Recalled:
@@ -159,25 +162,25 @@ def _stats(answers: Answers[pb.TimerStatsResponse]) -> TimerStats:
             )
             for name, answer in answers.given.items()
         ],
-        unanswered=silences(answers),
+        unanswered=silences(answers.missing),
     )
 
 
-def _list(answers: Answers[pb.TimerListResponse], limit: int) -> TimerList:
-    """The earliest of all that the brokers list."""
-    found = [
-        Timer(
-            due_ms=entry.due_ms,
-            topic=entry.topic,
-            message_id=entry.message_id,
-            tag=entry.tag,
-            keys=list(entry.keys),
-            broker=name,
-            recall_handle=entry.recall_handle,
-        )
-        for name, answer in answers.given.items()
-        for entry in answer.timers
-    ]
-    found.sort(key=lambda timer: (timer.due_ms, timer.broker))
-    more = len(found) > limit or any(answer.more for answer in answers.given.values())
-    return TimerList(timers=found[:limit], more=more, unanswered=silences(answers))
+def _list(page: TimerPage) -> TimerList:
+    return TimerList(
+        timers=[
+            Timer(
+                due_ms=entry.due_ms,
+                topic=entry.topic,
+                message_id=entry.message_id,
+                tag=entry.tag,
+                keys=list(entry.keys),
+                broker=name,
+                recall_handle=entry.recall_handle,
+            )
+            for name, entry in page.timers
+        ],
+        more=page.next is not None,
+        next=page.next,
+        unanswered=silences(page.missing),
+    )

@@ -40,6 +40,8 @@ NOTIFY = _method("popwheel.v1.Broker", "Notify", broker.NotifyInterest, broker.N
 RECALL = _method("popwheel.v1.Broker", "Recall", broker.RecallRequest, broker.RecallResponse)
 TIMER_STATS = _method("popwheel.v1.Broker", "TimerStats", broker.TimerStatsRequest, broker.TimerStatsResponse)
 TIMER_LIST = _method("popwheel.v1.Broker", "TimerList", broker.TimerListRequest, broker.TimerListResponse)
+IN_FLIGHT_LIST = _method("popwheel.v1.Broker", "InFlightList", broker.InFlightListRequest, broker.InFlightListResponse)
+PROGRESS_LIST = _method("popwheel.v1.Broker", "ProgressList", broker.ProgressListRequest, broker.ProgressListResponse)
 QUARANTINE_LIST = _method(
     "popwheel.v1.Broker", "QuarantineList", broker.QuarantineListRequest, broker.QuarantineListResponse
 )

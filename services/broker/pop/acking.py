@@ -27,7 +27,7 @@ _DONE = pb.EntryResult(code=Code.OK)
 Held = tuple[CheckPoint, int]
 """A message that is given out: its CK and its index there."""
 
-_Place = tuple[ConsumeQueue, int]
+Place = tuple[ConsumeQueue, int]
 """A queue and an offset in it."""
 
 
@@ -372,7 +372,7 @@ class Acking:
     def _messages(self, held: Sequence[Held]) -> list[StoredRecord | None]:
         """Messages of CKs, or their copies, those that stand side by side in one read; None for each that is gone."""
         found: list[StoredRecord | None] = []
-        for place, count in _side_by_side([self._place(check_point, index) for check_point, index in held]):
+        for place, count in side_by_side([self.place(check_point, index) for check_point, index in held]):
             records: list[StoredRecord] = []
             if place is not None:
                 queue, offset = place
@@ -383,9 +383,10 @@ class Acking:
 
     def is_held(self, check_point: CheckPoint, index: int) -> bool:
         """Whether a message of a CK is open, and not gone."""
-        return bool(check_point.open_bits >> index & 1) and self._place(check_point, index) is not None
+        return bool(check_point.open_bits >> index & 1) and self.place(check_point, index) is not None
 
-    def _place(self, check_point: CheckPoint, index: int) -> _Place | None:
+    def place(self, check_point: CheckPoint, index: int) -> Place | None:
+        """Where a message of a CK stands, or its copy; None if it is gone."""
         copy = check_point.copies.get(index)
         if copy is None:
             queue = self._store.queue(stored_topic(check_point), check_point.queue_id)
@@ -404,7 +405,7 @@ class Acking:
         )
 
 
-def _side_by_side(places: Sequence[_Place | None]) -> Iterator[tuple[_Place | None, int]]:
+def side_by_side(places: Sequence[Place | None]) -> Iterator[tuple[Place | None, int]]:
     """The first of those places that follow one another in a queue, and how many do."""
     first = 0
     for end in range(1, len(places) + 1):

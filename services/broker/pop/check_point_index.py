@@ -30,3 +30,7 @@ class CheckPointIndex:
     def of(self, name: str) -> list[CheckPoint]:
         """Those of a name."""
         return list(self._by_name.get(name, {}).values())
+
+    def count(self, name: str) -> int:
+        """How many there are of a name."""
+        return len(self._by_name.get(name, ()))

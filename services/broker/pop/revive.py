@@ -7,9 +7,11 @@ both give the same table (S6). It also knows which messages are due.
 import heapq
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 
 from services.broker.pop.check_point import REVIVE_QUEUES, CheckPoint, bit_indexes
 from services.broker.pop.check_point_index import CheckPointIndex
+from services.broker.pop.check_point_sequence import CheckPointSequence
 from services.broker.pop.log_stretches import LogStretches
 from services.common.shares import Shares
 
@@ -21,6 +23,9 @@ _PASSED_OVER_MAX = 256
 _NOT_SCHEDULED = -1
 _LATEST_MAX = 10_000
 """What was done a moment ago is looked for among so many CKs."""
+_FEW = 2_048
+"""So many CKs of a group are sorted at once."""
+_id_of = attrgetter("id")
 
 
 class ReviveTable:
@@ -29,6 +34,7 @@ class ReviveTable:
     def __init__(self) -> None:
         self._queues: list[dict[int, CheckPoint]] = [{} for _ in range(REVIVE_QUEUES)]
         self._stretches = LogStretches()
+        self._sequence = CheckPointSequence()
         self._due: list[tuple[int, int]] = []
         """A heap of due times and CKs; those entries count that say when their CK is `scheduled_ms`."""
         self._leaving: list[tuple[int, int]] = []
@@ -44,6 +50,7 @@ class ReviveTable:
         """Of each group: how many messages are given out to it."""
         self.in_flight: dict[tuple[str, ...], int] = {}
         """The same of each group and topic: metrics can't go through a million CKs."""
+        self._in_flight_of_queue: dict[tuple[str, str, int, int], int] = {}
 
     def __len__(self) -> int:
         """How many CKs are open."""
@@ -117,11 +124,13 @@ class ReviveTable:
             self._copied_by_topic.remove(earlier)
             self._count(earlier, -earlier.open_bits.bit_count())
             self._stretches.remove(earlier)
+            self._sequence.remove(earlier)
         self._next_number = max(self._next_number, check_point.id // REVIVE_QUEUES + 1)
         self.latest_pop_ms = max(self.latest_pop_ms, check_point.pop_time_ms)
         if check_point.open_bits:
             queue[check_point.id] = check_point
             self._stretches.add(check_point)
+            self._sequence.add(check_point)
             self._by_group.add(check_point)
             if check_point.copies:
                 self._copied_by_topic.add(check_point)
@@ -143,6 +152,7 @@ class ReviveTable:
             return None
         del queue[check_point_id]
         self._stretches.remove(check_point)
+        self._sequence.remove(check_point)
         self._by_group.remove(check_point)
         self._copied_by_topic.remove(check_point)
         return check_point
@@ -259,10 +269,40 @@ class ReviveTable:
             self.in_flight[pair] = in_flight
         else:
             self.in_flight.pop(pair, None)
+        queue = (*pair, check_point.origin, check_point.queue_id)
+        in_flight = self._in_flight_of_queue.get(queue, 0) + messages
+        if in_flight:
+            self._in_flight_of_queue[queue] = in_flight
+        else:
+            self._in_flight_of_queue.pop(queue, None)
+
+    def in_flight_of(self, group: str, topic: str, origin: int, queue_id: int) -> int:
+        """How many messages of a queue are given out to a group.
+
+        Args:
+            group: the group.
+            topic: that clients ask for.
+            origin: whether it is one of that topic's queues, or its retry topic's (`receipt.FROM_...`).
+            queue_id: which.
+        """
+        return self._in_flight_of_queue.get((group, topic, origin, queue_id), 0)
 
     def of_group(self, group: str) -> list[CheckPoint]:
         """The open CKs of a group."""
         return self._by_group.of(group)
+
+    def begin_at(self, check_point_id: int, group: str) -> Iterator[CheckPoint]:
+        """The open CKs from an id on, in the order of their ids, of a group with few of them or else of all groups.
+
+        To be gone through before any of them changes. Whatever takes the place of a CK has a higher id.
+
+        Args:
+            check_point_id: the first that is wanted.
+            group: whose CKs are wanted; empty for all. Those of others may be among them.
+        """
+        if group and self._by_group.count(group) <= _FEW:
+            return iter(sorted((each for each in self.of_group(group) if each.id >= check_point_id), key=_id_of))
+        return self._sequence.begin_at(check_point_id)
 
     def copied_of(self, topic: str) -> list[CheckPoint]:
         """The open CKs of a topic of which messages were copied."""

@@ -1,4 +1,4 @@
-"""What an operator is shown of the timers: counts by horizon and topic, and the messages that are due soon."""
+"""What an operator is shown of the timers: counts by horizon and topic, and the messages themselves, some at a time."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,14 +12,34 @@ from services.broker.timer.delay import NONE, Delay, decode_delay
 from services.broker.timer.message_timer import MessageTimer
 from services.broker.timer.timer_state import SLOT_MS, TimerState
 from services.broker.timer.unit import UnitFlag, hash_topic
+from services.common.errors import CorruptDataError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.series import bounded
 
 _HORIZONS_MS = (60_000, 600_000, 3_600_000, 24 * 3_600_000)
 _TOPICS_TOLD_MAX = 1_000
-_UNITS_LOOKED_AT_MAX = 200_000
+_UNITS_AT_ONCE = 1024
+_UNITS_OF_A_SLOT = 4
+"""To find the next slot takes as long as to read so many units."""
+_MESSAGES_AT_ONCE = 128
+_BYTES_AT_ONCE = 1 << 20
 _CHAIN_READ = 256
+
+
+class TimerPlace(NamedTuple):
+    """Where in the wheel one goes on. Of a slot the latest unit comes first: so they are chained.
+
+    Args:
+        slot_ms: at this slot, or the first behind it that holds units.
+        unit_position: of that very slot only what stands before this unit of the timer log; `NONE` for all of it.
+        record_position: of that unit's record in the commit log. Timer logs of replicas differ, and so may that which
+            is read on from this one.
+    """
+
+    slot_ms: int = 0
+    unit_position: int = NONE
+    record_position: int = NONE
 
 
 class PendingMessage(NamedTuple):
@@ -29,11 +49,13 @@ class PendingMessage(NamedTuple):
         delay: where it goes and when.
         root: by which it is known.
         properties: its system properties.
+        place: where one goes on behind it.
     """
 
     delay: Delay
     root: int
     properties: SystemProperties
+    place: TimerPlace
 
 
 def stats(timer: MessageTimer, now_ms: int) -> pb.TimerStatsResponse:
@@ -60,44 +82,95 @@ def stats(timer: MessageTimer, now_ms: int) -> pb.TimerStatsResponse:
 
 
 def pending_messages(
-    timer: MessageTimer, store: MessageStore, topic: str, now_ms: int, within_ms: int, limit: int
-) -> tuple[list[PendingMessage], bool]:
-    """The messages of a topic that are due within a time, the first ones first; and whether there are more.
+    timer: MessageTimer,
+    store: MessageStore,
+    topic: str,
+    now_ms: int,
+    until_ms: int,
+    begin: TimerPlace,
+    messages_max: int = _MESSAGES_AT_ONCE,
+) -> tuple[list[PendingMessage], TimerPlace | None]:
+    """Some delayed messages in the order of their places, and where there may be more; None if these are the last.
 
-    It looks at a bounded number of timers, so on a busy broker there may be more than it finds.
+    It is over within a few milliseconds, so it may find none and say where to go on.
+
+    Args:
+        timer: whose they are.
+        store: where their records are.
+        topic: whose messages; empty for those of all topics.
+        now_ms: wall clock; what is due by now is none of them.
+        until_ms: nor is what is due later than this.
+        begin: the first place that is looked at.
+        messages_max: so many at the most.
 
     Raises:
         CorruptDataError: the timer log, or a message, is damaged.
     """
     state = timer.state
-    until_ms = now_ms + within_ms
-    messages: list[PendingMessage] = []
-    looked_at = 0
     topic_hash = hash_topic(topic)
-    for slot_ms in _slots(state, until_ms):
-        if looked_at > _UNITS_LOOKED_AT_MAX or len(messages) > limit:
+    budget, size = _UNITS_AT_ONCE, 0
+    found: list[tuple[TimerPlace, int]] = []
+    rest: TimerPlace | None = None
+    for slot_ms in _slots(state, begin.slot_ms, until_ms):
+        if budget <= 0:
+            rest = TimerPlace(slot_ms)
             break
-        found: list[tuple[int, int, int]] = []
-        slot = state.wheel.slot(slot_ms)
-        position = NONE if slot is None else slot.last
-        while position != NONE:
+        budget -= _UNITS_OF_A_SLOT
+        position, before_record = _head(state, slot_ms, begin)
+        while position != NONE and rest is None:
             units, position = state.log.read_chain(position, _CHAIN_READ)
-            looked_at += len(units)
-            found += [
-                (unit.due_ms, unit.position, unit.length)
-                for _, unit in units
-                if unit.topic_hash == topic_hash and unit.flags & UnitFlag.TIMER and now_ms < unit.due_ms <= until_ms
-            ]
-        for _, record_position, length in sorted(found):
-            if len(messages) > limit:
-                break
-            stored = store.read(Entry(record_position, length, 0))
-            delay = decode_delay(stored.origin)
-            root = delay.root_at(record_position)
-            if stored.kind == RecordKind.TIMER and delay.topic == topic and root not in state.recalled:
-                messages.append(PendingMessage(delay, root, system_properties(stored.system_properties)))
-    messages.sort(key=lambda message: message.delay.due_ms)
-    return messages[:limit], len(messages) > limit or looked_at > _UNITS_LOOKED_AT_MAX
+            budget -= len(units)
+            for unit_position, unit in units:
+                place = TimerPlace(slot_ms, unit_position, unit.position)
+                if (
+                    (not topic or unit.topic_hash == topic_hash)
+                    and unit.flags & UnitFlag.TIMER
+                    and now_ms < unit.due_ms <= until_ms
+                    and (before_record == NONE or unit.position < before_record)
+                ):
+                    found.append((place, unit.length))
+                    size += unit.length
+                    if len(found) >= min(messages_max, _MESSAGES_AT_ONCE) or size >= _BYTES_AT_ONCE:
+                        rest = place
+                        break
+            if rest is None and budget <= 0 and position != NONE:
+                rest = place
+        if rest is not None:
+            break
+    return _read(state, store, topic, found), rest
+
+
+def _head(state: TimerState, slot_ms: int, begin: TimerPlace) -> tuple[int, int]:
+    """The unit with which reading a slot begins, and before which record of the log its units have to stand."""
+    slot = state.wheel.slot(slot_ms)
+    head = NONE if slot is None else slot.last
+    if head == NONE or begin.unit_position == NONE or slot_ms != begin.slot_ms:
+        return head, NONE
+    try:
+        units, rest = state.log.read_chain(begin.unit_position, 1)
+    except CorruptDataError:
+        return head, begin.record_position  # it is of another replica's timer log, or of one that was made anew
+    _, unit = units[0]
+    if unit.slot_ms == slot_ms and unit.position == begin.record_position:
+        return rest, NONE
+    return head, begin.record_position
+
+
+def _read(
+    state: TimerState, store: MessageStore, topic: str, found: list[tuple[TimerPlace, int]]
+) -> list[PendingMessage]:
+    """The messages at places, which come with the lengths of their records; without those that were recalled."""
+    places = sorted(found, key=lambda each: each[0].record_position)  # so that neighbours are read together
+    records = store.read_many([Entry(place.record_position, length, 0) for place, length in places])
+    stored_at = {stored.position: stored for stored in records}
+    messages: list[PendingMessage] = []
+    for place, _ in found:
+        stored = stored_at[place.record_position]
+        delay = decode_delay(stored.origin)
+        root = delay.root_at(stored.position)
+        if stored.kind == RecordKind.TIMER and (not topic or delay.topic == topic) and root not in state.recalled:
+            messages.append(PendingMessage(delay, root, system_properties(stored.system_properties), place))
+    return messages
 
 
 def system_properties(data: bytes) -> SystemProperties:
@@ -108,10 +181,10 @@ def system_properties(data: bytes) -> SystemProperties:
         return SystemProperties()
 
 
-def _slots(state: TimerState, until_ms: int) -> Iterator[int]:
-    """The slots that are not done, up to a time."""
-    yield from list(state.opened_slots)
-    slot_ms = state.wheel.next_occupied(state.curr_read_time_ms + SLOT_MS, until_ms + SLOT_MS)
+def _slots(state: TimerState, from_ms: int, until_ms: int) -> Iterator[int]:
+    """The slots that are not done, from one time up to another."""
+    yield from [slot_ms for slot_ms in state.opened_slots if slot_ms >= from_ms]
+    slot_ms = state.wheel.next_occupied(max(from_ms, state.curr_read_time_ms + SLOT_MS), until_ms + SLOT_MS)
     while slot_ms is not None:
         yield slot_ms
         slot_ms = state.wheel.next_occupied(slot_ms + SLOT_MS, until_ms + SLOT_MS)

@@ -4,12 +4,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from services.broker.flusher import Flusher
+from services.broker.pace import Pace
 from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError, failed_run
 from services.broker.store.message_store import MessageStore, disk_refusal
 from services.broker.store.record import Record
 from services.broker.timer import overview
-from services.broker.timer.delay import Delay
+from services.broker.timer.delay import NONE, Delay
 from services.broker.timer.message_timer import MessageTimer
+from services.broker.timer.overview import PendingMessage, TimerPlace
 from services.broker.timer.timer_metrics import TimerStatistics
 from services.common import names, recall_handle
 from services.common.clock import Clock
@@ -24,6 +26,8 @@ from services.rpc.service import Call
 
 _OK = int(Code.OK)
 _LIST_MAX = 1000
+_LIST_STEPS_MAX = 16
+"""Of a list, each of a few milliseconds; others have their turn in between."""
 _NOT_DELAYED = ""
 
 
@@ -60,6 +64,7 @@ class TimerServer:
         self._clock = clock
         self._statistics = statistics
         self._repair = repair
+        self._pace = Pace(clock)
 
     def put(self, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
         """Append delayed runs in one write, without those that are refused; the caller makes them durable. If one of
@@ -187,29 +192,54 @@ class TimerServer:
         return overview.stats(self._timer, self._clock.wall_ms())
 
     async def list(self, call: Call, request: pb.TimerListRequest) -> pb.TimerListResponse:
-        """The messages of a topic that are due soon."""
-        names.topic(request.topic, Use.QUERY)
+        """Some delayed messages of a topic, or of all, and where to go on."""
+        if request.topic:
+            names.topic(request.topic, Use.QUERY)
         limit = min(max(1, request.limit), _LIST_MAX)
-        search = partial(
-            overview.pending_messages,
-            self._timer,
-            self._store,
-            request.topic,
-            self._clock.wall_ms(),
-            max(0, request.within_ms),
-            limit,
-        )
-        found, more = await self._store.reads.run(search)
-        answer = pb.TimerListResponse(more=more)
+        now_ms = self._clock.wall_ms()
+        until_ms = now_ms + max(0, request.within_ms)
+        begin = _place(request.begin)
+        found: list[PendingMessage] = []
+        rest: TimerPlace | None = begin
+        for _ in range(_LIST_STEPS_MAX):
+            if rest is None or len(found) >= limit:
+                break
+            began_s = self._clock.monotonic()
+            search = partial(
+                overview.pending_messages,
+                *(self._timer, self._store, request.topic, now_ms, until_ms, rest, limit - len(found)),
+            )
+            messages, rest = await self._store.reads.run(search)
+            found += messages
+            if rest is not None:
+                await self._pace.let_others(self._clock.monotonic() - began_s)
+        answer = pb.TimerListResponse(more=rest is not None)
+        if rest is not None:
+            answer.next.CopyFrom(_said(rest))
         for message in found:
             key, message_id = self._view.receipt_key, message.properties.message_id
             handle = self._handle(key, message.delay, message_id, message.root)
             answer.timers.add(
                 due_ms=message.delay.due_ms,
-                topic=request.topic,
+                topic=message.delay.topic,
                 message_id=message.properties.message_id,
                 tag=message.properties.tag,
                 keys=message.properties.keys,
                 recall_handle=handle,
+                after=_said(message.place),
             )
         return answer
+
+
+def _place(said: pb.TimerPlace) -> TimerPlace:
+    if said.HasField("unit_position"):
+        return TimerPlace(said.slot_ms, said.unit_position, said.record_position)
+    return TimerPlace(said.slot_ms)
+
+
+def _said(place: TimerPlace) -> pb.TimerPlace:
+    if place.unit_position == NONE:
+        return pb.TimerPlace(slot_ms=place.slot_ms)
+    return pb.TimerPlace(
+        slot_ms=place.slot_ms, unit_position=place.unit_position, record_position=place.record_position
+    )

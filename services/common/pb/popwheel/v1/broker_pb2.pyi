@@ -1029,25 +1029,64 @@ class TimerStatsResponse(_message.Message):
 Global___TimerStatsResponse: _TypeAlias = TimerStatsResponse  # noqa: Y015
 
 @_typing.final
+class TimerPlace(_message.Message):
+    """Where in the timer wheel a list goes on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SLOT_MS_FIELD_NUMBER: _builtins.int
+    UNIT_POSITION_FIELD_NUMBER: _builtins.int
+    RECORD_POSITION_FIELD_NUMBER: _builtins.int
+    slot_ms: _builtins.int
+    """At this second, or at the first one behind it that holds timers; wall clock."""
+    unit_position: _builtins.int
+    """Of that very second only what was scheduled before this: a position in the timer log. Not there: all of it."""
+    record_position: _builtins.int
+    """Of its record in the commit log."""
+    def __init__(
+        self,
+        *,
+        slot_ms: _builtins.int = ...,
+        unit_position: _builtins.int | None = ...,
+        record_position: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_unit_position", b"_unit_position", "unit_position", b"unit_position"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unit_position", b"_unit_position", "record_position", b"record_position", "slot_ms", b"slot_ms", "unit_position", b"unit_position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__unit_position: _TypeAlias = _typing.Literal["unit_position"]  # noqa: Y015
+    _WhichOneofArgType__unit_position: _TypeAlias = _typing.Literal["_unit_position", b"_unit_position"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unit_position) -> _WhichOneofReturnType__unit_position | None: ...
+
+Global___TimerPlace: _TypeAlias = TimerPlace  # noqa: Y015
+
+@_typing.final
 class TimerListRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
     WITHIN_MS_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
+    """Empty: of all topics."""
     within_ms: _builtins.int
     limit: _builtins.int
+    @_builtins.property
+    def begin(self) -> Global___TimerPlace:
+        """As `next` of the list before says. Not there: at the beginning."""
+
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         within_ms: _builtins.int = ...,
         limit: _builtins.int = ...,
+        begin: Global___TimerPlace | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "topic", b"topic", "within_ms", b"within_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "limit", b"limit", "topic", b"topic", "within_ms", b"within_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1063,6 +1102,7 @@ class TimerEntry(_message.Message):
     TAG_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     RECALL_HANDLE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     due_ms: _builtins.int
     topic: _builtins.str
     message_id: _builtins.str
@@ -1070,6 +1110,12 @@ class TimerEntry(_message.Message):
     recall_handle: _builtins.str
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def after(self) -> Global___TimerPlace:
+        """Where a list goes on behind it. Its second is that in which the timer looks at it next: that of `due_ms`, or an
+        earlier one if that is beyond the roll window.
+        """
+
     def __init__(
         self,
         *,
@@ -1079,10 +1125,11 @@ class TimerEntry(_message.Message):
         tag: _builtins.str = ...,
         keys: _abc.Iterable[_builtins.str] | None = ...,
         recall_handle: _builtins.str = ...,
+        after: Global___TimerPlace | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_ms", b"due_ms", "keys", b"keys", "message_id", b"message_id", "recall_handle", b"recall_handle", "tag", b"tag", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "due_ms", b"due_ms", "keys", b"keys", "message_id", b"message_id", "recall_handle", b"recall_handle", "tag", b"tag", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1094,23 +1141,234 @@ class TimerListResponse(_message.Message):
 
     TIMERS_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
     more: _builtins.bool
-    """There are more than were asked for."""
+    """There may be more: go on at `next`."""
     @_builtins.property
     def timers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimerEntry]: ...
+    @_builtins.property
+    def next(self) -> Global___TimerPlace: ...
     def __init__(
         self,
         *,
         timers: _abc.Iterable[Global___TimerEntry] | None = ...,
         more: _builtins.bool = ...,
+        next: Global___TimerPlace | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["next", b"next"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["more", b"more", "timers", b"timers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["more", b"more", "next", b"next", "timers", b"timers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TimerListResponse: _TypeAlias = TimerListResponse  # noqa: Y015
+
+@_typing.final
+class InFlightListRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    """Empty: of all groups."""
+    limit: _builtins.int
+    begin: _builtins.str
+    """`next` of the list before; empty: at the beginning."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        begin: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "group", b"group", "limit", b"limit", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InFlightListRequest: _TypeAlias = InFlightListRequest  # noqa: Y015
+
+@_typing.final
+class InFlightMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    QUEUE_OFFSET_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    POPPED_MS_FIELD_NUMBER: _builtins.int
+    DUE_MS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    topic: _builtins.str
+    """The topic that the group receives from, or its retry topic, in whose queue it has this offset."""
+    queue_id: _builtins.int
+    queue_offset: _builtins.int
+    message_id: _builtins.str
+    """Empty if it cannot be read."""
+    attempt: _builtins.int
+    """Which delivery this is, the first is 1; 0 if it cannot be read."""
+    popped_ms: _builtins.int
+    """When it was given out, or its invisible duration was last changed; wall clock."""
+    due_ms: _builtins.int
+    """Until when it is hidden; wall clock."""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        queue_id: _builtins.int = ...,
+        queue_offset: _builtins.int = ...,
+        message_id: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        popped_ms: _builtins.int = ...,
+        due_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "due_ms", b"due_ms", "group", b"group", "message_id", b"message_id", "popped_ms", b"popped_ms", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InFlightMessage: _TypeAlias = InFlightMessage  # noqa: Y015
+
+@_typing.final
+class InFlightListResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    next: _builtins.str
+    """Where to go on; empty if that is all. A list may be short, or empty, and not the last."""
+    epoch: _builtins.int
+    """Of the master that answers."""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___InFlightMessage]: ...
+    def __init__(
+        self,
+        *,
+        messages: _abc.Iterable[Global___InFlightMessage] | None = ...,
+        next: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "messages", b"messages", "next", b"next"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InFlightListResponse: _TypeAlias = InFlightListResponse  # noqa: Y015
+
+@_typing.final
+class ProgressListRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    topic: _builtins.str
+    """The queues of this topic and of the group's retries of it. Empty: all topics of which it has read anything."""
+    limit: _builtins.int
+    begin: _builtins.str
+    """As in InFlightListRequest."""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        begin: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "group", b"group", "limit", b"limit", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProgressListRequest: _TypeAlias = ProgressListRequest  # noqa: Y015
+
+@_typing.final
+class QueueProgress(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    MIN_OFFSET_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    COMMITTED_OFFSET_FIELD_NUMBER: _builtins.int
+    MAX_OFFSET_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """May be a retry topic."""
+    queue_id: _builtins.int
+    min_offset: _builtins.int
+    """Of the oldest message that is held, as far as the broker has looked."""
+    next_offset: _builtins.int
+    """Where the group reads on."""
+    committed_offset: _builtins.int
+    """As GetOffset says it; -1 if there is none."""
+    max_offset: _builtins.int
+    """Of the next message that comes."""
+    in_flight: _builtins.int
+    """Messages before `next_offset` that the group was given and has not acknowledged."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue_id: _builtins.int = ...,
+        min_offset: _builtins.int = ...,
+        next_offset: _builtins.int = ...,
+        committed_offset: _builtins.int = ...,
+        max_offset: _builtins.int = ...,
+        in_flight: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_offset", b"committed_offset", "in_flight", b"in_flight", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueProgress: _TypeAlias = QueueProgress  # noqa: Y015
+
+@_typing.final
+class ProgressListResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUES_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    next: _builtins.str
+    """As in InFlightListResponse."""
+    epoch: _builtins.int
+    dead_letters: _builtins.int
+    """Held in the group's dead letter queue at this broker."""
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueProgress]: ...
+    def __init__(
+        self,
+        *,
+        queues: _abc.Iterable[Global___QueueProgress] | None = ...,
+        next: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        dead_letters: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_letters", b"dead_letters", "epoch", b"epoch", "next", b"next", "queues", b"queues"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProgressListResponse: _TypeAlias = ProgressListResponse  # noqa: Y015
 
 @_typing.final
 class QuarantineEntry(_message.Message):

@@ -1,0 +1,212 @@
+"""Which messages groups were given and have not acknowledged, some at a time: there may be a million of them."""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from services.broker.pop.acking import Acking, Held, Place, side_by_side
+from services.broker.pop.check_point import REVIVE_QUEUES, CheckPoint
+from services.broker.pop.pop_state import stored_topic
+from services.broker.pop.revive import ReviveTable
+from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
+from services.broker.store.consume_queue import Entry
+from services.broker.store.message_store import MessageStore, check_place
+from services.broker.store.record import StoredRecord
+from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
+
+_CHECK_POINTS_AT_ONCE = 2_048
+_MESSAGES_AT_ONCE = 128
+_BYTES_AT_ONCE = 1 << 20
+_PLACE = re.compile(r"([0-9]{1,20})\.([0-9]{1,5})\.([0-9]{1,20})")
+
+NO_PLACE = "this is no place to go on from; give what the list before has as `next`"
+
+
+class InFlightPlace(NamedTuple):
+    """Where one goes on among the messages that are given out. As CKs, they stand in the order of their ids.
+
+    What is given out after one has begun is left out, or one would never come to an end. But what takes the place of
+    what was given out before is not.
+
+    Args:
+        check_point_id: at this CK, or the first behind it.
+        number: of that very CK at the message with this index, or the first behind it.
+        end: ids from here on were made after one had begun; 0 if one begins now.
+    """
+
+    check_point_id: int = 0
+    number: int = 0
+    end: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.check_point_id}.{self.number}.{self.end}"
+
+    @classmethod
+    def of(cls, text: str) -> "InFlightPlace":
+        """The place that a text names, as `str` has made it; the first of all for an empty one.
+
+        Raises:
+            StatusError: BAD_REQUEST, it names none.
+        """
+        if not text:
+            return cls()
+        match = _PLACE.fullmatch(text)
+        if match is None:
+            raise StatusError(Code.BAD_REQUEST, NO_PLACE)
+        return cls(int(match[1]), int(match[2]), int(match[3]))
+
+
+class InFlightMessage(NamedTuple):
+    """A message that is given out.
+
+    Args:
+        check_point: who has it, since when.
+        number: index of the message there.
+        message_id: its own; empty if it can't be read.
+        attempt: which delivery this is, from 1; 0 if it can't be read.
+    """
+
+    check_point: CheckPoint
+    number: int
+    message_id: str
+    attempt: int
+
+    @property
+    def topic(self) -> str:
+        """In which it has its offset: a topic, or a retry topic."""
+        return stored_topic(self.check_point)
+
+    @property
+    def due_ms(self) -> int:
+        """Until when it is hidden (`PopClock`)."""
+        return self.check_point.due_of(self.number)
+
+    @property
+    def queue_offset(self) -> int:
+        """In its queue, also if it was moved from there meanwhile."""
+        return self.check_point.offsets[self.number]
+
+
+class InFlight:
+    """Lists them.
+
+    Args:
+        table: the open CKs.
+        acking: knows where their messages stand.
+        store: the messages.
+    """
+
+    def __init__(self, table: ReviveTable, acking: Acking, store: MessageStore) -> None:
+        self._table = table
+        self._acking = acking
+        self._store = store
+
+    def step(
+        self, topic: str, group: str, begin: InFlightPlace, messages_max: int
+    ) -> tuple[list[InFlightMessage], InFlightPlace | None]:
+        """Some messages in the order of their places, and where there may be more; None if these are the last.
+
+        What is given out all the while that somebody goes on from place to place is met, at least once. A step is over
+        within a few milliseconds, so it may find none and say where to go on. Messages that are gone, with their
+        segment or their topic, are none.
+
+        Args:
+            topic: for which they were asked.
+            group: who has them; empty for all groups.
+            begin: the first place that is looked at.
+            messages_max: so many at the most.
+        """
+        if group and (group, topic) not in self._table.in_flight:
+            return [], None
+        begin = begin if begin.end else begin._replace(end=self._table.next_number * REVIVE_QUEUES)
+        held, rest = self._held(topic, group, begin, min(messages_max, _MESSAGES_AT_ONCE))
+        places = [self._acking.place(check_point, index) for check_point, index in held]
+        entries = self._entries(places)
+        size, count = 0, 0
+        for entry in entries:
+            if size >= _BYTES_AT_ONCE:
+                rest = InFlightPlace(held[count][0].id, held[count][1], begin.end)
+                break
+            size += 0 if entry is None else entry.length
+            count += 1
+        records = self._records(places[:count], entries[:count])
+        found = [
+            InFlightMessage(check_point, index, *_facts(stored))
+            for (check_point, index), place, stored in zip(held, places, records, strict=False)
+            if place is not None
+        ]
+        return found, rest
+
+    def _held(
+        self, topic: str, group: str, begin: InFlightPlace, messages_max: int
+    ) -> tuple[list[Held], InFlightPlace | None]:
+        held: list[Held] = []
+        looked_at = 0
+        for check_point in self._table.begin_at(begin.check_point_id, group):
+            if looked_at == _CHECK_POINTS_AT_ONCE:
+                return held, InFlightPlace(check_point.id, 0, begin.end)
+            looked_at += 1
+            if check_point.topic != topic or (group and check_point.group != group):
+                continue
+            if check_point.id >= begin.end and check_point.replaces is None:
+                continue
+            first = begin.number if check_point.id == begin.check_point_id else 0
+            for index in check_point.open_indexes():
+                if index >= first:
+                    if len(held) == messages_max:
+                        return held, InFlightPlace(check_point.id, index, begin.end)
+                    held.append((check_point, index))
+        return held, None
+
+    def _entries(self, places: Sequence[Place | None]) -> list[Entry | None]:
+        """Where each record stands in the log; None for what is gone, or of which a queue can't tell."""
+        found: list[Entry | None] = []
+        for place, count in side_by_side(places):
+            entries: list[Entry] = []
+            if place is not None:
+                queue, offset = place
+                try:
+                    entries = queue.read(offset, count)
+                except CorruptDataError:
+                    entries = []
+            found += [*entries, *[None] * (count - len(entries))]
+        return found
+
+    def _records(self, places: Sequence[Place | None], entries: Sequence[Entry | None]) -> list[StoredRecord | None]:
+        """The records; None for each that can't be read."""
+        try:
+            return self._read(places, entries)
+        except (CorruptDataError, RecordFaultError):
+            found: list[StoredRecord | None] = []
+            for place, entry in zip(places, entries, strict=True):
+                try:
+                    found += self._read([place], [entry])
+                except (CorruptDataError, RecordFaultError):
+                    found.append(None)
+            return found
+
+    def _read(self, places: Sequence[Place | None], entries: Sequence[Entry | None]) -> list[StoredRecord | None]:
+        found: list[StoredRecord | None] = [None] * len(entries)
+        known = [(number, entry) for number, entry in enumerate(entries) if entry is not None]
+        with RECORD_STEP:
+            records = self._store.read_many([entry for _, entry in known])
+            for (number, _), stored in zip(known, records, strict=True):
+                place = places[number]
+                if place is not None:
+                    check_place(*place, stored)
+                    found[number] = stored
+        return found
+
+
+def _facts(stored: StoredRecord | None) -> tuple[str, int]:
+    """Message id and attempt."""
+    if stored is None:
+        return "", 0
+    try:
+        message_id = SystemProperties.FromString(stored.system_properties).message_id
+    except DecodeError:
+        message_id = ""
+    return message_id, stored.attempts + 1
