@@ -3,6 +3,7 @@
 from functools import partial
 
 from services.broker.core import BrokerCore
+from services.broker.flusher import Flusher
 from services.broker.pace import Pace
 from services.broker.pop import group_progress
 from services.broker.pop.group_progress import ProgressPlace
@@ -24,17 +25,23 @@ class AuditServer:
 
     Args:
         core: knows.
+        flusher: makes readable.
         clock: the time.
     """
 
-    def __init__(self, core: BrokerCore, clock: Clock) -> None:
+    def __init__(self, core: BrokerCore, flusher: Flusher, clock: Clock) -> None:
         self._core = core
+        self._flusher = flusher
         self._clock = clock
         self._pace = Pace(clock)
         self._in_flight = InFlight(core.state.table, core.acking, core.store)
 
     async def in_flight(self, call: Call, request: pb.InFlightListRequest) -> pb.InFlightListResponse:
-        """Some messages that are given out, and where to go on."""
+        """Some messages that are given out, and where to go on.
+
+        When the last of them are told, what is not given out any more and not done with can be read in its retry topic,
+        or among the dead letters.
+        """
         names.topic(request.topic, Use.RECEIVE)
         if request.group:
             names.group(request.group)
@@ -52,6 +59,8 @@ class AuditServer:
             found += [_said(message, behind_ms) for message in messages]
             if rest is not None:
                 await self._pace.let_others(self._clock.monotonic() - began_s)
+        if rest is None:
+            await self._flusher.durable(self._core.store.log.end_position)
         return pb.InFlightListResponse(
             messages=found, next="" if rest is None else str(rest), epoch=self._core.store.epoch
         )

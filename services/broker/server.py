@@ -100,7 +100,7 @@ class BrokerServer:
         self.service.unary(methods.RECALL, _naming_trouble(timer.recall))
         self.service.unary(methods.TIMER_STATS, timer.stats)
         self.service.unary(methods.TIMER_LIST, _naming_trouble(timer.list))
-        audit = AuditServer(core, clock)
+        audit = AuditServer(core, flusher, clock)
         self.service.unary(methods.IN_FLIGHT_LIST, _naming_trouble(audit.in_flight))
         self.service.unary(methods.PROGRESS_LIST, audit.progress)
         self.service.stream(methods.NOTIFY, self.notify)

@@ -28,6 +28,8 @@ class FakeTimerBroker:
         self.key = b""
         self.dues = list(dues)
         self.recalled = 0
+        self.at_once = 1000
+        """So many timers are listed at the most, however many are asked for."""
         self.error: StatusError | RpcError | None = None
         self.channels: list[Channel] = []
         self.service = Service()
@@ -62,17 +64,31 @@ class FakeTimerBroker:
     async def _list(self, call: Call, request: pb.TimerListRequest) -> pb.TimerListResponse:
         self._fail()
         until_ms = NOW_MS + request.within_ms
-        dues = sorted(due_ms for topic, due_ms in self.dues if topic == request.topic and due_ms <= until_ms)
-        answer = pb.TimerListResponse(more=len(dues) > request.limit)
-        for due_ms in dues[: request.limit]:
+        found = [(due_ms, topic) for topic, due_ms in self.dues if request.topic in ("", topic) and due_ms <= until_ms]
+        begin = request.begin
+        rest = [
+            each
+            for each in sorted(found, key=lambda each: (each[0] // 1000, -each[0]))  # the latest of a second first
+            if _slot(each[0]) > begin.slot_ms
+            or (
+                _slot(each[0]) == begin.slot_ms
+                and (not begin.HasField("unit_position") or each[0] < begin.unit_position)
+            )
+        ]
+        here = rest[: min(request.limit, self.at_once)]
+        answer = pb.TimerListResponse(more=len(rest) > len(here))
+        for due_ms, topic in here:
             answer.timers.add(
                 due_ms=due_ms,
-                topic=request.topic,
+                topic=topic,
                 message_id=f"id-{due_ms - NOW_MS}",
                 tag="t",
                 keys=["k1", "k2"],
-                recall_handle=self.handle(request.topic, due_ms),
+                recall_handle=self.handle(topic, due_ms),
+                after=pb.TimerPlace(slot_ms=_slot(due_ms), unit_position=due_ms, record_position=due_ms),
             )
+        if answer.more:
+            answer.next.CopyFrom(answer.timers[-1].after if here else pb.TimerPlace(slot_ms=_slot(rest[0][0])))
         return answer
 
     async def _recall(self, call: Call, request: pb.RecallRequest) -> pb.RecallResponse:
@@ -87,3 +103,7 @@ class FakeTimerBroker:
     def _fail(self) -> None:
         if self.error is not None:
             raise self.error
+
+
+def _slot(due_ms: int) -> int:
+    return due_ms - due_ms % 1000

@@ -111,7 +111,7 @@ async def test_without_a_broker_there_is_nothing_to_count(tmp_path: Path) -> Non
         stats = (await http.get("/timers/stats")).json()
         listed = (await http.get("/timers", params={"topic": "later"})).json()
     assert stats == {"pending": 0, "horizons": [], "topics": [], "brokers": [], "unanswered": []}
-    assert listed == {"timers": [], "more": False, "unanswered": []}
+    assert listed == {"timers": [], "more": False, "next": None, "unanswered": []}
 
 
 @pytest.mark.parametrize(
@@ -160,6 +160,42 @@ async def test_the_earliest_of_all_brokers_are_listed(tmp_path: Path) -> None:
             "keys": ["k1", "k2"],
             "broker": "b1",
         }
+
+
+@pytest.mark.parametrize(("limit", "at_once"), [(1, 1000), (3, 2), (7, 1), (1000, 1)])
+async def test_pages_of_all_brokers_hold_each_message_once(tmp_path: Path, limit: int, at_once: int) -> None:
+    """Each broker stops where it likes; seconds in which several have timers, and crowded ones, are among them."""
+    dues = [NOW_MS + due_ms for due_ms in (1000, 1001, 1002, 1500, 3000, 3100, 4000, 9000, 9001, 9002, 9003)]
+    brokers = [
+        FakeTimerBroker("b1", *(("later", due_ms) for due_ms in dues)),
+        FakeTimerBroker("b2", *(("later", due_ms + 10) for due_ms in dues if due_ms % 2)),
+        FakeTimerBroker("b3", ("later", NOW_MS + 1), ("other", NOW_MS + 20_000)),
+        FakeTimerBroker("b4"),
+    ]
+    brokers[0].at_once = at_once
+    async with api(tmp_path, *brokers) as http:
+
+        async def scan(**asked: str) -> list[tuple[str, int]]:
+            found: list[tuple[str, int]] = []
+            after: str | None = ""
+            while after is not None:
+                page = (await http.get("/timers", params={"limit": limit, "after": after, **asked})).json()
+                assert len(page["timers"]) <= limit
+                assert page["more"] is (page["next"] is not None)
+                found += [(one["broker"], one["due_ms"]) for one in page["timers"]]
+                after = page["next"]
+            return found
+
+        everything = {(broker.name, due_ms) for broker in brokers for _, due_ms in broker.dues}
+        found = await scan()
+        assert len(found) == len(set(found))
+        assert set(found) == everything
+        seconds = [due_ms // 1000 for _, due_ms in found]
+        assert seconds == sorted(seconds)
+        assert set(await scan(topic="later")) == everything - {("b3", NOW_MS + 20_000)}
+        assert await scan(broker="b3") == [("b3", NOW_MS + 1), ("b3", NOW_MS + 20_000)]
+        silent = (await http.get("/timers", params={"broker": "b9"})).json()
+        assert silent["unanswered"] == [{"broker": "b9", "reason": "the broker b9 is not there now; try again"}]
 
 
 async def test_a_message_is_taken_back(tmp_path: Path) -> None:
@@ -217,7 +253,7 @@ async def test_handles_of_brokers_that_are_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "status", "words"),
     [
-        ({}, 400, "topic: "),
+        ({"after": "x"}, 400, "after: this is no place"),
         ({"topic": "nowhere"}, 404, "there is no topic nowhere"),
         ({"topic": "later", "within_ms": 0}, 400, "within_ms: "),
         ({"topic": "later", "within_ms": "soon"}, 400, "within_ms: "),
