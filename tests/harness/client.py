@@ -173,6 +173,23 @@ class MessagingClient:
             messages += received.messages
         return messages
 
+    async def pull(self, group: str, queue: definition.MessageQueue, offset: int) -> list[definition.Message]:
+        """What a queue holds from an offset on, some of it, without waiting."""
+        request = service.PullMessageRequest(
+            group=definition.Resource(name=group),
+            message_queue=queue,
+            offset=offset,
+            batch_size=32,
+            filter_expression=definition.FilterExpression(type=definition.TAG, expression="*"),
+            long_polling_timeout=duration(0),
+        )
+        stream = self._channel.unary_stream(
+            f"/{SERVICE}/PullMessage",
+            request_serializer=service.PullMessageRequest.SerializeToString,
+            response_deserializer=service.PullMessageResponse.FromString,
+        )(request, timeout=REQUEST_TIMEOUT_S, metadata=self.metadata)
+        return [part.message async for part in stream if part.WhichOneof("content") == "message"]
+
     async def ack(
         self, group: str, topic: str, messages: Iterable[definition.Message], *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> service.AckMessageResponse:
