@@ -129,6 +129,7 @@ TOUCHING = {
     "services.common.disk": "is the disk",
     "services.common.http": "is an HTTP server",
     "services.controller.admin": "declares routes of an HTTP API",
+    "services.controller.audit_admin": "declares routes of an HTTP API",
     "services.controller.folder_lock": "locks a folder against other processes",
     "services.controller.forget_admin": "declares routes of an HTTP API",
     "services.controller.group_admin": "declares routes of an HTTP API",

@@ -301,9 +301,13 @@ class World:
         """All that the open CKs say, by id; to compare tables."""
         table = self.core.state.table
         in_flight = Counter[tuple[str, ...]]()
+        of_queue = Counter[tuple[str, str, int, int]]()
         for each in table:
             in_flight[each.group, each.topic] += each.open_bits.bit_count()
+            of_queue[each.group, each.topic, each.origin, each.queue_id] += each.open_bits.bit_count()
         assert table.in_flight == in_flight
+        assert {queue: table.in_flight_of(*queue) for queue in of_queue} == of_queue
+        assert list(table.begin_at(0, "")) == sorted(table, key=lambda each: each.id)
         return {each.id: _contents(each) for each in table}
 
     def bodies(self, messages: Sequence[Message]) -> list[bytes]:
