@@ -169,7 +169,7 @@ def test_a_step_is_bounded_in_messages_check_points_and_bytes(monkeypatch: pytes
     assert listed(world) == everything
 
 
-def test_a_million_of_others_are_passed_in_steps() -> None:
+def test_very_many_of_others_are_passed_in_steps() -> None:
     table = ReviveTable()
     count = 20_000
     for number in range(1, count + 1):
