@@ -18,7 +18,7 @@ from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 
 _CHECK_POINTS_AT_ONCE = 2_048
-_MESSAGES_AT_ONCE = 128
+_MESSAGES_AT_ONCE = 64
 _BYTES_AT_ONCE = 1 << 20
 _PLACE = re.compile(r"([0-9]{1,20})\.([0-9]{1,5})\.([0-9]{1,20})")
 

@@ -19,12 +19,12 @@ from services.common.series import bounded
 
 _HORIZONS_MS = (60_000, 600_000, 3_600_000, 24 * 3_600_000)
 _TOPICS_TOLD_MAX = 1_000
-_UNITS_AT_ONCE = 1024
-_UNITS_OF_A_SLOT = 4
+_UNITS_AT_ONCE = 512
+_UNITS_OF_A_SLOT = 8
 """To find the next slot takes as long as to read so many units."""
-_MESSAGES_AT_ONCE = 128
+_MESSAGES_AT_ONCE = 64
 _BYTES_AT_ONCE = 1 << 20
-_CHAIN_READ = 256
+_CHAIN_READ = 64
 
 
 class TimerPlace(NamedTuple):
