@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
-from bench import bulk, checkpoints, failover, many, process, promotion, requests, timers
+from bench import bulk, checkpoints, failover, many, process, promotion, requests, spark, timers
 from bench.client import Client, close_all, connect_all
 from bench.load import ReceiveLoop, SendLoop, SteadySends, send_steadily
 from bench.process import Usage
@@ -248,8 +248,9 @@ CASES: dict[str, Case] = {
     **failover.CASES,
     **checkpoints.CASES,
     **promotion.CASES,
+    **spark.CASES,
 }
 """By name, in the order in which they run: `crash` finds the data of all that went before."""
 
-OWN_ONLY = {"start", "crash", *bulk.CASES, *timers.OWN_ONLY, *checkpoints.CASES, *promotion.CASES}
+OWN_ONLY = {"start", "crash", *bulk.CASES, *timers.OWN_ONLY, *checkpoints.CASES, *promotion.CASES, *spark.CASES}
 """Cases that start and kill the server."""

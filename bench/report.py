@@ -11,6 +11,15 @@ from rich.table import Table
 
 SHOWN = (
     "messages_per_s",
+    "plain_per_s",
+    "to_plain",
+    "read_per_s",
+    "parquet_per_s",
+    "to_parquet",
+    "sender_per_s",
+    "to_sender",
+    "trigger_p50_ms",
+    "empty_trigger_p50_ms",
     "received_per_s",
     "first_send_s",
     "ordinary_cpu_s",

@@ -65,17 +65,24 @@ class QueueClient:
         await self._proxies.close()
 
     async def queues(self, topic: str) -> list[Queue] | None:
-        """The queues of a topic at the brokers that are there now; None if there is no such topic.
+        """The queues of a topic at the brokers that are there now; None if there is no such topic, and none is made.
 
         Raises:
             RefusedError, UnreachableError: see `Proxies.call`.
         """
         request = service.QueryRouteRequest(topic=definition.Resource(name=topic))
 
+        # Asking for a route makes the topic where topics are made on first use; asking for the offset of a queue that
+        # no topic has does not.
+        probe = service.QueryOffsetRequest(message_queue=_message_queue(Queue(topic, "", -1)))
+
         async def once(channel: Channel) -> service.QueryRouteResponse | None:
-            answer = await channel.call(ROUTE, request, metadata=self._proxies.metadata)
-            if answer.status.code == Code.TOPIC_NOT_FOUND:
+            known = await channel.call(OFFSET, probe, metadata=self._proxies.metadata)
+            if known.status.code == Code.TOPIC_NOT_FOUND:
                 return None
+            if known.status.code != Code.BAD_REQUEST:
+                check(known.status)
+            answer = await channel.call(ROUTE, request, metadata=self._proxies.metadata)
             check(answer.status)
             return answer
 

@@ -26,7 +26,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     except NoJavaError as error:
         pytest.skip(str(error))
     folder = str(tmp_path_factory.mktemp("spark"))
-    session = spark_session("tests", SETTINGS | {"spark.master": "local[2]", "spark.sql.warehouse.dir": folder})
+    session = spark_session("tests", SETTINGS | {"spark.master": "local[2, 4]", "spark.sql.warehouse.dir": folder})
     session.sparkContext.setLogLevel("ERROR")
     gateway = session.sparkContext._gateway
     assert gateway is not None

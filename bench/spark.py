@@ -1,0 +1,93 @@
+"""The cases of Spark: reads and writes beside a plain script, beside Parquet, and beside the bench's own sender.
+
+Each side is a process of its own, one after the other, on the same server and the same messages.
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.client import close_all, connect_all
+from bench.server import Server
+from bench.steps import CONNECTIONS, Case, Figures, Scale, fill, make_topic
+
+READ_TOPIC = "bench-spark"
+WRITE_TOPIC = "bench-spark-write"
+STREAM_TOPIC = "bench-spark-stream"
+_TRIGGERS = 20
+
+
+class SideFailedError(Exception):
+    """A process that had to measure something ended with an error."""
+
+
+async def _side(module: str, *words: str) -> Figures:
+    """Run a side that prints its figures as JSON in its last line.
+
+    Raises:
+        SideFailedError: it failed.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module, *words), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    output, errors = await process.communicate()
+    if process.returncode != 0:
+        raise SideFailedError(f"{module} {' '.join(words)} ended with {process.returncode}:\n{errors.decode()[-4000:]}")
+    figures: Figures = json.loads(output.decode().splitlines()[-1])
+    return figures
+
+
+async def _filled(server: Server, topic: str, count: int) -> float:
+    """Fill a topic; how many messages a second the bench's sender sent."""
+    clients = await connect_all(server.address, CONNECTIONS, topic)
+    try:
+        await make_topic(clients[0], topic)
+        began = asyncio.get_running_loop().time()
+        outcome = await fill(clients, topic, count)
+        return outcome.messages / (asyncio.get_running_loop().time() - began)
+    finally:
+        close_all(clients)
+
+
+async def read(server: Server, scale: Scale) -> Figures:
+    """Messages into Parquet, by Spark and by a plain script; and Spark's own read of that Parquet."""
+    await _filled(server, READ_TOPIC, scale.drain_messages)
+    with tempfile.TemporaryDirectory(prefix="popwheel-bench-spark-") as folder:
+        plain = await _side("bench.plain_archive", server.address, READ_TOPIC, str(Path(folder) / "plain.parquet"))
+        spark = await _side("bench.spark_side", "read", server.address, READ_TOPIC, folder)
+    return {
+        "messages_per_s": spark["archived_per_s"],
+        "plain_per_s": plain["archived_per_s"],
+        "to_plain": spark["archived_per_s"] / plain["archived_per_s"],
+        "read_per_s": spark["read_per_s"],
+        "parquet_per_s": spark["parquet_per_s"],
+        "to_parquet": spark["read_per_s"] / spark["parquet_per_s"],
+        "missing": plain["rows"] - spark["rows"],
+    }
+
+
+async def write(server: Server, scale: Scale) -> Figures:
+    """Rows from Parquet as messages, by Spark; and as many by the bench's sender, in its own batches."""
+    with tempfile.TemporaryDirectory(prefix="popwheel-bench-spark-") as folder:
+        words = ("write", server.address, WRITE_TOPIC, folder, str(scale.drain_messages))
+        await _filled(server, WRITE_TOPIC, scale.drain_messages // 10)
+        spark = await _side("bench.spark_side", *words)
+    sender_per_s = await _filled(server, WRITE_TOPIC, scale.drain_messages)
+    return {
+        "messages_per_s": spark["sent_per_s"],
+        "sender_per_s": sender_per_s,
+        "to_sender": spark["sent_per_s"] / sender_per_s,
+    }
+
+
+async def trigger(server: Server, scale: Scale) -> Figures:
+    """What a micro-batch costs that has nothing or hardly anything to do."""
+    await _filled(server, STREAM_TOPIC, 1)
+    with tempfile.TemporaryDirectory(prefix="popwheel-bench-spark-") as folder:
+        return await _side("bench.spark_side", "trigger", server.address, STREAM_TOPIC, folder, str(_TRIGGERS))
+
+
+CASES: dict[str, Case] = {"spark-read": read, "spark-write": write, "spark-trigger": trigger}
+"""By name."""

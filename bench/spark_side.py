@@ -1,0 +1,99 @@
+"""Spark's side of the cases of Spark: `python -m bench.spark_side read|write|trigger ADDRESS TOPIC FOLDER [COUNT]`.
+
+Prints its figures as JSON. The session is started and each way gone once before anything is measured.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.steps import BODY_BYTES, Figures, percentiles
+from popwheel_spark.session import spark_session
+
+_SETTINGS = {
+    "spark.master": "local[2]",
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.streaming.noDataProgressEventInterval": "0",
+}
+
+
+def per_s(rows: int, act: Callable[[], None]) -> float:
+    """How many rows a second; the first of two times warms up."""
+    act()
+    began = time.perf_counter()
+    act()
+    return rows / (time.perf_counter() - began)
+
+
+def topic_of(spark: SparkSession, address: str, topic: str) -> DataFrame:
+    """The messages of a topic."""
+    return spark.read.format("popwheel").options(endpoints=address, topic=topic).load()
+
+
+def nowhere(frame: DataFrame) -> None:
+    """Read all of it."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def read(spark: SparkSession, address: str, topic: str, folder: str) -> Figures:
+    """Into Parquet, to nowhere, and from Parquet to nowhere."""
+    rows = topic_of(spark, address, topic).count()
+    path = f"{folder}/spark.parquet"
+    return {
+        "rows": float(rows),
+        "archived_per_s": per_s(rows, lambda: topic_of(spark, address, topic).write.mode("overwrite").parquet(path)),
+        "read_per_s": per_s(rows, lambda: nowhere(topic_of(spark, address, topic))),
+        "parquet_per_s": per_s(rows, lambda: nowhere(spark.read.parquet(path))),
+    }
+
+
+def write(spark: SparkSession, address: str, topic: str, folder: str, count: str) -> Figures:
+    """From Parquet into a topic."""
+    path = f"{folder}/rows.parquet"
+    spark.range(0, int(count), 1, 2).selectExpr(
+        f"cast(lpad('' || id, {BODY_BYTES}, 'x') AS BINARY) AS body"
+    ).write.parquet(path)
+
+    def send() -> None:
+        rows = spark.read.parquet(path)
+        rows.write.format("popwheel").mode("append").options(endpoints=address, topic=topic).save()
+
+    return {"sent_per_s": per_s(int(count), send)}
+
+
+def trigger(spark: SparkSession, address: str, topic: str, folder: str, count: str) -> Figures:
+    """Micro-batches of one row, and what is asked where there is none."""
+    options = {"endpoints": address, "topic": topic, "startingOffsets": "latest"}
+    stream = spark.readStream.format("popwheel").options(**options).load()
+    query = (
+        stream.writeStream.format("noop")
+        .option("checkpointLocation", f"{folder}/checkpoint")
+        .trigger(processingTime="10 milliseconds")
+        .start()
+    )
+    one_row = spark.range(1).selectExpr("'x' AS body")
+    for _ in range(int(count)):
+        one_row.write.format("popwheel").mode("append").options(endpoints=address, topic=topic).save()
+        query.processAllAvailable()
+    progress = list(query.recentProgress)
+    query.stop()
+    full = [float(each["durationMs"]["triggerExecution"]) for each in progress if each["numInputRows"]]
+    empty = [float(each["durationMs"]["triggerExecution"]) for each in progress if not each["numInputRows"]]
+    return {**percentiles("trigger", full), **percentiles("empty_trigger", empty)}
+
+
+def main(way: str, *words: str) -> None:
+    """Measure one of them."""
+    spark = spark_session("bench", _SETTINGS)
+    spark.sparkContext.setLogLevel("ERROR")
+    figures = {"read": read, "write": write, "trigger": trigger}[way](spark, *words)  # type: ignore[operator]
+    spark.stop()
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
