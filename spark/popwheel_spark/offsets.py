@@ -8,6 +8,10 @@ EARLIEST: Final = -2
 """In JSON: the first message that the queue still holds."""
 LATEST: Final = -1
 """In JSON: behind the last message."""
+START: Final = 0
+"""Where a queue is that has never had a message, as far as can be asked. Its first message may get a higher offset, as
+new queues go on behind those of deleted topics: between this and the first message nothing is known to be gone.
+"""
 
 
 class Queue(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from popwheel_spark.offsets import Offsets, Queue
+from popwheel_spark.offsets import START, Offsets, Queue
 
 
 @dataclass(frozen=True, order=True)
@@ -21,8 +21,8 @@ class QueueRange:
 
 
 def ranges(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> list[QueueRange]:
-    """What lies between two places; a queue that only the end knows is read from offset 0 on."""
-    both = (QueueRange(queue, start.get(queue, 0), end[queue]) for queue in sorted(end))
+    """What lies between two places; a queue that only the end knows is read from its first message on."""
+    both = (QueueRange(queue, start.get(queue, START), end[queue]) for queue in sorted(end))
     return [each for each in both if each.rows > 0]
 
 
@@ -53,7 +53,7 @@ def admit(
     """How far a micro-batch goes that may not take all there is: each queue by its share of the backlog.
 
     Args:
-        start: where it begins; queues that are not in it begin at 0.
+        start: where it begins; queues that are not in it begin at `START`.
         end: how far it could go.
         weights: what one message of a queue counts: 1, or its bytes.
         limit: of the sum of what all messages count. As much as one message goes in any case, or nothing ever would.
@@ -62,7 +62,7 @@ def admit(
     total = sum(each.rows * weights[each.queue] for each in backlog)
     if total <= limit:
         return dict(end)
-    result = {queue: min(start.get(queue, 0), offset) for queue, offset in end.items()}
+    result = {queue: min(start.get(queue, START), offset) for queue, offset in end.items()}
     left = limit
     for each in backlog:
         rows = int(limit * (each.rows / total))

@@ -7,7 +7,7 @@ from popwheel_spark.admin_api import AdminApi
 from popwheel_spark.bounds import Bound, Instant, Strategy
 from popwheel_spark.data_loss import gone, report_loss
 from popwheel_spark.errors import OptionError
-from popwheel_spark.offsets import LATEST, Offsets, Queue
+from popwheel_spark.offsets import LATEST, START, Offsets, Queue
 from popwheel_spark.queue_client import QueueClient
 from popwheel_spark.read_options import ReadOptions
 
@@ -99,7 +99,7 @@ class Planner:
         Raises:
             DataLossError: one does not, and that is an error.
         """
-        begins = {queue: start.get(queue, 0) for queue in end if start.get(queue, 0) < end[queue]}
+        begins = {queue: start[queue] for queue in end if START < start.get(queue, START) < end[queue]}
         for queue, first in (await self._client.firsts(begins)).items():
             if begins[queue] < first:
                 lost = min(first, end[queue])

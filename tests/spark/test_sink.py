@@ -1,6 +1,8 @@
 """Rows as messages, sent and read again."""
 
 import json
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from popwheel_spark.repeats import without_repeats
-from tests.harness.standalone import ROOT
+from tests.harness.standalone import ROOT, StandaloneProcess
 from tests.spark.topics import Topics
 
 TYPES = "topic STRING, body BINARY, tag STRING, keys ARRAY<STRING>, properties MAP<STRING, STRING>"
@@ -114,6 +116,13 @@ def test_the_quick_start_of_the_docs_is_the_script() -> None:
         start = line.split("#")[0].split()
         if start and start[0] in ("rows", "rows.write.format(", "orders", "stream", "query.awaitTermination()"):
             assert any(words[at : at + len(start)] == start for at in range(len(words))), line
+
+
+def test_the_quick_start_runs(spark: SparkSession, server: StandaloneProcess, tmp_path: Path) -> None:
+    words = [sys.executable, str(ROOT / "demo" / "spark_quick_start.py"), server.grpc_address, str(tmp_path)]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "|    1000|" in ended.stdout
 
 
 def test_offsets_of_a_write_can_be_read_on(spark: SparkSession, topics: Topics) -> None:

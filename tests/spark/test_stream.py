@@ -1,5 +1,6 @@
 """Streams: exactly the rows that are there, over restarts, and by the limits that are set."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -110,16 +111,18 @@ def test_topics_that_come_later_are_found(spark: SparkSession, topics: Topics, t
     assert archive.ids() == sorted(sent)
 
 
-async def test_progress_shows_as_a_group_up_to_the_last_batch(
-    spark: SparkSession, topics: Topics, tmp_path: Path
-) -> None:
+def test_progress_shows_as_a_group_up_to_the_last_batch(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     topics.fill(topics.make("shown", queues=1), 30)
     Archive(spark, topics, tmp_path, topic="shown").run()
     queue = definition.MessageQueue(
         topic=definition.Resource(name="shown"), id=0, broker=definition.Broker(name="broker-0")
     )
-    async with MessagingClient(topics.address) as client:
-        assert (await client.get_offset("spark-shown", queue)).offset == 30
+
+    async def progress() -> int:
+        async with MessagingClient(topics.address) as client:
+            return (await client.get_offset("spark-shown", queue)).offset
+
+    assert asyncio.run(progress()) == 30
 
 
 def test_a_topic_that_was_made_anew_is_an_error_unless_it_is_none(
@@ -139,12 +142,17 @@ def test_a_topic_that_was_made_anew_is_an_error_unless_it_is_none(
 
 
 def test_a_stream_of_what_is_no_stream_is_refused(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="only messages and dlq can be read as streams"):
-        Archive(spark, topics, tmp_path, table="timers").run()
+    stream = spark.readStream.format("popwheel").options(**topics.options, table="timers").load()
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(StreamingQueryException, match="only messages and dlq can be read as streams"):
+        query.awaitTermination()
 
 
 def test_offsets_in_the_checkpoint_can_be_read(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     topics.fill(topics.make("written", queues=1), 5)
-    Archive(spark, topics, tmp_path, topic="written").run()
+    archive = Archive(spark, topics, tmp_path, topic="written")
+    archive.run()
     text = (tmp_path / "checkpoint" / "offsets" / "0").read_text().splitlines()[-1]
-    assert json.loads(text) == {"written": {"broker-0": {"0": 5}}}
+    options = topics.options | {"topic": "written", "endingOffsets": text}
+    assert spark.read.format("popwheel").options(**options).load().count() == 5
+    assert set(json.loads(text)["written"]["broker-0"]) == {"0"}

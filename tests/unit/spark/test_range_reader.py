@@ -117,3 +117,7 @@ def test_a_queue_that_is_too_short_is_waited_for_and_then_told() -> None:
     with pytest.raises(DataLossError, match="from offset 100 up to 110 are gone: the queue ends there"):
         read(queue, 90, 110)
     assert queue.pulls > 2
+
+
+def test_a_new_queue_may_begin_behind_its_start() -> None:
+    assert read(OneQueue(200, 500), 0, 400) == list(range(200, 400))
