@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from popwheel_spark.errors import OptionError, RefusedError
-from popwheel_spark.schema import COLUMNS
+from popwheel_spark.schema import COLUMNS, is_like
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message, MessageType
 from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
 
@@ -36,7 +36,7 @@ def check_columns(schema: pa.Schema, topic: str) -> None:
             wanted = ", ".join(WRITTEN)
             raise OptionError("schema", f"messages have no {field.name!r} that could be sent; select some of {wanted}")
         wanted_type = COLUMNS[field.name][1]
-        if field.type != wanted_type and not (field.name == "body" and pa.types.is_string(field.type)):
+        if not is_like(field.type, wanted_type) and not (field.name == "body" and pa.types.is_string(field.type)):
             raise OptionError("schema", f"the column {field.name} must be {COLUMNS[field.name][0]}, not {field.type}")
     if "body" not in schema.names:
         raise OptionError("schema", "rows need a column body, BINARY or STRING: what the message says")

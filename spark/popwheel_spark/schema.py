@@ -38,3 +38,12 @@ def ddl(names: Sequence[str]) -> str:
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
     """Columns as Arrow has them, and as Spark expects them of Arrow."""
     return pa.schema([(name, COLUMNS[name][1]) for name in names])
+
+
+def is_like(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a type is another one, be it that its elements may not be null."""
+    if pa.types.is_map(found) and pa.types.is_map(wanted):
+        return bool(found.key_type == wanted.key_type and found.item_type == wanted.item_type)
+    if pa.types.is_list(found) and pa.types.is_list(wanted):
+        return bool(found.value_type == wanted.value_type)
+    return bool(found == wanted)

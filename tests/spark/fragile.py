@@ -13,9 +13,6 @@ from popwheel_spark import PopwheelDataSource
 from popwheel_spark.read_options import ReadOptions
 from popwheel_spark.stream_reader import StreamReader
 
-FLAG = "FRAGILE_FLAG"
-"""Variable that names the file which is there once a task has died."""
-
 
 class FragileReader(StreamReader):
     """Reads a stream, and dies once.
@@ -39,7 +36,7 @@ class FragileReader(StreamReader):
 
 
 class FragileDataSource(PopwheelDataSource):
-    """`popwheel`, under another name."""
+    """`popwheel`, under another name. The option `path`, which is Spark's own, names the file that says it has died."""
 
     @classmethod
     def name(cls) -> str:
@@ -48,4 +45,4 @@ class FragileDataSource(PopwheelDataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         whole = super().streamReader(schema)
         assert isinstance(whole, StreamReader)
-        return FragileReader(whole._options, Path(os.environ[FLAG]))
+        return FragileReader(whole._options, Path(self.options["path"]))

@@ -1,5 +1,6 @@
 """What ends while a stream runs: workers, proxies, masters; and what retention takes. No row is missing or twice."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -30,13 +31,6 @@ def cluster(tmp_path: Path) -> Iterator[ClusterCommand]:
 def proxies(cluster: ClusterCommand) -> list[str]:
     """`host:port` of each."""
     return [row[0] for name, row in sorted(cluster.rows().items()) if name.startswith("proxy")]
-
-
-def master(cluster: ClusterCommand, group: str) -> str:
-    """The process that leads a broker group."""
-    return next(
-        name for name, one in cluster.status().items() if name.startswith(group) and one.get("role") == "master"
-    )
 
 
 class Batches:
@@ -70,7 +64,7 @@ class Happening:
 
     Args:
         cluster: of which.
-        name: of the process, or the broker group whose master it is.
+        name: of a proxy, or of a broker group, whose master it is then.
     """
 
     def __init__(self, cluster: ClusterCommand, name: str) -> None:
@@ -78,8 +72,13 @@ class Happening:
         self._name = name
 
     def __call__(self) -> None:
-        name = self._name if self._name.startswith("proxy") else master(self._cluster, self._name)
-        self._cluster.send_signal(name, signal.SIGKILL)
+        _, text = self._cluster.page(f"{self._cluster.url}/api/v1/cluster/status")
+        (pid,) = [
+            one["pid"]
+            for one in json.loads(text)["processes"]
+            if one["name"] == self._name and one["role"] in ("", "master")
+        ]
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.timeout(3600)
@@ -129,13 +128,10 @@ def test_all_messages_of_two_brokers_are_read_by_id(spark: SparkSession, tmp_pat
             assert len({(row.brokerName, row.queueId) for row in rows}) == 8
 
 
-def test_a_worker_that_is_killed_reads_the_same_rows_again(
-    spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(fragile.FLAG, str(tmp_path / "died"))
+def test_a_worker_that_is_killed_reads_the_same_rows_again(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     spark.dataSource.register(fragile.FragileDataSource)
     sent = topics.fill(topics.make("fragile"), 2_000)
-    options = topics.options | {"topic": "fragile", "startingOffsets": "earliest"}
+    options = topics.options | {"topic": "fragile", "startingOffsets": "earliest", "path": str(tmp_path / "died")}
     query = (
         spark.readStream.format("fragile")
         .options(**options)

@@ -92,6 +92,13 @@ def test_columns_that_can_not_be_sent_are_told_on_the_driver(schema: pa.Schema, 
         check_columns(schema, topic)
 
 
+def test_elements_that_can_not_be_null_are_as_good() -> None:
+    value = pa.field("value", pa.string(), nullable=False)
+    check_columns(
+        pa.schema([("body", pa.binary()), ("properties", pa.map_(pa.string(), value)), ("keys", pa.list_(value))]), "t"
+    )
+
+
 def test_bodies_may_be_text() -> None:
     check_columns(pa.schema([("body", pa.string())]), "t")
     rows = pa.RecordBatch.from_pylist([{"body": "grün"}], schema=pa.schema([("body", pa.string())]))
