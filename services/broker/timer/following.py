@@ -16,7 +16,7 @@ from services.broker.quarantine.entry import decode_kept
 from services.broker.quarantine.table import QuarantineTable
 from services.broker.store.record import RecordKind, StoredRecord
 from services.broker.timer.delay import NONE, TIMER_TOPIC, Delay, decode_delay
-from services.broker.timer.recovery import done_timer
+from services.broker.timer.recovery import delay_of, done_timer
 from services.broker.timer.stages import TimerDequeueGet, TimerDequeueGetMessage
 from services.broker.timer.timer_state import Done, DueUnit, TimerRequest, TimerState, slot_of
 
@@ -69,10 +69,13 @@ class TimerFollowing:
         elif found.origin:
             timer = done_timer(found)
             if timer != NONE and not self._quarantine.has_timer(timer):
-                topic = found.topic
+                topic, due_until_ms = found.topic, found.store_time_ms
                 if found.kind == RecordKind.QUARANTINE:
-                    topic = decode_kept(found).entry.topic
-                self._done(timer, found, topic or None, found.store_time_ms)
+                    kept = decode_kept(found)
+                    topic, delay = kept.entry.topic, delay_of(found._replace(origin=kept.inner_origin))
+                    if delay is not None:  # its master may have set it aside as it rolled, long before it was due
+                        due_until_ms = delay.due_ms
+                self._done(timer, found, topic or None, due_until_ms)
                 state.fired_until_ms = max(state.fired_until_ms, found.store_time_ms)
         state.noted_position = found.position + found.length
 

@@ -329,6 +329,28 @@ def test_a_slave_has_what_its_master_has_set_aside(step: str) -> None:
     assert [body for body, _ in pair.fired()] == [b"aaaaaa", MARK]
 
 
+def test_what_its_master_sets_aside_as_it_rolls_stays_so_at_a_slave_where_it_need_not_roll() -> None:
+    pair = TimerPair(body_bytes=len(MARK))
+    pair.slave.options = timer_options(slots=400, roll_window_ms=100_000)
+    pair.slave.begin()
+    pair.replicate()
+    pair.send(MARK, FAR_MS)
+    for number in range(6):
+        pair.send(b"%06d" % number, 1000 * number + 500)
+    with Poison(["firing"]).spread():
+        for time_ms in range(1000, FAR_MS, 1000):
+            pair.pass_to(time_ms)
+            pair.follow()
+    assert len(entries(pair.slave)) == 1
+    pair.slave.save_timer()
+    pair.slave.save()
+    pair.slave.crash("process")
+    pair.fail_over()
+    pair.pass_to(2 * FAR_MS)
+    assert MARK not in [body for body, _ in pair.fired()]
+    assert pair.master.timer.state.pending.total == 0
+
+
 def test_a_slave_that_alone_cannot_schedule_one_waits_and_sets_it_aside_when_it_leads() -> None:
     pair = TimerPair(body_bytes=len(MARK))
     with Poison(["scheduling"], lambda: KeyError).spread():
