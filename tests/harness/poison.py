@@ -5,22 +5,28 @@ which positions of the log are meant.
 """
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
 from services.broker.core import BrokerCore
-from services.broker.pop import acking, delivery, redelivery
+from services.broker.pop import acking, delivery, redelivery, relocation
 from services.broker.pop.check_point import CheckPoint
+from services.broker.replica import raw_records
 from services.broker.store import record
 from services.broker.store.consume_queue import Entry
 from services.broker.store.record import Record, StoredRecord
 from services.broker.timer import delay, stages
+from services.common import names
 from services.common.put import MessageRun
 
 MARK = b"poison"
 ERRORS: tuple[type[Exception], ...] = (ValueError, KeyError, TypeError, IndexError, AssertionError, ArithmeticError)
-STEPS = ("redelivery", "answer", "reading", "firing", "rolling", "scheduling", "writing", "intake", "decoding")
+STEPS = (
+    *("redelivery", "answer", "reading", "firing", "rolling", "scheduling", "writing", "intake", "decoding"),
+    *("retention", "folding", "replication"),
+)
 
 Now = Callable[[], type[Exception] | None]
 """The error that marked records raise at this moment; None for none."""
@@ -149,6 +155,40 @@ class Poison:
             return before(data)
 
         return stages, "decode_delay", decode_delay
+
+    def _retention(self) -> tuple[Any, str, Any]:
+        """Of what is copied, as its segment is to go."""
+        before = acking.Acking.message
+
+        def message(self_: acking.Acking, check_point: CheckPoint, index: int) -> StoredRecord | None:
+            stored = before(self_, check_point, index)
+            if stored is not None and sys._getframe(1).f_globals["__name__"] == relocation.__name__:
+                self._bite(stored.payload, stored.system_properties)
+            return stored
+
+        return acking.Acking, "message", message
+
+    def _folding(self) -> tuple[Any, str, Any]:
+        """Of messages that come from nowhere but a sender; neither body nor properties are read for it."""
+        before = BrokerCore._replay_names
+
+        def replay_names(core: BrokerCore, found: StoredRecord) -> None:
+            is_sent = found.kind == record.RecordKind.MESSAGE and not found.origin
+            if is_sent and not found.topic.startswith(names.SYSTEM_PREFIX):
+                self._bite(b"")
+            before(core, found)
+
+        return BrokerCore, "_replay_names", replay_names
+
+    def _replication(self) -> tuple[Any, str, Any]:
+        """Of all that a master sends."""
+        before = raw_records.checked_records
+
+        def checked_records(position: int, data: bytes) -> list[StoredRecord]:
+            self._bite(b"")
+            return before(position, data)
+
+        return sys.modules["services.broker.replica_store"], "checked_records", checked_records
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ All others must not feel it. It has draws of its own, so that what else a seed d
 """
 
 import contextlib
+import random
 import zlib
 from collections.abc import Iterator
 
@@ -11,12 +12,14 @@ from services.broker.core import BrokerCore
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from tests.harness.poison import ERRORS, Poison
-from tests.sim.world import World
+from tests.sim.history import History
+from tests.sim.trace import Trace
 
 NAME = "failing record"
 _STEPS = ("redelivery", "answer", "firing")
 _LATER_STEPS = ("scheduling", "rolling")
-"""Drawn last, so that the seeds of before are what they were but for these."""
+_LATEST_STEPS = ("retention", "folding", "replication")
+"""Each drawn after the others, so that the seeds of before are what they were but for these."""
 _ONE_IN = 8
 
 
@@ -24,13 +27,15 @@ class FailingRecords:
     """Of one run.
 
     Args:
-        world: where it takes place.
+        chance: its draws.
+        trace: what happens goes there.
+        history: what is set aside in the end is noted there.
         only: faults that may be on; None for all.
     """
 
-    def __init__(self, world: World, only: tuple[str, ...] | None) -> None:
-        chance = world.swarm.random("failing records")
-        self._world = world
+    def __init__(self, chance: random.Random, trace: Trace, history: History, only: tuple[str, ...] | None) -> None:
+        self._trace = trace
+        self._history = history
         self._remainder = chance.randrange(_ONE_IN)
         self._error = chance.choice(ERRORS)
         self.steps = tuple(step for step in _STEPS if chance.random() < 0.6)
@@ -38,7 +43,9 @@ class FailingRecords:
         self._strikes = (chance.random() < 0.4 if only is None else NAME in only) and bool(self.steps)
         self.steps += tuple(step for step in _LATER_STEPS if chance.random() < 0.3)
         self._recalls_fail = chance.random() < 0.5
-        self._is_on = self._strikes
+        self.steps += tuple(step for step in _LATEST_STEPS if chance.random() < 0.3)
+        self.is_on = self._strikes
+        """Whether any message fails in this run."""
         self._poison = Poison(self.steps, lambda: self._error if self._strikes else None, self._is_marked)
 
     @contextlib.contextmanager
@@ -47,16 +54,16 @@ class FailingRecords:
         if not self._strikes:
             yield
             return
-        self._world.trace.add("fault", NAME, *self.steps, "for ever" if self._for_ever else "for a while")
+        self._trace.add("fault", NAME, *self.steps, "for ever" if self._for_ever else "for a while")
         with self._poison.spread():
             yield
 
     def fails(self, message_id: str) -> bool:
         """Whether a message is one of those."""
-        return self._is_on and zlib.crc32(message_id.encode()) % _ONE_IN == self._remainder
+        return self.is_on and zlib.crc32(message_id.encode()) % _ONE_IN == self._remainder
 
     def _is_marked(self, payload: bytes, properties: bytes) -> bool:
-        if not properties:  # of a recall, which says nothing of its sender's
+        if not properties:  # of a recall, or of what is folded or taken over: nothing is said of its sender's
             return self._recalls_fail
         return self.fails(SystemProperties.FromString(properties).message_id)
 
@@ -80,4 +87,4 @@ class FailingRecords:
             with contextlib.suppress(StatusError, CorruptDataError):
                 properties = core.retrial.message(entry).system_properties
                 message_id = SystemProperties.FromString(properties).message_id
-                self._world.history.set_aside.add((entry.group, message_id))
+                self._history.set_aside.add((entry.group, message_id))

@@ -46,7 +46,7 @@ def run_seed(
     trace = Trace(loop)
     trace.add("sim", "seed", swarm.describe())
     world = World(loop, swarm, trace)
-    failing = FailingRecords(world, only)
+    failing = FailingRecords(swarm.random("failing records"), trace, world.history, only)
     run = _Run(world, failing, Renewals(world, only is None))
     collecting = gc.isenabled()
     gc.disable()  # destructors of what a killed process leaves must not run in the middle

@@ -11,6 +11,7 @@ from services.broker.checkpoint import Checkpoint
 from services.broker.core import BrokerCore
 from services.broker.options import BrokerOptions
 from services.broker.pop.delivery import pulled_message
+from services.broker.quarantine.entry import Step
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.message_store import StoreCheckpoint
 from services.broker.store.record import RecordKind, StoredRecord, decode
@@ -142,7 +143,8 @@ def derived_state(core: BrokerCore) -> dict[str, Any]:
         )
         for each in core.state.table
     }
-    set_aside = {entry.id: entry for entry in core.quarantine.table}
+    # What could not be folded in is known to who folded it, and to nobody who wrote it.
+    set_aside = {entry.id: entry for entry in core.quarantine.table if entry.step != Step.FOLD}
     return {"queues": queues, "check points": dict(sorted(check_points.items())), "set aside": set_aside}
 
 

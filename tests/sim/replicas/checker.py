@@ -1,7 +1,7 @@
 """Holds a run of a broker group against the invariants of RELIABILITY 2.2."""
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from services.common import names
 from tests.sim.checker import Checker, Key
@@ -20,6 +20,7 @@ class GroupChecker(Checker):
         stored: all messages that are in the log in the end, or were and were deleted, in its order.
         deleted: what stands before this position was deleted, as it was old.
         epochs: in which somebody led.
+        fails: whether a message is one that fails by itself: it may come late, or be set aside.
     """
 
     def __init__(
@@ -29,8 +30,9 @@ class GroupChecker(Checker):
         stored: list[StoredMessage],
         deleted: int,
         epochs: Collection[int],
+        fails: Callable[[str], bool],
     ) -> None:
-        super().__init__(swarm, history, stored, {})
+        super().__init__(swarm, history, stored, {}, fails)
         self._epochs = epochs
         self._deleted = deleted
         self._draw = swarm

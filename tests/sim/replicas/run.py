@@ -13,6 +13,7 @@ from tests.sim.checker import Verdict
 from tests.sim.clients import Consumer, Producer
 from tests.sim.cluster.programs import DATA
 from tests.sim.delays import NEAR_MS
+from tests.sim.failing_records import FailingRecords
 from tests.sim.history import Disaster, History
 from tests.sim.loop import SimLoop, StuckError
 from tests.sim.outcome import Outcome
@@ -58,11 +59,16 @@ def run_seed(
     gc.disable()  # destructors of what a killed process leaves must not run in the middle
     try:
         asyncio.set_event_loop(loop)
-        run = _Run(loop, trace, swarm)
+        history = History()
+        # Where retention is of some seconds it takes what is set aside before anybody gives it back.
+        may_fail = () if swarm.has_retention else only
+        failing = FailingRecords(swarm.random("replicas failing records"), trace, history, may_fail)
+        run = _Run(loop, trace, swarm, history, failing)
         world = run.world
         with CapturedLog(trace, world.findings.append) as log:
             try:
-                loop.run_until_complete(run.live())
+                with failing.spread():
+                    loop.run_until_complete(run.live())
                 verdict = run.judge()
             except StuckError as error:
                 verdict = Verdict()
@@ -85,7 +91,6 @@ def run_seed(
             "E1",
             f"{failure.get('message')}: {failure.get('exception')!r} in {failure.get('task') or failure.get('handle')}",
         )
-    history = run.history
     counts = (
         f"{verdict.counts()} sent={len(history.sent)} got={len(history.deliveries)} "
         f"epochs={len(world.watch.epochs)} lives={sum(each.lives for each in world.machines())} "
@@ -110,11 +115,16 @@ class _Run:
         loop: the loop.
         trace: what happens goes there.
         swarm: what was drawn.
+        history: what clients see goes there.
+        failing: messages that fail by themselves.
     """
 
-    def __init__(self, loop: SimLoop, trace: Trace, swarm: GroupSwarm) -> None:
+    def __init__(
+        self, loop: SimLoop, trace: Trace, swarm: GroupSwarm, history: History, failing: FailingRecords
+    ) -> None:
         self.swarm = swarm
-        self.history = History()
+        self.history = history
+        self._failing = failing
         self.verdict = Verdict()
         self.world = world = GroupWorld(
             loop,
@@ -189,6 +199,7 @@ class _Run:
         await self.faults.until_seen()
         world.trace.add("sim", "heal")
         await self.faults.heal()
+        self._failing.heal()
         if self.faults.count:
             self.history.troubles.append((0.0, loop.time() + _LATE_S_MAX))
         for producer in self._producers:
@@ -200,7 +211,7 @@ class _Run:
         await self._finish_work()
         for task in reforming:
             task.cancel()
-        if not self.verdict.violations and self.swarm.is_probed:
+        if not self.verdict.violations and self.swarm.is_probed and not self._failing.is_on:
             await self._probe()
         for consumer in self._consumers:
             consumer.stopping = True
@@ -278,11 +289,16 @@ class _Run:
             await asyncio.sleep(0.5)
             if self._timer_behind_ms() < behind_ms - 1000:  # its clock was slow, and it has an hour of turns to make
                 progress, behind_ms = loop.time(), self._timer_behind_ms()
-            quiet = 0 if self._left() else quiet + 1
+            quiet = 0 if self._left() or self._given_back() else quiet + 1
             if quiet == _QUIET_LOOKS:
                 self.world.trace.add("sim", "finished", f"after={loop.time() - healed:.1f}")
                 return
         self.verdict.broke("L2", f"for {_HEAL_S_MAX} s without faults nothing was got done of this: {self._left()}")
+
+    def _given_back(self) -> int:
+        """An operator asks the master to go on with what is set aside; how much of it still is."""
+        master = self.world.master
+        return self._failing.give_back(master.program.app.core) if master and master.program and master.serving else 0
 
     def _timer_behind_ms(self) -> int:
         master = self.world.master
@@ -367,6 +383,7 @@ class _Run:
             return
         self._master = next(number for number, each in world.replicas.items() if each is master)
         self._topic_ids = dict(master.program.app.core.names.topic_ids)
+        self._failing.note(master.program.app.core)
         for number, machine in world.replicas.items():
             if machine.program is not None:
                 self._end[number] = _Held(machine.program.app.core, machine.clock.wall_ms())
@@ -401,12 +418,13 @@ class _Run:
             if len(before) < deleted:
                 self.verdict.broke("S1", f"the log begins at {deleted}, and was confirmed up to {len(before)} only")
         epochs = [epoch for epoch, _, _ in world.watch.epochs]
-        verdict = GroupChecker(swarm, self.history, stored.messages_of(log), deleted, epochs).judge()
+        fails = self._failing.fails
+        verdict = GroupChecker(swarm, self.history, stored.messages_of(log), deleted, epochs, fails).judge()
         verdict.violations[:0] = self.verdict.violations
         for number in records:
             self._check_same(verdict, number, records)
         appends = world.watch.appends(log)
-        delayed = Timers(swarm, self.history, log, appends, self._topic_ids, verdict)
+        delayed = Timers(swarm, self.history, log, appends, self._topic_ids, verdict, fails)
         delayed.judge(self._end[self._master].wall_ms)
         if self._passing is not None:
             # One who was deposed knows what his successor's log says when he hears of it. Only where he waits for no

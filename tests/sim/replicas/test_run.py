@@ -1,7 +1,10 @@
 """When a run takes a group for well."""
 
 import asyncio
+import random
 
+from tests.sim.failing_records import FailingRecords
+from tests.sim.history import History
 from tests.sim.loop import SimLoop
 from tests.sim.replicas.run import _Run
 from tests.sim.replicas.swarm import draw
@@ -13,7 +16,8 @@ SEED = 45001018
 
 def test_a_group_is_well_only_when_a_controller_leads_that_knows_of_all_who_live() -> None:
     loop = SimLoop()
-    run = _Run(loop, Trace(loop), draw(SEED, only=()))
+    trace, history = Trace(loop), History()
+    run = _Run(loop, trace, draw(SEED, only=()), history, FailingRecords(random.Random(SEED), trace, history, ()))
     world = run.world
     (controller,) = world.controllers.values()
 
