@@ -6,6 +6,7 @@ its calls run in threads.
 
 import asyncio
 import json
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -167,6 +168,9 @@ class ClientKubernetesApi:
         configuration.retries = False
         configuration.connection_pool_maxsize = _THREADS
         self._client = client.ApiClient(configuration)
+        self._client.rest_client.pool_manager.connection_pool_kw["ssl_context"] = _tls_context(
+            configuration.ssl_ca_cert, configuration.ca_cert_data, is_verified=configuration.verify_ssl
+        )
         self._error = client.ApiException
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="kubernetes")
 
@@ -314,3 +318,16 @@ def _own_namespace() -> str:
         raise ConfigurationError(
             "controller.store.namespace", f"must be given outside of a pod ({_NAMESPACE_FILE} cannot be read)"
         ) from error
+
+
+def _tls_context(authority: str | None, authority_pem: str | None, *, is_verified: bool) -> ssl.SSLContext:
+    """For calls of the API server, whose certificate is checked as kubectl does, and Python before 3.13.
+
+    Since then an authority's certificate must say what it may be used for, which that of many a cluster does not.
+    """
+    context = ssl.create_default_context(cafile=authority, cadata=authority_pem)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if not is_verified:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

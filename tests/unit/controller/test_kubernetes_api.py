@@ -1,6 +1,7 @@
 """What is asked of the API server, and what becomes of its answers, with a client that only notes and answers."""
 
 import json
+import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator
 from types import ModuleType, SimpleNamespace
@@ -59,6 +60,8 @@ class Server:
     def __init__(self) -> None:
         self.answers: list[Response | Exception] = []
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
+        self.connection: dict[str, Any] = {}
+        self.rest_client = SimpleNamespace(pool_manager=SimpleNamespace(connection_pool_kw=self.connection))
 
     def param_serialize(self, method: str, path: str, **more: Any) -> tuple[str, str, dict[str, Any]]:
         return method, path, more
@@ -83,16 +86,31 @@ def server() -> Server:
 @pytest.fixture
 async def api(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ClientKubernetesApi]:
     module: Any = ModuleType("kubernetes")
+    tls = SimpleNamespace(ssl_ca_cert=None, ca_cert_data=None, verify_ssl=True)
     module.client = SimpleNamespace(
-        Configuration=SimpleNamespace(get_default_copy=SimpleNamespace),
+        Configuration=SimpleNamespace(get_default_copy=lambda: tls),
         ApiClient=lambda configuration: server if configuration.retries is False else None,
         ApiException=RefusedError,
     )
+    monkeypatch.setattr(ssl, "create_default_context", strict_context)
     module.config = SimpleNamespace(load_incluster_config=lambda: None, ConfigException=KeyError)
     monkeypatch.setitem(sys.modules, "kubernetes", module)
     made = ClientKubernetesApi("ns")
     yield made
     await made.close()
+
+
+def strict_context(**_: Any) -> ssl.SSLContext:
+    """As Python makes it since 3.13."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    return context
+
+
+async def test_an_authority_need_not_say_what_it_may_be_used_for(api: ClientKubernetesApi, server: Server) -> None:
+    context = server.connection["ssl_context"]
+    assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+    assert context.check_hostname and context.verify_mode == ssl.CERT_REQUIRED
 
 
 async def test_each_call_is_one_request(api: ClientKubernetesApi, server: Server) -> None:
