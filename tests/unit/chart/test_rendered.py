@@ -151,7 +151,7 @@ def test_in_diagnostic_mode_pods_only_sleep() -> None:
         ("node-port", ["{.spec.ports[0].nodePort}"]),
         ("load-balancer", ["{.status.loadBalancer.ingress[0]}", "svc.cluster.local:443"]),
         ("diagnostic", ["DIAGNOSTIC MODE", "exec -it broker-a-0 -- sh"]),
-        ("spark", ["no package for Spark yet"]),
+        ("spark", ["popwheel[spark]"]),
         ("open", ["networkPolicy.enabled=false"]),
         ("topics", ["5 topic(s) and 2 consumer group(s)"]),
     ],
