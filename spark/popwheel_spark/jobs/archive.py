@@ -1,0 +1,97 @@
+"""The job `archive`: topics to Parquet, by date and topic, each message exactly once (docs/spark-jobs.md)."""
+
+import click
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sql
+from pyspark.sql.streaming.query import StreamingQuery
+
+from popwheel_spark.jobs.archive_folder import ArchiveFolder
+from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags
+from popwheel_spark.jobs.command import JobError, run, sentence
+from popwheel_spark.jobs.time_flags import Moment, Span
+from popwheel_spark.session import spark_session
+
+_LOOK_S = 1
+_DAY_S = 86_400
+
+
+def by_date(messages: DataFrame) -> DataFrame:
+    """Messages with the column `date`: when they were stored, in UTC, wherever the session is (pure)."""
+    days = sql.floor(sql.unix_seconds("storeTimestamp") / _DAY_S)
+    return messages.withColumn("date", sql.date_from_unix_date(days.cast("int")))
+
+
+def start(messages: DataFrame, folder: ArchiveFolder, every_ms: int | None) -> StreamingQuery:
+    """Begin, or go on, to write a stream of messages into an archive.
+
+    Args:
+        messages: the stream.
+        folder: of the archive; its checkpoint says how far it is.
+        every_ms: how often a micro-batch is written; None: all that is there now, and no more.
+    """
+    writer = by_date(messages).writeStream.format("parquet").queryName("archive").partitionBy("date", "topic")
+    writer = writer.option("checkpointLocation", folder.checkpoint).option("path", folder.incoming)
+    if every_ms is None:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{every_ms} milliseconds").start()
+
+
+def watch(query: StreamingQuery) -> int:
+    """Tell of each micro-batch of a query until it ends; the number of its messages.
+
+    Raises:
+        JobError: it failed.
+    """
+    told, messages = -1, 0
+    ended = False
+    while not ended:
+        try:
+            ended = bool(query.awaitTermination(_LOOK_S))
+        except StreamingQueryException as error:
+            raise JobError(f"the query failed: {sentence(str(error))}") from None
+        for progress in query.recentProgress:
+            if progress["batchId"] > told and progress["numInputRows"]:
+                told = progress["batchId"]
+                messages += progress["numInputRows"]
+                seconds = progress["durationMs"]["triggerExecution"] / 1000
+                click.echo(f"micro-batch {told}: {progress['numInputRows']:,} messages in {seconds:.1f} s")
+    return messages
+
+
+@click.command()
+@click.option("--topics", default="", metavar="NAME,..", help="Which topics.")
+@click.option(
+    "--topic-pattern", default="", metavar="REGEX", help="All topics whose whole names it matches; new ones, too."
+)
+@click.option("--to", "path", required=True, metavar="FOLDER", help="The archive: any folder that Spark can write to.")
+@click.option("--from", "start_ms", type=Moment(), help="Begin with what was stored then, not with the earliest.")
+@click.option("--every", type=Span(), default="1m", show_default=True, help="How often a micro-batch is written.")
+@click.option("--until-now", is_flag=True, help="End when everything is written that is there now.")
+@cluster_flags
+def archive(
+    cluster: Cluster, topics: str, topic_pattern: str, path: str, start_ms: int | None, every: int, until_now: bool
+) -> None:
+    """Write topics to Parquet by date and topic, each message once.
+
+    Begun again with the same folder, it goes on where it was.
+    """
+    if bool(topics) == bool(topic_pattern):
+        raise click.UsageError("say what to archive by one of --topics and --topic-pattern")
+    spark = spark_session("popwheel archive")
+    which = {"topics": topics} if topics else {"topicPattern": topic_pattern}
+    begin = {"startingOffsets": "earliest"} if start_ms is None else Window(start_ms).options
+    folder = ArchiveFolder(spark, path)
+    query = start(cluster.stream(spark, **which, **begin), folder, None if until_now else every)
+    click.echo(f"archiving {topics or topic_pattern} to {folder.incoming}")
+    try:
+        click.echo(f"archived {watch(query):,} messages")
+    except KeyboardInterrupt:
+        click.echo("stopping; begun again, it goes on here")
+    finally:
+        query.stop()
+    click.echo(f"in all {folder.describe()}")
+
+
+if __name__ == "__main__":
+    run(archive)

@@ -1,0 +1,176 @@
+"""The job `audit`: sent against delivered against acknowledged (docs/spark-jobs.md, docs/audit.md)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import click
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from popwheel_spark.admin_api import AdminApi
+from popwheel_spark.given_options import words
+from popwheel_spark.jobs import audit_states
+from popwheel_spark.jobs.audit_snapshot import AuditSnapshot
+from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags
+from popwheel_spark.jobs.command import run
+from popwheel_spark.jobs.delivery_record import delivery_record
+from popwheel_spark.jobs.report_folder import ReportFolder
+from popwheel_spark.jobs.time_flags import Moment
+from popwheel_spark.session import spark_session
+from services.common import names
+
+_COLUMNS = ("topic", "brokerName", "queueId", "queueOffset", "messageId")
+_SHOWN_MAX = 20
+_LOST = ("lost", "unrecorded")
+"""Findings that say that something is wrong; the others may pass."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How an audit ended.
+
+    Args:
+        states: how many messages are in which state.
+        kinds: how many findings there are of which kind.
+        ids: some of the findings that say that something is wrong: kind and message id.
+        sent: whether a sender's record was at hand.
+        delivered: whether a consumers' record was.
+    """
+
+    states: Mapping[str, int]
+    kinds: Mapping[str, int]
+    ids: Sequence[tuple[str, str]]
+    sent: bool
+    delivered: bool
+
+    @property
+    def lost(self) -> int:
+        """How many messages are lost, or acknowledged by nobody who has noted it."""
+        return sum(self.kinds.get(kind, 0) for kind in _LOST)
+
+    def sentence(self) -> str:
+        """What is proved, and what is not."""
+        total, left = sum(self.states.values()), self.kinds.get("open", 0)
+        if self.lost:
+            parts = [f"{self.kinds[kind]:,} {kind}" for kind in _LOST if self.kinds.get(kind)]
+            return f"NOT PROVED: {' and '.join(parts)}; their ids are in the table findings"
+        known = (
+            "all that the sender's record has is there" if self.sent else "what was sent is taken to be what is stored"
+        )
+        if left:
+            return f"{known}; {left:,} of {total:,} messages are open. Ask again later: what is open then is late"
+        seen = ", and the consumers' record has each" if self.delivered else ""
+        return f"PROVED: {known}; each of {total:,} messages is acknowledged or a dead letter{seen}"
+
+
+def audit_group(
+    spark: SparkSession,
+    cluster: Cluster,
+    topics: Sequence[str],
+    group: str,
+    window: Window,
+    folder: ReportFolder,
+    sent: str | None = None,
+    deliveries: str | None = None,
+) -> Verdict:
+    """Ask the cluster, hold one against the other, and write what is found; arguments as of the command.
+
+    Raises:
+        JobError: the cluster does not answer as a whole.
+    """
+    snapshot = AuditSnapshot(AdminApi(cluster.connection), group)
+    there = None
+    if sent is not None:
+        # Before the topics are read: what waited then, and waits no more, is in its topic.
+        waiting = folder.put_table("waiting", cluster.timers(spark, topics).select("messageId"))
+        there = waiting.unionByName(cluster.messages(spark, topics, Window(), columns="messageId").select("messageId"))
+    click.echo("asking for progress")
+    progress = spark.createDataFrame(snapshot.progress(topics), audit_states.PROGRESS)
+    click.echo("asking for messages in flight")
+    in_flight = spark.createDataFrame(snapshot.in_flight(topics), audit_states.PLACES)
+    click.echo("reading retries, dead letters and messages")
+    read = {"columns": ",".join(_COLUMNS)}
+    since = Window(window.start_ms)
+    retry_topics = [names.retry_topic(group, topic) for topic in topics]
+    retries = folder.put_table("retries", cluster.messages(spark, retry_topics, since, **read).select(*_COLUMNS))
+    dead_topic = [names.dead_letter_topic(group)]
+    dead = folder.put_table("dead_letters", cluster.messages(spark, dead_topic, since, **read).select(*_COLUMNS))
+    set_aside = spark.createDataFrame(snapshot.set_aside(), audit_states.PLACES)
+    messages = cluster.messages(spark, topics, window, **read).select(*_COLUMNS)
+    found = folder.put_table(
+        "states", audit_states.states(messages, group, progress, in_flight, retries, dead, set_aside)
+    )
+    noted = None if deliveries is None else delivery_record(spark, deliveries).where(sql.col("group") == group)
+    findings = folder.put_table("findings", audit_states.findings(found, sent_record(spark, sent), there, noted))
+    wrong = findings.where(sql.col("kind").isin(*_LOST)).limit(_SHOWN_MAX).collect()
+    return Verdict(
+        _counts(found, "state"),
+        _counts(findings, "kind"),
+        [(row["kind"], row["messageId"]) for row in wrong],
+        sent is not None,
+        deliveries is not None,
+    )
+
+
+def sent_record(spark: SparkSession, path: str | None) -> DataFrame | None:
+    """The sender's record: `messageId` of each send that was answered with success.
+
+    Args:
+        spark: reads it.
+        path: JSON lines if it ends with `.json` or `.jsonl`, else Parquet; None: there is none.
+    """
+    if path is None:
+        return None
+    reader = spark.read.schema("messageId STRING")
+    return reader.json(path) if path.endswith((".json", ".jsonl")) else reader.parquet(path)
+
+
+def show(verdict: Verdict, path: str) -> None:
+    """Print the summary."""
+    for state in audit_states.STATES:
+        click.echo(f"{state:20} {verdict.states.get(state, 0):,}")
+    for kind, message_id in verdict.ids:
+        click.echo(f"{kind}: {message_id}")
+    click.echo(f"tables: {path}")
+    click.echo(verdict.sentence())
+
+
+@click.command()
+@click.option("--topics", required=True, metavar="NAME,..", help="Which topics.")
+@click.option("--group", required=True, metavar="NAME", help="Of which group.")
+@click.option(
+    "--sent", metavar="PATH", help="The sender's own record, messageId: JSON lines (.json, .jsonl) or Parquet."
+)
+@click.option("--deliveries", metavar="PATH", help="The consumers' own record: JSON lines or Parquet.")
+@click.option("--from", "start_ms", type=Moment(), help="Messages that were stored then or later.")
+@click.option("--until", "end_ms", type=Moment(), help="Messages that were stored before then.")
+@click.option("--to", "path", required=True, metavar="FOLDER", help="Where the tables go; what is there is replaced.")
+@cluster_flags
+def audit(
+    cluster: Cluster,
+    topics: str,
+    group: str,
+    sent: str | None,
+    deliveries: str | None,
+    start_ms: int | None,
+    end_ms: int | None,
+    path: str,
+) -> int:
+    """Prove that a group has lost no message, or name those that it has.
+
+    The exit code is 1 if some are lost.
+    """
+    spark = spark_session("popwheel audit")
+    folder = ReportFolder(spark, path)
+    window = Window(start_ms, end_ms)
+    verdict = audit_group(spark, cluster, words(topics), group, window, folder, sent, deliveries)
+    show(verdict, folder.path)
+    return 1 if verdict.lost else 0
+
+
+def _counts(table: DataFrame, column: str) -> dict[str, int]:
+    return {row[column]: row["count"] for row in table.groupBy(column).count().collect()}
+
+
+if __name__ == "__main__":
+    run(audit)

@@ -1,0 +1,82 @@
+"""What a cluster's brokers say of a group, in the order that docs/audit.md asks for."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from popwheel_spark.admin_api import AdminApi
+from popwheel_spark.jobs.command import JobError
+
+_PAGE = 1_000
+
+Progress = tuple[str, str, int, int]
+Place = tuple[str, str, int, int]
+
+
+class AuditSnapshot:
+    """Asks the brokers, and sees that each of them answers all the while as the same master.
+
+    Args:
+        api: of the controller.
+        group: of which it asks.
+    """
+
+    def __init__(self, api: AdminApi, group: str) -> None:
+        self._api = api
+        self._group = group
+        self._epochs: dict[str, int] = {}
+
+    def progress(self, topics: Sequence[str]) -> list[Progress]:
+        """How far the group is in topics and their retries: topic, broker, queue, next offset. To be asked first.
+
+        Raises:
+            JobError: a broker has another master than before.
+            RefusedError, UnreachableError: see `AdminApi.pages`.
+        """
+        path = f"groups/{quote(self._group, safe='')}/progress"
+        return [
+            (row["topic"], row["broker"], row["queue_id"], row["next_offset"])
+            for topic in topics
+            for page in self._pages(path, topic=topic)
+            for row in page["queues"]
+        ]
+
+    def in_flight(self, topics: Sequence[str]) -> list[Place]:
+        """What the group was given and has not acknowledged: topic, broker, queue, offset. To be asked second.
+
+        Raises:
+            as of `progress`.
+        """
+        return [
+            (row["topic"], row["broker"], row["queue_id"], row["queue_offset"])
+            for topic in topics
+            for page in self._pages("inflight", topic=topic, group=self._group)
+            for row in page["messages"]
+        ]
+
+    def set_aside(self) -> list[Place]:
+        """What brokers have taken from its way, as it failed by itself: topic, broker, queue, offset.
+
+        Raises:
+            JobError: a broker does not answer, or there is more than can be listed.
+            RefusedError, UnreachableError: see `AdminApi.get`.
+        """
+        page = self._api.get("quarantine", limit=str(_PAGE))
+        for silence in page["unanswered"]:
+            raise JobError(f"{silence['broker']} does not answer, so nothing can be proved: {silence['reason']}")
+        if page["total"] > len(page["entries"]):
+            raise JobError(
+                f"{page['total']} records are set aside, of which {_PAGE} can be listed: deal with them first "
+                "(docs/quarantine.md)"
+            )
+        return [
+            (row["topic"], row["broker"], row["queue_id"], row["queue_offset"])
+            for row in page["entries"]
+            if row["taken"] and row["group"] in ("", self._group)
+        ]
+
+    def _pages(self, path: str, **query: str) -> Iterator[dict[str, Any]]:
+        for page in self._api.pages(path, query):
+            if page["broker"] and self._epochs.setdefault(page["broker"], page["epoch"]) != page["epoch"]:
+                raise JobError(f"{page['broker']} has another master than when the audit began: begin anew")
+            yield page

@@ -1,0 +1,159 @@
+"""The cluster that a job works on: the flags that say where it is, and its topics as tables and streams."""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import click
+from pyspark.sql import DataFrame, SparkSession
+
+from popwheel_spark.connection_options import ConnectionOptions
+from popwheel_spark.given_options import GivenOptions
+from popwheel_spark.queue_client import QueueClient
+from popwheel_spark.schema import COLUMNS, ORIGIN, ddl
+
+Function = TypeVar("Function", bound=Any)
+
+MESSAGES = ddl([name for name in COLUMNS if name != ORIGIN])
+"""The columns of a table of messages."""
+_GROUP = "spark-jobs"
+_CONNECTION = ("endpoints", "admin", "tls", "tlsCaFile", "timeoutMs")
+"""The options that reading and writing share."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which messages of a topic: those that were stored then.
+
+    Args:
+        start_ms: since 1970; None: from the first that is held.
+        end_ms: likewise, and without it; None: up to the last.
+    """
+
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The same for the data source."""
+        found: dict[str, str] = {}
+        if self.start_ms is not None:
+            found |= {"startingTimestamp": str(self.start_ms), "startingTimestampStrategy": "latest"}
+        if self.end_ms is not None:
+            found["endingTimestamp"] = str(self.end_ms)
+        return found
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where a cluster is.
+
+    Args:
+        options: of the data source: `endpoints`, and what else was given.
+    """
+
+    options: Mapping[str, str]
+
+    @property
+    def connection(self) -> ConnectionOptions:
+        """The options that say where it is, parsed.
+
+        Raises:
+            OptionError: one is missing or impossible.
+        """
+        return ConnectionOptions.take(GivenOptions(self.options))
+
+    def table(self, spark: SparkSession, **options: str) -> DataFrame:
+        """Messages as a table; `options` of the data source say which."""
+        return spark.read.format("popwheel").options(**self.options, **options).load()
+
+    def stream(self, spark: SparkSession, **options: str) -> DataFrame:
+        """Messages as a stream; `options` of the data source say which."""
+        return spark.readStream.format("popwheel").options(**self.options, **options).load()
+
+    def messages(self, spark: SparkSession, topics: Sequence[str], window: Window, **options: str) -> DataFrame:
+        """What topics have of a window; nothing of topics that are not there, as a group that never failed has no
+        retry topic.
+        """
+        there = self.existing(topics)
+        if there:
+            return self.table(spark, topics=",".join(there), **window.options, **options)
+        return spark.createDataFrame([], MESSAGES)
+
+    def timers(self, spark: SparkSession, topics: Sequence[str], **options: str) -> DataFrame:
+        """The delayed messages of topics that wait for their time; of all topics if none is named."""
+        where = {name: text for name, text in self.options.items() if name in _CONNECTION}
+        which = {"topics": ",".join(topics)} if topics else {}
+        return spark.read.format("popwheel").options(**where, table="timers", **which, **options).load()
+
+    def send(self, rows: DataFrame, topic: str) -> None:
+        """Send rows to a topic."""
+        where = {name: text for name, text in self.options.items() if name in _CONNECTION}
+        rows.write.format("popwheel").options(**where, topic=topic).mode("append").save()
+
+    def existing(self, topics: Collection[str]) -> list[str]:
+        """Those of some topics that are there."""
+
+        async def ask() -> list[str]:
+            async with QueueClient(self.connection, _GROUP) as client:
+                return [topic for topic in topics if await client.queues(topic) is not None]
+
+        return asyncio.run(ask())
+
+
+class _Option(click.ParamType[tuple[str, str]]):
+    """An option of the data source."""
+
+    name = "option"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        name, equals, text = value.partition("=")
+        if not (name and equals):
+            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+        return name, text
+
+
+_FLAGS = (
+    click.option(
+        "--endpoints",
+        default="127.0.0.1:8081",
+        show_default=True,
+        metavar="HOST:PORT",
+        help="Where the proxies are; several with commas between.",
+    ),
+    click.option(
+        "--admin",
+        default="http://127.0.0.1:8080",
+        show_default=True,
+        metavar="URL",
+        help="Where the controller's admin API is.",
+    ),
+    click.option("--tls", is_flag=True, help="Speak TLS with the proxies."),
+    click.option("--tls-ca-file", default="", metavar="FILE", help="Whose certificates are trusted, as PEM."),
+    click.option(
+        "--option",
+        "options",
+        multiple=True,
+        type=_Option(),
+        metavar="NAME=VALUE",
+        help="One more option of the data source (docs/spark.md), such as minPartitions=16; may be repeated.",
+    ),
+)
+
+
+def cluster_flags(function: Function) -> Function:
+    """Add the flags that say where the cluster is; the command gets them as `cluster`. No flags may be below it."""
+
+    @wraps(function)
+    def with_cluster(
+        endpoints: str, admin: str, tls: bool, tls_ca_file: str, options: Iterable[tuple[str, str]], **others: Any
+    ) -> Any:
+        given = {"endpoints": endpoints, "admin": admin, "tls": "true" if tls else "", "tlsCaFile": tls_ca_file}
+        return function(cluster=Cluster({name: text for name, text in given.items() if text} | dict(options)), **others)
+
+    command: Any = with_cluster
+    for flag in reversed(_FLAGS):
+        command = flag(command)
+    return cast(Function, command)

@@ -1,0 +1,184 @@
+"""The job `delivery-report`: how well topics and groups were served (docs/spark-jobs.md)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from popwheel_spark.given_options import words
+from popwheel_spark.jobs import delivery_figures
+from popwheel_spark.jobs.archive_folder import ArchiveFolder
+from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags
+from popwheel_spark.jobs.command import JobError, run
+from popwheel_spark.jobs.delivery_page import GROUP_COLUMNS, ROWS_MAX, TOPIC_COLUMNS, delivery_page, table
+from popwheel_spark.jobs.delivery_record import delivery_record, no_record
+from popwheel_spark.jobs.page import cell_words
+from popwheel_spark.jobs.report_folder import ReportFolder
+from popwheel_spark.jobs.time_flags import Moment, moment_words
+from popwheel_spark.session import spark_session
+from services.cli.table import print_table
+from services.common import names
+
+_COLUMNS = (
+    *("topic", "brokerName", "queueId", "queueOffset", "messageId"),
+    *("bornTimestamp", "storeTimestamp", "deliveryTimestamp"),
+)
+_COURSES_MAX = 12
+"""So many topics are shown over time: those with most messages."""
+_NOTHING = "group STRING, messageId STRING"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a report is made from: tables as `delivery_figures` wants them."""
+
+    messages: DataFrame
+    deliveries: DataFrame
+    retries: DataFrame
+    dead_letters: DataFrame
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found, as rows, and where it is.
+
+    Args:
+        topics, groups: rows of the tables.
+        page: where the page is.
+    """
+
+    topics: Sequence[Mapping[str, Any]]
+    groups: Sequence[Mapping[str, Any]]
+    page: str
+
+    def show(self) -> None:
+        """Print the summary."""
+        for columns, rows in ((TOPIC_COLUMNS, self.topics), (GROUP_COLUMNS, self.groups)):
+            if rows:
+                shown = table(rows, columns)
+                print_table(shown.headings, [[cell_words(cell) for cell in row] for row in shown.rows])
+                click.echo()
+        click.echo(f"report: {self.page}")
+
+
+def of_groups(spark: SparkSession, cluster: Cluster, topics: Mapping[str, str], window: Window) -> DataFrame:
+    """The messages that groups have in topics of their own: columns `group, messageId`.
+
+    Args:
+        spark: reads them.
+        cluster: where they are.
+        topics: retry or dead letter topic -> group.
+        window: from its start on; a retry comes after its message, maybe after the window.
+    """
+    since = Window(window.start_ms)
+    if not topics:
+        return spark.createDataFrame([], _NOTHING)
+    group = sql.create_map(*[sql.lit(word) for pair in topics.items() for word in pair])[sql.col("topic")]
+    read = cluster.messages(spark, list(topics), since, columns="topic,messageId")
+    return read.select(group.alias("group"), "messageId")
+
+
+def make(spark: SparkSession, inputs: Inputs, folder: ReportFolder, lead: str) -> Report:
+    """Find all figures, and write them.
+
+    Args:
+        spark: works.
+        inputs: of what.
+        folder: where to.
+        lead: says of which messages the report is.
+
+    Raises:
+        JobError: there are no messages.
+    """
+    messages = inputs.messages.persist()
+    try:
+        click.echo("reading messages")
+        first, last, count = messages.agg(
+            sql.min("storeTimestamp"), sql.max("storeTimestamp"), sql.count("*")
+        ).collect()[0]
+        if not count:
+            raise JobError("there are no messages of these topics in this window")
+        click.echo(f"{count:,} messages; topics")
+        topics = _rows(folder.put_table("topics", delivery_figures.topic_figures(messages)))
+        click.echo("groups")
+        groups_of = delivery_figures.group_figures(messages, inputs.deliveries, inputs.retries, inputs.dead_letters)
+        groups = _rows(folder.put_table("groups", groups_of))
+        click.echo("findings")
+        found = delivery_figures.findings(messages, inputs.deliveries, inputs.dead_letters)
+        findings = folder.put_table("findings", found)
+        click.echo("course over time")
+        step_s = delivery_figures.step_s((last - first).total_seconds())
+        course = folder.put_table("course", delivery_figures.course(messages, inputs.deliveries, step_s))
+    finally:
+        messages.unpersist()
+    largest = sorted(topics, key=lambda row: -row["messages"])[:_COURSES_MAX]
+    shown = course.where(sql.col("topic").isin(*[row["topic"] for row in largest])).orderBy("topic", "group", "time")
+    listed = findings.orderBy("kind", "topic", "group", "messageId").limit(ROWS_MAX + 1)
+    html = delivery_page(lead, topics, groups, _rows(shown), _rows(listed), step_s)
+    return Report(topics, groups, folder.put_page(html))
+
+
+@click.command("delivery-report")
+@click.option("--topics", required=True, metavar="NAME,..", help="Which topics.")
+@click.option("--groups", default="", metavar="NAME,..", help="Whose retries and dead letters are counted.")
+@click.option("--archive", metavar="FOLDER", help="Read the messages there, not from the cluster.")
+@click.option("--deliveries", metavar="PATH", help="The consumers' own record: JSON lines (.json, .jsonl) or Parquet.")
+@click.option("--from", "start_ms", type=Moment(), help="Messages that were stored then or later.")
+@click.option("--until", "end_ms", type=Moment(), help="Messages that were stored before then.")
+@click.option("--to", "path", required=True, metavar="FOLDER", help="Where the report goes; what is there is replaced.")
+@cluster_flags
+def delivery_report(
+    cluster: Cluster,
+    topics: str,
+    groups: str,
+    archive: str | None,
+    deliveries: str | None,
+    start_ms: int | None,
+    end_ms: int | None,
+    path: str,
+) -> None:
+    """Tell per topic and group how long messages took, what was tried again, what was lost or came twice."""
+    spark = spark_session("popwheel delivery-report")
+    window = Window(start_ms, end_ms)
+    report_on(
+        spark, cluster, words(topics), words(groups), window, ReportFolder(spark, path), archive, deliveries
+    ).show()
+
+
+def report_on(
+    spark: SparkSession,
+    cluster: Cluster,
+    topics: Sequence[str],
+    groups: Sequence[str],
+    window: Window,
+    folder: ReportFolder,
+    archive: str | None = None,
+    deliveries: str | None = None,
+) -> Report:
+    """Read what a report is made from, and make it; arguments as of the command."""
+    if archive is None:
+        messages = cluster.messages(spark, topics, window, columns=",".join(_COLUMNS))
+    else:
+        messages = ArchiveFolder(spark, archive).messages(topics, window).select(*_COLUMNS)
+    retry_topics: dict[str, str] = {names.retry_topic(group, topic): group for group in groups for topic in topics}
+    dead_letter_topics: dict[str, str] = {names.dead_letter_topic(group): group for group in groups}
+    inputs = Inputs(
+        messages,
+        no_record(spark) if deliveries is None else delivery_record(spark, deliveries),
+        of_groups(spark, cluster, retry_topics, window),
+        of_groups(spark, cluster, dead_letter_topics, window),
+    )
+    begin = "the first" if window.start_ms is None else moment_words(window.start_ms)
+    end = "the last" if window.end_ms is None else moment_words(window.end_ms)
+    return make(spark, inputs, folder, f"{', '.join(topics)}: messages stored from {begin} to {end}.")
+
+
+def _rows(table: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict() for row in table.collect()]
+
+
+if __name__ == "__main__":
+    run(delivery_report)

@@ -1,0 +1,82 @@
+"""Files wherever Spark has them (this machine, HDFS, an object store), by the Hadoop that Spark brings along."""
+
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+_DRAFT = ".draft"
+
+
+class FileSystem:
+    """All file systems that a session knows.
+
+    Args:
+        spark: a session with a JVM of its own, not one of Spark Connect.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        context: Any = spark.sparkContext
+        self._gateway = context._gateway
+        self._hadoop = context._jvm.org.apache.hadoop
+        self._settings = context._jsc.hadoopConfiguration()
+
+    def full(self, path: str) -> str:
+        """A path with its file system: `file:/tmp/archive`, without a slash at its end."""
+        where = self._hadoop.fs.Path(path)
+        return str(where.getFileSystem(self._settings).makeQualified(where).toString())
+
+    def names(self, folder: str) -> list[str]:
+        """What a folder holds; nothing if it is not there."""
+        system, where = self._at(folder)
+        if not system.exists(where):
+            return []
+        return sorted(status.getPath().getName() for status in system.listStatus(where))
+
+    def size(self, file: str) -> int:
+        """Bytes of a file."""
+        system, where = self._at(file)
+        return int(system.getFileStatus(where).getLen())
+
+    def text(self, file: str) -> str:
+        """What a file says."""
+        rows = self._spark.read.text(file, wholetext=True).collect()
+        return str(rows[0][0])
+
+    def put_new(self, file: str, text: str) -> bool:
+        """Write a file so that it is there wholly or not at all; false if it is there already.
+
+        On object stores another process that does the same at the same moment may not be noticed.
+        """
+        try:
+            self._put(file, text)
+        except Py4JJavaError as error:
+            if "FileAlreadyExistsException" in str(error.java_exception):
+                return False
+            raise
+        return True
+
+    def put(self, file: str, text: str) -> None:
+        """Write a file, or let it take the place of the one that is there."""
+        self._put(file, text, self._hadoop.fs.Options.Rename.OVERWRITE)
+
+    def _put(self, file: str, text: str, *options: Any) -> None:
+        system, draft = self._at(f"{file}{_DRAFT}")
+        stream = system.create(draft, True)
+        stream.write(text.encode())
+        stream.close()
+        array = self._gateway.new_array(self._hadoop.fs.Options.Rename, len(options))
+        for number, option in enumerate(options):
+            array[number] = option
+        context = self._hadoop.fs.FileContext.getFileContext(draft.toUri(), self._settings)
+        context.rename(draft, self._hadoop.fs.Path(file), array)
+
+    def delete(self, path: str) -> None:
+        """Delete a file, or a folder with all it holds, if it is there."""
+        system, where = self._at(path)
+        system.delete(where, True)
+
+    def _at(self, path: str) -> tuple[Any, Any]:
+        where = self._hadoop.fs.Path(path)
+        return where.getFileSystem(self._settings), where

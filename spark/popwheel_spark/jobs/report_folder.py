@@ -1,0 +1,30 @@
+"""Where a job leaves what it found: tables as Parquet, and a page for people."""
+
+from pyspark.sql import DataFrame, SparkSession
+
+from popwheel_spark.jobs.file_system import FileSystem
+
+
+class ReportFolder:
+    """One folder; what a run before has left there is replaced.
+
+    Args:
+        spark: writes it.
+        path: where it is, as Spark knows it.
+    """
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        self._files = FileSystem(spark)
+        self.path = self._files.full(path)
+
+    def put_table(self, name: str, table: DataFrame) -> DataFrame:
+        """Write a table; the table as it is stored, which is quick to read again."""
+        table.write.mode("overwrite").parquet(f"{self.path}/{name}")
+        return self._spark.read.schema(table.schema).parquet(f"{self.path}/{name}")
+
+    def put_page(self, html: str) -> str:
+        """Write the page; where it is."""
+        file = f"{self.path}/report.html"
+        self._files.put(file, html)
+        return file

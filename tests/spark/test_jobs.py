@@ -1,0 +1,129 @@
+"""Jobs as one calls them, on topics of a server."""
+
+import asyncio
+import json
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from popwheel_spark.jobs.archive import archive
+from popwheel_spark.jobs.archive_folder import ArchiveFolder
+from popwheel_spark.jobs.audit import audit
+from popwheel_spark.jobs.compaction import compaction
+from popwheel_spark.jobs.delivery_report import delivery_report
+from popwheel_spark.jobs.replay import replay
+from popwheel_spark.jobs.timer_forecast import timer_forecast
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import DELAY, Message
+from tests.harness.client import MessagingClient
+from tests.spark.topics import Topics
+from tests.unit.spark.test_report_page import NETWORK
+
+
+class Jobs:
+    """Runs jobs.
+
+    Args:
+        topics: of the server that they work on.
+    """
+
+    def __init__(self, topics: Topics) -> None:
+        self._flags = ["--endpoints", topics.address, "--admin", topics.admin]
+
+    def run(self, job: click.Command, *words: str, cluster: bool = True, code: int = 0) -> str:
+        """Run one that ends with this code; what it has printed."""
+        given: Sequence[str] = [*words, *(self._flags if cluster else [])]
+        result = CliRunner().invoke(job, given, catch_exceptions=False, standalone_mode=False)
+        assert (result.return_value or 0) == code, result.output
+        return result.output
+
+
+@pytest.fixture
+def jobs(spark: SparkSession, topics: Topics) -> Jobs:
+    return Jobs(topics)
+
+
+def test_an_archive_goes_on_where_it_was(spark: SparkSession, topics: Topics, jobs: Jobs, tmp_path: Path) -> None:
+    topic, folder = topics.make("Archived"), str(tmp_path / "archive")
+    first = topics.fill(topic, 300)
+    assert "archived 300 messages" in jobs.run(archive, "--topics", topic, "--to", folder, "--until-now")
+    second = topics.fill(topic, 200)
+    assert "archived 200 messages" in jobs.run(archive, "--topics", topic, "--to", folder, "--until-now")
+    assert "replaced" in jobs.run(compaction, "--archive", folder, cluster=False)
+    ids = [row["messageId"] for row in ArchiveFolder(spark, folder).table().select("messageId").collect()]
+    assert len(ids) == 500
+    assert set(ids) == first | second
+
+
+def test_a_report_is_a_page_and_tables(spark: SparkSession, topics: Topics, jobs: Jobs, tmp_path: Path) -> None:
+    topic, folder = topics.make("Reported"), tmp_path / "report"
+    ids = sorted(topics.fill(topic, 50))
+    noted = [
+        {"group": "g", "messageId": each, "attempt": 1, "deliveredTimestamp": "2100-01-01T00:00:00Z"}
+        for each in ids[1:]
+    ]
+    record = tmp_path / "deliveries.jsonl"
+    record.write_text("".join(f"{json.dumps(each)}\n" for each in noted))
+    words = ("--topics", topic, "--groups", "g", "--deliveries", str(record), "--to", str(folder))
+    assert f"report: file:{folder}/report.html" in jobs.run(delivery_report, *words)
+    html = (folder / "report.html").read_text()
+    assert ids[0] in html
+    assert "<svg" in html
+    assert NETWORK.search(html) is None
+    (row,) = spark.read.parquet(str(folder / "groups")).collect()
+    assert (row["messages"], row["delivered"], row["gaps"], row["deadLetters"]) == (50, 49, 1, 0)
+
+
+def test_what_is_sent_once_more_bears_its_key(spark: SparkSession, topics: Topics, jobs: Jobs) -> None:
+    topic, into = topics.make("Old"), topics.make("New")
+    ids = topics.fill(topic, 200)
+    words = ("--topic", topic, "--into", into, "--name", "again", "--rate", "1000")
+    assert "sent 200 messages" in jobs.run(replay, *words)
+    sent = spark.read.format("popwheel").options(**topics.options, topic=into).load().select("keys", "body").collect()
+    assert sorted(bytes(row["body"]) for row in sent) == [b"%08d" % number for number in range(200)]
+    keys = [key for row in sent for key in row["keys"] if key.startswith("replay/")]
+    assert sorted(keys) == sorted(f"replay/again/{each}" for each in ids)
+
+
+def test_a_forecast_names_peaks(spark: SparkSession, topics: Topics, jobs: Jobs, tmp_path: Path) -> None:
+    topic = topics.make("Later", kind="DELAY")
+    due_s = int(time.time()) // 60 * 60 + 7200
+
+    def delay(message: Message, number: int) -> None:
+        message.system_properties.message_type = DELAY
+        message.system_properties.delivery_timestamp.FromSeconds(due_s + (number if number < 50 else 3600))
+
+    topics.fill(topic, 60, delay)
+    words = ("--topics", topic, "--days", "1", "--peak-least", "20", "--to", str(tmp_path))
+    output = jobs.run(timer_forecast, *words)
+    assert "due: 60; overdue: 0; peaks: 1" in output
+    totals = spark.read.parquet(str(tmp_path / "totals")).orderBy("minute").collect()
+    assert [(row["count"], row["peak"]) for row in totals] == [(50, True), (10, False)]
+
+
+def test_an_audit_names_what_is_lost(topics: Topics, jobs: Jobs, tmp_path: Path) -> None:
+    topic, group = topics.make("Audited", queues=1), "auditors-friend"
+    body, headers = json.dumps({"name": group}).encode(), {"content-type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(f"{topics.admin}/api/v1/groups", body, headers)):
+        pass
+    ids = topics.fill(topic, 12)
+    sent, folder = tmp_path / "sent.jsonl", str(tmp_path / "audit")
+    sent.write_text("".join(f'{{"messageId": "{each}"}}\n' for each in ids))
+    words = ("--topics", topic, "--group", group, "--sent", str(sent), "--to", folder)
+    assert "12 of 12 messages are open" in jobs.run(audit, *words)
+
+    async def consume(count: int) -> None:
+        async with MessagingClient(topics.address) as client:
+            await client.ack(group, topic, await client.receive_all(group, topic, count))
+
+    asyncio.run(consume(12))
+    assert "PROVED: all that the sender's record has is there; each of 12 messages" in jobs.run(audit, *words)
+    sent.write_text(sent.read_text() + '{"messageId": "never-stored"}\n')
+    output = jobs.run(audit, *words, code=1)
+    assert "NOT PROVED: 1 lost" in output
+    assert "lost: never-stored" in output
