@@ -15,7 +15,7 @@ MESSAGES ?= 100000
 KUBE_BASE ?= localhost/python:testbed
 
 .PHONY: help setup run test sim mutants lint format demo proto docs dashboards pictures quiet-hour image image-on-test-bed bench bench-peer \
-	drills e2e drill spark h2spec fuzz clean
+	drills e2e drill spark pipeline h2spec fuzz clean
 
 help: ## Show this help
 	@echo "Popwheel. What make can do:"
@@ -116,6 +116,9 @@ drill: setup ## Kubernetes failures under load of the official client (docs/dril
 
 spark: setup ## Run the tests of the data source with a real Spark and real servers (ARGS="-k stream"; MESSAGES=1000000)
 	@SPARK_MESSAGES=$(MESSAGES) $(BIN)/python -m pytest -q --timeout 900 tests/spark $(ARGS)
+
+pipeline: setup ## Start a cluster, send, archive to Parquet by a stream of Spark, report and audit (ARGS="--messages 100000")
+	@$(BIN)/python -m demo.pipeline $(ARGS)
 
 h2spec: setup ## Run the public HTTP/2 conformance suite against a server of this machine (needs Go)
 	@$(BIN)/python -m tools.h2spec
