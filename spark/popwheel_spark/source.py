@@ -18,8 +18,8 @@ from popwheel_spark.admin_reader import AdminReader, admin_read_options
 from popwheel_spark.admin_tables import ADMIN_TABLES
 from popwheel_spark.batch_reader import BatchReader
 from popwheel_spark.errors import OptionError
-from popwheel_spark.outgoing import check_columns
 from popwheel_spark.read_options import read_options
+from popwheel_spark.row_requests import check_columns
 from popwheel_spark.schema import COLUMNS, ddl
 from popwheel_spark.stream_reader import StreamReader
 from popwheel_spark.write_options import WriteOptions, write_options

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from popwheel_spark.outgoing import Origin, Outgoing
 from popwheel_spark.proxies import Proxies
+from popwheel_spark.row_requests import Origin, RowRequests
 from popwheel_spark.sender import Sender
 from popwheel_spark.write_options import WriteOptions
 
@@ -39,13 +39,13 @@ def _task() -> TaskContext:
 def _send(options: WriteOptions, origin: Origin, batches: Iterator[pa.RecordBatch]) -> Sent:
     """Send all rows of a task."""
     rows = 0
-    outgoing = Outgoing(options.topic, origin, time.time_ns())
+    requests = RowRequests(options.topic, origin, time.time_ns())
     with asyncio.Runner() as runner:
         proxies = Proxies(options.connection)
         sender = Sender(proxies, options.requests_at_once)
         try:
             for batch in batches:
-                rows += runner.run(sender.send(outgoing.requests(batch)))
+                rows += runner.run(sender.send(requests.of(batch)))
         finally:
             runner.run(proxies.close())
     return Sent(rows)

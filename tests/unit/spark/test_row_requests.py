@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from popwheel_spark.errors import OptionError, RefusedError
-from popwheel_spark.outgoing import MESSAGES_MAX, WRITTEN, Origin, Outgoing, check_columns, message_id
+from popwheel_spark.row_requests import MESSAGES_MAX, WRITTEN, Origin, RowRequests, check_columns, message_id
 from popwheel_spark.schema import arrow_schema
 from popwheel_spark.write_options import WriteOptions, write_options
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message, MessageType
@@ -16,7 +16,7 @@ ORIGIN = Origin("query", 4, 2)
 
 def sent(rows: list[dict[str, Any]], topic: str = "orders", names: tuple[str, ...] = WRITTEN) -> list[Message]:
     """The messages of rows."""
-    requests = Outgoing(topic, ORIGIN, 1_700_000_000_123_456_789).requests(
+    requests = RowRequests(topic, ORIGIN, 1_700_000_000_123_456_789).of(
         pa.RecordBatch.from_pylist(rows, schema=arrow_schema(names))
     )
     return [message for request in requests for message in request.messages]
@@ -62,7 +62,7 @@ def test_a_task_that_runs_again_sends_the_same_keys_and_ids() -> None:
 def test_requests_have_limits_of_messages_and_bytes() -> None:
     def sizes(count: int, body: bytes) -> list[int]:
         rows = pa.RecordBatch.from_pylist([{"body": body}] * count, schema=arrow_schema(("body",)))
-        return [len(request.messages) for request in Outgoing("t", ORIGIN, 0).requests(rows)]
+        return [len(request.messages) for request in RowRequests("t", ORIGIN, 0).of(rows)]
 
     assert sizes(2 * MESSAGES_MAX + 1, b"x") == [MESSAGES_MAX, MESSAGES_MAX, 1]
     assert sizes(3, bytes(2**22)) == [1, 1, 1]
@@ -102,7 +102,7 @@ def test_elements_that_can_not_be_null_are_as_good() -> None:
 def test_bodies_may_be_text() -> None:
     check_columns(pa.schema([("body", pa.string())]), "t")
     rows = pa.RecordBatch.from_pylist([{"body": "grün"}], schema=pa.schema([("body", pa.string())]))
-    (request,) = Outgoing("t", ORIGIN, 0).requests(rows)
+    (request,) = RowRequests("t", ORIGIN, 0).of(rows)
     assert request.messages[0].body.decode() == "grün"
 
 

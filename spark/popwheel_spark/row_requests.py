@@ -68,7 +68,7 @@ def message_id(key: str) -> str:
     return f"01{sha256(key.encode()).hexdigest()[:32].upper()}"
 
 
-class Outgoing:
+class RowRequests:
     """Makes requests of a task's rows.
 
     Args:
@@ -83,7 +83,7 @@ class Outgoing:
         self._born_s, self._born_nanos = divmod(born_ns // _NS_PER_MS * _NS_PER_MS, 10**9)
         self._row = 0
 
-    def requests(self, rows: pa.RecordBatch) -> Iterator[SendMessageRequest]:
+    def of(self, rows: pa.RecordBatch) -> Iterator[SendMessageRequest]:
         """The requests that carry some rows.
 
         Raises:
