@@ -22,7 +22,7 @@ from tests.sim.process import ProcessClock
 from tests.sim.replicas.checker import GroupChecker
 from tests.sim.replicas.faults import Faults
 from tests.sim.replicas.probes import Probes
-from tests.sim.replicas.swarm import GroupSwarm, draw
+from tests.sim.replicas.swarm import HOUR_MS, GroupSwarm, draw
 from tests.sim.replicas.world import GroupWorld
 from tests.sim.run import _difference
 from tests.sim.swarm import READ_S_MAX, TAGS
@@ -32,7 +32,6 @@ from tests.sim.trace import Trace
 from tests.sim.world import CapturedLog
 
 _HEAL_S_MAX = 120.0
-_HOUR_MS = 3_600_000
 _QUIET_LOOKS = 3
 _BEGIN_S_MAX = 30.0
 _LOOK_S = 0.2
@@ -284,7 +283,7 @@ class _Run:
         """Wait until nothing is left to do, within a budget of virtual time (L2); a timer that catches up has more."""
         loop = self.world.loop
         healed = progress = loop.time()
-        quiet, behind_ms = 0, _HOUR_MS
+        quiet, behind_ms = 0, HOUR_MS
         while loop.time() < progress + _HEAL_S_MAX:
             await asyncio.sleep(0.5)
             if self._timer_behind_ms() < behind_ms - 1000:  # its clock was slow, and it has an hour of turns to make
@@ -303,7 +302,7 @@ class _Run:
     def _timer_behind_ms(self) -> int:
         master = self.world.master
         if master is None or master.program is None:
-            return _HOUR_MS
+            return HOUR_MS
         return max(0, master.clock.wall_ms() - master.program.app.core.timer.state.commit_read_time_ms)
 
     async def _probe(self) -> None:

@@ -88,7 +88,7 @@ DRAWN = ("topic comes and goes", "clocks apart")
 
 RETENTION_MS = 3000
 """For how long messages are held where old segments are deleted."""
-_HOUR_MS = 3_600_000
+HOUR_MS = 3_600_000
 _OFTEN_MS_MIN = 100
 _PROBED = 0.25
 
@@ -120,7 +120,7 @@ class GroupSwarm(Swarm):
         chance = self.random("replicas clocks")
         if "clocks apart" not in self.faults:
             return [0] * self.replicas
-        return [chance.choice((0, chance.randint(-_HOUR_MS, _HOUR_MS))) for _ in range(self.replicas)]
+        return [chance.choice((0, chance.randint(-HOUR_MS, HOUR_MS))) for _ in range(self.replicas)]
 
     @property
     def is_safe(self) -> bool:
