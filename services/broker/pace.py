@@ -11,17 +11,19 @@ _TURNS_MAX = 4
 
 
 class Pace:
-    """The pace of one kind of work in bulk: it takes half of the loop's time at the most.
+    """The pace of one kind of work in bulk: it takes half of the loop's time at the most, or less.
 
     Args:
         clock: the time.
+        rest: the loop is left to all else for so many times as long as a step took.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, rest: int = 1) -> None:
         self._clock = clock
+        self._rest = rest
 
     async def let_others(self, step_s: float) -> bool:
-        """Leave the loop to all else for as long as a step took; whether it has little to do.
+        """Leave the loop to all else after a step; whether it has little to do.
 
         Where nobody has anything to do the loop rests: who comes then is served at once, and the machine's scheduler
         does not take the process for one that can wait.
@@ -29,10 +31,11 @@ class Pace:
         Args:
             step_s: how long the step took.
         """
+        rest_s = self._rest * step_s
         began_s = self._clock.monotonic()
         for turn in range(_TURNS_MAX):
             await asyncio.sleep(0)
-            if self._clock.monotonic() - began_s >= step_s:
+            if self._clock.monotonic() - began_s >= rest_s:
                 return turn > 0
-        await asyncio.sleep(max(0.0, step_s - (self._clock.monotonic() - began_s)))
+        await asyncio.sleep(max(0.0, rest_s - (self._clock.monotonic() - began_s)))
         return True

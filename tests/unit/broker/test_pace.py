@@ -36,3 +36,14 @@ def test_others_that_are_busy_have_as_long() -> None:
         busy.cancel()
 
     run_virtually(clock, work())
+
+
+def test_the_rest_may_be_longer_than_the_step() -> None:
+    clock = ManualClock()
+
+    async def work() -> None:
+        began_s = clock.monotonic()
+        assert await Pace(clock, rest=2).let_others(0.005)
+        assert 0.010 <= clock.monotonic() - began_s < 0.011
+
+    run_virtually(clock, work())
