@@ -357,6 +357,7 @@ class _Run:
 
         async def stop_timer() -> None:
             await leading.timer.stop()
+            await leading.timer.save()  # a broker that stops does, and may append recalls anew for it
             await leading.reviver.stop()
             await leading.flusher.sync()
 
