@@ -5,11 +5,11 @@ import asyncio
 import structlog
 
 from services.broker.replica.peers import Peers
-from services.broker.replica.raw_records import checked_records, whole_length
+from services.broker.replica.raw_records import bare_records, whole_length
 from services.broker.replica.replica_log import ReplicaLog
 from services.broker.replica.statistics import ReplicationStatistics
 from services.common.clock import Clock
-from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
+from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.popwheel.v1.broker_pb2 import ReadRecordsRequest, ReplicaStatusRequest
 from services.rpc.methods import READ_RECORDS, REPLICA_STATUS
 from services.rpc.service import Channel
@@ -123,8 +123,8 @@ class Repairer:
         try:
             answer = await channel.call(READ_RECORDS, request, timeout_s=self._timeout_s)
             data = answer.data[: whole_length(position, answer.data)]
-            record = checked_records(position, data)[0]
-        except (StatusError, RpcError, CorruptDataError, UnknownFormatError) as error:
+            record = bare_records(position, data)[0]
+        except (StatusError, RpcError, CorruptDataError) as error:
             _log.warning("a replica can't help to repair a record", replica=number, position=position, why=str(error))
             return None
         epoch, end = self._log.epochs.epoch_at(position), self._log.end_position

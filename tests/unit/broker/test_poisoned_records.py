@@ -8,13 +8,13 @@ import pytest
 from services.broker import replica_store
 from services.broker.quarantine.entry import Step
 from services.broker.quarantine.fault import RecordFaultError
-from services.common.errors import StatusError
+from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.put import MessageRun
 from services.rpc import methods
 from tests.harness.poison import ERRORS, MARK, Poison
-from tests.unit.broker.test_replica_store import Store, log_of_a_master
+from tests.unit.broker.test_replica_store import FOLDER, Store, log_of_a_master
 from tests.unit.broker.test_server import running
 from tests.unit.broker.world import wire_message
 
@@ -120,6 +120,21 @@ async def test_a_slave_takes_over_and_folds_what_it_cannot_take_apart(
     assert store.failures == []
     for each in (store, plain):
         each.files.close()
+
+
+async def test_a_damaged_record_is_mended_that_cannot_be_taken_apart() -> None:
+    data, positions, _ = await log_of_a_master()
+    store = Store()
+    await store.start()
+    await store.take(data[: positions[10]], positions[10])
+    store.disk.flip_bit(FOLDER / "commitlog" / f"{0:020}.log", 8 * (positions[6] - 10))
+    with pytest.raises(CorruptDataError):
+        await store.files.read(positions[5], 1)
+    good = data[positions[5] : positions[6]]
+    with Poison(["replication"], is_marked=lambda payload, properties: True).spread():
+        await store.files.mend(positions[5], good)
+    assert (await store.files.read(positions[5], 1))[: len(good)] == good
+    store.files.close()
 
 
 def _queues(store: Store) -> dict[tuple[str, int], int]:
