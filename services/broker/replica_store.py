@@ -29,7 +29,7 @@ from services.broker.store import log_start
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.log_start import LogStart
 from services.broker.store.message_store import disk_refusal
-from services.broker.store.record import HEADER_BYTES, StoredRecord, length_at
+from services.broker.store.record import HEADER_BYTES, RECORD_BYTES_MAX, StoredRecord, length_at
 from services.broker.supervised import supervised
 from services.common.clock import Clock
 from services.common.disk import Disk
@@ -259,7 +259,7 @@ class ReplicaStore:
         data = self.log.read(position, max(bytes_max, HEADER_BYTES))
         length = length_at(data, 0)
         if length > len(data) and len(data) >= HEADER_BYTES:
-            data = self.log.read(position, length)
+            data = self.log.read(position, min(length, RECORD_BYTES_MAX))
         return whole_bytes(position, data)
 
     def append_raw(self, position: int, data: bytes) -> None:

@@ -12,13 +12,13 @@ from services.broker.quarantine.entry import EntryFlag, Kept, QuarantineEntry, d
 from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
 from services.broker.quarantine.quarantine import Quarantine
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import HEADER_BYTES, Record, RecordKind, StoredRecord, decode, length_at
+from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer.delay import decode_delay
 from services.broker.timer.message_timer import MessageTimer
 from services.common import receipt
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
-from services.common.errors import StatusError
+from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 
@@ -68,7 +68,7 @@ class Retrial:
 
         Raises:
             StatusError: MESSAGE_NOT_FOUND: retention has taken it. INTERNAL_ERROR: it can't be read.
-            CorruptDataError: it is damaged.
+            CorruptDataError: it is damaged, and will be mended if another replica has it.
         """
         is_copied = bool(entry.flags & EntryFlag.COPIED)
         try:
@@ -84,7 +84,11 @@ class Retrial:
             raise StatusError(
                 Code.MESSAGE_NOT_FOUND, "retention has taken the message; only the entry is left, drop it"
             )
-        return decode(log.read(position, length_at(log.read(position, HEADER_BYTES), 0)), 0, position)
+        try:
+            return self._store.record_at(position)
+        except CorruptDataError:
+            log.note_damage(position)
+            raise
 
     def retry(self, entry_id: str) -> bool:
         """Give a message back to where it was on its way; False if nothing is set aside under that id (any more).

@@ -328,14 +328,22 @@ class MessageStore:
 
     def first_store_time_ms(self, position: int) -> int | None:
         """When the record that begins at `position` was stored; None if it is damaged."""
-        length = record.length_at(self.log.read(position, record.HEADER_BYTES), 0)
         try:
-            if length > record.RECORD_BYTES_MAX:
-                raise CorruptDataError(f"the record at {position} cannot be as long as it says")
-            return record.decode(self.log.read(position, length), 0, position).store_time_ms
+            return self.record_at(position).store_time_ms
         except CorruptDataError:
             self.log.note_damage(position)
             return None
+
+    def record_at(self, position: int) -> StoredRecord:
+        """The record that begins at `position`, which is held.
+
+        Raises:
+            CorruptDataError: none does, or it is damaged; the caller knows which, and notes damage.
+        """
+        length = record.length_at(self.log.read(position, record.HEADER_BYTES), 0)
+        if length > record.RECORD_BYTES_MAX:
+            raise CorruptDataError(f"the record at {position} cannot be as long as it says")
+        return record.decode(self.log.read(position, length), 0, position)
 
     def stored_at_ms(self, position: int) -> int | None:
         """When the record at `position` was stored, by its header alone; None if none is there (any more)."""

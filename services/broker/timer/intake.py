@@ -6,7 +6,7 @@ from services.broker.known_names import KnownNames
 from services.broker.options import TimerOptions
 from services.broker.quarantine.table import QuarantineTable
 from services.broker.store.message_store import Appended, MessageStore
-from services.broker.store.record import HEADER_BYTES, Record, RecordKind, decode, hash_tag, length_at
+from services.broker.store.record import Record, RecordKind, hash_tag
 from services.broker.timer.crowded_seconds import CrowdedSeconds
 from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, recall_record
 from services.broker.timer.timer_state import SLOT_MS, TimerRequest, TimerState
@@ -181,7 +181,7 @@ class TimerIntake:
         if root >= log.end_position:
             return False
         try:
-            stored = decode(log.read(root, length_at(log.read(root, HEADER_BYTES), 0)), 0, root)
+            stored = self._store.record_at(root)
         except CorruptDataError:
             if not self._stands_at(root):
                 return False

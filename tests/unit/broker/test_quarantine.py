@@ -321,6 +321,17 @@ def test_a_retry_that_fails_again_leaves_it_set_aside(monkeypatch: pytest.Monkey
     assert entries(world) == [entry]
 
 
+def test_damage_that_a_retry_meets_is_noted_so_that_it_is_mended() -> None:
+    world = world_of()
+    entry = set_aside_one(world)
+    (path,) = [path for path in world.disk.files() if path.suffix == ".log"]
+    world.disk.flip_bit(path, 8 * (entry.record_position + 80))
+    with pytest.raises(CorruptDataError):
+        world.core.retrial.retry(entry.id)
+    assert world.core.store.log.damaged == {entry.record_position}
+    assert entries(world) == [entry]
+
+
 def test_one_past_the_limit_of_attempts_goes_to_the_dead_letters_by_a_retry() -> None:
     world = world_of(max_attempts=1)
     entry = set_aside_one(world)
