@@ -14,7 +14,7 @@ IMAGE ?= popwheel:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 MESSAGES ?= 100000
 KUBE_BASE ?= localhost/python:testbed
 
-.PHONY: help setup run test sim mutants lint format demo proto docs dashboards pictures quiet-hour image image-on-test-bed bench bench-peer \
+.PHONY: help setup run test sim mutants lint format demo proto docs dashboards pictures quiet-hour image image-on-test-bed spark-image-on-test-bed bench bench-peer \
 	drills e2e drill spark pipeline h2spec fuzz clean
 
 help: ## Show this help
@@ -94,6 +94,10 @@ build/image/loaded: pyproject.toml tools/image_root.py | setup
 	@$(KUBE) layer $(LIBRARIES) $(KUBE_BASE) build/image/libraries
 	@touch $@
 
+spark-image-on-test-bed: setup
+	@$(BIN)/python -m tests.e2e.spark.image build/spark-image
+	@$(KUBE) layer $(SPARK_IMAGE) $(IMAGE) build/spark-image
+
 bench: setup ## Measure this machine: sends, receives, latency, CPU, memory, start-up (ARGS="--case send-64")
 	$(BIN)/python -m bench $(ARGS)
 
@@ -105,9 +109,10 @@ drills: setup ## Kill, pause and cut apart under load, ROUNDS times each (defaul
 	@FAILOVER_ROUNDS=$(or $(ROUNDS),10) CRASH_ROUNDS=$(or $(ROUNDS),10) $(BIN)/python -m pytest -q \
 		tests/integration/test_failover.py tests/integration/test_crashes.py tests/integration/test_timers.py $(ARGS)
 
-e2e: setup ## Install the chart on the cluster that KUBECONFIG names, and see that messages go through: IMAGE=repository:tag [NAMESPACE=..] [VALUES="--set a=b"] [LOAD="kind load docker-image"]
+e2e: setup ## Install the chart on the cluster that KUBECONFIG names, and see that messages go through: IMAGE=repository:tag [NAMESPACE=..] [VALUES="--set a=b"] [SPARK_IMAGE=..] [LOAD="kind load docker-image"]
 	@$(if $(LOAD),$(LOAD) $(IMAGE))
-	@POPWHEEL_E2E=1 IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" KEEP="$(KEEP)" VALUES="$(VALUES)" $(BIN)/python -m pytest -q -s tests/e2e/test_release.py $(ARGS)
+	@POPWHEEL_E2E=1 IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" KEEP="$(KEEP)" VALUES="$(VALUES)" SPARK_IMAGE="$(SPARK_IMAGE)" \
+		$(BIN)/python -m pytest -q -s tests/e2e/test_release.py tests/e2e/test_spark.py $(ARGS)
 
 drill: setup ## Kubernetes failures under load of the official client (docs/drills.md): as e2e, and CLIENT_IMAGE=.. [NEXT_IMAGE=.. FREEZE=.. THAW=.. CUT=.. JOIN=..]
 	@$(if $(LOAD),$(LOAD) $(IMAGE) && $(if $(NEXT_IMAGE),$(LOAD) $(NEXT_IMAGE),true))

@@ -228,6 +228,7 @@ class SparkApplication(_Values):
     master: str = "local[*]"
     sparkVersion: str = "4.0.0"
     serviceAccount: str = "spark"
+    user: Annotated[int, Field(ge=1)] = 185
     driver: Object = {}
     executor: Object = {}
     resources: Object = {}

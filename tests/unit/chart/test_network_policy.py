@@ -192,3 +192,6 @@ def test_pods_that_spark_makes_itself_bear_the_labels_that_let_them_in() -> None
     (container,) = chart.pods()["popwheel-daily"]["spec"]["containers"]
     for key, value in spec["executor"]["labels"].items():
         assert f"spark.kubernetes.executor.label.{key}={value}" in container["args"]
+    for setting in ("container.image=orders:1.2", "driver.pod.name=$(POD_NAME)", "namespace=messages"):
+        assert f"spark.kubernetes.{setting}" in container["args"]
+    assert "spark.driver.host=$(POD_IP)" in container["args"]
