@@ -6,35 +6,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from popwheel_spark.session import NoJavaError, check_java, spark_session
 from tests.harness.standalone import StandaloneProcess
+from tests.spark.local_spark import local_spark
 from tests.spark.topics import Topics
-
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-}
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark on two cores of this machine."""
-    try:
-        check_java()
-    except NoJavaError as error:
-        pytest.skip(str(error))
-    folder = str(tmp_path_factory.mktemp("spark"))
-    session = spark_session("tests", SETTINGS | {"spark.master": "local[2, 4]", "spark.sql.warehouse.dir": folder})
-    session.sparkContext.setLogLevel("ERROR")
-    gateway = session.sparkContext._gateway
-    assert gateway is not None
-    yield session
-    session.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()  # the JVM ends with it
-    gateway.proc.wait()
+    with local_spark(tmp_path_factory.mktemp("spark"), "local[2, 4]") as session:
+        yield session
 
 
 @pytest.fixture(scope="module")

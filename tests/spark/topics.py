@@ -3,7 +3,7 @@
 import asyncio
 import json
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -35,12 +35,19 @@ class Topics:
 
     def make(self, name: str, queues: int = 4, kind: str = "NORMAL") -> str:
         """Make a topic; its name."""
-        body = json.dumps({"name": name, "type": kind, "queues": queues}).encode()
-        request = urllib.request.Request(
-            f"{self.admin}/api/v1/topics", body, {"content-type": "application/json"}, method="POST"
-        )
-        with urllib.request.urlopen(request):
-            return name
+        self._post("topics", {"name": name, "type": kind, "queues": queues})
+        return name
+
+    def make_group(self, name: str) -> str:
+        """Make a consumer group; its name."""
+        self._post("groups", {"name": name})
+        return name
+
+    def _post(self, path: str, thing: Mapping[str, object]) -> None:
+        headers = {"content-type": "application/json"}
+        url = f"{self.admin}/api/v1/{path}"
+        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(thing).encode(), headers)):
+            pass
 
     def delete(self, name: str) -> None:
         """Delete a topic."""
