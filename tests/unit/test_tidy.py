@@ -244,13 +244,15 @@ def test_nobody_writes_modules_that_nobody_uses() -> None:
 
 def test_every_module_says_what_it_is_for() -> None:
     written = [
-        source for source in sources("services", "spark", "tests", "tools", "bench", "demo") if source.text.strip()
+        source
+        for source in sources("services", "spark", "tests", "tools", "bench", "demo", "examples")
+        if source.text.strip()
     ]
     assert [source.name for source in written if not source.docstring] == []
 
 
 def test_no_file_holds_two_nouns() -> None:
-    files = sources("services", "spark", "tests", "tools", "bench", "demo")
+    files = sources("services", "spark", "tests", "tools", "bench", "demo", "examples")
     assert [source.name for source in files if len(source.text.splitlines()) > LINES_MAX] == []
 
 
@@ -295,8 +297,9 @@ def test_the_eyes_see_no_ghosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [*touches(Source(file)), *waits(Source(file))] == []
 
 
-def test_the_readme_names_no_place_that_is_not_there() -> None:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+def test_no_page_links_to_a_place_that_is_not_there() -> None:
+    folders = ("docs", "examples", "helm", "services", "spark")
+    pages = [*ROOT.glob("*.md"), *(page for folder in folders for page in sorted((ROOT / folder).rglob("*.md")))]
     broken = []
     for page in pages:
         for target in re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", page.read_text()):

@@ -1,0 +1,48 @@
+"""Each program of examples/ runs against a server and prints what it is to print."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.harness.programs import Outcome, run_program
+from tests.harness.standalone import ROOT, StandaloneProcess
+
+PRINTED = {
+    "send_and_receive": [f"received order {number} attempt 1" for number in (0, 2, 4)],
+    "delayed_message": ["received tea is ready in time"],
+    "push_consumers": [f"delivered parcel {number}" for number in range(6)],
+    "admin_api": [
+        "again: 409 {'code': 'PRECONDITION_FAILED', 'message': 'topic Invoices is there already'}",
+        "group printers with 3 attempts",
+        "topic Invoices of 4 queues",
+    ],
+}
+"""Name of a program -> its lines, sorted: messages of several queues come in any order."""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Outcome]]:
+    """How each program went; they run side by side, as most of it is waiting."""
+    folder = tmp_path_factory.mktemp("examples")
+    with StandaloneProcess(folder / "data") as server, ThreadPoolExecutor(len(PRINTED)) as pool:
+        running = {
+            name: pool.submit(
+                run_program,
+                [f"examples/{name}.py", server.http_url if name == "admin_api" else server.grpc_address],
+                folder / name,
+            )
+            for name in PRINTED
+        }
+        yield {name: future.result() for name, future in running.items()}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_an_example_prints_what_it_is_to_print(name: str, outcomes: dict[str, Outcome]) -> None:
+    outcome = outcomes[name]
+    assert outcome.exit_code == 0, outcome.explain()
+    assert sorted(outcome.output.splitlines()) == PRINTED[name], outcome.explain()
+
+
+def test_no_example_is_left_out() -> None:
+    assert {path.stem for path in (ROOT / "examples").glob("[!_]*.py")} == PRINTED.keys()
