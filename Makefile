@@ -14,8 +14,8 @@ IMAGE ?= popwheel:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 MESSAGES ?= 100000
 KUBE_BASE ?= localhost/python:testbed
 
-.PHONY: help setup run test sim mutants lint format demo proto docs dashboards pictures quiet-hour image image-on-test-bed spark-image-on-test-bed bench bench-peer \
-	drills e2e drill spark pipeline h2spec fuzz clean
+.PHONY: help setup lock hooks run test coverage sim mutants lint format demo proto docs site dashboards pictures quiet-hour image \
+	image-on-test-bed spark-image-on-test-bed bench bench-peer drills e2e drill spark pipeline h2spec fuzz clean
 
 help: ## Show this help
 	@echo "Popwheel. What make can do:"
@@ -23,20 +23,31 @@ help: ## Show this help
 
 setup: $(INSTALLED) ## Make the virtual environment .venv with all that the rest needs
 
-# pip runs again only when pyproject.toml has changed.
-$(INSTALLED): pyproject.toml
+# pip runs again only when pyproject.toml or the lock has changed.
+$(INSTALLED): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "Popwheel needs Python 3.11 or newer, and '$(PYTHON)' is not: say which one to use, for example make $(firstword $(MAKECMDGOALS)) PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 		echo "could not make a virtual environment; on Debian: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
 	@touch $@
+
+lock: setup ## Write requirements.lock: the version of each library that setup installs, also of those that libraries need
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+	@$(BIN)/uv pip compile --quiet --all-extras --universal --python-version 3.11 --no-annotate \
+		--custom-compile-command 'make lock' --output-file requirements.lock pyproject.toml
+
+hooks: setup ## Have git run what make lint checks before each commit
+	@$(BIN)/pre-commit install
 
 run: setup ## Start Popwheel on this machine: data in ./data, gRPC on 8081, HTTP on 8080
 	@exec $(BIN)/popwheel standalone --data-dir ./data --grpc-port 8081 --http-port 8080
 
 test: setup ## Run all default tests, folder by folder, and print how long each took
 	@$(BIN)/python tools/run_tests.py
+
+coverage: setup ## Run the unit tests and say which lines and branches of services and spark none of them reaches
+	@$(BIN)/python -m pytest -q -n $(JOBS) --cov --cov-report term:skip-covered --cov-report html:build/coverage tests/unit $(ARGS)
 
 sim: setup ## Run the simulators of one server, of a cluster and of a broker group over SEEDS seeds each from FIRST_SEED on, JOBS at a time
 	@$(BIN)/python -m tests.sim --seeds $(FIRST_SEED):$$(($(FIRST_SEED) + $(SEEDS))) --jobs $(JOBS); one=$$?; \
@@ -65,6 +76,11 @@ docs: setup ## Write docs/options.md and the chart's schema from the options mod
 	@$(BIN)/python -m tools.generate_options_doc
 	@$(BIN)/python -m tools.generate_values_schema
 	@$(BIN)/python -m tests.harness.chart
+
+site: setup ## Make the documentation as pages to read offline: build/site/index.html
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[docs]'
+	@$(BIN)/python -m tools.site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 dashboards: setup ## Write the Grafana dashboards as JSON into helm/popwheel/dashboards
 	@$(BIN)/python -m tools.dashboards
