@@ -1,4 +1,4 @@
-"""Telemetry: what a client says of itself, and the settings it gets in answer (PROTOCOL.md, "Telemetry stream").
+"""Telemetry: what a client says of itself, and the settings it gets in answer.
 
 A healthy stream is never ended from here. Settings are answered at once and sent a second time a moment later, for
 clients that are not listening yet when the first ones come.

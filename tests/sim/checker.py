@@ -1,4 +1,4 @@
-"""Holds the history of a run against the invariants of RELIABILITY 2.2, and says by number which one broke."""
+"""Holds the history of a run against the promises of docs/INVARIANTS.md, and says by number which one broke."""
 
 import itertools
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""The simulator over many seeds: nothing that the server promises may break, whatever strikes it (RELIABILITY 2.2).
+"""The simulator over many seeds: nothing that the server promises may break, whatever strikes it (docs/INVARIANTS.md).
 
 `make sim SEEDS=20000` runs more of them.
 """

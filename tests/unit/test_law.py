@@ -14,6 +14,8 @@ GENERATED = ROOT / "services/common/pb"
 
 PROMISE = re.compile(r"\b[CELMPSTX]\d\b")
 SECTIONS = re.compile(r"\bDESIGN (\d+(?:, \d+)*)(?:, \"?([A-Z][a-z][A-Za-z ]*))?")
+ABROAD = re.compile(r"\b(?:RELIABILITY|PROTOCOL|STYLE|USERS)\b(?: \d|\.md)")
+"""Papers from before this law, which are not part of this repository."""
 PATH = re.compile(r"`((?:services|spark|tests|tools|bench|demo|examples|helm|proto|docs)/[\w./-]+)`")
 """A file or folder that a document names in full, as in `services/common/clock.py`."""
 
@@ -85,6 +87,10 @@ def test_files_that_documents_name_are_there() -> None:
         if not (ROOT / path).exists()
     ]
     assert gone == []
+
+
+def test_nothing_cites_papers_that_are_not_here() -> None:
+    assert [(name, cited) for name, text in texts() if not is_history(name) for cited in ABROAD.findall(text)] == []
 
 
 @pytest.mark.parametrize("text", ["(S8)", "as P0 says", "T1 to T5"])

@@ -1,4 +1,4 @@
-"""Holds a run of the cluster against the invariants of RELIABILITY 2.2, those that many must keep together above all.
+"""Holds a run of the cluster against the promises of docs/INVARIANTS.md, those that many must keep together above all.
 
 L1, exactly. A message is in a queue of a broker from its arrival there until it is first given to the group. A poll of
 the group waits at a proxy. If all of this is so for longer than the bound, without a break, L1 is broken:

@@ -1,4 +1,4 @@
-"""Many proxies, brokers and polls over many seeds: nothing that they promise may break (RELIABILITY 2.2).
+"""Many proxies, brokers and polls over many seeds: nothing that they promise may break (docs/INVARIANTS.md).
 
 `make sim SEEDS=20000` runs more of them.
 """

@@ -1,4 +1,4 @@
-"""Holds a run of a broker group against the invariants of RELIABILITY 2.2."""
+"""Holds a run of a broker group against the promises of docs/INVARIANTS.md."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection

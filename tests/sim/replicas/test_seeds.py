@@ -1,4 +1,4 @@
-"""Masters and slaves over many seeds: nothing that they promise may break (RELIABILITY 2.2).
+"""Masters and slaves over many seeds: nothing that they promise may break (docs/INVARIANTS.md).
 
 `make sim SEEDS=20000` runs more of them.
 """
