@@ -39,6 +39,8 @@ _ROWS_LOOKED_AT = _IN_PAGE // _ROW.size
 _ROWS_AT_ONCE = 256
 _PAGES_AT_ONCE = 256
 _GUESSES = 4
+_ABSENT_MAX = 64
+"""Keys that a file remembers not to have: some 8 KB a file at the most."""
 
 
 class Row(NamedTuple):
@@ -95,6 +97,10 @@ class IndexFile:
         self.entries = entries
         self.is_damaged = False
         """Whether a page was found damaged."""
+        self._absent: set[bytes] = set()
+        """Keys of some queues that have no row here. Who looks for a queue through many files, on a slow device, may
+        have to give up before the end; the next one need not look into the same files again.
+        """
 
     @staticmethod
     def load(disk: Disk, path: Path) -> "IndexFile | None":
@@ -131,6 +137,14 @@ class IndexFile:
 
     def find(self, key: bytes) -> Row | None:
         """The row of a queue; None if there is none. Raises as `read`."""
+        if key in self._absent:
+            return None
+        row = self._find(key)
+        if row is None and len(self._absent) < _ABSENT_MAX:
+            self._absent.add(key)
+        return row
+
+    def _find(self, key: bytes) -> Row | None:
         wanted = int.from_bytes(key[:8], "big")
         low, high = 0, self.rows
         low_key, high_key = 0, 1 << 64

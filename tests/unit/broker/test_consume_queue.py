@@ -1,6 +1,7 @@
 """Consume queues: memory and files give the same entries, and files that are lost or short are told (S6)."""
 
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from services.broker.store import index_file
 from services.broker.store.consume_queue import ENTRY_BYTES, ConsumeQueue, Entry, packed_entry
 from services.broker.store.queue_index import QueueIndex
+from services.common.cold_reads import NotInMemory
 from services.common.errors import CorruptDataError, UnknownFormatError
 from tests.harness.memory_disk import MemoryDisk
 from tests.unit.broker.index_bytes import index_files, rot_entry
@@ -164,6 +166,38 @@ def test_an_old_entry_is_found_with_few_looks_where_there_are_many_files(monkeyp
     looks.clear()
     assert world.queues[1].read(1, 1) == world.entries[1][1:2]
     assert len(looks) == len(set(looks)), "a file that says nothing of the queue is looked at once"
+
+
+def test_who_had_to_give_up_looks_into_no_file_again_that_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(queues=2, entries_max=2, in_memory=0)
+    world.arrive(1)
+    for _ in range(64):
+        world.arrive(0, 2)
+        world.save()
+    world.arrive(1)
+    world.save()
+    left, find = 1000, index_file.IndexFile._find
+    looks = 0
+
+    def given_up(file: index_file.IndexFile, key: bytes) -> index_file.Row | None:
+        nonlocal left, looks
+        left, looks = left - 1, looks + 1
+        if left < 0:
+            raise NotInMemory([])
+        return find(file, key)
+
+    monkeypatch.setattr(index_file.IndexFile, "_find", given_up)
+    assert world.queues[1].read(0, 1) == world.entries[1][:1]
+    world.index.files = [index_file.IndexFile.load(world.disk, each.path) or each for each in world.index.files]
+    world.queues[1].spot, looks = None, 0
+    for _ in range(20):
+        left = 10
+        with suppress(NotInMemory):
+            assert world.queues[1].read(1, 1) == world.entries[1][1:]
+            break
+    else:
+        pytest.fail("it never came to the end")
+    assert looks < 150
 
 
 def test_what_is_merged_does_not_outgrow_its_limit() -> None:
