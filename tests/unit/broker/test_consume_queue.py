@@ -170,13 +170,11 @@ def test_an_old_entry_is_found_with_few_looks_where_there_are_many_files(monkeyp
 
 def test_who_had_to_give_up_looks_into_no_file_again_that_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(queues=2, entries_max=2, in_memory=0)
-    world.arrive(1)
-    for _ in range(64):
+    for number in range(129):
         world.arrive(0, 2)
+        world.arrive(1, number in (0, 100, 128))
         world.save()
-    world.arrive(1)
-    world.save()
-    left, find = 1000, index_file.IndexFile._find
+    left, find = 10, index_file.IndexFile._find
     looks = 0
 
     def given_up(file: index_file.IndexFile, key: bytes) -> index_file.Row | None:
@@ -187,13 +185,10 @@ def test_who_had_to_give_up_looks_into_no_file_again_that_has_nothing(monkeypatc
         return find(file, key)
 
     monkeypatch.setattr(index_file.IndexFile, "_find", given_up)
-    assert world.queues[1].read(0, 1) == world.entries[1][:1]
-    world.index.files = [index_file.IndexFile.load(world.disk, each.path) or each for each in world.index.files]
-    world.queues[1].spot, looks = None, 0
     for _ in range(20):
         left = 10
         with suppress(NotInMemory):
-            assert world.queues[1].read(1, 1) == world.entries[1][1:]
+            assert world.queues[1].read(1, 1) == world.entries[1][1:2]
             break
     else:
         pytest.fail("it never came to the end")
