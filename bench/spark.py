@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.client import close_all, connect_all
 from bench.server import Server
-from bench.steps import CONNECTIONS, Case, Figures, Scale, fill, make_topic
+from bench.steps import BATCH, CONNECTIONS, Case, Figures, Scale, fill, make_topic
 
 READ_TOPIC = "bench-spark"
 WRITE_TOPIC = "bench-spark-write"
@@ -39,13 +39,13 @@ async def _side(module: str, *words: str) -> Figures:
     return figures
 
 
-async def _filled(server: Server, topic: str, count: int) -> float:
-    """Fill a topic; how many messages a second the bench's sender sent."""
+async def _filled(server: Server, topic: str, count: int, batch: int = BATCH) -> float:
+    """Fill a topic; how many messages a second the bench's sender sent, from its first connection on."""
+    began = asyncio.get_running_loop().time()
     clients = await connect_all(server.address, CONNECTIONS, topic)
     try:
         await make_topic(clients[0], topic)
-        began = asyncio.get_running_loop().time()
-        outcome = await fill(clients, topic, count)
+        outcome = await fill(clients, topic, count, batch)
         return outcome.messages / (asyncio.get_running_loop().time() - began)
     finally:
         close_all(clients)
@@ -69,16 +69,22 @@ async def read(server: Server, scale: Scale) -> Figures:
 
 
 async def write(server: Server, scale: Scale) -> Figures:
-    """Rows from Parquet as messages, by Spark; and as many by the bench's sender, in its own batches."""
+    """Rows from Parquet as messages, by Spark; and as many by the bench's sender, as many in a request.
+
+    Both times begin before the first connection. Spark's also holds the start of its job, which is told alone as well:
+    `running_to_sender` is the rate without it.
+    """
+    count = scale.drain_messages
     with tempfile.TemporaryDirectory(prefix="popwheel-bench-spark-") as folder:
-        words = ("write", server.address, WRITE_TOPIC, folder, str(scale.drain_messages))
-        await _filled(server, WRITE_TOPIC, scale.drain_messages // 10)
-        spark = await _side("bench.spark_side", *words)
-    sender_per_s = await _filled(server, WRITE_TOPIC, scale.drain_messages)
+        await _filled(server, WRITE_TOPIC, count // 10)
+        spark = await _side("bench.spark_side", "write", server.address, WRITE_TOPIC, folder, str(count))
+    sender_per_s = await _filled(server, WRITE_TOPIC, count, int(spark["request_messages"]))
     return {
-        "messages_per_s": spark["sent_per_s"],
+        "messages_per_s": count / spark["job_s"],
         "sender_per_s": sender_per_s,
-        "to_sender": spark["sent_per_s"] / sender_per_s,
+        "to_sender": count / spark["job_s"] / sender_per_s,
+        "job_start_s": spark["job_start_s"],
+        "running_to_sender": count / (spark["job_s"] - spark["job_start_s"]) / sender_per_s,
     }
 
 

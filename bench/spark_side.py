@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.steps import BODY_BYTES, Figures, percentiles
+from popwheel_spark.row_requests import MESSAGES_MAX
 from popwheel_spark.session import spark_session
 
 _SETTINGS = {
@@ -21,12 +22,17 @@ _SETTINGS = {
 }
 
 
-def per_s(rows: int, act: Callable[[], None]) -> float:
-    """How many rows a second; the first of two times warms up."""
+def took_s(act: Callable[[], None]) -> float:
+    """How many seconds it takes; the first of two times warms up."""
     act()
     began = time.perf_counter()
     act()
-    return rows / (time.perf_counter() - began)
+    return time.perf_counter() - began
+
+
+def per_s(rows: int, act: Callable[[], None]) -> float:
+    """How many rows a second, likewise."""
+    return rows / took_s(act)
 
 
 def topic_of(spark: SparkSession, address: str, topic: str) -> DataFrame:
@@ -52,17 +58,20 @@ def read(spark: SparkSession, address: str, topic: str, folder: str) -> Figures:
 
 
 def write(spark: SparkSession, address: str, topic: str, folder: str, count: str) -> Figures:
-    """From Parquet into a topic."""
-    path = f"{folder}/rows.parquet"
-    spark.range(0, int(count), 1, 2).selectExpr(
-        f"cast(lpad('' || id, {BODY_BYTES}, 'x') AS BINARY) AS body"
-    ).write.parquet(path)
+    """From Parquet into a topic: all rows, and one for each of the two tasks, which is the start of a job."""
 
-    def send() -> None:
-        rows = spark.read.parquet(path)
-        rows.write.format("popwheel").mode("append").options(endpoints=address, topic=topic).save()
+    def send(rows: int) -> Callable[[], None]:
+        path = f"{folder}/{rows}.parquet"
+        body = f"cast(lpad('' || id, {BODY_BYTES}, 'x') AS BINARY) AS body"
+        spark.range(0, rows, 1, 2).selectExpr(body).write.parquet(path)
+        options = {"endpoints": address, "topic": topic}
+        return lambda: spark.read.parquet(path).write.format("popwheel").mode("append").options(**options).save()
 
-    return {"sent_per_s": per_s(int(count), send)}
+    return {
+        "job_s": took_s(send(int(count))),
+        "job_start_s": took_s(send(2)),
+        "request_messages": float(MESSAGES_MAX),
+    }
 
 
 def trigger(spark: SparkSession, address: str, topic: str, folder: str, count: str) -> Figures:

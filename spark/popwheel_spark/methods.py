@@ -20,7 +20,9 @@ def _method(name: str, request: type[Request], response: type[Response]) -> Meth
 ROUTE = _method("QueryRoute", service.QueryRouteRequest, service.QueryRouteResponse)
 OFFSET = _method("QueryOffset", service.QueryOffsetRequest, service.QueryOffsetResponse)
 COMMIT = _method("UpdateOffset", service.UpdateOffsetRequest, service.UpdateOffsetResponse)
-SEND = _method("SendMessage", service.SendMessageRequest, service.SendMessageResponse)
+SEND: Method[bytes, service.SendMessageResponse] = Method(
+    _SERVICE, "SendMessage", RAW, protobuf(service.SendMessageResponse)
+)
 PULL: Method[service.PullMessageRequest, bytes] = Method(
     _SERVICE,
     "PullMessage",

@@ -1,13 +1,14 @@
 """Sends requests, some at a time, and those messages again that were not taken."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from popwheel_spark.methods import SEND
 from popwheel_spark.proxies import Proxies, check
+from popwheel_spark.row_requests import RowRequest
 from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
-from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest, SendMessageResponse
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
 from services.rpc.service import Channel
 
 
@@ -23,7 +24,7 @@ class Sender:
         self._proxies = proxies
         self._at_once = at_once
 
-    async def send(self, requests: Iterable[SendMessageRequest]) -> int:
+    async def send(self, requests: Iterable[RowRequest]) -> int:
         """Send all; returns how many messages there were when each is stored, once or, after a try whose outcome is not
         known, more often.
 
@@ -39,35 +40,35 @@ class Sender:
             raise errors.exceptions[0] from None
         return sum(worker.result() for worker in workers)
 
-    async def _work(self, left: Iterator[SendMessageRequest]) -> int:
+    async def _work(self, left: Iterator[RowRequest]) -> int:
         count = 0
         for request in left:
             await self._send(request)
             count += len(request.messages)
         return count
 
-    async def _send(self, request: SendMessageRequest) -> None:
-        messages = list(request.messages)
-        first = messages[0].system_properties.keys[-1]
+    async def _send(self, request: RowRequest) -> None:
+        left = request.messages
 
         async def once(channel: Channel) -> None:
-            nonlocal messages
-            answer = await channel.call(
-                SEND, SendMessageRequest(messages=messages), timeout_s=None, metadata=self._proxies.metadata
-            )
-            messages = _not_stored(messages, answer)
-            if messages:
+            nonlocal left
+            answer = await channel.call(SEND, b"".join(left), timeout_s=None, metadata=self._proxies.metadata)
+            left = _not_stored(left, answer)
+            if left:
                 check(next(entry.status for entry in answer.entries if entry.status.code != Code.OK))
 
-        await self._proxies.call(f"sending {len(messages)} rows from {first} on", once)
+        await self._proxies.call(f"sending {len(left)} rows from {request.first} on", once)
 
 
-def _not_stored(messages: list[Message], answer: SendMessageResponse) -> list[Message]:
+def _not_stored(messages: Sequence[bytes], answer: SendMessageResponse) -> Sequence[bytes]:
     """Those that are to be sent again.
 
     Raises:
         StatusError: none was looked at.
     """
-    if answer.status.code not in (Code.OK, Code.MULTIPLE_RESULTS) and not answer.entries:
-        raise StatusError(answer.status.code, answer.status.message)
+    code = answer.status.code
+    if code == Code.OK:
+        return ()
+    if code != Code.MULTIPLE_RESULTS and not answer.entries:
+        raise StatusError(code, answer.status.message)
     return [message for message, entry in zip(messages, answer.entries, strict=True) if entry.status.code != Code.OK]

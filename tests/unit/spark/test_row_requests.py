@@ -1,25 +1,34 @@
 """Rows as messages."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from popwheel_spark.errors import OptionError, RefusedError
-from popwheel_spark.row_requests import MESSAGES_MAX, WRITTEN, Origin, RowRequests, check_columns, message_id
+from popwheel_spark.row_requests import MESSAGES_MAX, WRITTEN, Origin, RowRequest, RowRequests, check_columns
 from popwheel_spark.schema import arrow_schema
 from popwheel_spark.write_options import WriteOptions, write_options
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message, MessageType
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message, MessageType
+from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
 
 ORIGIN = Origin("query", 4, 2)
 
 
-def sent(rows: list[dict[str, Any]], topic: str = "orders", names: tuple[str, ...] = WRITTEN) -> list[Message]:
-    """The messages of rows."""
-    requests = RowRequests(topic, ORIGIN, 1_700_000_000_123_456_789).of(
-        pa.RecordBatch.from_pylist(rows, schema=arrow_schema(names))
-    )
-    return [message for request in requests for message in request.messages]
+def sent(rows: list[dict[str, Any]], topic: str = "orders", origin: Origin = ORIGIN) -> list[Message]:
+    """The messages of rows, as the proxy reads them."""
+    batch = pa.RecordBatch.from_pylist(rows, schema=arrow_schema(WRITTEN))
+    return read(RowRequests(topic, origin, 1_700_000_000_123_456_789).of(batch))
+
+
+def read(requests: Iterable[RowRequest]) -> list[Message]:
+    """The messages of requests."""
+    return [
+        message
+        for request in requests
+        for message in SendMessageRequest.FromString(b"".join(request.messages)).messages
+    ]
 
 
 def test_a_row_that_says_everything() -> None:
@@ -35,7 +44,8 @@ def test_a_row_that_says_everything() -> None:
     properties = message.system_properties
     assert (message.topic.name, message.body, dict(message.user_properties)) == ("t", b"x", {"p": "q"})
     assert (properties.tag, list(properties.keys)) == ("a", ["k", "query/4/2/0"])
-    assert properties.message_id == message_id("query/4/2/0") and len(properties.message_id) == 34
+    assert len(properties.message_id) == 34
+    assert (properties.body_encoding, properties.born_host) == (Encoding.IDENTITY, "spark")
     assert properties.message_type == MessageType.DELAY
     assert properties.delivery_timestamp.ToMilliseconds() == 1500
     assert properties.born_timestamp.ToMilliseconds() == 1_700_000_000_123
@@ -56,7 +66,10 @@ def test_a_task_that_runs_again_sends_the_same_keys_and_ids() -> None:
     rows = [{"body": b"%d" % number} for number in range(200)]
     first, again = sent(rows), sent(rows)
     assert [each.system_properties.keys for each in first] == [each.system_properties.keys for each in again]
+    other = sent(rows, origin=Origin("query", 4, 3))
+    assert [each.body for each in first] == [b"%d" % number for number in range(200)]
     assert len({each.system_properties.message_id for each in [*first, *again]}) == 200
+    assert len({each.system_properties.message_id for each in [*first, *other]}) == 400
 
 
 def test_requests_have_limits_of_messages_and_bytes() -> None:
@@ -102,8 +115,16 @@ def test_elements_that_can_not_be_null_are_as_good() -> None:
 def test_bodies_may_be_text() -> None:
     check_columns(pa.schema([("body", pa.string())]), "t")
     rows = pa.RecordBatch.from_pylist([{"body": "grün"}], schema=pa.schema([("body", pa.string())]))
-    (request,) = RowRequests("t", ORIGIN, 0).of(rows)
-    assert request.messages[0].body.decode() == "grün"
+    (message,) = read(RowRequests("t", ORIGIN, 0).of(rows))
+    assert message.body.decode() == "grün"
+
+
+def test_rows_are_numbered_on_over_all_batches_of_a_task() -> None:
+    requests = RowRequests("t", ORIGIN, 0)
+    rows = pa.RecordBatch.from_pylist([{"body": b"x"}] * 70, schema=arrow_schema(("body",)))
+    found = [*requests.of(rows), *requests.of(rows)]
+    assert [request.first for request in found] == [f"query/4/2/{row}" for row in (0, 64, 70, 134)]
+    assert [message.system_properties.keys[0] for message in read(found)] == [f"query/4/2/{row}" for row in range(140)]
 
 
 def test_options_of_a_write() -> None:
