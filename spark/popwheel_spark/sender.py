@@ -1,15 +1,34 @@
 """Sends requests, some at a time, and those messages again that were not taken."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
 
 from popwheel_spark.methods import SEND
 from popwheel_spark.proxies import Proxies, check
-from popwheel_spark.row_requests import RowRequest
+from popwheel_spark.row_requests import Origin, RowRequest, RowRequests
+from popwheel_spark.write_options import WriteOptions
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
 from services.rpc.service import Channel
+
+
+def send_rows(options: WriteOptions, origin: Origin, batches: Iterator[pa.RecordBatch]) -> int:
+    """Send all rows of a task; returns how many there were when each is stored (see `Sender.send`)."""
+    rows = 0
+    requests = RowRequests(options.topic, origin, time.time_ns())
+    with asyncio.Runner() as runner:
+        proxies = Proxies(options.connection)
+        sender = Sender(proxies, options.requests_at_once)
+        try:
+            for batch in batches:
+                rows += runner.run(sender.send(requests.of(batch)))
+        finally:
+            runner.run(proxies.close())
+    return rows
 
 
 class Sender:

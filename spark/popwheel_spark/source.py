@@ -1,9 +1,11 @@
-"""The data source `popwheel`: what Spark makes of the options, and hands readers and writers out by."""
+"""The data source `popwheel`: its name, and where readers and writers come from.
 
-from collections.abc import Mapping
-from dataclasses import replace
+Spark starts a process for each step of a query (to make the source, to plan, to commit), and each imports this module.
+What reads and what writes takes longer to import than pyspark, so it is imported by the steps that need it.
+"""
 
-import pyarrow as pa
+from typing import TYPE_CHECKING
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -11,21 +13,12 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from popwheel_spark.admin_reader import AdminReader, admin_read_options
-from popwheel_spark.admin_tables import ADMIN_TABLES
-from popwheel_spark.batch_reader import BatchReader
 from popwheel_spark.errors import OptionError
-from popwheel_spark.read_options import read_options
-from popwheel_spark.row_requests import check_columns
-from popwheel_spark.schema import COLUMNS, ddl
-from popwheel_spark.stream_reader import StreamReader
-from popwheel_spark.write_options import WriteOptions, write_options
-from popwheel_spark.writer import BatchWriter, StreamWriter
 
-_MESSAGES = {name: arrow for name, (_, arrow) in COLUMNS.items()}
+if TYPE_CHECKING:
+    from popwheel_spark.write_options import WriteOptions
 
 
 class PopwheelDataSource(DataSource):
@@ -41,58 +34,42 @@ class PopwheelDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns, if the query does not say which it wants."""
-        if self._is_of_admin():
-            options = admin_read_options(self.options)
-            return ", ".join(f"{name} {options.table.columns[name].ddl}" for name in options.columns)
-        return ddl(read_options(self.options).columns)
+        from popwheel_spark.readers import columns
+
+        return columns(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a batch."""
-        if self._is_of_admin():
-            options = admin_read_options(self.options)
-            types = {name: column.type for name, column in options.table.columns.items()}
-            return AdminReader(replace(options, columns=_columns(schema, types)))
-        return BatchReader(read_options(self.options).of_columns(_columns(schema, _MESSAGES)))
+        from popwheel_spark.readers import batch_reader
+
+        return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Of a stream."""
-        if self._is_of_admin():
-            raise OptionError("table", "only messages and dlq can be read as streams")
-        return StreamReader(read_options(self.options).of_columns(_columns(schema, _MESSAGES)))
+        from popwheel_spark.readers import stream_reader
 
-    def _is_of_admin(self) -> bool:
-        return self.options.get("table", "").strip().lower() in ADMIN_TABLES
+        return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Of a batch."""
+        from popwheel_spark.writer import BatchWriter
+
         return BatchWriter(self._write_options(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Of a stream."""
+        from popwheel_spark.writer import StreamWriter
+
         return StreamWriter(self._write_options(schema, overwrite))
 
-    def _write_options(self, schema: StructType, overwrite: bool) -> WriteOptions:
+    def _write_options(self, schema: StructType, overwrite: bool) -> "WriteOptions":
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from popwheel_spark.row_requests import check_columns
+        from popwheel_spark.write_options import write_options
+
         if overwrite:
             raise OptionError("mode", "messages are only ever added: .mode('append'), or the output mode append")
         options = write_options(self.options)
         check_columns(to_arrow_schema(schema, timezone="UTC"), options.topic)
         return options
-
-
-def _columns(schema: StructType, types: Mapping[str, pa.DataType]) -> tuple[str, ...]:
-    """The columns that a query asks for, which may be fewer than there are.
-
-    Args:
-        schema: of the query.
-        types: of all columns there are.
-
-    Raises:
-        OptionError: one is not there, or of another type.
-    """
-    wanted = to_arrow_schema(schema, timezone="UTC")
-    for field in wanted:
-        if field.name not in types:
-            raise OptionError("schema", f"there is no column {field.name!r}; there are {', '.join(types)}")
-        if field.type != types[field.name] or not field.nullable:
-            raise OptionError("schema", f"the column {field.name} is of the type {types[field.name]}, and may be null")
-    return tuple(wanted.names)

@@ -1,19 +1,20 @@
-"""Sends rows as messages, each at least once: a task that runs again sends its rows again, under the same keys."""
+"""Sends rows as messages, each at least once: a task that runs again sends its rows again, under the same keys.
 
-import asyncio
-import time
+What sends is imported by the tasks alone, not by the steps on the driver (see `popwheel_spark.source`).
+"""
+
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from popwheel_spark.proxies import Proxies
-from popwheel_spark.row_requests import Origin, RowRequests
-from popwheel_spark.sender import Sender
 from popwheel_spark.write_options import WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
@@ -36,19 +37,12 @@ def _task() -> TaskContext:
     return task
 
 
-def _send(options: WriteOptions, origin: Origin, batches: Iterator[pa.RecordBatch]) -> Sent:
+def _send(options: WriteOptions, query: str, batch: int, rows: Iterator["pa.RecordBatch"]) -> Sent:
     """Send all rows of a task."""
-    rows = 0
-    requests = RowRequests(options.topic, origin, time.time_ns())
-    with asyncio.Runner() as runner:
-        proxies = Proxies(options.connection)
-        sender = Sender(proxies, options.requests_at_once)
-        try:
-            for batch in batches:
-                rows += runner.run(sender.send(requests.of(batch)))
-        finally:
-            runner.run(proxies.close())
-    return Sent(rows)
+    from popwheel_spark.row_requests import Origin
+    from popwheel_spark.sender import send_rows
+
+    return Sent(send_rows(options, Origin(query, batch, _task().partitionId()), rows))
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -62,9 +56,9 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._query = str(uuid.uuid4())
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> Sent:
         """Send a part, on an executor."""
-        return _send(self._options, Origin(self._query, 0, _task().partitionId()), iterator)
+        return _send(self._options, self._query, 0, iterator)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -77,9 +71,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> Sent:
         """Send a part of a micro-batch, on an executor. Its keys are the same if the query is restarted."""
         task = _task()
         query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
         assert query is not None and batch is not None, "Spark tells tasks of a stream which one it is"
-        return _send(self._options, Origin(query, int(batch), task.partitionId()), iterator)
+        return _send(self._options, query, int(batch), iterator)

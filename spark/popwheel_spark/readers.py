@@ -1,0 +1,66 @@
+"""What reads, by the option `table`: a reader of the admin API, or one of topics."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from popwheel_spark.admin_reader import AdminReader, admin_read_options
+from popwheel_spark.admin_tables import ADMIN_TABLES
+from popwheel_spark.batch_reader import BatchReader
+from popwheel_spark.errors import OptionError
+from popwheel_spark.read_options import read_options
+from popwheel_spark.schema import COLUMNS, ddl
+from popwheel_spark.stream_reader import StreamReader
+
+_MESSAGES = {name: arrow for name, (_, arrow) in COLUMNS.items()}
+
+
+def columns(options: Mapping[str, str]) -> str:
+    """The columns, if the query does not say which it wants."""
+    if _is_of_admin(options):
+        read = admin_read_options(options)
+        return ", ".join(f"{name} {read.table.columns[name].ddl}" for name in read.columns)
+    return ddl(read_options(options).columns)
+
+
+def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    """What reads the columns of a schema, once."""
+    if _is_of_admin(options):
+        read = admin_read_options(options)
+        types = {name: column.type for name, column in read.table.columns.items()}
+        return AdminReader(replace(read, columns=_columns(schema, types)))
+    return BatchReader(read_options(options).of_columns(_columns(schema, _MESSAGES)))
+
+
+def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """What reads the columns of a schema as long as more come."""
+    if _is_of_admin(options):
+        raise OptionError("table", "only messages and dlq can be read as streams")
+    return StreamReader(read_options(options).of_columns(_columns(schema, _MESSAGES)))
+
+
+def _is_of_admin(options: Mapping[str, str]) -> bool:
+    return options.get("table", "").strip().lower() in ADMIN_TABLES
+
+
+def _columns(schema: StructType, types: Mapping[str, pa.DataType]) -> tuple[str, ...]:
+    """The columns that a query asks for, which may be fewer than there are.
+
+    Args:
+        schema: of the query.
+        types: of all columns there are.
+
+    Raises:
+        OptionError: one is not there, or of another type.
+    """
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    for field in wanted:
+        if field.name not in types:
+            raise OptionError("schema", f"there is no column {field.name!r}; there are {', '.join(types)}")
+        if field.type != types[field.name] or not field.nullable:
+            raise OptionError("schema", f"the column {field.name} is of the type {types[field.name]}, and may be null")
+    return tuple(wanted.names)
