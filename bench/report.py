@@ -18,6 +18,8 @@ SHOWN = (
     "to_parquet",
     "sender_per_s",
     "to_sender",
+    "job_start_s",
+    "running_to_sender",
     "trigger_p50_ms",
     "empty_trigger_p50_ms",
     "received_per_s",
