@@ -1,4 +1,4 @@
-"""PullMessage, GetOffset, UpdateOffset, QueryOffset: reading one queue by offset, without a trace in the pop state."""
+"""Pulls, GetOffset, UpdateOffset, QueryOffset: reading one queue by offset, without a trace in the pop state."""
 
 from services.common.clock import Clock
 from services.common.errors import StatusError
@@ -72,6 +72,29 @@ class Offsets:
         request = await stream.receive()
         if request is None:
             raise StatusError(Code.BAD_REQUEST, "PullMessage needs one request")
+        answer = await self._pulled(call, client_id, request, now, self._limits.batch(request.batch_size))
+        next_offset = _next_offset(answer.next_offset)
+        if not answer.messages:
+            nothing = pb.PullMessageResponse()
+            nothing.status.code = Code.MESSAGE_NOT_FOUND
+            nothing.status.message = "no message came in time"
+            await stream.send((nothing.SerializeToString(), next_offset))
+            return
+        await stream.send((_OK_ANSWER, *(field(2, message) for message in answer.messages), next_offset))
+
+    async def pull_block(self, call: Call, client_id: str, request: pb.PullMessageRequest, now: float) -> bytes:
+        """What `pull` answers, in one piece; no messages if none came in time.
+
+        Returns:
+            A PullBlockResponse, whose fields are those of the broker's answer. Raises as `pull` does.
+        """
+        messages_max = self._limits.block(request.batch_size)
+        return (await self._pulled(call, client_id, request, now, messages_max)).SerializeToString()
+
+    async def _pulled(
+        self, call: Call, client_id: str, request: pb.PullMessageRequest, now: float, messages_max: int
+    ) -> broker.PullResponse:
+        """What the broker answers to a pull of so many messages at the most."""
         group = group_name(request.group)
         self._catalog.check_group(group)
         topic, name = self._queue(request.message_queue, Use.PULL)
@@ -83,7 +106,7 @@ class Offsets:
             topic=topic.name,
             queue_id=request.message_queue.id,
             offset=request.offset,
-            max_messages=self._limits.batch(request.batch_size),
+            max_messages=messages_max,
             filter=filter_of(request.filter_expression),
             wait_ms=wait_ms,
         )
@@ -101,14 +124,7 @@ class Offsets:
         finally:
             self._admission.leave(client_id, call.peer, group)
         await self._catalog.ensure_group(group)  # last, as it must not be made for a request that is refused (E1)
-        next_offset = _next_offset(answer.next_offset)
-        if not answer.messages:
-            nothing = pb.PullMessageResponse()
-            nothing.status.code = Code.MESSAGE_NOT_FOUND
-            nothing.status.message = "no message came in time"
-            await stream.send((nothing.SerializeToString(), next_offset))
-            return
-        await stream.send((_OK_ANSWER, *(field(2, message) for message in answer.messages), next_offset))
+        return answer
 
     async def get_offset(self, call: Call, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
         """The offset that a group has committed for a queue.

@@ -10,6 +10,10 @@ from services.proxy.options import ProxyOptions
 ANSWER_RESERVE_MS: Final = 300
 """A poll or pull is answered this long before the client's deadline."""
 
+BLOCK_MESSAGES_MAX: Final = 256
+"""Messages of one block. A broker's loop serves nobody else while it reads them, some 3 us each; it also stops at
+`broker.pop.response_bytes_max`."""
+
 _SHORTEST = "grpc_client_consumer_min_long_polling_timeout_ms"
 _LONGEST = "grpc_client_consumer_max_long_polling_timeout_ms"
 
@@ -34,12 +38,15 @@ class PollLimits:
         Raises:
             StatusError: BAD_REQUEST, for a negative number.
         """
-        if asked < 0:
-            raise StatusError(Code.BAD_REQUEST, f"{asked} messages were asked for; ask for 1 or more")
-        if asked > self._batch_max:
+        count = _count(asked)
+        if count > self._batch_max:
             self._metrics.limit_hit("receive.batch_messages_max")
             return self._batch_max
-        return asked or 1
+        return count
+
+    def block(self, asked: int) -> int:
+        """How many messages one block holds at the most. Raises as `batch` does."""
+        return min(_count(asked), BLOCK_MESSAGES_MAX)
 
     def pull_wait_ms(self, asked_ms: int) -> int:
         """How long a pull may wait for a first message, in milliseconds.
@@ -68,3 +75,9 @@ class PollLimits:
             self._metrics.limit_hit(_SHORTEST)
             return 0
         return wait_ms
+
+
+def _count(asked: int) -> int:
+    if asked < 0:
+        raise StatusError(Code.BAD_REQUEST, f"{asked} messages were asked for; ask for 1 or more")
+    return asked or 1

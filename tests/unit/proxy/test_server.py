@@ -9,6 +9,7 @@ from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, QueryOffsetPolicy
 from services.common.pb.popwheel.v1 import broker_pb2 as broker
+from services.common.pb.popwheel.v1.proxy_pb2 import PullBlockResponse
 from services.proxy import protocol
 from services.proxy.statuses import is_old
 from services.rpc.service import Method
@@ -21,8 +22,18 @@ def queue(number: int = 0, name: str = "b1", topic: str = "orders") -> d.Message
     return d.MessageQueue(topic=d.Resource(name=topic), id=number, broker=d.Broker(name=name))
 
 
+def pull_request(**fields: object) -> pb.PullMessageRequest:
+    return pb.PullMessageRequest(**{"group": GROUP, "message_queue": queue(), "batch_size": 10, **fields})  # type: ignore[arg-type]
+
+
+async def pull_block(w: World, **fields: object) -> PullBlockResponse:
+    return PullBlockResponse.FromString(
+        await w.channel.call(protocol.PULL_BLOCK, pull_request(**fields), metadata=CLIENT)
+    )
+
+
 async def pull(w: World, **fields: object) -> list[pb.PullMessageResponse]:
-    request = pb.PullMessageRequest(**{"group": GROUP, "message_queue": queue(), "batch_size": 10, **fields})  # type: ignore[arg-type]
+    request = pull_request(**fields)
     stream = w.channel.open(protocol.PULL_MESSAGE, metadata=CLIENT)
     await stream.send((request,))
     await stream.end()
@@ -54,13 +65,36 @@ async def test_a_pull_reads_by_offset() -> None:
         ({"message_queue": queue(topic="nowhere")}, Code.TOPIC_NOT_FOUND),
         ({"message_queue": queue(name="b9")}, Code.HA_NOT_AVAILABLE),
         ({"group": d.Resource()}, Code.ILLEGAL_CONSUMER_GROUP),
+        ({"batch_size": -1}, Code.BAD_REQUEST),
     ],
 )
 async def test_a_pull_that_breaks_a_rule(fields: dict[str, object], code: int) -> None:
     async with world() as w:
         (answer,) = await pull(w, **fields)
         assert answer.status.code == code
+        with pytest.raises(StatusError) as refused:
+            await pull_block(w, **fields)
+        assert refused.value.code == code
         assert w.broker.asked("Pull") == []
+
+
+async def test_a_block_is_what_a_pull_reads_in_one_message() -> None:
+    async with world() as w:
+        await w.send(message(body=b"0"), message(body=b"1"))
+        _, *pulled, behind = await pull(w)
+        block = await pull_block(w)
+        assert list(block.messages) == [each.message for each in pulled]
+        assert block.next_offset == behind.next_offset
+        assert await pull_block(w, offset=2) == PullBlockResponse(next_offset=2)
+
+
+@pytest.mark.parametrize(("asked", "given"), [(0, 1), (200, 200), (257, 256), (2**31 - 1, 256)])
+async def test_a_block_has_a_limit_of_messages(asked: int, given: int) -> None:
+    async with world() as w:
+        await pull_block(w, batch_size=asked)
+        (request,) = w.broker.asked("Pull")
+        assert isinstance(request, broker.PullRequest)
+        assert request.max_messages == given
 
 
 async def test_offsets_are_committed_and_read() -> None:
