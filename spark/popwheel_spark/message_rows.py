@@ -54,8 +54,13 @@ def _bodies(messages: Sequence[Message], properties: Properties) -> Column:
     ]
 
 
+# To ask first whether there are any takes a fifth of what it takes to go through none.
 def _user_properties(messages: Sequence[Message], _: Properties) -> Column:
-    return [list(message.user_properties.items()) for message in messages]
+    return [list(some.items()) if (some := message.user_properties) else () for message in messages]
+
+
+def _keys(_: Sequence[Message], properties: Properties) -> Column:
+    return [list(some) if (some := each.keys) else () for each in properties]
 
 
 def _delivery_times(_: Sequence[Message], properties: Properties) -> Column:
@@ -73,7 +78,7 @@ def _origins(_: Sequence[Message], properties: Properties) -> Column:
 
 _OF_MESSAGES: Final[Mapping[str, Callable[[Sequence[Message], Properties], Column]]] = {
     "tag": lambda _, properties: [each.tag or None for each in properties],
-    "keys": lambda _, properties: [list(each.keys) for each in properties],
+    "keys": _keys,
     "messageGroup": lambda _, properties: [each.message_group or None for each in properties],
     "body": _bodies,
     "properties": _user_properties,

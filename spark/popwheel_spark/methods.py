@@ -1,11 +1,11 @@
-"""The methods of the client protocol that Spark calls."""
+"""The methods of proxies that Spark calls."""
 
 from typing import TypeVar
 
 from google.protobuf.message import Message
 
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
-from services.rpc.service import RAW, Codec, Method, protobuf
+from services.rpc.service import RAW, Method, protobuf
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -24,8 +24,6 @@ SEND: Method[bytes, service.SendMessageResponse] = Method(
     _SERVICE, "SendMessage", RAW, protobuf(service.SendMessageResponse)
 )
 PULL: Method[service.PullMessageRequest, bytes] = Method(
-    _SERVICE,
-    "PullMessage",
-    Codec(service.PullMessageRequest.SerializeToString, service.PullMessageRequest.FromString),
-    RAW,
+    "popwheel.v1.Proxy", "PullBlock", protobuf(service.PullMessageRequest), RAW
 )
+"""Answers bytes of PullBlockResponse, whose length is of use."""

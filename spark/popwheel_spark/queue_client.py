@@ -1,8 +1,7 @@
 """What a cluster is asked about queues and their messages: where they are, from where to where, and what is in them."""
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
@@ -14,14 +13,14 @@ from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.methods import COMMIT, OFFSET, PULL, ROUTE
 from popwheel_spark.offsets import EARLIEST, LATEST, Offsets, Queue
 from popwheel_spark.proxies import Proxies, check
+from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, MessageQueue, QueryOffsetPolicy
-from services.rpc.service import Channel, StreamClosedError
+from services.common.pb.popwheel.v1.proxy_pb2 import PullBlockResponse
+from services.rpc.service import Channel
 
 _CALLS_AT_ONCE = 64
-_NOTHING_THERE = (Code.OK, Code.MESSAGE_NOT_FOUND, Code.ILLEGAL_OFFSET)
-"""No message has come so far, or the queue is not even so long."""
 
 T = TypeVar("T")
 
@@ -33,10 +32,12 @@ class Pulled:
     Args:
         messages: in the order of their offsets.
         next_offset: where to go on; beyond what a filter kept back.
+        bytes: of the answer.
     """
 
-    messages: list[Message]
+    messages: Sequence[Message]
     next_offset: int
+    bytes: int
 
 
 class QueueClient:
@@ -146,14 +147,14 @@ class QueueClient:
             request.filter_expression.expression = tags
 
         async def once(channel: Channel) -> Pulled:
-            stream = channel.open(PULL, metadata=self._proxies.metadata)
             try:
-                with contextlib.suppress(StreamClosedError):  # `receive` says why
-                    await stream.send((request,))
-                    await stream.end()
-                return await _pulled(stream.receive, offset)
-            finally:
-                stream.cancel()
+                data = await channel.call(PULL, request, metadata=self._proxies.metadata)
+            except StatusError as error:
+                if error.code == Code.ILLEGAL_OFFSET:  # the queue is not even so long
+                    return Pulled((), offset, 0)
+                raise
+            block = PullBlockResponse.FromString(data)
+            return Pulled(block.messages, block.next_offset, len(data))
 
         return await self._proxies.call(f"pulling from {queue} at {offset}", once)
 
@@ -173,21 +174,6 @@ class QueueClient:
 
         async with self._at_once:
             await self._proxies.call(f"publishing progress for {queue}", once)
-
-
-async def _pulled(receive: Callable[[], Awaitable[bytes | None]], offset: int) -> Pulled:
-    """What the answer to a pull holds."""
-    pulled = Pulled([], offset)
-    while (data := await receive()) is not None:
-        part = service.PullMessageResponse.FromString(data)
-        match part.WhichOneof("content"):
-            case "message":
-                pulled.messages.append(part.message)
-            case "next_offset":
-                pulled.next_offset = part.next_offset
-            case _ if part.status.code not in _NOTHING_THERE:
-                check(part.status)
-    return pulled
 
 
 async def _all(calls: Mapping[Queue, Coroutine[None, None, T]]) -> dict[Queue, T]:

@@ -21,9 +21,12 @@ from services.rpc.backoff import Backoff
 ROWS_MAX: Final = 10_000
 """Rows of one batch."""
 BYTES_MAX: Final = 16 * 2**20
-"""No more is pulled for a batch whose bodies have so many bytes."""
-PULL_MESSAGES: Final = 32
-"""As many as a proxy gives at once, unless it is told to give more."""
+"""No more is pulled for a batch whose messages have so many bytes."""
+PULL_MESSAGES: Final = 256
+"""As many as a proxy gives at once."""
+PULL_BYTES: Final = 2**20
+"""No more messages are asked for at once than have so many bytes together, by the size of those that came before."""
+_FIRST_PULL_MESSAGES = 16
 _PULLS_AT_ONCE = 4
 
 
@@ -34,7 +37,7 @@ class _Batch:
     Args:
         at: where to go on.
         messages: in order.
-        bytes: of their bodies.
+        bytes: of all answers.
         gaps: offsets from .. up to .. that were passed over: filtered, or gone.
     """
 
@@ -45,15 +48,16 @@ class _Batch:
 
     def take(self, pulled: Pulled, end: int) -> None:
         """Take what is new of an answer: other pulls may have given some of it already."""
+        self.bytes += pulled.bytes
         for message in pulled.messages:
             offset = message.system_properties.queue_offset
             if offset >= end:
                 break
             if offset < self.at:
                 continue
-            self.pass_to(offset)
+            if offset > self.at:
+                self.pass_to(offset)
             self.messages.append(message)
-            self.bytes += len(message.body)
             self.at = offset + 1
         self.pass_to(min(end, pulled.next_offset))
 
@@ -79,6 +83,7 @@ class RangeReader:
         self._queue: Queue = what.queue
         self._end = what.end
         self._backoff = Backoff(random.Random())
+        self._at_once = _FIRST_PULL_MESSAGES
 
     async def batch(self, at: int) -> tuple[pa.RecordBatch, int]:
         """The rows from an offset on, and the offset to go on with.
@@ -104,8 +109,8 @@ class RangeReader:
         try:
             while batch.at < last:
                 while (asked := max(asked, batch.at)) < last and self._may_ask(batch, len(ahead)):
-                    stop = min(asked + PULL_MESSAGES, last)
-                    pull = self._client.pull(self._queue, asked, stop - asked, "")
+                    stop = min(asked + self._at_once, last)
+                    pull = self._pull(asked, stop - asked)
                     ahead.append((stop, asyncio.create_task(pull)))
                     asked = stop
                 if not ahead:
@@ -113,6 +118,8 @@ class RangeReader:
                 stop, task = ahead.popleft()
                 batch.take(await task, self._end)
                 while batch.at < stop:  # an answer holds fewer than asked for if they are large
+                    if batch.bytes >= BYTES_MAX:
+                        return
                     await self._pull_on(batch, stop - batch.at)
         finally:
             for _, task in ahead:
@@ -125,7 +132,7 @@ class RangeReader:
     async def _pull_filtered(self, batch: _Batch) -> None:
         """Where the next pull begins only the answer says."""
         while batch.at < self._end and (room := ROWS_MAX - len(batch.messages)) and batch.bytes < BYTES_MAX:
-            await self._pull_on(batch, min(room, PULL_MESSAGES))
+            await self._pull_on(batch, room)
 
     async def _pull_on(self, batch: _Batch, count: int) -> None:
         """Pull until something has come. What was planned is there: if a queue seems shorter, its new master has yet
@@ -138,7 +145,7 @@ class RangeReader:
         give_up_at = clock() + self._options.connection.timeout_s
         before = batch.at
         while True:
-            batch.take(await self._client.pull(self._queue, batch.at, count, self._options.tags), self._end)
+            batch.take(await self._pull(batch.at, count), self._end)
             if batch.at > before:
                 self._backoff.reset()
                 return
@@ -147,6 +154,14 @@ class RangeReader:
                 batch.at = self._end
                 return
             await asyncio.sleep(self._backoff.next_s())
+
+    async def _pull(self, offset: int, count: int) -> Pulled:
+        """Pull so many messages at the most, and learn from their size how many are asked for from now on."""
+        pulled = await self._client.pull(self._queue, offset, min(count, self._at_once), self._options.tags)
+        if pulled.messages:
+            fitting = PULL_BYTES * len(pulled.messages) // max(1, pulled.bytes)
+            self._at_once = max(1, min(PULL_MESSAGES, fitting))
+        return pulled
 
     async def _check(self, gaps: Sequence[tuple[int, int]]) -> None:
         """Tell what is gone from what a filter kept back: only what is before the queue's first message is gone."""

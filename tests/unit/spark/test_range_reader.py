@@ -32,22 +32,23 @@ class OneQueue(QueueClient):
         self, first: int, end: int, *, most: int = 32, damaged: Iterable[int] = (), body: bytes = b"x"
     ) -> None:
         self.first, self.end, self.most, self.damaged, self.body = first, end, most, set(damaged), body
-        self.pulls = 0
+        self.asked: list[int] = []
 
     async def pull(self, queue: Queue, offset: int, count: int, tags: str) -> Pulled:
-        self.pulls += 1
+        self.asked.append(count)
         at = max(offset, self.first)
-        pulled = Pulled([], at)
+        messages: list[Message] = []
+        next_offset = at
         for number in range(at, self.end):
-            pulled.next_offset = number + 1
+            next_offset = number + 1
             if number in self.damaged or (tags and number % 3):
                 continue
             message = Message(body=self.body)
             message.system_properties.queue_offset = number
-            pulled.messages.append(message)
-            if len(pulled.messages) == min(count, self.most):
+            messages.append(message)
+            if len(messages) == min(count, self.most):
                 break
-        return pulled
+        return Pulled(messages, next_offset, sum(message.ByteSize() for message in messages))
 
     async def firsts(self, queues: Iterable[Queue]) -> Offsets:
         return dict.fromkeys(queues, self.first)
@@ -89,6 +90,13 @@ def test_a_batch_of_rows_has_a_limit_of_bytes() -> None:
     assert batch.num_rows == at < 300
 
 
+@pytest.mark.parametrize(("size", "fitting"), [(2**20, 1), (2**16, 15), (100, 256)])
+def test_as_many_are_asked_for_at_once_as_have_a_mebibyte(size: int, fitting: int) -> None:
+    queue = OneQueue(0, 2000, body=bytes(size), most=1000)
+    assert len(read(queue, 0, 500)) == 500
+    assert max(queue.asked[4:]) == fitting
+
+
 def test_what_a_filter_keeps_back_is_not_lost() -> None:
     assert read(OneQueue(0, 500), 10, 400, tags="a") == list(range(12, 400, 3))
 
@@ -116,7 +124,7 @@ def test_a_queue_that_is_too_short_is_waited_for_and_then_told() -> None:
     queue = OneQueue(0, 100)
     with pytest.raises(DataLossError, match="from offset 100 up to 110 are gone: the queue ends there"):
         read(queue, 90, 110)
-    assert queue.pulls > 2
+    assert len(queue.asked) > 2
 
 
 def test_a_new_queue_may_begin_behind_its_start() -> None:
