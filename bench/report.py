@@ -16,6 +16,8 @@ SHOWN = (
     "read_per_s",
     "parquet_per_s",
     "to_parquet",
+    "read_start_ms",
+    "parquet_start_ms",
     "sender_per_s",
     "to_sender",
     "job_start_s",

@@ -1,5 +1,6 @@
 """The requests of the load as bytes, made once and filled in per call; and what is read out of the answers."""
 
+import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -49,7 +50,7 @@ class SendTemplate:
         self._count = 0
         self._prefix = uuid.uuid4().hex[:_ID_PREFIX_CHARACTERS].upper()
         marks = [f"{self._prefix}#{index:07d}" for index in range(batch)]
-        body = b"0" * SEQUENCE_DIGITS + bytes(97 + index % 26 for index in range(size - SEQUENCE_DIGITS))
+        body = _body(size)
         messages = [_message(topic, mark, body) for mark in marks]
         data = frame_message(service.SendMessageRequest(messages=messages).SerializeToString())
         self._data = data
@@ -72,6 +73,29 @@ class SendTemplate:
         return bytes(data)
 
 
+class RandomTemplate(SendTemplate):
+    """As `SendTemplate`, but no two bodies are alike: all bytes are random.
+
+    Args:
+        topic: where to.
+        size: bytes of each body, at least 16.
+        batch: messages in one request, more than one.
+    """
+
+    def __init__(self, topic: str, size: int, batch: int) -> None:
+        super().__init__(topic, size, batch)
+        body = _body(size)
+        self._bodies = [self._data.index(body, at) for at in self._at]
+        self._size = size
+
+    def make(self) -> bytes:
+        """The next request."""
+        data = bytearray(super().make())
+        for at in self._bodies:
+            data[at : at + self._size] = os.urandom(self._size)
+        return bytes(data)
+
+
 class DelayedTemplate:
     """SendMessage requests of delayed messages; the body of each begins with its number.
 
@@ -88,7 +112,7 @@ class DelayedTemplate:
         self._due_ms = due_ms
         prefix = uuid.uuid4().hex[:_ID_PREFIX_CHARACTERS].upper()
         marks = [f"{prefix}#{index:07d}" for index in range(batch)]
-        body = b"0" * SEQUENCE_DIGITS + bytes(97 + index % 26 for index in range(size - SEQUENCE_DIGITS))
+        body = _body(size)
         messages = [_message(topic, mark, body) for mark in marks]
         some_time = Timestamp(seconds=_VARINT_MAX, nanos=999_999_999)
         for message in messages:
@@ -115,6 +139,10 @@ class DelayedTemplate:
             number += 1
         self._next = number
         return bytes(data)
+
+
+def _body(size: int) -> bytes:
+    return b"0" * SEQUENCE_DIGITS + bytes(97 + index % 26 for index in range(size - SEQUENCE_DIGITS))
 
 
 def _varint(value: int) -> bytes:

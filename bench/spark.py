@@ -10,13 +10,17 @@ import tempfile
 from pathlib import Path
 
 from bench.client import close_all, connect_all
+from bench.requests import RandomTemplate, SendTemplate
 from bench.server import Server
 from bench.steps import BATCH, CONNECTIONS, Case, Figures, Scale, fill, make_topic
 
 READ_TOPIC = "bench-spark"
+ALIKE_TOPIC = "bench-spark-alike"
 WRITE_TOPIC = "bench-spark-write"
 STREAM_TOPIC = "bench-spark-stream"
 _TRIGGERS = 20
+_FEW_BATCHES = 8
+"""Of messages of a topic that has hardly any: what a read of it takes, any read takes before its first row."""
 
 
 class SideFailedError(Exception):
@@ -39,24 +43,40 @@ async def _side(module: str, *words: str) -> Figures:
     return figures
 
 
-async def _filled(server: Server, topic: str, count: int, batch: int = BATCH) -> float:
+async def _filled(
+    server: Server, topic: str, count: int, batch: int = BATCH, template: type[SendTemplate] = SendTemplate
+) -> float:
     """Fill a topic; how many messages a second the bench's sender sent, from its first connection on."""
     began = asyncio.get_running_loop().time()
     clients = await connect_all(server.address, CONNECTIONS, topic)
     try:
         await make_topic(clients[0], topic)
-        outcome = await fill(clients, topic, count, batch)
+        outcome = await fill(clients, topic, count, batch, template)
         return outcome.messages / (asyncio.get_running_loop().time() - began)
     finally:
         close_all(clients)
 
 
 async def read(server: Server, scale: Scale) -> Figures:
-    """Messages into Parquet, by Spark and by a plain script; and Spark's own read of that Parquet."""
-    await _filled(server, READ_TOPIC, scale.drain_messages)
+    """Messages into Parquet, by Spark and by a plain script; and Spark's own read of that Parquet.
+
+    No two bodies are alike, and none can be packed: Parquet holds, and reads, as many bytes as the topic.
+    """
+    return await _read(server, READ_TOPIC, scale.drain_messages, RandomTemplate)
+
+
+async def read_alike(server: Server, scale: Scale) -> Figures:
+    """The same with bodies that are all alike, which Parquet holds once for all rows."""
+    return await _read(server, ALIKE_TOPIC, scale.drain_messages, SendTemplate)
+
+
+async def _read(server: Server, topic: str, count: int, template: type[SendTemplate]) -> Figures:
+    await _filled(server, topic, count, template=template)
+    few_topic = f"{topic}-few"
+    await _filled(server, few_topic, _FEW_BATCHES * BATCH, template=template)
     with tempfile.TemporaryDirectory(prefix="popwheel-bench-spark-") as folder:
-        plain = await _side("bench.plain_archive", server.address, READ_TOPIC, str(Path(folder) / "plain.parquet"))
-        spark = await _side("bench.spark_side", "read", server.address, READ_TOPIC, folder)
+        plain = await _side("bench.plain_archive", server.address, topic, str(Path(folder) / "plain.parquet"))
+        spark = await _side("bench.spark_side", "read", server.address, topic, few_topic, folder)
     return {
         "messages_per_s": spark["archived_per_s"],
         "plain_per_s": plain["archived_per_s"],
@@ -64,6 +84,8 @@ async def read(server: Server, scale: Scale) -> Figures:
         "read_per_s": spark["read_per_s"],
         "parquet_per_s": spark["parquet_per_s"],
         "to_parquet": spark["read_per_s"] / spark["parquet_per_s"],
+        "read_start_ms": spark["read_start_ms"],
+        "parquet_start_ms": spark["parquet_start_ms"],
         "missing": plain["rows"] - spark["rows"],
     }
 
@@ -95,5 +117,10 @@ async def trigger(server: Server, scale: Scale) -> Figures:
         return await _side("bench.spark_side", "trigger", server.address, STREAM_TOPIC, folder, str(_TRIGGERS))
 
 
-CASES: dict[str, Case] = {"spark-read": read, "spark-write": write, "spark-trigger": trigger}
+CASES: dict[str, Case] = {
+    "spark-read": read,
+    "spark-read-alike": read_alike,
+    "spark-write": write,
+    "spark-trigger": trigger,
+}
 """By name."""

@@ -118,10 +118,15 @@ async def prime(client: Client, topic: str, group: str, queues: Sequence[definit
         await client.call(requests.ACK, requests.ack(topic, group, messages))
 
 
-async def fill(clients: Sequence[Client], topic: str, count: int, batch: int = BATCH) -> Outcome:
+async def fill(
+    clients: Sequence[Client],
+    topic: str,
+    count: int,
+    batch: int = BATCH,
+    template: type[requests.SendTemplate] = requests.SendTemplate,
+) -> Outcome:
     """Send so many messages in batches."""
-    template = requests.SendTemplate(topic, BODY_BYTES, batch)
-    loop = SendLoop(clients, template, batch, BATCH_CONCURRENCY, count)
+    loop = SendLoop(clients, template(topic, BODY_BYTES, batch), batch, BATCH_CONCURRENCY, count)
     loop.start()
     return await loop.finished()
 
