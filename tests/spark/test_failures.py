@@ -3,13 +3,17 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from tests.harness.cluster import ClusterCommand
 from tests.harness.standalone import StandaloneProcess
@@ -101,6 +105,66 @@ def test_nothing_is_missing_or_twice_when_a_proxy_and_masters_are_killed(
     )
     query.awaitTermination()
     batches.check(sent)
+
+
+class ArchiveJob:
+    """The job `archive` as a process, as one calls it. Use as a context manager, which kills it.
+
+    Args:
+        endpoints: of the proxies.
+        folder: of the archive.
+    """
+
+    def __init__(self, endpoints: Sequence[str], folder: Path) -> None:
+        words = ("--endpoints", ",".join(endpoints), "--topics", "kept", "--to", str(folder), "--until-now")
+        limit = ("--option", f"maxRowsPerTrigger={MESSAGES // 32}")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "popwheel_spark.jobs.archive", *words, *limit],
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def wait_for_micro_batch(self) -> None:
+        """Wait until it has written one more."""
+        assert self._process.stdout is not None
+        assert any(line.startswith("micro-batch") for line in self._process.stdout), "it has ended"
+
+    def wait(self) -> None:
+        """Wait until it has done its work."""
+        assert self._process.stdout is not None
+        assert "messages" in self._process.stdout.read()
+        assert self._process.wait() == 0
+
+
+@pytest.mark.timeout(3600)
+def test_an_archive_has_each_message_once_when_its_job_a_proxy_and_a_master_are_killed(
+    spark: SparkSession, cluster: ClusterCommand, tmp_path: Path
+) -> None:
+    endpoints, folder = proxies(cluster), tmp_path / "archive"
+    with Topics(endpoints[0], cluster.url) as topics:
+        sent = topics.fill(topics.make("kept", queues=4), MESSAGES)
+    with ArchiveJob(endpoints, folder) as job:
+        job.wait_for_micro_batch()
+        Happening(cluster, "proxy-0")()
+        job.wait_for_micro_batch()
+    with ArchiveJob(endpoints, folder) as job:
+        job.wait_for_micro_batch()
+        Happening(cluster, "broker-0")()
+        job.wait_for_micro_batch()
+        job.wait()
+    rows = ArchiveFolder(spark, str(folder)).table().select("messageId", *PLACE).collect()
+    assert len(rows) == len({row[1:] for row in rows}) == MESSAGES
+    assert {row["messageId"] for row in rows} == sent
 
 
 @pytest.mark.timeout(3600)

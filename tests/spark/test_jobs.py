@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -90,6 +89,30 @@ def test_what_is_sent_once_more_bears_its_key(spark: SparkSession, topics: Topic
     assert sorted(keys) == sorted(f"replay/again/{each}" for each in ids)
 
 
+def test_an_archive_is_sent_once_more_when_the_topic_is_gone(
+    spark: SparkSession, topics: Topics, jobs: Jobs, tmp_path: Path
+) -> None:
+    def dress(message: Message, number: int) -> None:
+        message.system_properties.tag = "ab"[number % 2]
+        message.user_properties["number"] = str(number)
+
+    topic, other, into, folder = topics.make("Gone"), topics.make("Other"), topics.make("Back"), str(tmp_path)
+    ids = topics.fill(topic, 200, dress)
+    topics.fill(other, 20)
+    jobs.run(archive, "--topics", topic, "--to", folder, "--until-now")
+    ids |= topics.fill(topic, 100, dress)
+    jobs.run(archive, "--topics", topic, "--to", folder, "--until-now")
+    jobs.run(compaction, "--archive", folder, cluster=False)
+    topics.delete(topic)
+    words = ("--topic", topic, "--archive", folder, "--into", into, "--name", "back")
+    assert "sent 300 messages" in jobs.run(replay, *words)
+    sent = spark.read.format("popwheel").options(**topics.options, topic=into).load().collect()
+    assert sorted(row["keys"][0] for row in sent) == sorted(f"replay/back/{each}" for each in ids)
+    found = sorted((bytes(row["body"]), row["tag"], row["properties"]["number"]) for row in sent)
+    wanted = [(b"%08d" % number, "ab"[number % 2], str(number)) for number in (*range(200), *range(100))]
+    assert found == sorted(wanted)
+
+
 def test_a_forecast_names_peaks(spark: SparkSession, topics: Topics, jobs: Jobs, tmp_path: Path) -> None:
     topic = topics.make("Later", kind="DELAY")
     due_s = int(time.time()) // 60 * 60 + 7200
@@ -107,10 +130,7 @@ def test_a_forecast_names_peaks(spark: SparkSession, topics: Topics, jobs: Jobs,
 
 
 def test_an_audit_names_what_is_lost(topics: Topics, jobs: Jobs, tmp_path: Path) -> None:
-    topic, group = topics.make("Audited", queues=1), "auditors-friend"
-    body, headers = json.dumps({"name": group}).encode(), {"content-type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(f"{topics.admin}/api/v1/groups", body, headers)):
-        pass
+    topic, group = topics.make("Audited", queues=1), topics.make_group("auditors-friend")
     ids = topics.fill(topic, 12)
     sent, folder = tmp_path / "sent.jsonl", str(tmp_path / "audit")
     sent.write_text("".join(f'{{"messageId": "{each}"}}\n' for each in ids))
