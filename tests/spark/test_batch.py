@@ -1,12 +1,14 @@
 """Batches: exactly the rows that are there, and sentences for what can't be."""
 
 import json
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.functions import spark_partition_id
 
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from tests.spark.topics import Topics
@@ -66,6 +68,21 @@ def test_a_batch_begins_and_ends_where_it_is_told(spark: SparkSession, topics: T
     }
     rows = read(spark, topics, topic="part", columns="queueOffset", minPartitions=3, **places).collect()
     assert sorted(rows) == [Row(queueOffset=offset) for offset in range(10, 90)]
+
+
+@pytest.mark.parametrize(
+    ("options", "tasks", "rows_max"),
+    [({}, 2, 200), ({"minPartitions": "7"}, 7, 200), ({"maxRowsPerPartition": "30"}, 10, 30)],
+)
+def test_queues_are_split_among_tasks(
+    spark: SparkSession, topics: Topics, options: dict[str, str], tasks: int, rows_max: int
+) -> None:
+    topic = "-".join(("split", *options))
+    sent = topics.fill(topics.make(topic, queues=2), 300)
+    rows = read(spark, topics, topic=topic, **options).select("messageId", spark_partition_id().alias("task")).collect()
+    sizes = Counter(row["task"] for row in rows)
+    assert len(sizes) >= tasks and max(sizes.values()) <= rows_max
+    assert sorted(row["messageId"] for row in rows) == sorted(sent)
 
 
 def test_the_broker_filters_by_tag(spark: SparkSession, topics: Topics) -> None:

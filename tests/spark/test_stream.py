@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from tests.harness.client import MessagingClient
 from tests.spark.topics import Topics
 
@@ -69,6 +70,32 @@ def test_micro_batches_keep_to_the_limit(spark: SparkSession, topics: Topics, tm
     batches = [progress["numInputRows"] for progress in archive.run().recentProgress if progress["numInputRows"]]
     assert batches == [100, 100, 100, 100, 50]
     assert archive.ids() == sorted(sent)
+
+
+def test_micro_batches_keep_to_the_limit_of_bytes(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    def large(message: Message, _: int) -> None:
+        message.body = bytes(1024)
+
+    archive = Archive(spark, topics, tmp_path, topic="heavy", maxBytesPerTrigger="100000")
+    sent = topics.fill(topics.make("heavy"), 400, large)
+    batches = [progress["numInputRows"] for progress in archive.run().recentProgress if progress["numInputRows"]]
+    assert max(batches) < 100_000 / 1024 and min(batches[:-1]) > 50
+    assert archive.ids() == sorted(sent)
+
+
+def test_a_stream_waits_for_the_rows_that_it_is_told(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    topics.fill(topics.make("waited", queues=1), 99)
+    options = topics.options | {"topic": "waited", "startingOffsets": "earliest"}
+    stream = spark.readStream.format("popwheel").options(
+        **options, minRowsPerTrigger="100", maxTriggerDelayMs="3600000"
+    )
+    query = stream.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    while query.status["message"] != "Waiting for data to arrive":  # it has asked, and 99 were there
+        assert query.exception() is None
+    topics.fill("waited", 1)
+    query.processAllAvailable()
+    query.stop()
+    assert [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]] == [100]
 
 
 def test_a_query_that_failed_in_the_middle_goes_on_where_it_was(
