@@ -11,6 +11,8 @@ from popwheel_spark.session import NoJavaError, check_java, spark_session
 
 _SETTINGS = {
     "spark.ui.enabled": "false",
+    # Tests are short: what the JVM's slow compiler and its threads take, they do not give back.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
