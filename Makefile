@@ -148,4 +148,4 @@ fuzz: setup ## Sixty seconds of structured garbage for the HTTP/2 core and every
 	@$(BIN)/python -m tests.fuzz --seconds 60 $(ARGS)
 
 clean: ## Remove what make has made, but not ./data
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* build dist
