@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 AT_ONCE_MAX = 8
 """So many calls have the device read for them at once, each in a thread; further ones wait in their order. Each keeps
-what was read for it until it is over: a pop or pull some 4 MiB at the most (`broker.pop.response_bytes_max`).
+what was read for it until it is over: a pop or pull `broker.pop.response_bytes_max` at the most (16 MiB by default).
 """
 
 Result = TypeVar("Result")

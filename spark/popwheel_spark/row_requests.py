@@ -116,7 +116,7 @@ class RowRequests:
         """The requests that carry some rows.
 
         Raises:
-            RefusedError: a row has no body, or says no topic.
+            RefusedError: a row has no body, says no topic, or has a key or property that is null.
         """
         columns = {name: _values(name, rows.column(name)) for name in rows.schema.names}
         bodies: Sequence[bytes | None] = columns.pop("body")
@@ -151,7 +151,7 @@ class RowRequests:
         """What a row says besides its body, encoded: topic and user properties of its message, and system properties.
 
         Raises:
-            RefusedError: it says no topic.
+            RefusedError: it says no topic, or has a key or property that is null.
         """
         topic = self._topic
         head = Message()
@@ -167,11 +167,13 @@ class RowRequests:
                 case "tag":
                     properties.tag = value
                 case "keys":
+                    self._check_nulls("key", value)
                     properties.keys.extend(value)
                 case "messageGroup":
                     properties.message_group = value
                     kind = MessageType.FIFO
                 case "properties":
+                    self._check_nulls("property", (text for _, text in value))
                     head.user_properties.update(value)
                 case "deliveryTimestamp":
                     properties.delivery_timestamp.seconds, micros = divmod(value, 10**6)
@@ -182,6 +184,10 @@ class RowRequests:
         head.topic.name = topic
         properties.message_type = kind
         return head.SerializeToString(), self._common + properties.SerializeToString()
+
+    def _check_nulls(self, what: str, texts: Iterable[str | None]) -> None:
+        if None in texts:
+            raise RefusedError(f"the row {self._origin.key(self._row)} has a {what} that is null; leave it out")
 
 
 def _values(name: str, column: pa.Array) -> list[Any]:

@@ -84,7 +84,12 @@ def test_requests_have_limits_of_messages_and_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("row", "sentence"),
-    [({"topic": "t"}, "the row query/4/2/0 has no body"), ({"body": b"x"}, "the row query/4/2/0 has no topic")],
+    [
+        ({"topic": "t"}, "the row query/4/2/0 has no body"),
+        ({"body": b"x"}, "the row query/4/2/0 has no topic"),
+        ({"topic": "t", "body": b"x", "keys": ["a", None]}, "the row query/4/2/0 has a key that is null"),
+        ({"topic": "t", "body": b"x", "properties": {"a": None}}, "the row query/4/2/0 has a property that is null"),
+    ],
 )
 def test_a_row_that_can_not_be_sent_is_named(row: dict[str, Any], sentence: str) -> None:
     with pytest.raises(RefusedError, match=sentence):
