@@ -12,8 +12,12 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 import structlog
+from hypothesis import settings
 
 _MOMENT_S = 1.0
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is no fault of what is tested
+settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)
