@@ -7,6 +7,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -60,6 +61,15 @@ class Prometheus:
     def has(self, expression: str) -> bool:
         """Whether a query gives anything now."""
         return bool(self._ask("query", {"query": expression})["result"])
+
+    def has_judged_since(self, moment_s: float) -> bool:
+        """Whether every rule has been judged by what was scraped until then.
+
+        Args:
+            moment_s: seconds since 1970.
+        """
+        groups = self._ask("rules", {})["groups"]
+        return all(datetime.fromisoformat(group["lastEvaluation"]).timestamp() > moment_s for group in groups)
 
     def _ask(self, call: str, words: Mapping[str, object]) -> dict[str, Any]:
         with urllib.request.urlopen(f"{self.url}/api/v1/{call}?{urllib.parse.urlencode(words)}", timeout=10) as answer:

@@ -588,7 +588,9 @@ async def test_metrics(contract: ContractService) -> None:
     assert value("calls_in_flight", path=ECHO.path) == 0
     await channel.close()
     await server.stop(1)
-    assert value("calls_total", path=WAIT.path, status="DEADLINE_EXCEEDED") == 1
+    # The deadline runs on both sides: whose clock rings first says what the server makes of it.
+    ends = [value("calls_total", path=WAIT.path, status=each) for each in ("DEADLINE_EXCEEDED", "CANCELLED")]
+    assert sorted(each or 0 for each in ends) == [0, 1]
     assert value("connections") == 0
 
 
