@@ -14,13 +14,14 @@ from services.common.errors import code_name
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.proxy.protocol import SERVICE
+from services.rpc.grpc_messages import CODE_TRAILER
 from services.rpc.status import GrpcStatus
 from tests.fuzz.accepted import Accepted
 from tests.fuzz.garbage import BAD_TEXTS, Garbage, readable
 from tests.fuzz.memory_socket import Answer, MemoryClient
 from tests.fuzz.subject import FoundError, Subject
 from tests.harness.client import duration, make_message
+from tests.harness.proxy_calls import CALLS, ProxyCall
 
 TOPICS = ("fuzz-a", "fuzz-b")
 GROUPS = ("fuzz-g", "fuzz-h")
@@ -38,23 +39,17 @@ _GRPC_REFUSALS = {
 
 @dataclass(frozen=True)
 class Target:
-    """One method.
+    """One call to send garbage to.
 
     Args:
-        name: of the method.
-        request, response: its messages.
+        name: of the call.
+        call: its path and messages.
         good: makes a request that is in order.
     """
 
     name: str
-    request: type[Message]
-    response: type[Message]
+    call: ProxyCall
     good: Callable[[], Message]
-
-    @property
-    def path(self) -> str:
-        """Its `:path`."""
-        return f"/{SERVICE}/{self.name}"
 
 
 class CallFuzzer:
@@ -112,6 +107,9 @@ class CallFuzzer:
                 long_polling_timeout=duration(dice.choice((0, 0.01))),
             )
 
+        def pull() -> Message:
+            return pb.PullMessageRequest(group=group(), message_queue=queue(), batch_size=2)
+
         def settings() -> Message:
             if dice.random() < 0.5:
                 return pb.TelemetryCommand(settings=d.Settings(publishing=d.Publishing(topics=[topic()])))
@@ -130,7 +128,8 @@ class CallFuzzer:
             "ForwardMessageToDeadLetterQueue": lambda: pb.ForwardMessageToDeadLetterQueueRequest(
                 group=group(), topic=topic(), receipt_handle=handle(), message_id="m"
             ),
-            "PullMessage": lambda: pb.PullMessageRequest(group=group(), message_queue=queue(), batch_size=2),
+            "PullMessage": pull,
+            "PullBlock": pull,
             "UpdateOffset": lambda: pb.UpdateOffsetRequest(group=group(), message_queue=queue(), offset=0),
             "GetOffset": lambda: pb.GetOffsetRequest(group=group(), message_queue=queue()),
             "QueryOffset": lambda: pb.QueryOffsetRequest(
@@ -145,17 +144,8 @@ class CallFuzzer:
             "RecallMessage": lambda: pb.RecallMessageRequest(topic=topic(), recall_handle=handle()),
             "SyncLiteSubscription": lambda: pb.SyncLiteSubscriptionRequest(topic=topic(), group=group()),
         }
-        methods = pb.DESCRIPTOR.services_by_name["MessagingService"].methods
-        assert {method.name for method in methods} == set(common), "a call that nobody fuzzes"
-        return [
-            Target(
-                method.name,
-                getattr(pb, method.input_type.name),
-                getattr(pb, method.output_type.name),
-                common[method.name],
-            )
-            for method in methods
-        ]
+        assert set(common) == set(CALLS), "a call that nobody fuzzes"
+        return [Target(name, call, common[name]) for name, call in CALLS.items()]
 
     def _metadata(self) -> dict[str, str]:
         dice = self._dice
@@ -180,13 +170,13 @@ class CallFuzzer:
         """
         dice, subject = self._dice, self._subject
         target = dice.choice(self.targets)
-        data = self._garbage.request(target.request, target.good)
+        data = self._garbage.request(target.call.request, target.good)
         metadata = self._metadata()
         timeout = b"0n" if dice.random() < 0.03 else dice.choice((b"", b"5S", b"1S", b"99999999H"))
         self._tell(target, data, metadata, timeout)
         client = await self._connected()
         before, revived = subject.snapshot(), subject.revived
-        stream_id = await client.open(target.path, metadata, timeout)
+        stream_id = await client.open(target.call.path, metadata, timeout)
         await client.send(stream_id, data)
         try:
             async with asyncio.timeout(_LIMIT_OF_TIME_S):
@@ -219,7 +209,7 @@ class CallFuzzer:
         self.calls += 1
         self.last = (
             f"{target.name}, grpc-timeout {timeout!r}, metadata {metadata}\n"
-            f"request: {readable(target.request, data)}\nbytes: {data[:8_000].hex()}"
+            f"request: {readable(target.call.request, data)}\nbytes: {data[:8_000].hex()}"
         )
 
     def _check(self, target: Target, answer: Answer) -> bool:
@@ -231,6 +221,9 @@ class CallFuzzer:
         status = answer.grpc_status
         if status is None:
             raise FoundError(f"an answer without a gRPC status: {answer}")
+        if code := answer.trailers.get(CODE_TRAILER):
+            self._check_status(target, d.Status(code=int(code), message=answer.grpc_message))  # type: ignore[arg-type]
+            return True
         if status:
             self._count(target, GrpcStatus(status).name)
             if status not in _GRPC_REFUSALS or len(answer.grpc_message.split()) < 3:
@@ -245,13 +238,16 @@ class CallFuzzer:
 
     def _check_message(self, target: Target, data: bytes) -> bool:
         try:
-            message: Any = target.response.FromString(data)
+            message: Any = target.call.answer.FromString(data)
         except DecodeError as error:
-            raise FoundError(f"an answer that is no {target.response.DESCRIPTOR.name}: {error}") from error
+            raise FoundError(f"an answer that is no {target.call.answer.DESCRIPTOR.name}: {error}") from error
         if target.name == "ReceiveMessage" and message.WhichOneof("content") == "message":
             self._handles.append(message.message.system_properties.receipt_handle)
         if target.name == "ChangeInvisibleDuration" and message.receipt_handle:
             self._handles.append(message.receipt_handle)
+        if not target.call.has_status:
+            self._count(target, "OK")
+            return False
         if message.DESCRIPTOR.fields_by_name["status"].containing_oneof is not None and not message.HasField("status"):
             return False
         if target.name == "Telemetry" and not message.HasField("status"):
@@ -293,8 +289,8 @@ class CallFuzzer:
             if client.closed:
                 continue
             target = dice.choice(self.targets)
-            data = self._garbage.request(target.request, target.good)
-            stream_id = await client.open(target.path, self._metadata(), dice.choice((b"", b"1m", b"20m", b"1S")))
+            data = self._garbage.request(target.call.request, target.good)
+            stream_id = await client.open(target.call.path, self._metadata(), dice.choice((b"", b"1m", b"20m", b"1S")))
             self.calls += 1
             if dice.random() < 0.8:
                 await client.send(stream_id, data, end=dice.random() < 0.9)

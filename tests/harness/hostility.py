@@ -14,9 +14,11 @@ from services.common.errors import code_name
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from tests.harness.client import SERVICE, MessagingClient, duration, make_message
+from services.rpc.grpc_messages import CODE_TRAILER
+from tests.harness.client import MessagingClient, duration, make_message
 from tests.harness.metrics import lasting
 from tests.harness.others import others_are_served
+from tests.harness.proxy_calls import CALLS
 from tests.harness.standalone import StandaloneProcess
 
 SETTINGS = (
@@ -141,6 +143,7 @@ def naming(topic: str = TOPIC, group: str = GROUP) -> dict[str, Message]:
         ),
         "ForwardMessageToDeadLetterQueue": pb.ForwardMessageToDeadLetterQueueRequest(**names, receipt_handle="none"),
         "PullMessage": pb.PullMessageRequest(group=names["group"], message_queue=queue(topic), batch_size=1),
+        "PullBlock": pb.PullMessageRequest(group=names["group"], message_queue=queue(topic), batch_size=1),
         "UpdateOffset": pb.UpdateOffsetRequest(group=names["group"], message_queue=queue(topic), offset=0),
         "GetOffset": pb.GetOffsetRequest(group=names["group"], message_queue=queue(topic)),
         "QueryOffset": pb.QueryOffsetRequest(message_queue=queue(topic)),
@@ -152,30 +155,19 @@ def naming(topic: str = TOPIC, group: str = GROUP) -> dict[str, Message]:
 
 WITH_TOPIC = [name for name in naming() if name != "Telemetry"]
 WITH_GROUP = [name for name in naming() if name not in ("QueryRoute", "SendMessage", "QueryOffset")]
-_DESCRIPTOR = pb.DESCRIPTOR.services_by_name["MessagingService"]
-METHODS = [method.name for method in _DESCRIPTOR.methods]
-REQUESTS: dict[str, type[Message]] = {one.name: getattr(pb, one.input_type.name) for one in _DESCRIPTOR.methods}
-ANSWERS: dict[str, type[Message]] = {one.name: getattr(pb, one.output_type.name) for one in _DESCRIPTOR.methods}
 
 
-async def status_of(client: MessagingClient, method: str, request: Message, *, metadata: Any = None) -> d.Status:
-    """The status that a call is answered with; of a stream, the first part's."""
-    code, text, answer = await first_answer(client, method, request, metadata)
-    assert code is grpc.StatusCode.OK, f"{code}: {text}"
-    parsed: Any = ANSWERS[method].FromString(answer)
-    status: d.Status = parsed.status
-    return status
-
-
-async def first_answer(
-    client: MessagingClient, method: str, request: Message, metadata: Any
-) -> tuple[grpc.StatusCode, str, bytes]:
-    """Status, sentence and first message of a call; what else would come is given up."""
-    call = client._channel.stream_stream(f"/{SERVICE}/{method}")(
+async def status_of(client: MessagingClient, name: str, request: Message, *, metadata: Any = None) -> d.Status:
+    """The status that a call is answered with: of a stream, the first part's; of others, perhaps the trailers'."""
+    call = client._channel.stream_stream(CALLS[name].path)(
         iter([request.SerializeToString()]), timeout=5, metadata=client.metadata if metadata is None else metadata
     )
-    answer = await call.read()
-    if answer is grpc.aio.EOF:
-        return await call.code(), await call.details() or "", b""
+    try:
+        answer = await call.read()
+    except grpc.aio.AioRpcError as error:
+        code = dict(error.trailing_metadata() or ()).get(CODE_TRAILER)
+        assert code is not None, error
+        return d.Status(code=int(code), message=error.details())  # type: ignore[arg-type]
     call.cancel()
-    return grpc.StatusCode.OK, "", answer
+    parsed: Any = CALLS[name].answer.FromString(answer)
+    return parsed.status if CALLS[name].has_status else d.Status(code=Code.OK)

@@ -20,12 +20,9 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.rpc import frames
 from tests.harness.client import SERVICE, MessagingClient, make_message
 from tests.harness.hostility import (
-    ANSWERS,
     GROUP,
-    METHODS,
     MIB,
     NORMAL_TOPIC,
-    REQUESTS,
     RESOURCE,
     TOPIC,
     WITH_GROUP,
@@ -41,6 +38,7 @@ from tests.harness.hostility import (
     status_of,
 )
 from tests.harness.metrics import metric
+from tests.harness.proxy_calls import CALLS
 from tests.harness.standalone import StandaloneProcess
 from tests.unit.rpc.peers import split
 
@@ -126,6 +124,7 @@ async def raw_call(
         f"/{SERVICE}/",
         f"/{SERVICE}",
         "/apache.rocketmq.v1.MessagingService/QueryRoute",
+        "/popwheel.v1.Proxy/NoSuchCall",
         "/popwheel.v1.Broker/Put",
         "/popwheel.v1.Controller/EnsureTopic",
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
@@ -146,13 +145,13 @@ async def test_unknown_calls_and_services(server: StandaloneProcess, path: str) 
 async def test_bytes_that_are_no_request(server: StandaloneProcess) -> None:
     async def hostility() -> None:
         async with MessagingClient(server.grpc_address) as client:
-            for method in METHODS:
+            for call in CALLS.values():
                 for request in (b"\xff" * 20, b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x02\x12\xc3"):
-                    code, text, answer = await raw_call(client, f"/{SERVICE}/{method}", request)
+                    code, text, answer = await raw_call(client, call.path, request)
                     if code is grpc.StatusCode.OK:
-                        check(ANSWERS[method].FromString(answer).status, Code.BAD_REQUEST, Code.UNSUPPORTED)  # type: ignore[attr-defined]
+                        check(call.answer.FromString(answer).status, Code.BAD_REQUEST, Code.UNSUPPORTED)  # type: ignore[attr-defined]
                     else:
-                        assert code is grpc.StatusCode.INVALID_ARGUMENT, (method, request, code, text)
+                        assert code is grpc.StatusCode.INVALID_ARGUMENT, (call.path, request, code, text)
                         assert len(text.split()) > 3
 
     await endured(server, hostility)
@@ -231,11 +230,11 @@ async def test_the_systems_own_topics_are_not_sent_to(server: StandaloneProcess,
     await endured(server, hostility)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", CALLS)
 @pytest.mark.parametrize("metadata", [(), (("x-mq-client-id", ""),), (("x-mq-client-id", "i" * 1_025),)])
 async def test_a_call_without_a_client_id(server: StandaloneProcess, method: str, metadata: Any) -> None:
     async with nothing_changes(server), MessagingClient(server.grpc_address) as client:
-        status = await status_of(client, method, naming().get(method, REQUESTS[method]()), metadata=metadata)
+        status = await status_of(client, method, naming().get(method, CALLS[method].request()), metadata=metadata)
         check(status, Code.CLIENT_ID_REQUIRED)
 
 
@@ -249,7 +248,8 @@ NUMBERS: list[tuple[str, Message, int]] = [
     ("ReceiveMessage", poll(invisible_duration=Duration()), Code.ILLEGAL_INVISIBLE_TIME),
     *[("ReceiveMessage", poll(long_polling_timeout=far), Code.ILLEGAL_POLLING_TIME) for far in FAR[:2]],
     *[
-        ("PullMessage", pb.PullMessageRequest(**pulled), code)
+        (method, pb.PullMessageRequest(**pulled), code)
+        for method in ("PullMessage", "PullBlock")
         for pulled, code in (
             ({"group": naming()["AckMessage"].group, "message_queue": queue(number=8)}, Code.BAD_REQUEST),  # type: ignore[attr-defined]
             ({"group": d.Resource(name=GROUP), "message_queue": queue(), "offset": -1}, Code.ILLEGAL_OFFSET),

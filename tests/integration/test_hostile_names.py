@@ -16,7 +16,6 @@ from tests.harness.client import MessagingClient
 from tests.harness.hostility import (
     GROUP,
     HOUR_S,
-    METHODS,
     MIB,
     RESOURCE,
     TOPIC,
@@ -31,6 +30,7 @@ from tests.harness.hostility import (
     status_of,
 )
 from tests.harness.names import BAD_GROUPS, BAD_TOPICS, OF_KIND
+from tests.harness.proxy_calls import CALLS
 from tests.harness.standalone import StandaloneProcess
 
 TOPICS = [text for text in BAD_TOPICS if "\ud800" not in text]  # no call can carry that
@@ -45,6 +45,7 @@ USE_OF = {
     "ChangeInvisibleDuration": Use.RECEIVE,
     "ForwardMessageToDeadLetterQueue": Use.RECEIVE,
     "PullMessage": Use.PULL,
+    "PullBlock": Use.PULL,
     "QueryRoute": Use.QUERY,
     "QueryOffset": Use.QUERY,
     "GetOffset": Use.QUERY,
@@ -81,7 +82,7 @@ def publishing(topic: str) -> pb.TelemetryCommand:
 
 
 def test_no_call_is_left_out() -> None:
-    assert set(METHODS) == {*requests(), *NOT_SUPPORTED}
+    assert set(CALLS) == {*requests(), *NOT_SUPPORTED}
     assert set(USE_OF) == {*WITH_TOPIC, "RecallMessage"}
 
 

@@ -19,8 +19,6 @@ from services.rpc import frames
 from tests.harness.client import SERVICE, MessagingClient, duration
 from tests.harness.hostility import (
     HOUR_S,
-    METHODS,
-    REQUESTS,
     hostile_server,
     naming,
     nothing_changes,
@@ -30,6 +28,7 @@ from tests.harness.hostility import (
 )
 from tests.harness.metrics import metric
 from tests.harness.others import others_are_served
+from tests.harness.proxy_calls import CALLS
 from tests.harness.standalone import ROOT, StandaloneProcess
 
 
@@ -69,12 +68,12 @@ async def test_polls_cancelled_at_every_moment_lose_nothing(server: StandalonePr
         assert len(found) == count
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", CALLS)
 async def test_calls_cancelled_at_every_moment(server: StandaloneProcess, method: str) -> None:
-    request = naming(topic="Broken-off", group="broken-off").get(method, REQUESTS[method]()).SerializeToString()
+    request = naming(topic="Broken-off", group="broken-off").get(method, CALLS[method].request()).SerializeToString()
     async with MessagingClient(server.grpc_address) as client, others_are_served(server.grpc_address):
         for step in range(30):
-            call = client._channel.stream_stream(f"/{SERVICE}/{method}")(metadata=client.metadata)
+            call = client._channel.stream_stream(CALLS[method].path)(metadata=client.metadata)
             if step % 3:
                 with suppress(asyncio.CancelledError, asyncio.InvalidStateError):
                     await call.write(request)
@@ -86,7 +85,7 @@ async def test_calls_cancelled_at_every_moment(server: StandaloneProcess, method
 
 
 def _in_flight(server: StandaloneProcess, method: str) -> float:
-    path = f"/{SERVICE}/{method}"
+    path = CALLS[method].path
     # Telemetry streams of well-behaved clients live on; this module has none.
     return metric(server, "popwheel_rpc_calls_in_flight", path=path)
 
