@@ -13,6 +13,14 @@ LINES_MAX = 700
 FLOORS = {"common": 0, "rpc": 1, "proxy": 2, "broker": 2, "controller": 2, "cli": 3}
 """Imports go down, never up, and never across: `cli -> proxy | broker | controller -> rpc -> common`."""
 
+WINGS = {
+    "cli": ("drills",),
+}
+"""Service -> its folders; each imports those before it and none behind it.
+
+A file beside them stands below them all if it imports none of them, else above them all.
+"""
+
 ENTRY_POINTS = {"services.cli.main"}
 """Modules that nobody imports because the world calls them."""
 
@@ -204,6 +212,39 @@ def test_imports_go_one_way() -> None:
             if other_package != own_package and other_floor >= own_floor:
                 wrong.append(f"{source.name} imports {imported}")
     assert wrong == []
+
+
+def imports_within(service: str) -> dict[str, set[str]]:
+    """Module of a service -> the modules of that service that it imports."""
+    found = {
+        source.module: source.imports for source in of_services() if source.module.startswith(f"services.{service}.")
+    }
+    return {module: imports & (found.keys() - {module}) for module, imports in found.items()}
+
+
+@pytest.mark.parametrize("service", WINGS)
+def test_wings_import_one_way(service: str) -> None:
+    order, imports = WINGS[service], imports_within(service)
+    wings = {module: module.split(".")[2] for module in imports}
+    ranks = {module: order.index(wing) if wing in order else -1 for module, wing in wings.items()}
+    while above := {
+        module
+        for module, others in imports.items()
+        if wings[module] not in order and ranks[module] < 0 <= max((ranks[other] for other in others), default=-1)
+    }:
+        ranks |= dict.fromkeys(above, len(order))
+    wrong = [
+        f"{module} imports {other}" for module in imports for other in imports[module] if ranks[other] > ranks[module]
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("service", WINGS)
+def test_no_imports_run_in_a_circle(service: str) -> None:
+    left = imports_within(service)
+    while ends := {module for module, others in left.items() if not others}:
+        left = {module: others - ends for module, others in left.items() if module not in ends}
+    assert left == {}, "some of these import one another"
 
 
 def test_only_the_clock_reads_clocks() -> None:
