@@ -501,6 +501,7 @@ class BrokerCore:
         for name in stored:
             self.store.forget_topic(name)
             self.state.forget_topic(name)  # of other groups, which read its dead letters
+            self.quarantine.table.forget(topic=name)  # likewise
         self.popping.forget(stored)
         self.names.forget_group(group)
 

@@ -364,6 +364,25 @@ def test_what_is_set_aside_goes_with_its_topic_and_its_group(deleted: str) -> No
     assert entries(world) == []
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_another_group_has_of_dead_letters_goes_with_the_group_they_are_of(restarts: bool) -> None:
+    world = world_of()
+    world.add_group("h")
+    world.put("t", MARK)
+    world.core.acking.dead_letter("g", "t", *handles(world.pop("g", "t")))
+    world.flush()
+    assert len(world.pop("h", "%DLQ%g")) == 1
+    world.clock.advance(INVISIBLE_MS)
+    with Poison(["redelivery"]).spread():
+        world.revive()
+    assert [(entry.group, entry.topic) for entry in entries(world)] == [("h", "%DLQ%g")]
+    world.delete_group("g")
+    world.flush()
+    if restarts:
+        world.crash("process")
+    assert entries(world) == []
+
+
 @pytest.mark.parametrize("wrong", ["", "x", "1.", ".1", "-1", "1.2.3", "99999999999999999999999", "１"])
 def test_what_is_no_id_is_refused(wrong: str) -> None:
     assert key_of(wrong) is None
