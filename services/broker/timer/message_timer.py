@@ -230,7 +230,7 @@ class MessageTimer:
             done += self._following.step(_READ_AT_ONCE)
         try:
             done += self._enqueue_put.step(now_ms, _ENQUEUED_AT_ONCE)
-        except (RecordFaultError, StatusError, OSError) as error:
+        except (CorruptDataError, RecordFaultError, StatusError, OSError) as error:
             refusals.append(f"the timer log cannot be written: {error}")
         put = 0
         refused = False

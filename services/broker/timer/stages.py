@@ -142,7 +142,7 @@ class TimerEnqueuePut:
 
         Raises:
             OSError: the timer log cannot be written; the request waits.
-            RecordFaultError, StatusError: one fails by itself, and can't be set aside yet; likewise.
+            CorruptDataError, RecordFaultError, StatusError: one fails by itself, and can't be set aside yet; likewise.
         """
         state = self._state
         state.curr_write_time_ms = max(state.curr_write_time_ms, slot_of(now_ms))

@@ -43,6 +43,7 @@ class TimerFaults:
         Raises:
             RecordFaultError: this is a slave: it waits for what the master says of it, or until it leads itself.
             StatusError: the quarantine or the disk is full; it is to be tried again.
+            CorruptDataError, OSError: whether it recalls can't be read; likewise.
         """
         state = self._state
         stored, delay = self._read(position, length)
@@ -94,9 +95,13 @@ class TimerFaults:
         return True
 
     def of_unit(self, unit: DueUnit, fault: RecordFaultError) -> None:
-        """A message could not be fired or rolled. If it can't be set aside either, it is tried again a second later."""
+        """A message could not be fired or rolled. If it can't be read or set aside, it is tried again soon."""
         state = self._state
-        stored, delay = self._read(unit.position, unit.length)
+        try:
+            stored, delay = self._read(unit.position, unit.length)
+        except (CorruptDataError, OSError):
+            self._try_again(unit)
+            return
         if unit.is_recall:
             self._of_recall(unit, delay, fault)
             return
@@ -107,10 +112,13 @@ class TimerFaults:
         try:
             self._quarantine.set_aside_timer(unit.position, stored, delay, 0, Step.FIRING, fault)
         except StatusError:
-            state.await_unit(unit._replace(fire_ms=self._clock.wall_ms() + _TRY_AGAIN_MS))
+            self._try_again(unit)
             return
         self._uncount(delay)
         state.finish(unit.slot_ms)
+
+    def _try_again(self, unit: DueUnit) -> None:
+        self._state.await_unit(unit._replace(fire_ms=self._clock.wall_ms() + _TRY_AGAIN_MS))
 
     def _of_recall(self, unit: DueUnit, delay: Delay | None, fault: RecordFaultError) -> None:
         """A recall is not set aside, for then its message would come after the next start (T4). It is appended anew, as
@@ -133,11 +141,15 @@ class TimerFaults:
             pending.remove(delay.topic, delay.due_ms)
 
     def _read(self, position: int, length: int) -> tuple[StoredRecord | None, Delay | None]:
-        """The record and what it says, as far as both can be told."""
+        """The record and what it says, as far as its own faults leave that to be told.
+
+        Raises:
+            CorruptDataError, OSError: it can't be read now: it may be a recall, which is never set aside.
+        """
         stored = None
         try:
             with RECORD_STEP:
                 stored = self._store.read(Entry(position, length, 0))
                 return stored, decode_delay(stored.origin)
-        except (RecordFaultError, CorruptDataError, OSError):
+        except RecordFaultError:
             return stored, None

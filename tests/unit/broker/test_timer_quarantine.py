@@ -6,12 +6,13 @@ import pytest
 
 from services.broker.options import BrokerOptions
 from services.broker.quarantine.entry import QuarantineEntry, Step
-from services.broker.store.record import Record
+from services.broker.store.consume_queue import Entry
+from services.broker.store.record import Record, StoredRecord
 from services.broker.timer import stages
 from services.broker.timer.delay import Delay, decode_delay
 from services.broker.timer.timer_state import TimerRequest
 from services.broker.timer.wheel import TimerWheel
-from services.common.errors import StatusError
+from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.memory_disk import CrashKind
 from tests.harness.poison import ERRORS, MARK, Poison, failing_fold
@@ -536,6 +537,36 @@ def test_progress_is_not_saved_while_a_recall_can_be_put_nowhere(monkeypatch: py
     world.crash("process")
     _pass_and_save(world, FAR_MS + 2000)
     assert world.fired() == []
+
+
+@pytest.mark.parametrize("error", [OSError(5, "the device"), CorruptDataError("damage")])
+@pytest.mark.parametrize("as_they_roll", [True, False])
+def test_a_recall_that_fails_and_cannot_be_read_goes_on_recalling(
+    as_they_roll: bool, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = TimerWorld()
+    position = world.send(MARK, FAR_MS)
+    world.recall(position, MARK, FAR_MS)
+
+    def read(entry: Entry) -> StoredRecord:
+        raise error
+
+    with monkeypatch.context() as patch:
+        if as_they_roll:
+            _failing_recalls(patch)
+        else:
+            _failing_to_be_scheduled(patch, recalls=True)
+        patch.setattr(world.core.store, "read", read)
+        for time_ms in (0, 2000, 4000):
+            world.pass_to(time_ms)
+            world.save()
+            world.save_timer()
+    assert entries(world) == []
+    world.crash("process")
+    _pass_and_save(world, FAR_MS + 1000, FAR_MS + 3000)
+    assert world.fired() == []
+    assert world.timer.state.recalled == {}
+    assert world.timer.state.opened_slots.keys() <= {world.timer.state.curr_read_time_ms}
 
 
 @pytest.mark.parametrize("as_they_roll", [True, False])
