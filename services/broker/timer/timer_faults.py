@@ -53,7 +53,7 @@ class TimerFaults:
                 self._uncount(delay)
         elif delay is not None and not is_recall and (root := delay.root_at(position)) in state.recalled:
             state.drop_recalled(root, None)
-        elif not state.should_running_dequeue:
+        elif not state.should_running_dequeue and not (delay is not None and is_recall and self._is_past(delay)):
             raise fault
         elif delay is not None and is_recall:
             # Once for all its records: it is known by its message.
@@ -78,14 +78,16 @@ class TimerFaults:
             Whether something was appended.
 
         Raises:
-            RecordFaultError, StatusError: they could not be appended, so nothing is to be saved.
+            RecordFaultError, StatusError: they could not be appended, so nothing is to be saved; as on a slave.
         """
-        state, now_ms = self._state, self._clock.wall_ms()
+        state = self._state
         for position, delay in list(state.unscheduled.items()):
-            if delay.due_ms <= now_ms and state.forget_dropped(delay.root):
+            if self._is_past(delay) and state.forget_dropped(delay.root):
                 del state.unscheduled[position]
         if not state.unscheduled:
             return False
+        if not state.should_running_dequeue:
+            raise RecordFaultError("a recall that fails here is not done with at the master, either")
         with RECORD_STEP:
             anew = [
                 recall_record(delay._replace(predecessor=position)) for position, delay in state.unscheduled.items()
@@ -116,6 +118,11 @@ class TimerFaults:
             return
         self._uncount(delay)
         state.finish(unit.slot_ms)
+
+    def _is_past(self, delay: Delay) -> bool:
+        """Whether the time of a recall has passed; on a slave, at its master."""
+        state = self._state
+        return delay.due_ms <= (self._clock.wall_ms() if state.should_running_dequeue else state.log_time_ms)
 
     def _try_again(self, unit: DueUnit) -> None:
         self._state.await_unit(unit._replace(fire_ms=self._clock.wall_ms() + _TRY_AGAIN_MS))

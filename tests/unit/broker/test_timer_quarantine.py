@@ -676,3 +676,37 @@ def test_a_recall_that_its_master_cannot_schedule_recalls_at_the_next_master(
     pair.save_master()
     assert pair.fired() == []
     assert pair.master.timer.state.recalled == {}
+
+
+def test_a_slave_goes_on_behind_a_recall_that_fails_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its master lets go of it without a word when its time has passed."""
+    pair = TimerPair(body_bytes=len(MARK))
+    position = pair.send(MARK, FAR_MS)
+    pair.turn()
+    pair.follow()
+    _failing_to_be_scheduled(monkeypatch, recalls=True)
+    pair.recall(position, MARK, FAR_MS)
+
+    def pass_and_follow(*times_ms: int) -> None:
+        for time_ms in times_ms:
+            pair.pass_to(time_ms)
+            pair.save_master()
+            pair.tell_progress()
+            pair.follow()
+            pair.slave.save_timer()
+
+    pass_and_follow(*range(500, FAR_MS + 5000, 500))
+    pair.send(b"aaaaaa", FAR_MS + 7000)
+    pair.send(b"bbbbbb", FAR_MS + 20_000)
+    pass_and_follow(*range(FAR_MS + 5000, FAR_MS + 12_000, 500))
+    state = pair.slave.timer.state
+    assert pair.slave.timer.enqueue_lag == 0
+    assert (state.unscheduled, state.recalled, state.done) == ({}, {}, {})
+    saved = pair.slave.timer.saved
+    assert saved is not None
+    assert saved.last_timer_queue_offset == state.commit_queue_offset
+    pair.slave.save()
+    pair.slave.crash("process")
+    pair.fail_over()
+    pair.pass_to(FAR_MS + 22_000)
+    assert [body for body, _ in pair.fired()] == [b"aaaaaa", b"bbbbbb"]
