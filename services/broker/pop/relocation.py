@@ -68,13 +68,16 @@ class Relocation:
         return deque(self._table.standing_before(position, before))
 
     def open_bytes(self, check_points: Sequence[CheckPoint]) -> int:
-        """How many bytes of messages they hold. Raises CorruptDataError: a queue is damaged."""
+        """How many bytes of messages they hold that can be copied."""
         return sum(stored.length for each in check_points for _, stored in self._messages(each) or ())
 
-    def copy(self, waiting: deque[CheckPoint], revive_topic: str) -> list[Copied]:
+    def copy(
+        self, waiting: deque[CheckPoint], revive_topic: str, check_points_max: int = _CHECK_POINTS_AT_ONCE
+    ) -> list[Copied]:
         """Copy the messages of the first CKs that wait, a bounded number of them; then they are to be made durable.
 
-        Those of which a message is damaged stay where they are: it has to be restored there.
+        Those of which a message is damaged stay where they are: it has to be restored there. So do those of which a
+        message fails by itself, until they are done with.
 
         Raises:
             StatusError: the disk is full; nothing was copied.
@@ -83,25 +86,30 @@ class Relocation:
         size = 0
         looked_at = 0
         for check_point in waiting:
-            if size >= _BYTES_AT_ONCE or len(taken) >= _CHECK_POINTS_AT_ONCE:
+            if size >= _BYTES_AT_ONCE or len(taken) >= check_points_max:
                 break
             looked_at += 1
             if self._table.get(check_point.id) is not check_point:
                 continue
-            try:
-                messages = self._messages(check_point)
-            except CorruptDataError:
-                continue
+            messages = self._messages(check_point)
             if messages is None:
-                continue  # it keeps its segment until it is done with
+                continue
             size += sum(stored.length for _, stored in messages)
             taken.append((check_point, messages))
         end = self._store.log.end_position
-        appended = self._store.put(
-            [_copy(stored, revive_topic, each.revive_queue) for each, messages in taken for _, stored in messages]
-        )
+        numbered = [(each.revive_queue, stored) for each, messages in taken for _, stored in messages]
+        try:
+            with RECORD_STEP:
+                appended = self._store.put([_copy(stored, revive_topic, number) for number, stored in numbered])
+        except RecordFaultError as fault:
+            if len(taken) > 1:
+                return self.copy(waiting, revive_topic, 1)
+            self._failed(taken[0][0], fault)
+            taken = []
         for _ in range(looked_at):
             waiting.popleft()
+        if not taken:
+            return []
         self.messages += len(appended.positions)
         places = iter(zip(appended.queue_offsets, appended.positions, strict=True))
         copied: list[Copied] = []
@@ -113,14 +121,19 @@ class Relocation:
         return copied
 
     def _messages(self, check_point: CheckPoint) -> list[tuple[int, StoredRecord]] | None:
-        """The messages that a CK holds; None if one fails by itself. Raises CorruptDataError: one is damaged."""
+        """The messages that a CK holds; None if one is damaged, or fails by itself."""
         try:
             with RECORD_STEP:
                 found = [(index, self._acking.message(check_point, index)) for index in check_point.open_indexes()]
+        except CorruptDataError:
+            return None
         except RecordFaultError as fault:
-            self._quarantine.count(Step.RETENTION, check_point.first_position, fault)
+            self._failed(check_point, fault)
             return None
         return [(index, stored) for index, stored in found if stored is not None]
+
+    def _failed(self, check_point: CheckPoint, fault: RecordFaultError) -> None:
+        self._quarantine.count(Step.RETENTION, check_point.first_position, fault)
 
     def settle(self, copied: Sequence[Copied]) -> None:
         """The copies are durable: have their CKs count on them, as far as these are what they were.

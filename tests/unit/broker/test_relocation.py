@@ -1,14 +1,19 @@
 """Retention always moves: what is hidden for ever, or stored while a clock was wrong, holds no segment back."""
 
+from typing import Any
+
 import pytest
 
 from services.broker.options import BrokerOptions, LogOptions
 from services.broker.pop.check_point import CheckPoint
+from services.broker.quarantine.entry import Step
+from services.broker.store import record
+from services.broker.store.record import Record, RecordKind
 from services.common.cluster import ClusterView
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from tests.unit.broker.core_world import metrics, world_of_segments
-from tests.unit.broker.world import World, attempts, handles
+from tests.unit.broker.world import FOLDER, World, attempts, handles
 
 HOUR_MS = 3_600_000
 
@@ -182,6 +187,44 @@ def test_a_disk_that_is_short_moves_what_is_little_and_not_what_is_much() -> Non
         assert world.relocate() == 0, "nothing is past its time"
         world.disk.fill(0)
         assert bool(world.core.expiry.to_relocate()) is moves
+
+
+def test_damage_of_one_lets_a_disk_that_is_short_move_the_others() -> None:
+    world = filled()
+    for _ in range(3):
+        world.pop("g", "t", 1, invisible_ms=1000 * HOUR_MS)
+    world.save()
+    store = world.core.store
+    damaged = store.queues["t", 0].read(1, 1)[0].position
+    world.disk.flip_bit(FOLDER / "commitlog" / f"{0:020}.log", 8 * (damaged + 80))
+    world.disk.fill(0)
+    assert len(world.core.expiry.to_relocate()) == 3
+    assert store.log.damaged == {damaged}
+    world.disk.fill(1 << 30)
+    pass_days(world)
+    assert sorted(len(each.copies) for each in world.core.state.table) == [0, 1, 1]
+
+
+def test_one_that_cannot_be_copied_keeps_its_segment_and_others_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = filled()
+    for _ in range(3):
+        world.pop("g", "t", 1, invisible_ms=1000 * HOUR_MS)
+    before = record.encode
+
+    def encode(each: Record, *place: Any) -> Any:
+        if each.kind == RecordKind.COPY and Message.FromString(each.payload).body == b"1":
+            raise ValueError("poison")
+        return before(each, *place)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "encode", encode)
+        pass_days(world)
+        assert sorted(len(each.copies) for each in world.core.state.table) == [0, 1, 1]
+    assert world.core.quarantine.faults[Step.RETENTION] >= 1
+    start = world.core.store.log.start_position
+    pass_days(world, 2)
+    assert [len(each.copies) for each in world.core.state.table] == [1, 1, 1]
+    assert world.core.store.log.start_position > start
 
 
 def test_a_clock_that_was_set_forward_and_back_holds_no_segment_back() -> None:
