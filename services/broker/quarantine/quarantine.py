@@ -14,7 +14,7 @@ from services.broker.own_topics import OwnTopics
 from services.broker.pop.check_point import CheckPoint, Origin, encode_ack
 from services.broker.pop.pop_state import PopState, stored_topic
 from services.broker.quarantine.entry import QUARANTINE_QUEUE, EntryFlag, QuarantineEntry, Step, encode_end
-from services.broker.quarantine.fault import RecordFaultError
+from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
 from services.broker.quarantine.table import QuarantineTable
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import RECORD_BYTES_MAX, Record, RecordKind, StoredRecord
@@ -200,22 +200,31 @@ class Quarantine:
                 f"{len(self.table)} records are set aside, the limit (broker.quarantine_max); popwheel admin "
                 "quarantine list shows them, retry or drop some",
             )
-        if stored is None or stored.length + _HEADERS_BYTES_MAX > RECORD_BYTES_MAX:
-            record = Record(
-                RecordKind.QUARANTINE, self.topic, QUARANTINE_QUEUE, entry.encode(0, b"", b""), origin=entry.origin
-            )
-        else:
-            entry = replace(entry, flags=entry.flags | EntryFlag.COPIED)
-            record = Record(
-                RecordKind.QUARANTINE,
-                self.topic,
-                QUARANTINE_QUEUE,
-                entry.encode(stored.kind, stored.origin, stored.payload),
-                stored.system_properties,
-                stored.tag_hash,
-                stored.attempts,
-                entry.origin,
-            )
+        if stored is not None and stored.length + _HEADERS_BYTES_MAX <= RECORD_BYTES_MAX:
+            try:
+                with RECORD_STEP:
+                    copied = replace(entry, flags=entry.flags | EntryFlag.COPIED)
+                    self._append(copied, self._copy(copied, stored), more)
+                return
+            except RecordFaultError as fault:
+                self.count(entry.step, entry.position, fault)  # it stays where it is
+        body = entry.encode(0, b"", b"")
+        record = Record(RecordKind.QUARANTINE, self.topic, QUARANTINE_QUEUE, body, origin=entry.origin)
+        self._append(entry, record, more)
+
+    def _copy(self, entry: QuarantineEntry, stored: StoredRecord) -> Record:
+        return Record(
+            RecordKind.QUARANTINE,
+            self.topic,
+            QUARANTINE_QUEUE,
+            entry.encode(stored.kind, stored.origin, stored.payload),
+            stored.system_properties,
+            stored.tag_hash,
+            stored.attempts,
+            entry.origin,
+        )
+
+    def _append(self, entry: QuarantineEntry, record: Record, more: list[Record]) -> None:
         appended = self._store.put([record, *more])
         position, *rest = (*appended.positions, appended.end_position)
         self.table.open(

@@ -1,6 +1,7 @@
 """What fails for one record because of that record is set aside, and all others go on."""
 
 import asyncio
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -10,7 +11,8 @@ from services.broker.options import BrokerOptions, LogOptions
 from services.broker.pop import pop_state
 from services.broker.quarantine.entry import QuarantineEntry, Step, key_of
 from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
-from services.broker.store.record import RecordKind, StoredRecord
+from services.broker.store import record
+from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from tests.harness.memory_disk import CrashKind
@@ -199,6 +201,27 @@ def test_what_fails_as_it_is_read_is_set_aside_where_it_is_and_keeps_its_segment
     assert world.core.retrial.retry(entry.id)
     world.flush()
     assert MARK in world.bodies(world.pop("g", "t"))
+
+
+def test_what_cannot_be_copied_either_is_set_aside_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of()
+    before = record.encode
+
+    def encode(each: Record, *place: Any) -> Any:
+        if each.kind == RecordKind.QUARANTINE and each.system_properties:
+            raise KeyError("poison")
+        return before(each, *place)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "encode", encode)
+        entry = set_aside_one(world)
+    assert entry.is_pinned
+    world.save()
+    world.crash("process")
+    assert entries(world) == [entry]
+    assert world.core.retrial.retry(entry.id)
+    world.flush()
+    assert world.bodies(world.pop("g", "t")) == [MARK]
 
 
 # The fold
