@@ -57,7 +57,7 @@ class TimerEnqueueGet:
         """Read up to `count` records that can be read by now; how many.
 
         Raises:
-            CorruptDataError: one is damaged; it is tried again by the next step.
+            CorruptDataError: one is damaged, and those before it were read; it is tried again by the next step.
             RecordFaultError, StatusError: one fails by itself, and can't be set aside yet; likewise.
         """
         state = self._state
@@ -78,7 +78,7 @@ class TimerEnqueueGet:
         try:
             with RECORD_STEP:
                 self._take(zip(offsets, self._store.read_checked(queue, offsets, entries), strict=True))
-        except RecordFaultError:
+        except (CorruptDataError, RecordFaultError):
             self._take_one_by_one(queue, state.curr_queue_offset, entries[state.curr_queue_offset - first :])
         return state.curr_queue_offset - first
 
@@ -98,7 +98,11 @@ class TimerEnqueueGet:
             state.curr_queue_offset = offset + 1
 
     def _take_one_by_one(self, queue: ConsumeQueue, first: int, entries: Sequence[Entry]) -> None:
-        """Take records up to one that fails by itself; that one goes when all before it are in the wheel."""
+        """Take records up to one that fails by itself; that one goes when all before it are in the wheel.
+
+        Raises:
+            CorruptDataError: one is damaged, and all before it were taken.
+        """
         state = self._state
         for offset, entry in enumerate(entries, first):
             try:

@@ -12,7 +12,7 @@ from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.put import MessageRun
 from tests.unit.broker.timer_world import TIMER_FOLDER, TOPIC, TimerWorld, timer_options
-from tests.unit.broker.world import run_now
+from tests.unit.broker.world import FOLDER, run_now
 
 _DAY_MS = 24 * 3_600_000
 
@@ -312,6 +312,22 @@ def test_what_was_read_before_fires_though_the_timer_queue_is_damaged(monkeypatc
         world.timer.step()
     world.flush()
     assert world.fired_bodies() == [b"a"]
+
+
+def test_what_stands_before_damage_in_the_timer_queue_fires_after_a_start() -> None:
+    world = TimerWorld()
+    _, damaged, _ = world.send_many([b"a", b"b", b"c"], [1500, 1600, 1700])
+    world.remove_timer_files()
+    world.crash("process")
+    world.timer.state.handed.clear()  # as if there were too many
+    path = FOLDER / "commitlog" / f"{0:020}.log"
+    world.disk.flip_bit(path, 8 * (damaged + 80))
+    world.pass_to(3000)
+    assert world.fired_bodies() == [b"a"]
+    assert world.core.store.log.damaged == {damaged}
+    world.disk.flip_bit(path, 8 * (damaged + 80))
+    world.pass_to(4000)
+    assert world.fired_bodies() == [b"a", b"b", b"c"]
 
 
 def test_a_message_that_stands_still_at_a_damaged_record_fires_when_that_is_mended() -> None:
