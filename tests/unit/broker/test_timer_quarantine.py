@@ -6,13 +6,12 @@ import pytest
 
 from services.broker.options import BrokerOptions
 from services.broker.quarantine.entry import QuarantineEntry, Step
-from services.broker.store.consume_queue import Entry
-from services.broker.store.record import Record, StoredRecord
+from services.broker.store.record import Record
 from services.broker.timer import stages
 from services.broker.timer.delay import Delay, decode_delay
 from services.broker.timer.timer_state import TimerRequest
 from services.broker.timer.wheel import TimerWheel
-from services.common.errors import CorruptDataError, StatusError
+from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.memory_disk import CrashKind
 from tests.harness.poison import ERRORS, MARK, Poison, failing_fold
@@ -217,7 +216,7 @@ def test_a_recalled_one_that_fails_is_recalled() -> None:
     assert world.timer.state.opened_slots.keys() <= {world.timer.state.curr_read_time_ms}
 
 
-def _failing_recalls(monkeypatch: pytest.MonkeyPatch) -> list[Delay]:
+def failing_recalls(monkeypatch: pytest.MonkeyPatch) -> list[Delay]:
     """Has recalls fail as they roll, and no message; what was tried."""
     tried: list[Delay] = []
 
@@ -239,8 +238,8 @@ def test_a_recall_that_fails_as_it_rolls_goes_on_recalling(
     world.send(b"a", 4500)
     world.recall(position, MARK, FAR_MS)
     with monkeypatch.context() as patch:
-        tried = _failing_recalls(patch)
-        _pass_and_save(world, 3000, 6000)
+        tried = failing_recalls(patch)
+        pass_and_save(world, 3000, 6000)
         assert len(tried) > 1
         assert [(body[-1:], at) for body, at in world.fired()] == [(b"a", 4500)]
         (entry,) = entries(world)
@@ -255,7 +254,7 @@ def test_a_recall_that_fails_as_it_rolls_goes_on_recalling(
     world.turn()
     assert world.timer.state.pending.total == 0
     assert world.core.retrial.retry(entry.id)
-    _pass_and_save(world, FAR_MS + 1000, FAR_MS + 3000)
+    pass_and_save(world, FAR_MS + 1000, FAR_MS + 3000)
     assert world.fired_bodies() == [b"a"]
     assert world.timer.state.recalled == {}
     assert world.timer.state.opened_slots.keys() <= {world.timer.state.curr_read_time_ms}
@@ -265,8 +264,8 @@ def test_a_recall_that_always_fails_as_it_rolls_ends_when_its_message_is_due(mon
     world = TimerWorld()
     position = world.send(MARK, FAR_MS)
     world.recall(position, MARK, FAR_MS)
-    _failing_recalls(monkeypatch)
-    _pass_and_save(world, *range(500, FAR_MS + 5000, 500))
+    failing_recalls(monkeypatch)
+    pass_and_save(world, *range(500, FAR_MS + 5000, 500))
     assert world.fired() == []
     assert world.timer.state.recalled == {}
     assert world.timer.state.opened_slots.keys() <= {world.timer.state.curr_read_time_ms}
@@ -441,7 +440,7 @@ def test_a_start_goes_on_past_a_delay_that_cannot_be_read(error: type[Exception]
 # On the way into the wheel
 
 
-def _failing_to_be_scheduled(monkeypatch: pytest.MonkeyPatch, *, recalls: bool, half: bool = False) -> list[int]:
+def failing_to_be_scheduled(monkeypatch: pytest.MonkeyPatch, *, recalls: bool, half: bool = False) -> list[int]:
     """Has recalls, or all messages, fail there, with a unit in the timer log or without; positions that were tried."""
     before = stages.TimerEnqueuePut._chain_in
     tried: list[int] = []
@@ -461,7 +460,7 @@ def _failing_to_be_scheduled(monkeypatch: pytest.MonkeyPatch, *, recalls: bool, 
     return tried
 
 
-def _pass_and_save(world: TimerWorld, *times_ms: int) -> None:
+def pass_and_save(world: TimerWorld, *times_ms: int) -> None:
     for time_ms in times_ms:
         world.pass_to(time_ms)
         world.save()
@@ -478,11 +477,11 @@ def test_a_recall_that_cannot_be_scheduled_goes_on_recalling(
     position = world.send(MARK, FAR_MS)
     world.turn()
     with monkeypatch.context() as patch:
-        tried = _failing_to_be_scheduled(patch, recalls=True)
+        tried = failing_to_be_scheduled(patch, recalls=True)
         world.recall(position, MARK, FAR_MS)
         world.send(b"a", 2500)
         world.turn()
-        _pass_and_save(world, *range(1000, 1000 + 500 * saves, 500))
+        pass_and_save(world, *range(1000, 1000 + 500 * saves, 500))
         world.pass_to(3000)
         assert len(tried) == 1 + saves
         (entry,) = entries(world)
@@ -493,14 +492,14 @@ def test_a_recall_that_cannot_be_scheduled_goes_on_recalling(
         if not is_mended:
             world.turn()
             assert world.timer.state.pending.total == 0
-            _pass_and_save(world, 3500, FAR_MS + 500, FAR_MS + 2500)
-    _pass_and_save(world, FAR_MS + 3000, FAR_MS + 4000)
+            pass_and_save(world, 3500, FAR_MS + 500, FAR_MS + 2500)
+    pass_and_save(world, FAR_MS + 3000, FAR_MS + 4000)
     assert [(body[-1:], at) for body, at in world.fired()] == [(b"a", 2500)]
     state = world.timer.state
     assert (state.recalled, state.unscheduled, state.pending.total) == ({}, {}, 0)
     assert state.opened_slots.keys() <= {state.curr_read_time_ms}
     world.crash("process")
-    _pass_and_save(world, FAR_MS + 6000)
+    pass_and_save(world, FAR_MS + 6000)
     assert len(world.fired()) == 1
 
 
@@ -508,12 +507,12 @@ def test_a_recall_that_cannot_be_scheduled_needs_no_old_part_of_the_log(monkeypa
     world = TimerWorld()
     position = world.send(MARK, FAR_MS)
     world.turn()
-    _failing_to_be_scheduled(monkeypatch, recalls=True)
+    failing_to_be_scheduled(monkeypatch, recalls=True)
     world.recall(position, MARK, FAR_MS)
     needed = []
     for time_ms in range(1000, FAR_MS + 4000, 1000):
         world.send(b"a", time_ms - 500)
-        _pass_and_save(world, time_ms)
+        pass_and_save(world, time_ms)
         needed.append(world.timer.needed_from())
     assert needed[-1] == world.core.store.log.end_position
 
@@ -521,10 +520,10 @@ def test_a_recall_that_cannot_be_scheduled_needs_no_old_part_of_the_log(monkeypa
 def test_progress_is_not_saved_while_a_recall_can_be_put_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     world = TimerWorld()
     position = world.send(MARK, FAR_MS)
-    _pass_and_save(world, 500)
+    pass_and_save(world, 500)
     saved = world.timer.saved
     with monkeypatch.context() as patch:
-        _failing_to_be_scheduled(patch, recalls=True)
+        failing_to_be_scheduled(patch, recalls=True)
         world.recall(position, MARK, FAR_MS)
         world.turn()
 
@@ -535,38 +534,8 @@ def test_progress_is_not_saved_while_a_recall_can_be_put_nowhere(monkeypatch: py
         world.save_timer()
     assert world.timer.saved == saved
     world.crash("process")
-    _pass_and_save(world, FAR_MS + 2000)
+    pass_and_save(world, FAR_MS + 2000)
     assert world.fired() == []
-
-
-@pytest.mark.parametrize("error", [OSError(5, "the device"), CorruptDataError("damage")])
-@pytest.mark.parametrize("as_they_roll", [True, False])
-def test_a_recall_that_fails_and_cannot_be_read_goes_on_recalling(
-    as_they_roll: bool, error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = TimerWorld()
-    position = world.send(MARK, FAR_MS)
-    world.recall(position, MARK, FAR_MS)
-
-    def read(entry: Entry) -> StoredRecord:
-        raise error
-
-    with monkeypatch.context() as patch:
-        if as_they_roll:
-            _failing_recalls(patch)
-        else:
-            _failing_to_be_scheduled(patch, recalls=True)
-        patch.setattr(world.core.store, "read", read)
-        for time_ms in (0, 2000, 4000):
-            world.pass_to(time_ms)
-            world.save()
-            world.save_timer()
-    assert entries(world) == []
-    world.crash("process")
-    _pass_and_save(world, FAR_MS + 1000, FAR_MS + 3000)
-    assert world.fired() == []
-    assert world.timer.state.recalled == {}
-    assert world.timer.state.opened_slots.keys() <= {world.timer.state.curr_read_time_ms}
 
 
 @pytest.mark.parametrize("as_they_roll", [True, False])
@@ -576,17 +545,17 @@ def test_recalls_that_fail_hold_up_no_message(as_they_roll: bool, monkeypatch: p
     positions = world.send_many([b"a", b"b", b"c"], [30_000] * 3)
     world.turn()
     if as_they_roll:
-        _failing_recalls(monkeypatch)
+        failing_recalls(monkeypatch)
     else:
-        _failing_to_be_scheduled(monkeypatch, recalls=True)
+        failing_to_be_scheduled(monkeypatch, recalls=True)
     for position, body in zip(positions, (b"a", b"b", b"c"), strict=True):
         world.recall(position, body, 30_000)
     dues_ms = range(1_700, 29_000, 1_000)
     for due_ms in dues_ms:
         world.pass_to(due_ms - 1_500)
         world.send(b"d", due_ms)
-        _pass_and_save(world, due_ms - 1_000)
-    _pass_and_save(world, *range(29_000, 36_000, 500))
+        pass_and_save(world, due_ms - 1_000)
+    pass_and_save(world, *range(29_000, 36_000, 500))
     assert [at for _, at in world.fired()] == list(dues_ms)
     assert (world.timer.state.recalled, world.timer.state.unscheduled) == ({}, {})
 
@@ -598,15 +567,15 @@ def test_what_cannot_be_scheduled_is_set_aside_and_pins_nothing(
 ) -> None:
     world = TimerWorld()
     with monkeypatch.context() as patch:
-        _failing_to_be_scheduled(patch, recalls=False, half=half)
+        failing_to_be_scheduled(patch, recalls=False, half=half)
         world.send(MARK, 3500)
         world.turn()
     entry = entries(world)[0]
-    _pass_and_save(world, 1000)
+    pass_and_save(world, 1000)
     world.crash(kind)
     world.turn()
     assert world.timer.state.pending.total == 0
-    _pass_and_save(world, 4500, 5500)
+    pass_and_save(world, 4500, 5500)
     assert world.fired() == []
     assert entries(world) == [entry]
     assert world.timer.state.scan_position == world.timer.needed_from() == world.core.store.log.end_position
@@ -618,10 +587,10 @@ def test_what_cannot_be_scheduled_pins_nothing_without_a_restart_either(
 ) -> None:
     world = TimerWorld()
     with monkeypatch.context() as patch:
-        _failing_to_be_scheduled(patch, recalls=False, half=half)
+        failing_to_be_scheduled(patch, recalls=False, half=half)
         world.send(MARK, 1500)
         world.turn()
-    _pass_and_save(world, 5500, 6500)
+    pass_and_save(world, 5500, 6500)
     assert world.timer.state.done == {}
     assert world.timer.needed_from() == world.core.store.log.end_position
 
@@ -634,14 +603,14 @@ def test_a_recalled_message_that_cannot_be_scheduled_is_recalled(
     position = world.send(MARK, 3500)
     world.recall(position, MARK, 3500)
     with monkeypatch.context() as patch:
-        _failing_to_be_scheduled(patch, recalls=False)
+        failing_to_be_scheduled(patch, recalls=False)
         world.turn()
     assert entries(world) == []
     assert world.timer.state.pending.total == 0
     world.pass_to(6000)
     assert world.timer.state.recalled == {}
     assert world.timer.state.opened_slots.keys() <= {world.timer.state.curr_read_time_ms}
-    _pass_and_save(world, 6500)
+    pass_and_save(world, 6500)
     world.crash(kind)
     world.pass_to(8000)
     assert world.fired() == []
@@ -656,7 +625,7 @@ def test_a_recall_that_its_master_cannot_schedule_recalls_at_the_next_master(
     pair.turn()
     pair.follow()
     with monkeypatch.context() as patch:
-        _failing_to_be_scheduled(patch, recalls=True)
+        failing_to_be_scheduled(patch, recalls=True)
         pair.recall(position, MARK, FAR_MS)
         pair.pass_to(500)
         if not slave_fails:
@@ -676,37 +645,3 @@ def test_a_recall_that_its_master_cannot_schedule_recalls_at_the_next_master(
     pair.save_master()
     assert pair.fired() == []
     assert pair.master.timer.state.recalled == {}
-
-
-def test_a_slave_goes_on_behind_a_recall_that_fails_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its master lets go of it without a word when its time has passed."""
-    pair = TimerPair(body_bytes=len(MARK))
-    position = pair.send(MARK, FAR_MS)
-    pair.turn()
-    pair.follow()
-    _failing_to_be_scheduled(monkeypatch, recalls=True)
-    pair.recall(position, MARK, FAR_MS)
-
-    def pass_and_follow(*times_ms: int) -> None:
-        for time_ms in times_ms:
-            pair.pass_to(time_ms)
-            pair.save_master()
-            pair.tell_progress()
-            pair.follow()
-            pair.slave.save_timer()
-
-    pass_and_follow(*range(500, FAR_MS + 5000, 500))
-    pair.send(b"aaaaaa", FAR_MS + 7000)
-    pair.send(b"bbbbbb", FAR_MS + 20_000)
-    pass_and_follow(*range(FAR_MS + 5000, FAR_MS + 12_000, 500))
-    state = pair.slave.timer.state
-    assert pair.slave.timer.enqueue_lag == 0
-    assert (state.unscheduled, state.recalled, state.done) == ({}, {}, {})
-    saved = pair.slave.timer.saved
-    assert saved is not None
-    assert saved.last_timer_queue_offset == state.commit_queue_offset
-    pair.slave.save()
-    pair.slave.crash("process")
-    pair.fail_over()
-    pair.pass_to(FAR_MS + 22_000)
-    assert [body for body, _ in pair.fired()] == [b"aaaaaa", b"bbbbbb"]

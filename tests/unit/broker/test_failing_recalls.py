@@ -1,0 +1,81 @@
+"""Recalls that fail by themselves where something else is wrong, too: the device, damage, or the other replica (T4)."""
+
+import pytest
+
+from services.broker.store.consume_queue import Entry
+from services.broker.store.record import StoredRecord
+from services.common.errors import CorruptDataError
+from tests.harness.poison import MARK
+from tests.unit.broker.test_timer_quarantine import (
+    FAR_MS,
+    entries,
+    failing_recalls,
+    failing_to_be_scheduled,
+    pass_and_save,
+)
+from tests.unit.broker.timer_pair import TimerPair
+from tests.unit.broker.timer_world import TimerWorld
+
+
+@pytest.mark.parametrize("error", [OSError(5, "the device"), CorruptDataError("damage")])
+@pytest.mark.parametrize("as_they_roll", [True, False])
+def test_a_recall_that_fails_and_cannot_be_read_goes_on_recalling(
+    as_they_roll: bool, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = TimerWorld()
+    position = world.send(MARK, FAR_MS)
+    world.recall(position, MARK, FAR_MS)
+
+    def read(entry: Entry) -> StoredRecord:
+        raise error
+
+    with monkeypatch.context() as patch:
+        if as_they_roll:
+            failing_recalls(patch)
+        else:
+            failing_to_be_scheduled(patch, recalls=True)
+        patch.setattr(world.core.store, "read", read)
+        for time_ms in (0, 2000, 4000):
+            world.pass_to(time_ms)
+            world.save()
+            world.save_timer()
+    assert entries(world) == []
+    world.crash("process")
+    pass_and_save(world, FAR_MS + 1000, FAR_MS + 3000)
+    assert world.fired() == []
+    assert world.timer.state.recalled == {}
+    assert world.timer.state.opened_slots.keys() <= {world.timer.state.curr_read_time_ms}
+
+
+def test_a_slave_goes_on_behind_a_recall_that_fails_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its master lets go of it without a word when its time has passed."""
+    pair = TimerPair(body_bytes=len(MARK))
+    position = pair.send(MARK, FAR_MS)
+    pair.turn()
+    pair.follow()
+    failing_to_be_scheduled(monkeypatch, recalls=True)
+    pair.recall(position, MARK, FAR_MS)
+
+    def follow_to(*times_ms: int) -> None:
+        for time_ms in times_ms:
+            pair.pass_to(time_ms)
+            pair.save_master()
+            pair.tell_progress()
+            pair.follow()
+            pair.slave.save_timer()
+
+    follow_to(*range(500, FAR_MS + 5000, 500))
+    pair.send(b"aaaaaa", FAR_MS + 7000)
+    pair.send(b"bbbbbb", FAR_MS + 20_000)
+    follow_to(*range(FAR_MS + 5000, FAR_MS + 12_000, 500))
+    state = pair.slave.timer.state
+    assert pair.slave.timer.enqueue_lag == 0
+    assert (state.unscheduled, state.recalled, state.done) == ({}, {}, {})
+    saved = pair.slave.timer.saved
+    assert saved is not None
+    assert saved.last_timer_queue_offset == state.commit_queue_offset
+    pair.slave.save()
+    pair.slave.crash("process")
+    pair.fail_over()
+    pair.pass_to(FAR_MS + 22_000)
+    assert [body for body, _ in pair.fired()] == [b"aaaaaa", b"bbbbbb"]
