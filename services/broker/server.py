@@ -128,11 +128,13 @@ class BrokerServer:
         """Give messages out."""
         _check_names(request)
         # While one of a group waits for the device, others of it would read the same messages.
-        answer = await self._reading(
-            partial(self._pop_once, request, self._core.popping.turn()), (request.group, request.topic)
-        )
+        try:
+            answer = await self._reading(
+                partial(self._pop_once, request, self._core.popping.turn()), (request.group, request.topic)
+            )
+        finally:
+            self._due_changed()  # also of a CK of which no message could be given out
         if answer.messages:
-            self._due_changed()
             self._statistics.popped(request.group, request.topic, answer)
             end = self._core.store.log.end_position
             if not self._flusher.is_held(end):

@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -12,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from services.broker.app import BrokerApp
 from services.broker.checkpoint import BEGIN
 from services.broker.options import BrokerOptions, LogOptions, PopOptions, RetentionOptions
+from services.broker.store.record import StoredRecord
 from services.common import names
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
@@ -154,6 +156,27 @@ async def test_put_pop_ack() -> None:
         assert 'rocketmq_messages_out_total{consumer_group="g",topic="t"} 1.0' in text
         assert 'rocketmq_consumer_inflight_messages{consumer_group="g",topic="t"}' not in text
         assert broker.app.health() is None
+
+
+async def test_what_was_popped_and_could_not_be_given_out_comes_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as broker:
+        await broker.put(b"1")
+        store = broker.app.core.store
+        errors = iter([KeyError("by itself"), CorruptDataError("the record is damaged")])
+        read = store.read_checked
+
+        def read_checked(*place: Any) -> list[StoredRecord]:
+            for error in errors:
+                raise error
+            return read(*place)
+
+        monkeypatch.setattr(store, "read_checked", read_checked)
+        assert await broker.pop(invisible_ms=10) == []
+        broker.clock.advance(10)
+        async with asyncio.timeout(5):
+            while not broker.app.reviver.redelivered:
+                await asyncio.sleep(0.001)
+        assert len(await broker.pop()) == 1
 
 
 async def test_what_ends_or_changes_a_delivery() -> None:
