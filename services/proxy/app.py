@@ -11,32 +11,31 @@ from prometheus_client import CollectorRegistry
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
-from services.proxy.acking import Acking
-from services.proxy.adaptive import Adaptive
-from services.proxy.admission import Admission
+from services.proxy.ack.ack_handler import AckHandler
+from services.proxy.ack.renewal import Renewal, RenewalBook
 from services.proxy.background import Background
-from services.proxy.brokers import Brokers
-from services.proxy.catalog import Catalog
-from services.proxy.clients import Clients
-from services.proxy.holding import Holding
-from services.proxy.interests import FILTER_BYTES_MAX, InterestBook
+from services.proxy.failover.brokers import Brokers
+from services.proxy.failover.master_calls import MasterCalls
+from services.proxy.failover.parked_calls import ParkedCalls
 from services.proxy.metrics import ProxyMetrics
-from services.proxy.notifications import Notifications
-from services.proxy.offsets import Offsets
 from services.proxy.options import ProxyOptions
-from services.proxy.poll_limits import PollLimits
-from services.proxy.poll_mode import Mode
-from services.proxy.poll_shell import PollTools
-from services.proxy.reaching import Reaching
-from services.proxy.recalling import Recalling
-from services.proxy.receiving import Receiving
-from services.proxy.redis_counts import RedisCounts
-from services.proxy.renewal import Renewal, RenewalBook
-from services.proxy.routing import Routing
-from services.proxy.sending import Sending
+from services.proxy.receive.interests import FILTER_BYTES_MAX, InterestBook
+from services.proxy.receive.long_poll import Mode
+from services.proxy.receive.mode_choice import ModeChoice
+from services.proxy.receive.notifications import Notifications
+from services.proxy.receive.offsets import Offsets
+from services.proxy.receive.poll import PollTools
+from services.proxy.receive.poll_limits import Admission, PollLimits
+from services.proxy.receive.receive_handler import ReceiveHandler
+from services.proxy.receive.redis_counts import RedisCounts
+from services.proxy.receive.shared_count import CountStore, SharedCount
+from services.proxy.send.recall_handler import RecallHandler
+from services.proxy.send.send_handler import SendHandler
 from services.proxy.server import MessagingServer
-from services.proxy.shared_count import CountStore, SharedCount
-from services.proxy.telemetry import Telemetry
+from services.proxy.session.catalog import Catalog
+from services.proxy.session.clients import Clients
+from services.proxy.session.routes import Routes
+from services.proxy.session.telemetry import Telemetry
 from services.rpc.follow import ControllerFollower
 from services.rpc.service import Channel, Service
 
@@ -87,8 +86,8 @@ class ProxyApp:
         )
         receive = options.receive
         self._brokers = Brokers(self.view, broker_channels, self._background)
-        self._holding = Holding(self.view, self._brokers, options.failover, clock, self.metrics.failover)
-        reaching = Reaching(self._brokers, self._holding, receive.pop_timeout_ms / 1000)
+        self._parked_calls = ParkedCalls(self.view, self._brokers, options.failover, clock, self.metrics.failover)
+        masters = MasterCalls(self._brokers, self._parked_calls, receive.pop_timeout_ms / 1000)
         self._clients = Clients(options.client.sessions_max, options.client.expiry_ms / 1000)
         self._book = InterestBook(receive.interests_max, FILTER_BYTES_MAX, receive.interest_idle_ms / 1000)
         self._renewals = RenewalBook(options.renewal)
@@ -98,7 +97,7 @@ class ProxyApp:
         )
         tools = PollTools(
             self._brokers,
-            reaching,
+            masters,
             self._book,
             self._notifications,
             self._background,
@@ -107,43 +106,43 @@ class ProxyApp:
             receive.pop_timeout_ms / 1000,
         )
         adaptive = options.adaptive
-        self._adaptive = Adaptive(
+        self._mode_choice = ModeChoice(
             None if options.poll_mode == "auto" else Mode(options.poll_mode),
             adaptive.up_per_s,
             adaptive.down_per_s,
             adaptive.stay_ms / 1000,
             clock.monotonic(),
         )
-        self.metrics.poll_modes.source = lambda: self._adaptive.modes
+        self.metrics.poll_modes.source = lambda: self._mode_choice.modes
         self._shared_count: SharedCount | None = None
         if count_store is None and options.redis_url:
             count_store = RedisCounts(options.redis_url, clock, random_source)
         if count_store is not None:
-            self._shared_count = SharedCount(count_store, self._adaptive, clock, registry)
+            self._shared_count = SharedCount(count_store, self._mode_choice, clock, registry)
         catalog = Catalog(self.view, controller, options)
         self.metrics.follow(
             self.view,
             lambda topic, group: catalog.find_topic(topic) is not None and catalog.find_group(group) is not None,
         )
         numbers = itertools.count(1 + random_source.getrandbits(63))
-        self._sending = Sending(
-            catalog, self._brokers, self._holding, options, clock, self._background, self.metrics, numbers
+        self._send_handler = SendHandler(
+            catalog, self._brokers, self._parked_calls, options, clock, self._background, self.metrics, numbers
         )
         limits = PollLimits(options, self.metrics)
-        self._receiving = Receiving(
-            catalog, self._clients, tools, self._adaptive, self._admission, self._renewals, options, limits, clock
+        self._receive_handler = ReceiveHandler(
+            catalog, self._clients, tools, self._mode_choice, self._admission, self._renewals, options, limits, clock
         )
         self._renewal = Renewal(
-            self._renewals, self._clients, reaching, options.renewal, clock, self._background, self.metrics
+            self._renewals, self._clients, masters, options.renewal, clock, self._background, self.metrics
         )
         self._telemetry = Telemetry(catalog, self._clients, options, clock, self._background, self.metrics)
         self._server = MessagingServer(
-            Routing(catalog, self._brokers, options),
-            self._sending,
-            Recalling(self.view, reaching),
-            self._receiving,
-            Acking(self.view, reaching, self._renewals, options, numbers),
-            Offsets(catalog, self._brokers, reaching, limits, self._admission, clock),
+            Routes(catalog, self._brokers, options),
+            self._send_handler,
+            RecallHandler(self.view, masters),
+            self._receive_handler,
+            AckHandler(self.view, masters, self._renewals, options, numbers),
+            Offsets(catalog, self._brokers, masters, limits, self._admission, clock),
             self._telemetry,
             self._clients,
             clock,
@@ -156,16 +155,16 @@ class ProxyApp:
                 "interests": lambda: len(self._book),
                 "filter_bytes": lambda: self._book.filter_bytes,
                 "interests_refused": lambda: self._book.refused,
-                "counted_polls": lambda: len(self._adaptive),
+                "counted_polls": lambda: len(self._mode_choice),
                 "unsent_bytes": lambda: self._admission.unsent.total,
-                "waiting_sends": lambda: self._sending.waiting_messages,
+                "waiting_sends": lambda: self._send_handler.waiting_messages,
                 "clients": lambda: len(self._clients),
                 "repeated_bytes": lambda: self._telemetry.repeated_bytes,
                 "telemetry_streams": lambda: self._telemetry.streams,
                 "renewed_handles": lambda: len(self._renewals),
             }
         )
-        gates = self._holding.gates
+        gates = self._parked_calls.gates
         self.metrics.failover.read_from(
             {
                 "held_calls": lambda: gates.calls,
@@ -200,7 +199,7 @@ class ProxyApp:
     def drain(self) -> None:
         """Answer the polls that wait, and let no other wait; sends and the like go on."""
         self.metrics.up.set(0)
-        self._receiving.drain()
+        self._receive_handler.drain()
 
     async def stop(self) -> None:
         """Drain, finish what is in flight, and let go of the brokers; takes a few seconds at the most."""
@@ -208,7 +207,7 @@ class ProxyApp:
         if self._ticker is not None:
             self._ticker.cancel()
         await self._background.finish(_STOP_S)
-        self._holding.close()
+        self._parked_calls.close()
         self._notifications.close()
         await self._streams.finish(0)
         if self._shared_count is not None:
@@ -225,8 +224,8 @@ class ProxyApp:
         self._ticks += 1
         if self._ticks % _TICKS_PER_ROUND == 0:
             self._clients.expire(now)
-            for switch in self._adaptive.time_passed(now):
+            for switch in self._mode_choice.time_passed(now):
                 self.metrics.mode_switched(switch.mode)
                 _logger.info("polls wait another way", **switch._asdict() | {"mode": switch.mode.value})
             self._renewal.tick()
-            self._sending.tick()
+            self._send_handler.tick()

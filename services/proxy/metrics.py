@@ -11,9 +11,9 @@ from services.common.errors import code_name
 from services.common.histogram import Histogram
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from services.common.series import Series
-from services.proxy.failover_metrics import FailoverMetrics
-from services.proxy.poll_mode import Mode
-from services.proxy.send_metrics import SendMetrics
+from services.proxy.failover.metrics import FailoverMetrics
+from services.proxy.receive.long_poll import Mode
+from services.proxy.send.metrics import SendMetrics
 
 Known = Callable[[str, str], bool]
 """Whether a topic and a group are there."""

@@ -15,18 +15,18 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
 from services.proxy import protocol
-from services.proxy.acking import Acking
-from services.proxy.clients import Clients
-from services.proxy.limit_error import LimitError
+from services.proxy.ack.ack_handler import AckHandler
+from services.proxy.errors import LimitError
 from services.proxy.metrics import ProxyMetrics
-from services.proxy.offsets import Offsets
-from services.proxy.recalling import Recalling
-from services.proxy.receiving import Receiving
-from services.proxy.resources import check_group_if_said
-from services.proxy.routing import Routing
-from services.proxy.sending import Sending
+from services.proxy.receive.offsets import Offsets
+from services.proxy.receive.receive_handler import ReceiveHandler
+from services.proxy.send.recall_handler import RecallHandler
+from services.proxy.send.send_handler import SendHandler
+from services.proxy.session.clients import Clients
+from services.proxy.session.resources import check_group_if_said
+from services.proxy.session.routes import Routes
+from services.proxy.session.telemetry import Telemetry
 from services.proxy.statuses import OK, downgrade, for_client, is_old, of_rpc_error
-from services.proxy.telemetry import Telemetry
 from services.rpc.service import Call, Method, Service, Stream, StreamClosedError
 from services.rpc.status import RpcError
 
@@ -42,7 +42,7 @@ class MessagingServer:
     """The client protocol's service.
 
     Args:
-        routing, sending, recalling, receiving, acking, offsets, telemetry: who answers what.
+        routes, send_handler, recall_handler, receive_handler, ack_handler, offsets, telemetry: who answers what.
         clients: who is alive.
         clock: for how long calls take.
         metrics: what is counted.
@@ -50,33 +50,33 @@ class MessagingServer:
 
     def __init__(
         self,
-        routing: Routing,
-        sending: Sending,
-        recalling: Recalling,
-        receiving: Receiving,
-        acking: Acking,
+        routes: Routes,
+        send_handler: SendHandler,
+        recall_handler: RecallHandler,
+        receive_handler: ReceiveHandler,
+        ack_handler: AckHandler,
         offsets: Offsets,
         telemetry: Telemetry,
         clients: Clients,
         clock: Clock,
         metrics: ProxyMetrics,
     ) -> None:
-        self._receiving = receiving
+        self._receive_handler = receive_handler
         self._offsets = offsets
         self._telemetry = telemetry
         self._clients = clients
         self._clock = clock
         self._metrics = metrics
         self.service = Service()
-        self._bind(protocol.QUERY_ROUTE, routing.query_route, pb.QueryRouteResponse)
-        self._bind(protocol.QUERY_ASSIGNMENT, routing.query_assignment, pb.QueryAssignmentResponse)
-        self._bind(protocol.SEND_MESSAGE, sending.send, pb.SendMessageResponse)
-        self._bind(protocol.RECALL_MESSAGE, recalling.recall, pb.RecallMessageResponse)
-        self._bind(protocol.ACK_MESSAGE, acking.ack, pb.AckMessageResponse)
-        self._bind(protocol.CHANGE_INVISIBLE_DURATION, acking.change_invisible, pb.ChangeInvisibleDurationResponse)
+        self._bind(protocol.QUERY_ROUTE, routes.query_route, pb.QueryRouteResponse)
+        self._bind(protocol.QUERY_ASSIGNMENT, routes.query_assignment, pb.QueryAssignmentResponse)
+        self._bind(protocol.SEND_MESSAGE, send_handler.send, pb.SendMessageResponse)
+        self._bind(protocol.RECALL_MESSAGE, recall_handler.recall, pb.RecallMessageResponse)
+        self._bind(protocol.ACK_MESSAGE, ack_handler.ack, pb.AckMessageResponse)
+        self._bind(protocol.CHANGE_INVISIBLE_DURATION, ack_handler.change_invisible, pb.ChangeInvisibleDurationResponse)
         self._bind(
             protocol.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE,
-            acking.forward_to_dead_letter_queue,
+            ack_handler.forward_to_dead_letter_queue,
             pb.ForwardMessageToDeadLetterQueueResponse,
         )
         self._bind(protocol.GET_OFFSET, offsets.get_offset, pb.GetOffsetResponse)
@@ -127,7 +127,7 @@ class MessagingServer:
 
     async def _receive(self, call: Call, stream: Stream[pb.ReceiveMessageRequest, bytes]) -> None:
         await self._stream_answer(
-            call, stream, "ReceiveMessage", lambda: self._receiving.receive(call, client_id_of(call), stream)
+            call, stream, "ReceiveMessage", lambda: self._receive_handler.receive(call, client_id_of(call), stream)
         )
 
     async def _pull(self, call: Call, stream: Stream[pb.PullMessageRequest, bytes]) -> None:

@@ -14,7 +14,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
 )
 from services.common.pb.popwheel.v1 import broker_pb2 as broker
 from services.common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
-from services.proxy.limit_error import LimitError
+from services.proxy.errors import LimitError
 from services.proxy.options import MessageLimits, ReceiveOptions
 from services.proxy.payload import ClientMessage
 

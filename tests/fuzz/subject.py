@@ -182,7 +182,7 @@ class Subject:
             "interests": (len(proxy._book), 200),
             "renewed handles": (len(proxy._renewals), 500),
             "connections": (len(self.server._connections), LIMITS.connections_max),
-            "turns": (len(proxy._sending._turns), TOPICS_MAX),
+            "turns": (len(proxy._send_handler._turns), TOPICS_MAX),
         }
         for what, (count, most) in bounds.items():
             if not 0 <= count <= most:
@@ -209,7 +209,7 @@ class Subject:
                 "connections": len(self.server._connections),
                 "polls": proxy._admission.polls,
                 "unsent bytes": proxy._admission.unsent.total,
-                "waiting sends": proxy._sending.waiting_messages,
+                "waiting sends": proxy._send_handler.waiting_messages,
                 "telemetry streams": proxy._telemetry.streams,
             }
             if not any(left.values()):

@@ -18,10 +18,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.common.clock import SystemClock
-from services.proxy.adaptive import WINDOW_S, Adaptive
-from services.proxy.poll_mode import Mode
-from services.proxy.redis_counts import PREFIX, RedisCounts
-from services.proxy.shared_count import SharedCount
+from services.proxy.receive.long_poll import Mode
+from services.proxy.receive.mode_choice import WINDOW_S, ModeChoice
+from services.proxy.receive.redis_counts import PREFIX, RedisCounts
+from services.proxy.receive.shared_count import SharedCount
 from tests.harness.metrics import metric
 from tests.harness.ports import free_ports
 from tests.harness.standalone import StandaloneProcess
@@ -105,7 +105,7 @@ class ProxySide:
     def __init__(self, url: str) -> None:
         self.clock = ShiftedClock()
         self.registry = CollectorRegistry()
-        self.adaptive = Adaptive(None, 10, 5, 0.0, self.clock.monotonic())
+        self.adaptive = ModeChoice(None, 10, 5, 0.0, self.clock.monotonic())
         self.store = RedisCounts(url, self.clock, random.Random())
         self.shared = SharedCount(self.store, self.adaptive, self.clock, self.registry)
 

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from services.broker.filter.tag import wanted_hashes
 from services.common import names
 from services.common.pb.popwheel.v1.broker_pb2 import TAG, Filter
-from services.proxy.adaptive import PATIENCE_S
+from services.proxy.receive.mode_choice import PATIENCE_S
 from services.rpc.status import GrpcStatus
 from tests.sim.checker import Checker
 from tests.sim.clients import Subscription

@@ -18,7 +18,7 @@ from services.controller.options import ControllerOptions
 from services.controller.state_store import StateStore
 from services.proxy.app import ProxyApp
 from services.proxy.options import ProxyOptions
-from services.proxy.shared_count import CountStore
+from services.proxy.receive.shared_count import CountStore
 from services.rpc.controllers import ControllerChannel
 from services.rpc.service import Channel, Service
 from tests.sim.cluster.network import (

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from services.cli.options import StandaloneOptions
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.proxy import interests, notifications
+from services.proxy.receive import interests, notifications
 from tests.sim.clients import Manners, Subscription
 from tests.sim.delays import Delays
 from tests.sim.swarm import TAGS, Swarm, memory_of

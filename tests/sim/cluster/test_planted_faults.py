@@ -10,9 +10,9 @@ from services.broker.notification import Interests, Subscriber
 from services.broker.pop.acking import Acking
 from services.broker.pop.merge_buffer import MergeBuffer, QueueProgress
 from services.common import names
-from services.proxy.interests import InterestBook
-from services.proxy.notifications import Notifications, _Link
-from services.proxy.poll_shell import Poll
+from services.proxy.receive.interests import InterestBook
+from services.proxy.receive.notifications import Notifications, _Link
+from services.proxy.receive.poll import Poll
 from services.rpc.registration import BrokerRegistrar
 from tests.sim.cluster.run import run_seed
 

@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from services.broker.audience import WHILE_S
 from services.broker.notification import Interest, Interests, Subscriber
 from services.common.pb.popwheel.v1.broker_pb2 import Filter
-from services.proxy.interests import Interest as ProxyInterest
-from services.proxy.interests import InterestBook, Ticket
+from services.proxy.receive.interests import Interest as ProxyInterest
+from services.proxy.receive.interests import InterestBook, Ticket
 from tests.unit.broker.test_notification import queue_of
 
 

@@ -207,7 +207,7 @@ class Groups(World):
 
     def is_idle(self) -> bool:
         """Whether nothing is held."""
-        gates = self.app._holding.gates
+        gates = self.app._parked_calls.gates
         return not (gates.calls or gates.bytes or gates.waiting)
 
 

@@ -6,23 +6,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.proxy.adaptive import WINDOW_S, Adaptive
-from services.proxy.poll_mode import Mode
+from services.proxy.receive.long_poll import Mode
+from services.proxy.receive.mode_choice import WINDOW_S, ModeChoice
 from tests.unit.proxy.virtual import LoopClock, run
 from tests.unit.proxy.world import poll_request, world
 
 KEY = ("t", "g")
 
 
-def adaptive(pinned: Mode | None = None, stay_s: float = 10.0, counted_max: int = 100) -> Adaptive:
-    return Adaptive(pinned, 100, 50, stay_s, 0.0, counted_max)
+def adaptive(pinned: Mode | None = None, stay_s: float = 10.0, counted_max: int = 100) -> ModeChoice:
+    return ModeChoice(pinned, 100, 50, stay_s, 0.0, counted_max)
 
 
-def mode(subject: Adaptive) -> Mode | None:
+def mode(subject: ModeChoice) -> Mode | None:
     return dict(subject.modes).get(KEY)
 
 
-def poll(subject: Adaptive, count: int) -> None:
+def poll(subject: ModeChoice, count: int) -> None:
     for _ in range(count):
         subject.count(*KEY)
 
@@ -140,7 +140,7 @@ def test_it_follows_the_true_number(life: list[tuple[int, float]], stay_s: float
 def test_polls_of_what_is_not_counted_go_on_and_are_a_limit_hit() -> None:
     async def body() -> None:
         async with world(clock=LoopClock()) as w:
-            w.app._adaptive._counted_max = 0
+            w.app._mode_choice._counted_max = 0
             await w.receive(poll_request(wait_s=0))
             assert w.metric("popwheel_proxy_limit_hits_total", {"limit": "counted_polls_max"}) == 1
             assert w.metric("popwheel_proxy_counted_polls") == 0

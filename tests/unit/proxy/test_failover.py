@@ -12,9 +12,9 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate
 from services.common.put import MessageRun
 from services.proxy import protocol
-from services.proxy.brokers import PARTING_S
-from services.proxy.long_poll import SLICE_S, SLICES_MAX
-from services.proxy.tries import LEFT_S
+from services.proxy.failover.brokers import CLOSE_AFTER_S
+from services.proxy.failover.retry_policy import LEFT_S
+from services.proxy.receive.long_poll import SLICE_S, SLICES_MAX
 from services.rpc.methods import PUT
 from tests.unit.proxy.replicas import Groups, groups, names, popped, send
 from tests.unit.proxy.test_many_brokers import codes
@@ -123,7 +123,7 @@ def test_what_may_be_stored_goes_elsewhere_when_its_group_is_gone_for_good() -> 
             assert sum(one.done() for one in sends) == 1, "it may be started again, and be back in a moment"
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 2}
             assert sorted(w.logs["b"].ids) == names(2)
-            assert w.app._holding.gates.calls == 0
+            assert w.app._parked_calls.gates.calls == 0
 
     run(scenario())
 
@@ -162,10 +162,10 @@ def test_a_master_that_hangs_holds_nobody_up_once_there_is_another() -> None:
             began = now()
             assert codes(await asyncio.gather(*calls)) == {Code.OK: 21}
             assert {one.status.code for one in await asyncio.gather(*acks)} == {Code.OK}
-            assert now() - began <= PARTING_S + 0.1
+            assert now() - began <= CLOSE_AFTER_S + 0.1
             assert sorted(w.logs["a"].ids[4:]) == sorted([*names(20), "late"])
             assert (await poll).messages
-            assert now() - began <= PARTING_S + 0.5
+            assert now() - began <= CLOSE_AFTER_S + 0.5
 
     run(scenario())
 
@@ -389,7 +389,7 @@ def test_a_client_that_gives_up_is_held_no_more() -> None:
 
 def test_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        monkeypatch.setattr("services.proxy.holding.HELD_CALLS_MAX", 3)
+        monkeypatch.setattr("services.proxy.failover.parked_calls.HELD_CALLS_MAX", 3)
         async with groups("a") as w:
             await w.kill_master("a")
             sends = [asyncio.create_task(send(w, one)) for one in names(5)]
@@ -400,7 +400,7 @@ def test_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
             assert w.metric("popwheel_proxy_limit_hits_total", limit) == 2
             w.elect("a", 1)
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 3, Code.TOO_MANY_REQUESTS: 2}
-        monkeypatch.setattr("services.proxy.holding.HELD_CALLS_MAX", 1)
+        monkeypatch.setattr("services.proxy.failover.parked_calls.HELD_CALLS_MAX", 1)
         async with groups("a") as w:
             await w.kill_master("a")
             held = asyncio.create_task(send(w, "held"))
@@ -417,7 +417,7 @@ def test_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
             w.elect("a", 1)
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 1, Code.PROXY_TIMEOUT: 1}
         monkeypatch.undo()
-        monkeypatch.setattr("services.proxy.holding.HELD_BYTES_MAX", 1024 * 1024)
+        monkeypatch.setattr("services.proxy.failover.parked_calls.HELD_BYTES_MAX", 1024 * 1024)
         async with groups("a") as w:
             await w.kill_master("a")
             large = pb.SendMessageRequest(messages=[message(body=b"x" * 700_000)]).SerializeToString()

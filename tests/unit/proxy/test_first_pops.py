@@ -3,7 +3,7 @@
 import asyncio
 
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression, FilterType
-from services.proxy.refusals import REGISTER_EVERY_S, TURN_EVERY_S
+from services.proxy.receive.refused_interests import REGISTER_EVERY_S, TURN_EVERY_S
 from services.rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.fake_broker import FakeBroker
 from tests.unit.proxy.virtual import LoopClock, arrive, now, run

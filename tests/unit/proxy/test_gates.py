@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from services.proxy.gates import ANYWHERE, PAUSE_FIRST_S, PAUSE_LONGEST_S, Gates
-from services.proxy.limit_error import LimitError
+from services.proxy.errors import LimitError
+from services.proxy.failover.group_gate import ANYWHERE, PAUSE_FIRST_S, PAUSE_LONGEST_S, Gates
 
 KEYS = ("a", "b", ANYWHERE)
 

@@ -5,18 +5,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.proxy.long_poll import (
+from services.proxy.receive.long_poll import (
     SLICE_S,
     SLICES_MAX,
     Do,
     Effect,
     IllegalStepError,
     LongPoll,
+    Mode,
     Pop,
     State,
     WaitAt,
 )
-from services.proxy.poll_mode import Mode
 
 GRACE_S = 0.5
 

@@ -268,8 +268,8 @@ def test_what_waits_for_a_broker_that_leaves_goes_to_another() -> None:
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 12}
             assert w.stored == {"a": 0, "b": 12}
             assert w.metric("popwheel_proxy_sends_moved_total") == 5
-            assert set(w.app._sending._lanes._lanes) == {"b"}
-            assert w.app._sending._lanes.health.state("a") is None
+            assert set(w.app._send_handler._batchers._batchers) == {"b"}
+            assert w.app._send_handler._batchers.health.state("a") is None
             assert (
                 w.registry.get_sample_value("popwheel_proxy_sends_total", {"broker": "a", "outcome": "unreachable"})
                 is None
@@ -362,7 +362,7 @@ def test_a_send_bound_to_one_queue_waits_there_or_fails_and_never_moves() -> Non
 
     async def scenario() -> None:
         async with cluster("a", "b") as w:
-            sending = w.app._sending
+            sending = w.app._send_handler
             topic = w.app.view.topics["orders"]
             request = pb.SendMessageRequest(messages=[message()]).SerializeToString()
 
@@ -406,9 +406,9 @@ def test_brokers_that_come_and_go_leave_nothing_behind() -> None:
                 assert set(await w.steady(0.05)) == {Code.OK}
                 w.controller.remove_broker(name)
                 assert set(await w.steady(0.05)) == {Code.OK}
-            lanes = w.app._sending._lanes
-            assert set(lanes._lanes) == {"a", "b"}
-            assert lanes.health.sound == ("a", "b")
-            assert len(lanes._metrics._ended) <= 4
+            batchers = w.app._send_handler._batchers
+            assert set(batchers._batchers) == {"a", "b"}
+            assert batchers.health.sound == ("a", "b")
+            assert len(batchers._metrics._ended) <= 4
 
     run(scenario())

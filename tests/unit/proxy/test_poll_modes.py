@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
-from services.proxy.adaptive import PATIENCE_S, Key
-from services.proxy.long_poll import SLICE_S, SLICES_MAX
-from services.proxy.shared_count import Sums
+from services.proxy.receive.long_poll import SLICE_S, SLICES_MAX
+from services.proxy.receive.mode_choice import PATIENCE_S, Key
+from services.proxy.receive.shared_count import Sums
 from services.rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.virtual import LoopClock, arrive, now, run
 from tests.unit.proxy.world import CLIENT, World, poll_request, until, world
@@ -186,10 +186,10 @@ def test_a_plain_poll_whose_broker_leaves_turns_to_the_others(mode: str) -> None
     async def body() -> None:
         async with world(*BROKERS, clock=LoopClock(), poll_mode=mode) as w:
             if mode == "auto":
-                w.app._adaptive._pinned = None
-                w.app._adaptive.count("orders", "group")
-                w.app._adaptive.cluster({("orders", "group"): 1e6})
-                w.app._adaptive.time_passed(now())
+                w.app._mode_choice._pinned = None
+                w.app._mode_choice.count("orders", "group")
+                w.app._mode_choice.cluster({("orders", "group"): 1e6})
+                w.app._mode_choice.time_passed(now())
             await plain_poll(w, "b1")
             assert not w.brokers["b2"].interests
             w.controller.remove_broker("b1")

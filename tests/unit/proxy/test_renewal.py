@@ -3,9 +3,9 @@
 import pytest
 
 from services.common.errors import StatusError
-from services.proxy.clients import Clients
+from services.proxy.ack.renewal import RenewalBook
 from services.proxy.options import RenewalOptions
-from services.proxy.renewal import RenewalBook
+from services.proxy.session.clients import Clients
 
 
 def everybody(client_id: str) -> bool:

@@ -8,7 +8,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import AddressScheme, 
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.proxy import protocol
 from services.proxy.options import ProxyOptions
-from services.proxy.routing import advertised_endpoints
+from services.proxy.session.routes import advertised_endpoints
 from tests.unit.proxy.world import CLIENT, World, until, world
 
 ASKED = d.Endpoints(scheme=AddressScheme.DOMAIN_NAME, addresses=[d.Address(host="mq.example.org", port=8081)])

@@ -304,4 +304,4 @@ async def test_sends_under_way_end_when_the_proxy_does() -> None:
         await w.app._background.finish(0)
         answers = await asyncio.gather(*sends, waiting, return_exceptions=True)
         assert all(isinstance(one, BaseException) for one in answers)
-        assert w.app._sending.waiting_messages == 0
+        assert w.app._send_handler.waiting_messages == 0

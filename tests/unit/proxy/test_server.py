@@ -155,7 +155,7 @@ async def test_heartbeat_and_termination_are_answered() -> None:
 async def test_an_unexpected_error_is_a_status_and_calls_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
     async with world() as w:
         w.broker.put_error = StatusError(Code.INTERNAL_SERVER_ERROR, "x")
-        w.app._sending._turns = None  # type: ignore[assignment]
+        w.app._send_handler._turns = None  # type: ignore[assignment]
         answer = await w.send(message())
         assert answer.status.code == Code.INTERNAL_SERVER_ERROR
         assert "a call failed unexpectedly" in capsys.readouterr().out
@@ -167,7 +167,7 @@ async def test_an_unexpected_error_is_a_status_and_calls_are_timed(capsys: pytes
         }
         assert w.metric("rocketmq_rpc_latency_count", labels) == 1
         assert w.metric("rocketmq_rpc_latency_bucket", {**labels, "le": "+Inf"}) == 1
-        w.app._sending._turns = {}
+        w.app._send_handler._turns = {}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import DeadLetterQueue, SystemProperties
-from services.proxy.server_fields import has_server_fields, without_server_fields
+from services.proxy.send.system_properties import has_server_fields, without_server_fields
 
 
 def _forged() -> SystemProperties:

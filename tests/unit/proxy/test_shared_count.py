@@ -8,10 +8,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from services.proxy.adaptive import WINDOW_S, Adaptive, Key
-from services.proxy.poll_mode import Mode
-from services.proxy.redis_counts import RedisCounts
-from services.proxy.shared_count import TIMEOUT_S, CountStoreError, SharedCount, Sums
+from services.proxy.receive.long_poll import Mode
+from services.proxy.receive.mode_choice import WINDOW_S, Key, ModeChoice
+from services.proxy.receive.redis_counts import RedisCounts
+from services.proxy.receive.shared_count import TIMEOUT_S, CountStoreError, SharedCount, Sums
 from tests.unit.proxy.virtual import LoopClock, now, run
 from tests.unit.proxy.world import poll_request, until, world
 
@@ -50,7 +50,7 @@ class Subject:
         self.store = FakeStore()
         self.registry = CollectorRegistry()
         self.clock = LoopClock()
-        self.adaptive = Adaptive(None, 100, 50, 0.0, now())
+        self.adaptive = ModeChoice(None, 100, 50, 0.0, now())
         self.shared = SharedCount(self.store, self.adaptive, self.clock, self.registry)
 
     async def mode(self) -> Mode:

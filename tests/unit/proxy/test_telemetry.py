@@ -9,7 +9,8 @@ from google.protobuf.duration_pb2 import Duration
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import ClientType, Code
-from services.proxy import protocol, telemetry
+from services.proxy import protocol
+from services.proxy.session import telemetry
 from services.rpc.service import ClientStream
 from tests.unit.proxy.world import CLIENT, World, until, world
 

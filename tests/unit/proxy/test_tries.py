@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from services.broker.store.commit_log import WriterStoppedError
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.proxy.gates import ANYWHERE, for_sends
-from services.proxy.no_master_error import NoMasterError
-from services.proxy.tries import LEFT_S, NOBODY_S, Fault, SendTries, Step, fault_of, give_up_at
+from services.proxy.errors import NoMasterError
+from services.proxy.failover.group_gate import ANYWHERE, for_sends
+from services.proxy.failover.retry_policy import LEFT_S, NOBODY_S, Fault, SendTries, Step, fault_of, give_up_at
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 GROUPS = ("a", "b", "c")

@@ -1,0 +1,450 @@
+"""Who waits for what, and whom a notification wakes: no more polls than messages wait, and no wake-up is lost.
+
+All polls of the same (topic, group, filter) share one `Interest`. For each broker it keeps how many messages are known
+to wait there and how many pops are under way; as many polls are woken as the first exceeds the second. Notifications
+add up, the answer to a pop sets the number anew. It may be too low while a pop is under way, whose answer will set it
+right; without one it is not 0 while messages wait. A poll that comes to wait while some are left over pops at once.
+
+Some polls wait at one broker only (plain long polling). What waits elsewhere does not wake them.
+
+A burst wakes no more polls of an interest at one broker than `POPS_AT_ONCE_MAX`; each pop that ends wakes the next. So
+it does not stand in the way of other interests, and polls that would come too late, as one pop takes many messages,
+sleep on.
+
+A poll need not pop before it waits if all brokers that there are have confirmed the interest, nothing is left over and
+no pop is under way (`is_quiet`): then nothing waits that is not about to be told of. A broker has confirmed an interest
+once its first word on it has come on the stream that lives: it answers each registration with how many messages wait.
+
+A broker that refuses an interest tells nothing of it. Its polls pop there in turn (`refused_interests.py`).
+
+The one race: a notification comes while a pop is under way whose answer was made before the message arrived. So after
+the answer of a pop that began before the latest notification, at least one message counts as left; the pop that is made
+for it brings the truth.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import ALL, Filter
+from services.common.shares import Shares
+from services.proxy.errors import LimitError
+from services.proxy.receive.refused_interests import RefusedInterests
+
+FRUITLESS_MAX = 16
+"""Pops in a row that may find nothing although the broker says that something waits; then there is a pause."""
+FRUITLESS_PAUSE_S = 0.1
+FAILURE_PAUSE_S = 0.2
+FILTER_BYTES_MAX = 32 * 1024 * 1024
+"""Characters of the filters of all interests of a proxy. Fixed: who needs more has too many filters."""
+POPS_AT_ONCE_MAX = 32
+"""Pops of one interest that are under way at one broker before nobody is woken for more."""
+
+Key = tuple[str, str, int, str]
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """What is known of one interest at one broker."""
+
+    broker: str
+    messages: int = 0
+    pops: int = 0
+    notifications: int = 0
+    answered: bool = False
+    shared: bool = False
+    fruitless: int = 0
+    not_before: float = 0.0
+
+    @property
+    def left_over(self) -> bool:
+        """Whether more messages wait than pops are under way for them."""
+        return self.messages > self.pops
+
+    def may_wake(self, now: float) -> bool:
+        """Whether a poll may pop for what is left over."""
+        return self.messages > self.pops and self.pops < POPS_AT_ONCE_MAX and self.not_before <= now
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One pop under way, from the moment its poll is woken."""
+
+    interest: "Interest"
+    waiting: Waiting
+    notifications: int
+
+    @property
+    def broker(self) -> str:
+        """Where it pops."""
+        return self.waiting.broker
+
+
+Waiter = Callable[[Ticket], None]
+"""A poll that waits: called with the ticket of the pop that it is woken for."""
+
+
+@dataclass(slots=True, eq=False)
+class Interest:
+    """One (topic, group, filter) that is polled for.
+
+    Args:
+        id: the proxy's number for it.
+        topic, group, filter: what is polled for, and for whom.
+        waiters: polls that wait for any broker, the longest waiting first.
+        places: polls that wait at one broker, and where.
+        at_broker: the same by broker, the longest waiting first.
+        waiting: what is known of each broker.
+        left_over: brokers with more messages than pops that are under way for them.
+        busy: brokers with messages or pops under way.
+        unconfirmed: if it is registered, brokers that have not said so yet.
+        polls: how many there are, waiting or not.
+        registered: whether all brokers are to notify.
+        registered_at: brokers that are to notify although not all are.
+        turn: how many polls have named no broker; they go round all.
+    """
+
+    id: int
+    topic: str
+    group: str
+    filter: Filter
+    waiters: dict[Waiter, None] = field(default_factory=dict)
+    places: dict[Waiter, str] = field(default_factory=dict)
+    at_broker: dict[str, dict[Waiter, None]] = field(default_factory=dict)
+    waiting: dict[str, Waiting] = field(default_factory=dict)
+    left_over: dict[str, Waiting] = field(default_factory=dict)
+    busy: dict[str, Waiting] = field(default_factory=dict)
+    unconfirmed: dict[str, None] = field(default_factory=dict)
+    polls: int = 0
+    registered: bool = False
+    registered_at: frozenset[str] = frozenset()
+    turn: int = 0
+
+    @property
+    def key(self) -> Key:
+        """What makes it the one it is."""
+        return (self.topic, self.group, self.filter.kind, self.filter.expression)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether all brokers would tell of what comes, and nothing is known to be there or on its way.
+
+        Never with a filter: of messages that it does not want nobody is told, and only pops take the group past them.
+        """
+        return self.registered and not (self.unconfirmed or self.busy) and self.filter.kind == ALL
+
+
+class InterestBook:
+    """All interests of a proxy. Calls waiters, and `hand_on`.
+
+    Args:
+        interests_max: how many there may be; groups share it.
+        filter_bytes_max: how many characters their filters may have together; groups share that, too.
+        idle_s: how long one stays registered at the brokers without a poll.
+
+    Attributes:
+        hand_on: called if no poll waits for what a broker has told, with the interest and the broker: another proxy may
+            have one. What was told is known here all the same, and the next poll pops for it.
+    """
+
+    def __init__(self, interests_max: int, filter_bytes_max: int, idle_s: float) -> None:
+        self.hand_on: Callable[[Interest, str], None] = _ignore
+        self._interests_max = interests_max
+        self._filter_bytes_max = filter_bytes_max
+        self._counts = Shares()
+        self._bytes = Shares()
+        self._idle_s = idle_s
+        self._by_key: dict[Key, Interest] = {}
+        self._by_id: dict[int, Interest] = {}
+        self._idle_since: dict[Interest, float] = {}
+        self._held: dict[Waiting, Interest] = {}
+        self._last_id = 0
+        self._refusals = RefusedInterests()
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    @property
+    def filter_bytes(self) -> int:
+        """Characters of their filters."""
+        return self._bytes.total
+
+    @property
+    def waiting_polls(self) -> int:
+        """Polls that wait now."""
+        return sum(len(interest.waiters) + len(interest.places) for interest in self._by_id.values())
+
+    @property
+    def refused(self) -> int:
+        """Interests that brokers have refused; one that several have counts for each."""
+        return len(self._refusals)
+
+    def registered_at(self, broker: str) -> list[Interest]:
+        """The interests that a broker is to notify for."""
+        return [
+            interest for interest in self._by_id.values() if interest.registered or broker in interest.registered_at
+        ]
+
+    def enter(self, topic: str, group: str, wanted: Filter) -> Interest:
+        """A poll begins; it must `leave` in the end.
+
+        Raises:
+            LimitError: TOO_MANY_REQUESTS, if it would be one interest too many.
+        """
+        key = (topic, group, wanted.kind, wanted.expression)
+        interest = self._by_key.get(key)
+        if interest is None:
+            if not self._counts.room(group, self._interests_max):
+                raise _refusal("topics and filters", "receive.interests_max")
+            if len(wanted.expression) > self._bytes.room(group, self._filter_bytes_max):
+                raise _refusal("long filters", "filter_bytes_max")
+            self._counts.take(group)
+            self._bytes.take(group, len(wanted.expression))
+            self._last_id += 1
+            interest = Interest(self._last_id, topic, group, wanted)
+            self._by_key[key] = self._by_id[interest.id] = interest
+        interest.polls += 1
+        self._idle_since.pop(interest, None)
+        return interest
+
+    def leave(self, interest: Interest, waiter: Waiter, now: float) -> None:
+        """A poll has ended."""
+        self.stop_waiting(interest, waiter)
+        interest.polls -= 1
+        if interest.polls == 0:
+            self._idle_since[interest] = now
+
+    def best_broker(self, interest: Interest, named: str) -> str:
+        """Where a new poll pops first: at the broker it names, unless only others are known to have messages."""
+        if named in interest.left_over or not interest.left_over:
+            return named
+        return next(iter(interest.left_over))
+
+    def begin(self, interest: Interest, broker: str) -> Ticket:
+        """A poll is about to pop, woken or not; `finish`, `fail` or `hand_back` must follow."""
+        waiting = interest.waiting.get(broker)
+        if waiting is None:
+            waiting = interest.waiting[broker] = Waiting(broker)
+        waiting.pops += 1
+        self._weigh(interest, waiting)
+        return Ticket(interest, waiting, waiting.notifications)
+
+    def finish(self, ticket: Ticket, taken: int, messages: int, now: float) -> None:
+        """A pop is answered: it took `taken` messages, and the broker knows of `messages` more."""
+        interest, waiting = ticket.interest, ticket.waiting
+        waiting.pops -= 1
+        if waiting.notifications != ticket.notifications:
+            messages = max(messages, 1)
+        waiting.messages = messages
+        waiting.answered = True
+        if taken or not messages:
+            waiting.fruitless = 0
+        else:
+            waiting.fruitless += 1
+            if waiting.fruitless >= FRUITLESS_MAX:
+                self._hold(interest, waiting, now + FRUITLESS_PAUSE_S)
+        self._wake(interest, waiting, now)
+
+    def fail(self, ticket: Ticket, now: float) -> None:
+        """A pop has failed; what waits there is left to others, after a pause."""
+        ticket.waiting.pops -= 1
+        self._hold(ticket.interest, ticket.waiting, now + FAILURE_PAUSE_S)
+        self._wake(ticket.interest, ticket.waiting, now)
+
+    def hand_back(self, ticket: Ticket, now: float) -> None:
+        """A poll that was woken does not pop; another may."""
+        ticket.waiting.pops -= 1
+        self._wake(ticket.interest, ticket.waiting, now)
+
+    def wait(self, interest: Interest, waiter: Waiter, now: float, broker: str | None = None) -> Ticket | None:
+        """A poll waits; or gets the ticket of a pop at once, if messages are left over.
+
+        Args:
+            interest: what it waits for.
+            waiter: the poll; it waits nowhere else any more.
+            now: seconds of the monotonic clock.
+            broker: the only one that it waits for; None: any.
+        """
+        if broker is not None:
+            left = interest.left_over.get(broker)
+            if left is not None and left.may_wake(now):
+                return self.begin(interest, broker)
+            interest.places[waiter] = broker
+            interest.at_broker.setdefault(broker, {})[waiter] = None
+            return None
+        if interest.places:
+            self.stop_waiting(interest, waiter)
+        for waiting in interest.left_over.values():
+            if waiting.may_wake(now):
+                return self.begin(interest, waiting.broker)
+        interest.waiters[waiter] = None
+        return None
+
+    def stop_waiting(self, interest: Interest, waiter: Waiter) -> None:
+        """A poll does not wait any more."""
+        interest.waiters.pop(waiter, None)
+        if interest.places and (broker := interest.places.pop(waiter, None)) is not None:
+            there = interest.at_broker[broker]
+            del there[waiter]
+            if not there:
+                del interest.at_broker[broker]
+
+    def notified(self, interest_id: int, broker: str, messages: int, now: float, *, shared: bool = False) -> None:
+        """A broker says how many messages wait for an interest that it has not told of before; 0: only that it will.
+
+        `shared`: it may not have told other proxies that wait for the same.
+        """
+        interest = self._by_id.get(interest_id)
+        if interest is None:
+            return  # ended a moment ago
+        if interest.unconfirmed:
+            self._confirm(interest, broker)
+        if not messages:
+            return
+        waiting = interest.waiting.get(broker)
+        if waiting is None:
+            waiting = interest.waiting[broker] = Waiting(broker)
+        waiting.notifications += 1
+        waiting.shared = shared and not waiting.messages
+        # The answer to a pop may have counted these messages already.
+        waiting.messages = max(waiting.messages, messages) if waiting.answered else waiting.messages + messages
+        waiting.answered = False
+        self._wake(interest, waiting, now)
+
+    def register(self, interest: Interest, brokers: Iterable[str]) -> None:
+        """All brokers are being asked to notify for an interest."""
+        interest.registered = True
+        interest.unconfirmed = dict.fromkeys(brokers)
+
+    def refuse(self, interest_id: int, broker: str, now: float) -> None:
+        """A broker will not notify for an interest."""
+        interest = self._by_id.get(interest_id)
+        if interest is not None:
+            self._refusals.add(interest, broker, now)
+            self._assume(interest, broker, now)
+
+    def serve_refused(self, now: float) -> list[tuple[Interest, str]]:
+        """Let polls pop where nobody tells them; to be called ten times a second.
+
+        Returns:
+            Interests to be registered again, and where.
+        """
+        again: list[tuple[Interest, str]] = []
+        for refusal in self._refusals.take_turns(now):
+            interest, broker = refusal.interest, refusal.broker
+            if self._by_id.get(interest.id) is not interest:
+                self._refusals.drop(interest.id, broker)
+                continue
+            if refusal.register_at <= now:
+                again.append((interest, broker))
+            self._assume(interest, broker, now)
+        return again
+
+    def stream_ended(self, broker: str) -> None:
+        """A broker tells nothing any more, until it has confirmed what is registered anew."""
+        self._refusals.drop_broker(broker)
+        for interest in self._by_id.values():
+            if interest.registered:
+                interest.unconfirmed[broker] = None
+
+    def forget_broker(self, broker: str) -> None:
+        """A broker has left: nothing waits there any more. Polls that wait there pop, which fails, and go elsewhere."""
+        for interest in self._by_id.values():
+            interest.registered_at -= {broker}
+            interest.left_over.pop(broker, None)
+            interest.busy.pop(broker, None)
+            interest.unconfirmed.pop(broker, None)
+            waiting = interest.waiting.pop(broker, None)
+            if waiting is not None:
+                waiting.messages = 0
+                self._held.pop(waiting, None)
+            for waiter in list(interest.at_broker.get(broker, ())):
+                self.stop_waiting(interest, waiter)
+                waiter(self.begin(interest, broker))
+
+    def time_passed(self, now: float) -> list[Interest]:
+        """Wake polls whose pause is over.
+
+        Returns:
+            Interests that were registered and are over now; brokers are to be told.
+        """
+        for waiting, interest in [item for item in self._held.items() if item[0].not_before <= now]:
+            del self._held[waiting]
+            self._wake(interest, waiting, now)
+        ended = []
+        busy = []
+        while self._idle_since:
+            interest, since = next(iter(self._idle_since.items()))
+            if since + self._idle_s > now:
+                break
+            del self._idle_since[interest]
+            if any(waiting.pops for waiting in interest.waiting.values()):
+                busy.append(interest)  # a pop for a client that has gone is still under way
+                continue
+            del self._by_id[interest.id], self._by_key[interest.key]
+            self._counts.give(interest.group)
+            self._bytes.give(interest.group, len(interest.filter.expression))
+            if interest.registered or interest.registered_at:
+                ended.append(interest)
+        self._idle_since.update(dict.fromkeys(busy, now))
+        return ended
+
+    def _confirm(self, interest: Interest, broker: str) -> None:
+        interest.unconfirmed.pop(broker, None)
+        if not interest.unconfirmed:
+            interest.unconfirmed = {}  # an emptied one keeps its size, and this is one for each interest
+        if len(self._refusals):
+            self._refusals.drop(interest.id, broker)
+
+    def _assume(self, interest: Interest, broker: str, now: float) -> None:
+        """Have a poll, if there is one, pop at a broker that does not tell of its messages.
+
+        One that pops elsewhere will do: it pops there before it waits, so that no turn is in vain because of others.
+        """
+        if interest.polls:
+            waiting = interest.waiting.get(broker)
+            if waiting is None:
+                waiting = interest.waiting[broker] = Waiting(broker)
+            waiting.messages = max(waiting.messages, 1)
+            self._wake(interest, waiting, now)
+
+    def _hold(self, interest: Interest, waiting: Waiting, until: float) -> None:
+        waiting.not_before = until
+        self._held[waiting] = interest
+
+    def _wake(self, interest: Interest, waiting: Waiting, now: float) -> None:
+        """Wake as many polls as messages are left over and pops may be under way."""
+        if interest.waiting.get(waiting.broker) is not waiting:
+            return  # the broker has left, and may even be back
+        while waiting.may_wake(now):
+            waiters = interest.at_broker.get(waiting.broker) or interest.waiters
+            if not waiters:
+                break
+            waiter = next(iter(waiters))
+            self.stop_waiting(interest, waiter)
+            waiter(self.begin(interest, waiting.broker))
+        self._weigh(interest, waiting)
+        if waiting.shared and not waiting.pops:
+            waiting.shared = False
+            if waiting.messages:
+                self.hand_on(interest, waiting.broker)
+
+    def _weigh(self, interest: Interest, waiting: Waiting) -> None:
+        if waiting.messages or waiting.pops:
+            interest.busy[waiting.broker] = waiting
+        else:
+            interest.busy.pop(waiting.broker, None)
+        if waiting.left_over:
+            interest.left_over[waiting.broker] = waiting
+        else:
+            interest.left_over.pop(waiting.broker, None)
+
+
+def _refusal(what: str, limit: str) -> LimitError:
+    return LimitError(
+        Code.TOO_MANY_REQUESTS, f"this group polls for more different {what} than its share; receive again later", limit
+    )
+
+
+def _ignore(interest: Interest, broker: str) -> None:
+    """Nobody is told."""

@@ -1,0 +1,232 @@
+"""One Notify stream per broker: tells it which interests this proxy has, and takes in what it says of them.
+
+After a stream has broken, all interests are registered anew on the next one; a broker tells at once what waits already,
+so nothing that arrived in between is missed. The next master of a broker group gets a stream of its own at once.
+"""
+
+import asyncio
+import random
+
+import structlog
+
+from services.common.clock import Clock
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import NotifyEvents, NotifyInterest
+from services.proxy.background import Background
+from services.proxy.failover.brokers import Brokers
+from services.proxy.metrics import ProxyMetrics
+from services.proxy.receive.interests import Interest, InterestBook
+from services.rpc.methods import NOTIFY
+from services.rpc.service import Channel, ClientStream, StreamClosedError
+from services.rpc.status import RpcError
+
+_PAUSE_FIRST_S = 0.05
+_PAUSE_LONGEST_S = 1.0
+_PAUSE_NOT_LEADING_S = 0.2
+"""A broker that does not lead yet, or any more, is asked again after this at the latest."""
+_INTERESTS_PER_SEND = 1_000
+
+_logger = structlog.get_logger()
+
+
+class Notifications:
+    """Keeps the brokers' word on what waits flowing into the book.
+
+    Args:
+        book: the interests.
+        brokers: the brokers there are.
+        clock: for the book.
+        random_source: spreads reconnects.
+        background: where the streams run.
+        metrics: what is counted.
+    """
+
+    def __init__(
+        self,
+        book: InterestBook,
+        brokers: Brokers,
+        clock: Clock,
+        random_source: random.Random,
+        background: Background,
+        metrics: ProxyMetrics,
+    ) -> None:
+        self._book = book
+        self._brokers = brokers
+        self._clock = clock
+        self._random = random_source
+        self._background = background
+        self._metrics = metrics
+        self._links: dict[str, _Link] = {}
+        self._names: frozenset[str] = frozenset()
+        brokers.subscribe(self.follow)
+        book.hand_on = self.hand_on
+
+    def follow(self) -> None:
+        """Open streams to masters that have come and end those of brokers that have left or have another or none."""
+        for name, link in list(self._links.items()):
+            if self._brokers.channel_if_led(name) is not link.channel:
+                link.close()
+                del self._links[name]
+                self._book.stream_ended(name)
+                self._book.forget_broker(name)
+        for name in self._names.difference(self._brokers.names):
+            self._book.forget_broker(name)  # it had no master when it left, so no stream told of that
+        self._names = frozenset(self._brokers.names)
+        for name in self._brokers.names:
+            channel = self._brokers.channel_if_led(name)
+            if channel is not None and name not in self._links:
+                self._book.stream_ended(name)  # there is none yet
+                link = _Link(name, channel, self._book, self._clock, self._random, self._metrics)
+                self._links[name] = link
+                link.task = self._background.start(link.run())
+
+    def register(self, interest: Interest) -> None:
+        """Have all brokers notify for an interest."""
+        if not interest.registered:
+            self._book.register(interest, self._links)
+            told = _registration(interest)
+            for link in self._links.values():
+                link.tell(told)
+
+    def register_at(self, interest: Interest, broker: str) -> None:
+        """Have one broker notify for an interest; one without a master is told as it has one. Polls that wait at one
+        that has left go elsewhere.
+        """
+        if broker not in self._names:
+            self._book.forget_broker(broker)
+            return
+        if not interest.registered and broker not in interest.registered_at:
+            interest.registered_at |= {broker}
+            link = self._links.get(broker)
+            if link is not None:
+                link.tell(_registration(interest))
+
+    def cancel(self, interest: Interest) -> None:
+        """Have no broker notify for an interest any more."""
+        told = NotifyInterest(id=interest.id, cancel=True)
+        for name, link in self._links.items():
+            if interest.registered or name in interest.registered_at:
+                link.tell(told)
+        interest.registered = False
+        interest.registered_at = frozenset()
+
+    def hand_on(self, interest: Interest, broker: str) -> None:
+        """No poll waits here for what a broker has told: it may tell another proxy."""
+        link = self._links.get(broker)
+        if link is not None:
+            link.tell(NotifyInterest(id=interest.id, hand_on=True))
+
+    def time_passed(self, now: float) -> None:
+        """What time alone brings about; called ten times a second."""
+        for interest in self._book.time_passed(now):
+            self.cancel(interest)
+        for interest, broker in self._book.serve_refused(now):
+            link = self._links.get(broker)
+            if link is not None:
+                link.tell(_registration(interest))
+
+    def close(self) -> None:
+        """End all streams."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+
+class _Link:
+    """The stream to one broker, opened again whenever it ends."""
+
+    def __init__(
+        self,
+        name: str,
+        channel: Channel,
+        book: InterestBook,
+        clock: Clock,
+        random_source: random.Random,
+        metrics: ProxyMetrics,
+    ) -> None:
+        self.name = name
+        self.channel = channel
+        self.task: asyncio.Task[None] | None = None
+        self.stream: ClientStream[NotifyEvents, NotifyInterest] | None = None
+        self._book = book
+        self._clock = clock
+        self._random = random_source
+        self._metrics = metrics
+        self._outbox: list[NotifyInterest] = []
+        self._outbox_filled: asyncio.Future[None] | None = None
+        self._leads = True
+
+    def tell(self, change: NotifyInterest) -> None:
+        """Send a change with the next write; while there is no stream it is not needed."""
+        self._outbox.append(change)
+        if self._outbox_filled is not None and not self._outbox_filled.done():
+            self._outbox_filled.set_result(None)
+
+    def close(self) -> None:
+        """End the stream for good."""
+        if self.task is not None:
+            self.task.cancel()
+
+    async def run(self) -> None:
+        """Hold a stream open until cancelled."""
+        pause_s = _PAUSE_FIRST_S
+        well = True
+        while True:
+            began = self._clock.monotonic()
+            reason = await self._run_one_stream()
+            self._book.stream_ended(self.name)
+            self._metrics.notify_streams_broken.inc()
+            if self._clock.monotonic() - began > _PAUSE_LONGEST_S:
+                pause_s = _PAUSE_FIRST_S
+                well = True
+            if well:
+                _logger.warning("notify_stream_ended", broker=self.name, reason=reason)
+                well = False
+            await asyncio.sleep(pause_s * (0.5 + self._random.random()))
+            pause_s = min(pause_s * 2, _PAUSE_LONGEST_S if self._leads else _PAUSE_NOT_LEADING_S)
+
+    async def _run_one_stream(self) -> str:
+        """Open a stream, register everything, and take in what comes; returns why it ended."""
+        self._outbox = [_registration(interest) for interest in self._book.registered_at(self.name)]
+        try:
+            stream = self.stream = self.channel.open(NOTIFY)
+        except RpcError as error:
+            return str(error)
+        sender = asyncio.get_running_loop().create_task(self._send(stream))
+        refused = False
+        try:
+            while (events := await stream.receive()) is not None:
+                now = self._clock.monotonic()
+                for event in events.events:
+                    if not event.refused:
+                        self._book.notified(event.id, self.name, event.waiting, now, shared=event.shared)
+                        continue
+                    self._book.refuse(event.id, self.name, now)
+                    if not refused:
+                        refused = True
+                        _logger.warning("broker_refuses_interests", broker=self.name)
+            self._leads = True
+            return "the broker ended it"
+        except (StatusError, RpcError, StreamClosedError) as error:
+            self._leads = not (isinstance(error, StatusError) and error.code == Code.HA_NOT_AVAILABLE)
+            return str(error)
+        finally:
+            sender.cancel()
+            stream.cancel()
+
+    async def _send(self, stream: ClientStream[NotifyEvents, NotifyInterest]) -> None:
+        """Send the outbox whenever something is in it."""
+        try:
+            while True:
+                if not self._outbox:
+                    self._outbox_filled = asyncio.get_running_loop().create_future()
+                    await self._outbox_filled
+                now, self._outbox = self._outbox[:_INTERESTS_PER_SEND], self._outbox[_INTERESTS_PER_SEND:]
+                await stream.send(now)
+        except (StatusError, RpcError, StreamClosedError):
+            stream.cancel()  # the receiver sees it end too, and opens another
+
+
+def _registration(interest: Interest) -> NotifyInterest:
+    return NotifyInterest(id=interest.id, topic=interest.topic, group=interest.group, filter=interest.filter)

@@ -1,0 +1,79 @@
+"""Interests that a broker refused to register, and when each has its turn to be popped for all the same (pure).
+
+A broker takes a limited number of interests; of those past it, it tells nothing. Their polls must find its messages
+nevertheless: every `TURN_EVERY_S` one poll that waits pops there, as if the broker had said that a message is there.
+Turns are taken in order, and at most `TURNS_AT_ONCE_MAX` with one look, so that very many refused interests cost
+longer waiting and not ever more pops. Now and then a turn is used to register again.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from services.proxy.receive.interests import Interest
+
+TURN_EVERY_S = 1.0
+"""How long a message may wait at such a broker beside a poll, if there are not too many turns to take."""
+TURNS_AT_ONCE_MAX = 50
+"""Turns taken with one look, ten times a second: past 500 refused interests their turns come more rarely."""
+REGISTER_EVERY_S = 30.0
+"""How long after a refusal the interest is registered again."""
+
+
+@dataclass(slots=True, eq=False)
+class RefusedInterest:
+    """One interest at one broker that does not notify for it.
+
+    Args:
+        interest: what it is.
+        broker: who has refused it.
+        turn_at: when it has its next turn, seconds of the monotonic clock.
+        register_at: when it is to be registered again.
+    """
+
+    interest: "Interest"
+    broker: str
+    turn_at: float
+    register_at: float
+
+
+class RefusedInterests:
+    """All that is refused now, the next turn first."""
+
+    def __init__(self) -> None:
+        self._all: dict[tuple[int, str], RefusedInterest] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, interest: "Interest", broker: str, now: float) -> None:
+        """A broker has refused an interest, perhaps once more; then it keeps its turn."""
+        known = self._all.get((interest.id, broker))
+        if known is None:
+            turn_at, register_at = now + TURN_EVERY_S, now + REGISTER_EVERY_S
+            self._all[interest.id, broker] = RefusedInterest(interest, broker, turn_at, register_at)
+        else:
+            known.register_at = now + REGISTER_EVERY_S
+
+    def drop(self, interest_id: int, broker: str) -> None:
+        """The broker has registered it, or it is over."""
+        self._all.pop((interest_id, broker), None)
+
+    def drop_broker(self, broker: str) -> None:
+        """The stream to a broker has ended: with the next one everything is registered anew."""
+        for key in [key for key in self._all if key[1] == broker]:
+            del self._all[key]
+
+    def take_turns(self, now: float) -> list[RefusedInterest]:
+        """Those whose turn has come; they get their next one."""
+        turns: list[RefusedInterest] = []
+        for refusal in self._all.values():
+            if refusal.turn_at > now or len(turns) == TURNS_AT_ONCE_MAX:
+                break
+            turns.append(refusal)
+        for refusal in turns:
+            key = (refusal.interest.id, refusal.broker)
+            del self._all[key]
+            self._all[key] = refusal
+            refusal.turn_at = now + TURN_EVERY_S
+        return turns

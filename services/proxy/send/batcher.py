@@ -1,0 +1,368 @@
+"""The way of messages to one broker: what waits joins one Put while another Put is in flight."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.put import MessageRun, PutResult
+from services.common.shares import Shares
+from services.proxy.background import Background
+from services.proxy.errors import LimitError
+from services.proxy.options import SendOptions
+from services.proxy.payload import ClientMessage
+from services.rpc.grpc_messages import status_error
+from services.rpc.methods import PUT
+from services.rpc.service import Channel
+from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
+
+_MESSAGE_OVERHEAD_BYTES = 64
+_OK_CODE = int(Code.OK)
+_FAULTS_FROM = int(Code.INTERNAL_ERROR)  # codes from here on say that a broker could not, not that it would not
+
+
+class NotSentError(Exception):
+    """A shipment was taken out of its lane before any of it was sent: it can go to another broker."""
+
+
+Outcome = Literal["stored", "refused", "unreachable", "unanswered"]
+"""How a Put ended: the broker did its part, though it may have refused single runs for what they were; it could not
+store something, or took nothing; it was not reached; or it can't be told what has become of it. Plain strings, since
+every Put is counted by them, and members of an Enum have a slow hash."""
+
+
+class PutObserver(Protocol):
+    """Who is told of Puts."""
+
+    def put_began(self, batcher: "Batcher") -> None:
+        """A Put begins."""
+
+    def put_ended(self, batcher: "Batcher", outcome: Outcome, sends: int) -> None:
+        """A Put of so many sends has ended."""
+
+
+@dataclass(slots=True, eq=False)
+class Shipment:
+    """The messages of one send, for one queue, on their way.
+
+    Args:
+        topic: full name of the topic.
+        queue_id: the queue they are for.
+        messages: the messages.
+        size: about how many bytes they have.
+        stored: resolves to the queue offset of each message, for delayed ones to their recall handles; or fails with a
+            `StatusError` or `RpcError`.
+        due_ms: when each of them is to be delivered; nothing if they are not delayed. Delayed ones are a run of their
+            own, which a broker refuses as a whole: no shipment is refused for another's delivery time.
+        moves: whether it may go to another broker instead.
+        is_retry: whether the broker may have stored them already. Then each message is a run of its own, as some may be
+            stored and others not, and what is stored need not stand together.
+        topic_id: which topic of that name; 0 if it is not said.
+    """
+
+    topic: str
+    queue_id: int
+    messages: list[ClientMessage]
+    size: int
+    stored: asyncio.Future[Sequence[int] | Sequence[str]]
+    due_ms: Sequence[int] = ()
+    moves: bool = True
+    is_retry: bool = False
+    topic_id: int = 0
+
+    @property
+    def goes_alone(self) -> bool:
+        """Whether it is put together with no other shipment in a run."""
+        return bool(self.due_ms) or self.is_retry
+
+
+class Batcher:
+    """Coalesces the sends to one broker; with no Put in flight, the sends of one loop turn join.
+
+    Args:
+        name: the broker's name.
+        channel: gives the way to the broker, or raises `StatusError` if it is not there.
+        options: how much may join and wait.
+        background: where Puts run.
+        observer: is told of Puts.
+
+    Attributes:
+        name: the broker's name.
+        is_putting: whether a Put is in flight.
+        put_began_at: when it began, or the one before it.
+        looks: how often the observer saw it in flight.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        channel: Callable[[str], Channel],
+        options: SendOptions,
+        background: Background,
+        observer: PutObserver,
+    ) -> None:
+        self.name = name
+        self.is_putting = False
+        self.put_began_at = 0.0
+        self.looks = 0
+        self._observer = observer
+        self._channel = channel
+        self._options = options
+        self._background = background
+        self._waiting: deque[Shipment] = deque()
+        self._running = False
+        self._messages = Shares()
+        self._bytes = Shares()
+        """What waits, by topic."""
+
+    @property
+    def waiting_messages(self) -> int:
+        """How many messages wait."""
+        return self._messages.total
+
+    def ship(
+        self,
+        topic: str,
+        queue_id: int,
+        messages: list[ClientMessage],
+        due_ms: Sequence[int] = (),
+        *,
+        moves: bool = True,
+        is_retry: bool = False,
+        topic_id: int = 0,
+    ) -> asyncio.Future[Sequence[int] | Sequence[str]]:
+        """Send messages with the next Put.
+
+        Args:
+            topic: full name of the topic.
+            queue_id: the queue they are for.
+            messages: the messages, all delayed or none.
+            due_ms: when each is to be delivered, wall clock; nothing for messages that are not delayed.
+            moves: whether they may go to another broker instead, should this one hang.
+            is_retry: whether the broker may have stored them already.
+            topic_id: which topic of that name; 0 if it is not said.
+
+        Returns:
+            A future of the queue offset of each message, of its recall handle if they are delayed; it fails with a
+            `StatusError`, an `RpcError`, or with `NotSentError` if they are to go to another broker.
+
+        Raises:
+            LimitError: TOO_MANY_REQUESTS, if too much waits already.
+        """
+        size = 0
+        for message in messages:
+            size += len(message.payload) + len(message.system_properties) + _MESSAGE_OVERHEAD_BYTES
+        if self._messages.total:
+            if len(messages) > self._messages.room(topic, self._options.waiting_messages_max):
+                raise _full("send.waiting_messages_max")
+            if size > self._bytes.room(topic, self._options.waiting_bytes_max):
+                raise _full("send.waiting_bytes_max")
+        stored: asyncio.Future[Sequence[int] | Sequence[str]] = asyncio.get_running_loop().create_future()
+        shipment = Shipment(topic, queue_id, messages, size, stored, due_ms, moves, is_retry, topic_id)
+        self._waiting.append(shipment)
+        self._messages.take(topic, len(messages))
+        self._bytes.take(topic, size)
+        if not self._running:
+            self._running = True
+            self._background.start(self._run())
+        return stored
+
+    def give_back(self, *, left: bool = False) -> int:
+        """Give what waits back to its senders; a Put in flight goes on.
+
+        Args:
+            left: the broker has left or has no master, so what may not move cannot wait here either.
+
+        Returns:
+            The number of shipments.
+        """
+        stay: deque[Shipment] = deque()
+        moved = 0
+        for shipment in self._waiting:
+            if not (shipment.moves or left):
+                stay.append(shipment)
+                continue
+            self._leaves(shipment)
+            if not shipment.stored.done():
+                shipment.stored.set_exception(NotSentError)
+                moved += 1
+        self._waiting = stay
+        return moved
+
+    def _leaves(self, shipment: Shipment) -> None:
+        self._messages.give(shipment.topic, len(shipment.messages))
+        self._bytes.give(shipment.topic, shipment.size)
+
+    async def _run(self) -> None:
+        """Put what waits until nothing waits any more."""
+        try:
+            while self._waiting:
+                batch = self._next_batch()
+                if batch:
+                    await self._put(batch)
+        except BaseException as error:
+            for shipment in self._waiting:
+                self._leaves(shipment)
+                _fail(shipment, error)
+            self._waiting.clear()
+            raise
+        finally:
+            self._running = False
+
+    def _next_batch(self) -> list[Shipment]:
+        """Take what goes with the next Put: at least one shipment, in order, without those that were given up."""
+        batch: list[Shipment] = []
+        count = 0
+        size = 0
+        while self._waiting:
+            shipment = self._waiting[0]
+            if batch and (
+                count + len(shipment.messages) > self._options.put_messages_max
+                or size + shipment.size > self._options.put_bytes_max
+            ):
+                break
+            self._waiting.popleft()
+            self._leaves(shipment)
+            if shipment.stored.done():
+                continue
+            batch.append(shipment)
+            count += len(shipment.messages)
+            size += shipment.size
+        return batch
+
+    async def _put(self, batch: list[Shipment]) -> None:
+        by_queue: dict[tuple[str, int, int] | Shipment, list[Shipment]] = {}
+        for shipment in batch:
+            if shipment.goes_alone:
+                by_queue[shipment] = [shipment]
+            else:
+                by_queue.setdefault((shipment.topic, shipment.topic_id, shipment.queue_id), []).append(shipment)
+        runs: list[MessageRun] = []
+        for shipments in by_queue.values():
+            if shipments[0].is_retry:
+                runs += _retry_runs(shipments[0])
+            else:
+                runs.append(_run_of(shipments))
+        try:
+            channel = self._channel(self.name)
+        except StatusError:
+            for shipment in batch:
+                if not shipment.stored.done():
+                    shipment.stored.set_exception(NotSentError)
+            return
+        self.looks = 0
+        self.is_putting = True
+        self._observer.put_began(self)
+        try:
+            results = await channel.call(PUT, runs, timeout_s=self._options.put_timeout_ms / 1000)
+            if len(results) != len(runs):
+                raise RpcError(GrpcStatus.INTERNAL, "the broker did not answer for each run of messages")
+        except (StatusError, RpcError) as error:
+            self.is_putting = False
+            self._observer.put_ended(self, _outcome_of(error), len(batch))
+            for shipment in batch:
+                if not shipment.stored.done():
+                    shipment.stored.set_exception(error)
+            return
+        except BaseException as error:
+            self.is_putting = False
+            for shipment in batch:
+                _fail(shipment, error)
+            raise
+        self.is_putting = False
+        faulty = False
+        for result in results:
+            if result.code >= _FAULTS_FROM:
+                faulty = True
+        self._observer.put_ended(self, "refused" if faulty else "stored", len(batch))
+        answers = iter(results)
+        for shipments in by_queue.values():
+            if shipments[0].is_retry:
+                _resolve_retry(shipments[0], [next(answers) for _ in shipments[0].messages])
+                continue
+            result = next(answers)
+            offset = result.queue_offset
+            for shipment in shipments:
+                behind = offset + len(shipment.messages)
+                if shipment.stored.done():
+                    pass  # its sender has gone
+                elif result.code == _OK_CODE:
+                    shipment.stored.set_result(_handles(shipment, result) if shipment.due_ms else range(offset, behind))
+                else:
+                    shipment.stored.set_exception(status_error(result.code, result.error))
+                offset = behind
+
+
+def _outcome_of(error: StatusError | RpcError) -> Outcome:
+    """How a Put ended that was not answered with results."""
+    if isinstance(error, StatusError):
+        return "refused"
+    if isinstance(error, NotProcessedError) or error.status is GrpcStatus.UNAVAILABLE:
+        return "unreachable"
+    return "unanswered"
+
+
+def _run_of(shipments: Sequence[Shipment]) -> MessageRun:
+    """What is asked of the broker for shipments to the same queue."""
+    messages = [message for shipment in shipments for message in shipment.messages]
+    return MessageRun(
+        shipments[0].topic,
+        shipments[0].queue_id,
+        [message.payload for message in messages],
+        [message.system_properties for message in messages],
+        [message.properties.tag for message in messages],
+        shipments[0].due_ms,
+        topic_id=shipments[0].topic_id,
+    )
+
+
+def _retry_runs(shipment: Shipment) -> list[MessageRun]:
+    """What is asked of the broker for a shipment that it may have stored already."""
+    return [
+        MessageRun(
+            shipment.topic,
+            shipment.queue_id,
+            [message.payload],
+            [message.system_properties],
+            [message.properties.tag],
+            shipment.due_ms[index : index + 1],
+            again=True,
+            topic_id=shipment.topic_id,
+        )
+        for index, message in enumerate(shipment.messages)
+    ]
+
+
+def _resolve_retry(shipment: Shipment, results: Sequence[PutResult]) -> None:
+    """Say where the messages of a shipment stand that the broker may have stored before."""
+    if shipment.stored.done():
+        return  # its sender has gone
+    refused = next((result for result in results if result.code != _OK_CODE), None)
+    if refused is not None:
+        shipment.stored.set_exception(status_error(refused.code, refused.error))
+    elif shipment.due_ms:
+        shipment.stored.set_result([handle for result in results for handle in (result.recall_handles or ("",))])
+    else:
+        shipment.stored.set_result([result.queue_offset for result in results])
+
+
+def _handles(shipment: Shipment, result: PutResult) -> Sequence[str]:
+    """The recall handle of each delayed message; a broker gives none where it does not take messages back."""
+    return result.recall_handles or ("",) * len(shipment.messages)
+
+
+def _full(limit: str) -> LimitError:
+    return LimitError(
+        Code.TOO_MANY_REQUESTS, "too many messages of this topic wait for the broker; send again later", limit
+    )
+
+
+def _fail(shipment: Shipment, error: BaseException) -> None:
+    """Let a sender know that its Put ended in a way that nobody foresaw, or was cancelled as the proxy ends."""
+    if isinstance(error, Exception) and not shipment.stored.done():
+        shipment.stored.set_exception(error)
+    else:
+        shipment.stored.cancel()

@@ -1,0 +1,272 @@
+"""SendMessage: checks the messages, picks broker and queue, and tries another broker while the client still waits."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from services.common.clock import Clock
+from services.common.errors import StatusError
+from services.common.names import TopicName, Use
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
+from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
+from services.common.pb.popwheel.v1.controller_pb2 import Topic
+from services.common.send_id import encode_send_id
+from services.proxy.background import Background
+from services.proxy.errors import LimitError
+from services.proxy.failover.brokers import Brokers
+from services.proxy.failover.parked_calls import ParkedCalls
+from services.proxy.failover.retry_policy import Place
+from services.proxy.metrics import ProxyMetrics
+from services.proxy.options import ProxyOptions
+from services.proxy.payload import ClientMessage, messages_of
+from services.proxy.send.batcher import NotSentError
+from services.proxy.send.batchers import Batchers
+from services.proxy.send.send_retry import Send, SendRetry, Stored
+from services.proxy.send.system_properties import has_server_fields, missing_properties, without_server_fields
+from services.proxy.session.catalog import Catalog
+from services.proxy.session.resources import topic_name
+from services.proxy.statuses import OK, status
+from services.proxy.validation import check_message
+from services.rpc.service import Call
+from services.rpc.status import RpcError
+
+_OK_CODE = int(Code.OK)  # looked up once: enum wrappers are slow, and each send needs it
+_NOWHERE: Collection[str] = ()
+
+
+@dataclass(slots=True)
+class _Part:
+    """What of a request is stored together: messages of one topic, all delayed or none.
+
+    Args:
+        topic: the topic.
+        indexes: their places in the request.
+        due_ms: when each is to be delivered, if they are delayed.
+    """
+
+    topic: Topic
+    indexes: list[int] = field(default_factory=list)
+    due_ms: list[int] = field(default_factory=list)
+
+
+class SendHandler:
+    """Takes messages from producers to brokers.
+
+    Args:
+        catalog: topics.
+        brokers: the broker groups there are.
+        parked_calls: where sends wait whose group has no master, or does not answer.
+        options: limits.
+        clock: for deadlines.
+        background: where Puts run.
+        metrics: what is counted.
+        numbers: names what this proxy does, like no other proxy's.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        brokers: Brokers,
+        parked_calls: ParkedCalls,
+        options: ProxyOptions,
+        clock: Clock,
+        background: Background,
+        metrics: ProxyMetrics,
+        numbers: Iterator[int],
+    ) -> None:
+        self._catalog = catalog
+        self._brokers = brokers
+        self._options = options
+        self._clock = clock
+        self._metrics = metrics
+        self._numbers = numbers
+        self._batchers = Batchers(brokers, options.send, clock, background, metrics.sends, parked_calls.answered)
+        self._retry = SendRetry(brokers, self._batchers, parked_calls, metrics.sends)
+        self._health = self._batchers.health
+        self._turns: dict[str, int] = {}
+
+    @property
+    def waiting_messages(self) -> int:
+        """Messages that wait for a Put."""
+        return self._batchers.waiting_messages
+
+    async def send(self, call: Call, request: bytes) -> SendMessageResponse:
+        """Store all messages of a SendMessageRequest; nothing is stored if one of them breaks a rule.
+
+        Raises:
+            StatusError: the first rule that is broken, or why the brokers could not store them.
+        """
+        messages = messages_of(request)
+        now_ms = self._clock.wall_ms()
+        if len(messages) == 1:
+            message = messages[0]
+            topic = self._topic_of(message)
+            due_ms = self._check(call, message, topic, now_ms)
+            if not topic.queues:
+                topic = await self._make(topic, messages)
+            return _answer(messages, await self._store(call, topic, messages, () if due_ms is None else (due_ms,)))
+        self._check_count(len(messages))
+        parts = self._parts_of(call, messages, now_ms)
+        # Only now, as nothing must be made for a request that is refused (E1).
+        for part in parts:
+            if not part.topic.queues:
+                part.topic = await self._make(part.topic, [messages[index] for index in part.indexes])
+        if len(parts) == 1:
+            return _answer(messages, await self._store_or_say_why(call, parts[0].topic, messages, parts[0].due_ms))
+        results: list[int | str | StatusError] = [0] * len(messages)
+        for part in parts:
+            some = [messages[index] for index in part.indexes]
+            stored = await self._store_or_say_why(call, part.topic, some, part.due_ms)
+            for index, result in zip(part.indexes, stored, strict=True):
+                results[index] = result
+        return _answer(messages, results)
+
+    def _parts_of(self, call: Call, messages: list[ClientMessage], now_ms: int) -> list[_Part]:
+        """Check all messages, and tell which of them can be stored together."""
+        parts: dict[tuple[str, bool], _Part] = {}
+        part = head = None
+        delayed = False
+        for index, message in enumerate(messages):
+            if message.head is not head:
+                part, head = None, message.head
+                topic = self._topic_of(message)
+            due_ms = self._check(call, message, topic, now_ms)
+            if part is None or (due_ms is not None) is not delayed:
+                delayed = due_ms is not None
+                part = parts.setdefault((topic.name, delayed), _Part(topic))
+            part.indexes.append(index)
+            if due_ms is not None:
+                part.due_ms.append(due_ms)
+        return list(parts.values())
+
+    def _topic_of(self, message: ClientMessage) -> Topic:
+        """The topic of a message, if it may be sent to; one without queues has still to be made (`_make`)."""
+        return self._catalog.topic_to_be(topic_name(message.head.topic, Use.SEND))
+
+    def _check(self, call: Call, message: ClientMessage, topic: Topic, now_ms: int) -> int | None:
+        """Check a message for its topic, and make its system properties those that are stored: without what is not the
+        sender's to say, with what he left out. Its delivery time if it is delayed.
+        """
+        due_ms = check_message(message, topic, self._options.message)
+        if has_server_fields(message.properties):
+            message.system_properties = without_server_fields(message.system_properties)
+            message.properties = SystemProperties.FromString(message.system_properties)
+        missing = missing_properties(message, call.peer, now_ms)
+        message.system_properties += missing + encode_send_id(next(self._numbers))
+        return due_ms
+
+    async def _make(self, topic: Topic, messages: list[ClientMessage]) -> Topic:
+        """A topic that is made on first use; messages are checked again if it turns out to be of another type."""
+        made = await self._catalog.ensure_topic(TopicName(topic.name))
+        if made.type != topic.type:
+            for message in messages:
+                check_message(message, made, self._options.message)
+        return made
+
+    def _check_count(self, count: int) -> None:
+        most = self._options.message.batch_messages_max
+        if count == 0:
+            raise StatusError(Code.BAD_REQUEST, "the request holds no message")
+        if count > most:
+            raise LimitError(
+                Code.PAYLOAD_TOO_LARGE,
+                f"the request holds {count} messages, at most {most} are taken at once",
+                "message.batch_messages_max",
+            )
+
+    async def _store_or_say_why(
+        self, call: Call, topic: Topic, messages: list[ClientMessage], due_ms: Sequence[int]
+    ) -> Sequence[int | str | StatusError]:
+        """Like `_store`, with a refusal in the place of each message's offset or handle."""
+        try:
+            return await self._store(call, topic, messages, due_ms)
+        except StatusError as error:
+            if isinstance(error, LimitError):
+                self._metrics.limit_hit(error.limit)
+            return [error] * len(messages)
+
+    async def _store(
+        self,
+        call: Call,
+        topic: Topic,
+        messages: list[ClientMessage],
+        due_ms: Sequence[int],
+        only: Place | None = None,
+    ) -> Stored:
+        """Put messages into one queue; if a broker group cannot take them, another one is tried until the deadline.
+
+        Args:
+            call: whose deadline counts.
+            topic: their topic.
+            messages: the messages.
+            due_ms: when each is to be delivered, if they are delayed.
+            only: the one broker and queue that they may go to; there they wait or fail. For messages with a message
+                group, whose order would be lost in any other.
+
+        Returns:
+            The queue offset of each message, of delayed ones their recall handles.
+
+        Raises:
+            StatusError: why they could not be stored.
+        """
+        place = only or self._pick(topic, _NOWHERE)
+        failure: StatusError | RpcError | None = None
+        if place is not None and (only is None or place[0] in self._brokers.led):
+            try:
+                return await self._batchers.batcher(place[0]).ship(
+                    topic.name, place[1], messages, due_ms, moves=only is None, topic_id=topic.id
+                )
+            except NotSentError:
+                pass
+            except (StatusError, RpcError) as error:
+                failure = error
+        elif place is None and not self._brokers.names:
+            raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
+        send = Send(topic, messages, due_ms, only, call.deadline, self._pick, self._look_up)
+        send.place, send.failure = place, failure
+        return await self._retry.go_on(send)
+
+    def _pick(self, topic: Topic, past: Collection[str]) -> Place | None:
+        """The next broker and queue in turn, past brokers that do badly if there are others; None without a master."""
+        turn = self._turns.get(topic.name, -1) + 1
+        self._turns[topic.name] = turn
+        health = self._health
+        names = health.sound
+        if names and not (past or health.avoided):
+            return names[turn % len(names)], turn // len(names) % max(1, topic.queues)
+        chosen = health.choose(turn, past, self._clock.monotonic())
+        return None if chosen is None else (chosen[0], chosen[1] % max(1, topic.queues))
+
+    def _look_up(self, topic: Topic, messages: list[ClientMessage]) -> Topic:
+        """The topic that has the name of another one now, if it takes these messages, which are for that one."""
+        now = self._catalog.topic_now(topic)
+        if now.type != topic.type:
+            for message in messages:
+                check_message(message, now, self._options.message)
+        return now
+
+    def tick(self) -> None:
+        """Forget what no longer matters; called about once a second."""
+        self._turns = {name: turn for name, turn in self._turns.items() if self._catalog.find_topic(name) is not None}
+
+
+def _answer(messages: list[ClientMessage], stored: Sequence[int | str | StatusError]) -> SendMessageResponse:
+    """One entry per message; the status on top is theirs if they all have the same."""
+    response = SendMessageResponse()
+    add = response.entries.add
+    codes = set()
+    for message, result in zip(messages, stored, strict=True):
+        if isinstance(result, int):
+            codes.add(_OK_CODE)
+            add(status=OK, message_id=message.properties.message_id, offset=result)
+        elif isinstance(result, str):
+            codes.add(_OK_CODE)
+            add(status=OK, message_id=message.properties.message_id, recall_handle=result)
+        else:
+            codes.add(int(result.code))
+            add(status=status(result.code, result.message), message_id=message.properties.message_id)
+    if len(codes) > 1:
+        response.status.code = Code.MULTIPLE_RESULTS
+        response.status.message = "some messages were stored and some were not; see the entries"
+    else:
+        response.status.CopyFrom(response.entries[0].status)
+    return response

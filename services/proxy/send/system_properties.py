@@ -1,0 +1,86 @@
+"""What a message's system properties lack when it is delivered, and what in them only the server may set.
+
+Each official client reads what is added here: Rust sends no digest; Node's client cannot receive a message
+without one, and Python's none without an encoding.
+"""
+
+from collections.abc import Callable
+from hashlib import md5
+from typing import Any
+
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
+    ENCODING_UNSPECIFIED,
+    IDENTITY,
+    MD5,
+    Digest,
+    SystemProperties,
+)
+from services.common.wire import read_varint, skip
+from services.proxy.payload import ClientMessage
+
+_PORT_SEPARATOR = ":"
+_NO_MD5 = "0" * 32
+# A digest is added to each message of some clients, so its bytes are put together by hand.
+_MD5_HEAD = SystemProperties(body_digest=Digest(type=MD5, checksum=_NO_MD5)).SerializeToString()[: -len(_NO_MD5)]
+_IDENTITY_ENCODING = SystemProperties(body_encoding=IDENTITY).SerializeToString()
+
+
+def missing_properties(message: ClientMessage, peer: str, now_ms: int) -> bytes:
+    """System properties to be added behind the sender's own, encoded; empty if he left nothing out.
+
+    Args:
+        message: as it was cut out of the request.
+        peer: address of the sender, who becomes the born host if he does not say who he is.
+        now_ms: wall clock, the born time of a message that has none.
+    """
+    given = message.properties
+    added = b""
+    if not given.HasField("body_digest"):
+        # Upper-case hexadecimal, as every client spells it (and the only digest on which they all agree).
+        added = _MD5_HEAD + md5(message.body, usedforsecurity=False).hexdigest().upper().encode()
+    if given.body_encoding == ENCODING_UNSPECIFIED:
+        added += _IDENTITY_ENCODING
+    has_birth = given.HasField("born_timestamp")
+    if not has_birth or not given.born_host:
+        birth = SystemProperties()
+        if not has_birth:
+            birth.born_timestamp.FromMilliseconds(now_ms)
+        if not given.born_host:
+            birth.born_host = peer.rpartition(_PORT_SEPARATOR)[0] or peer
+        added += birth.SerializeToString()
+    return added
+
+
+_OPTIONAL = (
+    "receipt_handle",
+    "delivery_attempt",
+    "invisible_duration",
+    "queue_offset",
+    "store_timestamp",
+    "dead_letter_queue",
+)
+_NUMBERS = frozenset(SystemProperties.DESCRIPTOR.fields_by_name[name].number for name in (*_OPTIONAL, "store_host"))
+"""Without `queue_id`: every client sets it, and every delivery overwrites it."""
+
+
+def has_server_fields(properties: SystemProperties) -> bool:
+    """Whether a sender has set a field that is the server's."""
+    has: Callable[[Any], bool] = properties.HasField
+    return properties.store_host != "" or any(map(has, _OPTIONAL))
+
+
+def without_server_fields(system_properties: bytes) -> bytes:
+    """A sender's encoded system properties without the server's fields; all others stay byte for byte.
+
+    Raises:
+        StatusError: BAD_REQUEST, if they are not well-formed.
+    """
+    kept: list[bytes] = []
+    position, end = 0, len(system_properties)
+    while position < end:
+        start = position
+        tag, position = read_varint(system_properties, position, end)
+        position = skip(system_properties, tag & 7, position, end)
+        if tag >> 3 not in _NUMBERS:
+            kept.append(system_properties[start:position])
+    return b"".join(kept)

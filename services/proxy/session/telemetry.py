@@ -1,0 +1,256 @@
+"""Telemetry: what a client says of itself, and the settings it gets in answer.
+
+A healthy stream is never ended from here. Settings are answered at once and sent a second time a moment later, for
+clients that are not listening yet when the first ones come.
+"""
+
+import asyncio
+
+from services.common.clock import Clock
+from services.common.errors import StatusError
+from services.common.names import Use
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
+    Code,
+    CustomizedBackoff,
+    ExponentialBackoff,
+    Metric,
+    RetryPolicy,
+    Settings,
+    Status,
+)
+from services.common.pb.apache.rocketmq.v2.service_pb2 import TelemetryCommand
+from services.common.shares import Shares
+from services.proxy.background import Background
+from services.proxy.errors import LimitError
+from services.proxy.metrics import ProxyMetrics
+from services.proxy.options import ProxyOptions
+from services.proxy.session.catalog import Catalog
+from services.proxy.session.clients import Clients
+from services.proxy.session.resources import group_name, topic_name
+from services.proxy.statuses import OK, for_client
+from services.rpc.service import Call, Stream, StreamClosedError
+
+TelemetryStream = Stream[TelemetryCommand, TelemetryCommand]
+
+_RETRY_MULTIPLIER = 2.0
+_SEND_BACKOFF_INITIAL_MS = 10
+_SEND_BACKOFF_MAX_MS = 1_000
+_STREAMS_PER_CLIENT_MAX = 64
+_SETTINGS_BYTES_MAX = 1024 * 1024
+_REPEATED_BYTES_MAX = 64 * 1024 * 1024
+_MINUTE_MS = 60_000
+
+# What consumers are told whose group is not known yet; the controller's own defaults, which it has a moment later.
+_ATTEMPTS_MAX = 17
+_BACKOFF_MS = (
+    *(1_000, 5_000, 10_000, 30_000),
+    *(minutes * _MINUTE_MS for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+)
+
+
+class Session:
+    """One Telemetry stream of a client.
+
+    Args:
+        stream: the stream.
+    """
+
+    def __init__(self, stream: TelemetryStream) -> None:
+        self._stream = stream
+        self._writing = asyncio.Lock()
+        self.repeat: asyncio.TimerHandle | None = None
+        self.repeated_bytes = 0
+
+    async def send(self, command: TelemetryCommand) -> None:
+        """Send a command, after those before it.
+
+        Raises:
+            StreamClosedError: the client has gone.
+        """
+        async with self._writing:
+            await self._stream.send((command,))
+
+
+class Telemetry:
+    """The Telemetry streams of this proxy.
+
+    Args:
+        catalog: groups, for their back-off.
+        clients: settings are a sign of life.
+        options: what clients are told.
+        clock: for signs of life.
+        background: where repeated settings are sent.
+        metrics: what is counted.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        clients: Clients,
+        options: ProxyOptions,
+        clock: Clock,
+        background: Background,
+        metrics: ProxyMetrics,
+    ) -> None:
+        self._catalog = catalog
+        self._clients = clients
+        self._options = options
+        self._clock = clock
+        self._background = background
+        self._metrics = metrics
+        self._sessions: dict[str, list[Session]] = {}
+        self._repeated = Shares()  # bytes by client
+
+    @property
+    def repeated_bytes(self) -> int:
+        """Bytes of settings that wait to be sent a second time."""
+        return self._repeated.total
+
+    @property
+    def streams(self) -> int:
+        """Streams open now."""
+        return sum(map(len, self._sessions.values()))
+
+    async def telemetry(self, call: Call, client_id: str, stream: TelemetryStream) -> None:
+        """Serve one stream until the client ends it."""
+        session = Session(stream)
+        sessions = self._sessions.setdefault(client_id, [])
+        if len(sessions) >= _STREAMS_PER_CLIENT_MAX:
+            raise LimitError(
+                Code.TOO_MANY_REQUESTS,
+                "this client has too many Telemetry streams; end some of them",
+                "telemetry_streams_per_client_max",
+            )
+        sessions.append(session)
+        try:
+            while (command := await stream.receive()) is not None:
+                if command.HasField("settings"):
+                    await self._take_settings(call, client_id, session, command.settings)
+        except StreamClosedError:
+            pass  # the ordinary end of a client
+        finally:
+            self._end_repeat(client_id, session)
+            sessions.remove(session)
+            if not sessions:
+                self._sessions.pop(client_id, None)
+
+    async def _take_settings(self, call: Call, client_id: str, session: Session, settings: Settings) -> None:
+        """Answer a client's settings with what it is to go by."""
+        try:
+            if settings.ByteSize() > _SETTINGS_BYTES_MAX:
+                # They are echoed, and kept for a moment to be sent again: M1.
+                raise LimitError(
+                    Code.INVALID_CLIENT_PROPERTIES,
+                    f"the settings have more than {_SETTINGS_BYTES_MAX} bytes; subscribe to fewer topics",
+                    "settings_bytes_max",
+                )
+            self._clients.seen(client_id, self._clock.monotonic())
+            answer = await self.settings_for(settings)
+        except StatusError as error:
+            if isinstance(error, LimitError):
+                self._metrics.limit_hit(error.limit)
+            refusal = Status(code=error.code, message=error.message)
+            await session.send(TelemetryCommand(status=for_client(call.metadata, refusal)))
+            return
+        command = TelemetryCommand(status=OK, settings=answer)
+        await session.send(command)
+        if self._options.client.settings_repeat_ms:
+            self._repeat(client_id, session, command)
+
+    def _repeat(self, client_id: str, session: Session, command: TelemetryCommand) -> None:
+        """Send settings once more in a moment, in place of those that were to be; not if too many are kept for that."""
+        self._end_repeat(client_id, session)
+        size = command.ByteSize()
+        if size > self._repeated.room(client_id, _REPEATED_BYTES_MAX):
+            self._metrics.limit_hit("repeated_bytes_max")
+            return
+
+        def send_again() -> None:
+            self._end_repeat(client_id, session)
+            self._background.start(_send_again(session, command))
+
+        self._repeated.take(client_id, size)
+        session.repeated_bytes = size
+        delay_s = self._options.client.settings_repeat_ms / 1000
+        session.repeat = asyncio.get_running_loop().call_later(delay_s, send_again)
+
+    def _end_repeat(self, client_id: str, session: Session) -> None:
+        if session.repeat is not None:
+            session.repeat.cancel()
+            session.repeat = None
+            self._repeated.give(client_id, session.repeated_bytes)
+
+    async def settings_for(self, settings: Settings) -> Settings:
+        """The settings that a client with these settings is told.
+
+        Raises:
+            StatusError: INVALID_CLIENT_PROPERTIES, if it says neither what it publishes nor what it subscribes to;
+                ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP.
+        """
+        answer = Settings()
+        answer.CopyFrom(settings)
+        answer.metric.CopyFrom(Metric(on=False))
+        kind = settings.WhichOneof("pub_sub")
+        if kind == "publishing":
+            for topic in answer.publishing.topics:
+                topic_name(topic, Use.SEND)
+            answer.publishing.max_body_size = self._options.message.body_bytes_max
+            answer.publishing.validate_message_type = self._options.client.validate_message_type
+            answer.backoff_policy.CopyFrom(self._publishing_backoff())
+        elif kind == "subscription":
+            for entry in answer.subscription.subscriptions:
+                topic_name(entry.topic, Use.RECEIVE)
+            await self._tell_consumer(answer)
+        else:
+            raise StatusError(
+                Code.INVALID_CLIENT_PROPERTIES, "the settings hold neither `publishing` nor `subscription`"
+            )
+        return answer
+
+    async def _tell_consumer(self, answer: Settings) -> None:
+        """Fill in what consumers are told: their group's order and back-off, batch size and poll time."""
+        options = self._options
+        group = None
+        if answer.subscription.group.name:
+            try:
+                group = await self._catalog.ensure_group(group_name(answer.subscription.group))
+            except StatusError as error:
+                if error.code != Code.HA_NOT_AVAILABLE:
+                    raise
+        subscription = answer.subscription
+        subscription.fifo = group is not None and group.fifo
+        subscription.receive_batch_size = options.receive.batch_messages_max
+        poll_ms = options.grpc_client_consumer_max_long_polling_timeout_ms
+        if subscription.HasField("long_polling_timeout"):
+            asked_ms = subscription.long_polling_timeout.ToMilliseconds()
+            shortest_ms = options.grpc_client_consumer_min_long_polling_timeout_ms
+            poll_ms = min(max(asked_ms, shortest_ms, 1), poll_ms)
+        subscription.long_polling_timeout.FromMilliseconds(poll_ms)
+        backoff_ms = tuple(group.backoff_ms) if group is not None else ()
+        answer.backoff_policy.CopyFrom(
+            RetryPolicy(
+                max_attempts=group.max_attempts if group is not None else _ATTEMPTS_MAX,
+                customized_backoff=_customized(backoff_ms or _BACKOFF_MS),
+            )
+        )
+
+    def _publishing_backoff(self) -> RetryPolicy:
+        client = self._options.client
+        backoff = ExponentialBackoff(multiplier=_RETRY_MULTIPLIER)
+        backoff.initial.FromMilliseconds(_SEND_BACKOFF_INITIAL_MS)
+        backoff.max.FromMilliseconds(_SEND_BACKOFF_MAX_MS)
+        return RetryPolicy(max_attempts=client.send_max_attempts, exponential_backoff=backoff)
+
+
+def _customized(backoff_ms: tuple[int, ...]) -> CustomizedBackoff:
+    backoff = CustomizedBackoff()
+    for milliseconds in backoff_ms:
+        backoff.next.add().FromMilliseconds(milliseconds)
+    return backoff
+
+
+async def _send_again(session: Session, command: TelemetryCommand) -> None:
+    try:
+        await session.send(command)
+    except StreamClosedError:
+        return
