@@ -16,11 +16,13 @@ from services.proxy.ack.renewal import Renewal, RenewalBook
 from services.proxy.background import Background
 from services.proxy.failover.brokers import Brokers
 from services.proxy.failover.master_calls import MasterCalls
+from services.proxy.failover.metrics import FailoverMetrics
 from services.proxy.failover.parked_calls import ParkedCalls
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions
 from services.proxy.receive.interests import FILTER_BYTES_MAX, InterestBook
 from services.proxy.receive.long_poll import Mode
+from services.proxy.receive.metrics import PollMetrics
 from services.proxy.receive.mode_choice import ModeChoice
 from services.proxy.receive.notifications import Notifications
 from services.proxy.receive.offsets import Offsets
@@ -29,6 +31,7 @@ from services.proxy.receive.poll_limits import Admission, PollLimits
 from services.proxy.receive.receive_handler import ReceiveHandler
 from services.proxy.receive.redis_counts import RedisCounts
 from services.proxy.receive.shared_count import CountStore, SharedCount
+from services.proxy.send.metrics import SendMetrics
 from services.proxy.send.recall_handler import RecallHandler
 from services.proxy.send.send_handler import SendHandler
 from services.proxy.server import MessagingServer
@@ -84,16 +87,30 @@ class ProxyApp:
             clock,
             random_source,
         )
-        receive = options.receive
+        receive, adaptive = options.receive, options.adaptive
+        pop_timeout_s = receive.pop_timeout_ms / 1000
         self._brokers = Brokers(self.view, broker_channels, self._background)
-        self._parked_calls = ParkedCalls(self.view, self._brokers, options.failover, clock, self.metrics.failover)
-        masters = MasterCalls(self._brokers, self._parked_calls, receive.pop_timeout_ms / 1000)
+        failover_metrics = FailoverMetrics(registry)
+        self._parked_calls = ParkedCalls(self.view, self._brokers, options.failover, clock, failover_metrics)
+        masters = MasterCalls(self._brokers, self._parked_calls, pop_timeout_s)
+        catalog = Catalog(self.view, controller, options)
         self._clients = Clients(options.client.sessions_max, options.client.expiry_ms / 1000)
+        self._mode_choice = ModeChoice(
+            None if options.poll_mode == "auto" else Mode(options.poll_mode),
+            adaptive.up_per_s,
+            adaptive.down_per_s,
+            adaptive.stay_ms / 1000,
+            clock.monotonic(),
+        )
+        self._shared_count: SharedCount | None = None
+        if count_store is None and options.redis_url:
+            count_store = RedisCounts(options.redis_url, clock, random_source)
+        if count_store is not None:
+            self._shared_count = SharedCount(count_store, self._mode_choice, clock, registry)
+        self.poll_metrics = PollMetrics(registry, self.view, catalog.knows, lambda: self._mode_choice.modes)
         self._book = InterestBook(receive.interests_max, FILTER_BYTES_MAX, receive.interest_idle_ms / 1000)
-        self._renewals = RenewalBook(options.renewal)
-        self._admission = Admission(receive)
         self._notifications = Notifications(
-            self._book, self._brokers, clock, random_source, self._streams, self.metrics
+            self._book, self._brokers, clock, random_source, self._streams, self.poll_metrics
         )
         tools = PollTools(
             self._brokers,
@@ -102,35 +119,34 @@ class ProxyApp:
             self._notifications,
             self._background,
             clock,
-            self.metrics,
-            receive.pop_timeout_ms / 1000,
-        )
-        adaptive = options.adaptive
-        self._mode_choice = ModeChoice(
-            None if options.poll_mode == "auto" else Mode(options.poll_mode),
-            adaptive.up_per_s,
-            adaptive.down_per_s,
-            adaptive.stay_ms / 1000,
-            clock.monotonic(),
-        )
-        self.metrics.poll_modes.source = lambda: self._mode_choice.modes
-        self._shared_count: SharedCount | None = None
-        if count_store is None and options.redis_url:
-            count_store = RedisCounts(options.redis_url, clock, random_source)
-        if count_store is not None:
-            self._shared_count = SharedCount(count_store, self._mode_choice, clock, registry)
-        catalog = Catalog(self.view, controller, options)
-        self.metrics.follow(
-            self.view,
-            lambda topic, group: catalog.find_topic(topic) is not None and catalog.find_group(group) is not None,
+            self.poll_metrics,
+            pop_timeout_s,
         )
         numbers = itertools.count(1 + random_source.getrandbits(63))
         self._send_handler = SendHandler(
-            catalog, self._brokers, self._parked_calls, options, clock, self._background, self.metrics, numbers
+            catalog,
+            self._brokers,
+            self._parked_calls,
+            options,
+            clock,
+            self._background,
+            self.metrics,
+            SendMetrics(registry),
+            numbers,
         )
+        self._admission = Admission(receive)
         limits = PollLimits(options, self.metrics)
+        self._renewals = RenewalBook(options.renewal)
         self._receive_handler = ReceiveHandler(
-            catalog, self._clients, tools, self._mode_choice, self._admission, self._renewals, options, limits, clock
+            catalog,
+            self._clients,
+            tools,
+            self._mode_choice,
+            self._admission,
+            self._renewals,
+            options,
+            limits,
+            self.metrics,
         )
         self._renewal = Renewal(
             self._renewals, self._clients, masters, options.renewal, clock, self._background, self.metrics
@@ -148,6 +164,7 @@ class ProxyApp:
             clock,
             self.metrics,
         )
+        gates = self._parked_calls.gates
         self.metrics.read_from(
             {
                 "polls": lambda: self._admission.polls,
@@ -162,11 +179,6 @@ class ProxyApp:
                 "repeated_bytes": lambda: self._telemetry.repeated_bytes,
                 "telemetry_streams": lambda: self._telemetry.streams,
                 "renewed_handles": lambda: len(self._renewals),
-            }
-        )
-        gates = self._parked_calls.gates
-        self.metrics.failover.read_from(
-            {
                 "held_calls": lambda: gates.calls,
                 "held_bytes": lambda: gates.bytes,
                 "brokers_without_master": lambda: len(self._brokers.names) - len(self._brokers.led),
@@ -225,7 +237,7 @@ class ProxyApp:
         if self._ticks % _TICKS_PER_ROUND == 0:
             self._clients.expire(now)
             for switch in self._mode_choice.time_passed(now):
-                self.metrics.mode_switched(switch.mode)
+                self.poll_metrics.mode_switched(switch.mode)
                 _logger.info("polls wait another way", **switch._asdict() | {"mode": switch.mode.value})
             self._renewal.tick()
             self._send_handler.tick()

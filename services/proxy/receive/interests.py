@@ -134,21 +134,20 @@ class Interest:
         return self.registered and not (self.unconfirmed or self.busy) and self.filter.kind == ALL
 
 
+Listener = Callable[[Interest, str], None]
+
+
 class InterestBook:
-    """All interests of a proxy. Calls waiters, and `hand_on`.
+    """All interests of a proxy. Calls waiters.
 
     Args:
         interests_max: how many there may be; groups share it.
         filter_bytes_max: how many characters their filters may have together; groups share that, too.
         idle_s: how long one stays registered at the brokers without a poll.
-
-    Attributes:
-        hand_on: called if no poll waits for what a broker has told, with the interest and the broker: another proxy may
-            have one. What was told is known here all the same, and the next poll pops for it.
     """
 
     def __init__(self, interests_max: int, filter_bytes_max: int, idle_s: float) -> None:
-        self.hand_on: Callable[[Interest, str], None] = _ignore
+        self._listeners: list[Listener] = []
         self._interests_max = interests_max
         self._filter_bytes_max = filter_bytes_max
         self._counts = Shares()
@@ -159,10 +158,17 @@ class InterestBook:
         self._idle_since: dict[Interest, float] = {}
         self._held: dict[Waiting, Interest] = {}
         self._last_id = 0
-        self._refusals = RefusedInterests()
+        self._refused = RefusedInterests()
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+    def subscribe(self, listener: Listener) -> None:
+        """Call `listener` with an interest and a broker if no poll waits for what that broker has told.
+
+        Another proxy may have one. What was told is known here all the same, and the next poll pops for it.
+        """
+        self._listeners.append(listener)
 
     @property
     def filter_bytes(self) -> int:
@@ -177,7 +183,7 @@ class InterestBook:
     @property
     def refused(self) -> int:
         """Interests that brokers have refused; one that several have counts for each."""
-        return len(self._refusals)
+        return len(self._refused)
 
     def registered_at(self, broker: str) -> list[Interest]:
         """The interests that a broker is to notify for."""
@@ -320,7 +326,7 @@ class InterestBook:
         """A broker will not notify for an interest."""
         interest = self._by_id.get(interest_id)
         if interest is not None:
-            self._refusals.add(interest, broker, now)
+            self._refused.add(interest_id, broker, now)
             self._assume(interest, broker, now)
 
     def serve_refused(self, now: float) -> list[tuple[Interest, str]]:
@@ -330,10 +336,10 @@ class InterestBook:
             Interests to be registered again, and where.
         """
         again: list[tuple[Interest, str]] = []
-        for refusal in self._refusals.take_turns(now):
-            interest, broker = refusal.interest, refusal.broker
-            if self._by_id.get(interest.id) is not interest:
-                self._refusals.drop(interest.id, broker)
+        for refusal in self._refused.take_turns(now):
+            interest, broker = self._by_id.get(refusal.interest_id), refusal.broker
+            if interest is None:
+                self._refused.drop(refusal.interest_id, broker)
                 continue
             if refusal.register_at <= now:
                 again.append((interest, broker))
@@ -342,7 +348,7 @@ class InterestBook:
 
     def stream_ended(self, broker: str) -> None:
         """A broker tells nothing any more, until it has confirmed what is registered anew."""
-        self._refusals.drop_broker(broker)
+        self._refused.drop_broker(broker)
         for interest in self._by_id.values():
             if interest.registered:
                 interest.unconfirmed[broker] = None
@@ -393,8 +399,8 @@ class InterestBook:
         interest.unconfirmed.pop(broker, None)
         if not interest.unconfirmed:
             interest.unconfirmed = {}  # an emptied one keeps its size, and this is one for each interest
-        if len(self._refusals):
-            self._refusals.drop(interest.id, broker)
+        if len(self._refused):
+            self._refused.drop(interest.id, broker)
 
     def _assume(self, interest: Interest, broker: str, now: float) -> None:
         """Have a poll, if there is one, pop at a broker that does not tell of its messages.
@@ -427,7 +433,8 @@ class InterestBook:
         if waiting.shared and not waiting.pops:
             waiting.shared = False
             if waiting.messages:
-                self.hand_on(interest, waiting.broker)
+                for listener in self._listeners:
+                    listener(interest, waiting.broker)
 
     def _weigh(self, interest: Interest, waiting: Waiting) -> None:
         if waiting.messages or waiting.pops:
@@ -444,7 +451,3 @@ def _refusal(what: str, limit: str) -> LimitError:
     return LimitError(
         Code.TOO_MANY_REQUESTS, f"this group polls for more different {what} than its share; receive again later", limit
     )
-
-
-def _ignore(interest: Interest, broker: str) -> None:
-    """Nobody is told."""

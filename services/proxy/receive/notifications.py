@@ -15,8 +15,8 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import NotifyEvents, NotifyInterest
 from services.proxy.background import Background
 from services.proxy.failover.brokers import Brokers
-from services.proxy.metrics import ProxyMetrics
 from services.proxy.receive.interests import Interest, InterestBook
+from services.proxy.receive.metrics import PollMetrics
 from services.rpc.methods import NOTIFY
 from services.rpc.service import Channel, ClientStream, StreamClosedError
 from services.rpc.status import RpcError
@@ -49,7 +49,7 @@ class Notifications:
         clock: Clock,
         random_source: random.Random,
         background: Background,
-        metrics: ProxyMetrics,
+        metrics: PollMetrics,
     ) -> None:
         self._book = book
         self._brokers = brokers
@@ -60,7 +60,7 @@ class Notifications:
         self._links: dict[str, _Link] = {}
         self._names: frozenset[str] = frozenset()
         brokers.subscribe(self.follow)
-        book.hand_on = self.hand_on
+        book.subscribe(self.hand_on)
 
     def follow(self) -> None:
         """Open streams to masters that have come and end those of brokers that have left or have another or none."""
@@ -143,7 +143,7 @@ class _Link:
         book: InterestBook,
         clock: Clock,
         random_source: random.Random,
-        metrics: ProxyMetrics,
+        metrics: PollMetrics,
     ) -> None:
         self.name = name
         self.channel = channel

@@ -12,9 +12,9 @@ from services.common.pop_answer import PopAnswer
 from services.proxy.background import Background
 from services.proxy.failover.brokers import Brokers
 from services.proxy.failover.master_calls import MasterCalls
-from services.proxy.metrics import ProxyMetrics
 from services.proxy.receive.interests import Interest, InterestBook, Ticket
 from services.proxy.receive.long_poll import Do, Effect, LongPoll, Pop, WaitAt
+from services.proxy.receive.metrics import PollMetrics
 from services.proxy.receive.notifications import Notifications
 from services.rpc.methods import POP, RELEASE
 from services.rpc.status import RpcError
@@ -56,7 +56,7 @@ class PollTools:
     notifications: Notifications
     background: Background
     clock: Clock
-    metrics: ProxyMetrics
+    metrics: PollMetrics
     pop_timeout_s: float
 
 

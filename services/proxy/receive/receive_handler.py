@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.names import GroupName, Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -10,6 +9,7 @@ from services.common.pb.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequ
 from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
 from services.common.wire import field, varint
 from services.proxy.ack.renewal import RenewalBook
+from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions
 from services.proxy.receive.interests import Interest
 from services.proxy.receive.long_poll import LongPoll, Mode
@@ -43,7 +43,7 @@ class ReceiveHandler:
         renewals: handles that are kept renewed.
         options: limits and times.
         limits: what polls may ask for.
-        clock: for deadlines.
+        metrics: limits that were hit.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ReceiveHandler:
         renewals: RenewalBook,
         options: ProxyOptions,
         limits: PollLimits,
-        clock: Clock,
+        metrics: ProxyMetrics,
     ) -> None:
         self._catalog = catalog
         self._clients = clients
@@ -66,7 +66,8 @@ class ReceiveHandler:
         self._renewals = renewals
         self._options = options
         self._limits = limits
-        self._clock = clock
+        self._metrics = metrics
+        self._clock = tools.clock
         self._polls: dict[Poll, None] = {}  # the oldest first
         self._draining = False
 
@@ -189,7 +190,7 @@ class ReceiveHandler:
         tools, topic, group = self._tools, interest.topic, interest.group
         mode = self._mode_choice.count(topic, group)
         if mode is None:
-            tools.metrics.limit_hit("counted_polls_max")
+            self._metrics.limit_hit("counted_polls_max")
             mode = self._mode_choice.uncounted
         now = self._clock.monotonic()
         wait_s = self._wait_s(call, asked_ms, now)

@@ -7,10 +7,6 @@ longer waiting and not ever more pops. Now and then a turn is used to register a
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from services.proxy.receive.interests import Interest
 
 TURN_EVERY_S = 1.0
 """How long a message may wait at such a broker beside a poll, if there are not too many turns to take."""
@@ -25,13 +21,13 @@ class RefusedInterest:
     """One interest at one broker that does not notify for it.
 
     Args:
-        interest: what it is.
+        interest_id: the proxy's number for it, which no other one gets later.
         broker: who has refused it.
         turn_at: when it has its next turn, seconds of the monotonic clock.
         register_at: when it is to be registered again.
     """
 
-    interest: "Interest"
+    interest_id: int
     broker: str
     turn_at: float
     register_at: float
@@ -46,12 +42,12 @@ class RefusedInterests:
     def __len__(self) -> int:
         return len(self._all)
 
-    def add(self, interest: "Interest", broker: str, now: float) -> None:
+    def add(self, interest_id: int, broker: str, now: float) -> None:
         """A broker has refused an interest, perhaps once more; then it keeps its turn."""
-        known = self._all.get((interest.id, broker))
+        known = self._all.get((interest_id, broker))
         if known is None:
             turn_at, register_at = now + TURN_EVERY_S, now + REGISTER_EVERY_S
-            self._all[interest.id, broker] = RefusedInterest(interest, broker, turn_at, register_at)
+            self._all[interest_id, broker] = RefusedInterest(interest_id, broker, turn_at, register_at)
         else:
             known.register_at = now + REGISTER_EVERY_S
 
@@ -72,7 +68,7 @@ class RefusedInterests:
                 break
             turns.append(refusal)
         for refusal in turns:
-            key = (refusal.interest.id, refusal.broker)
+            key = (refusal.interest_id, refusal.broker)
             del self._all[key]
             self._all[key] = refusal
             refusal.turn_at = now + TURN_EVERY_S

@@ -1,4 +1,4 @@
-"""The way of messages to one broker: what waits joins one Put while another Put is in flight."""
+"""Batches the sends to one broker: what waits joins one Put while another Put is in flight."""
 
 import asyncio
 from collections import deque
@@ -25,7 +25,7 @@ _FAULTS_FROM = int(Code.INTERNAL_ERROR)  # codes from here on say that a broker 
 
 
 class NotSentError(Exception):
-    """A shipment was taken out of its lane before any of it was sent: it can go to another broker."""
+    """A shipment was taken out of its batcher before any of it was sent: it can go to another broker."""
 
 
 Outcome = Literal["stored", "refused", "unreachable", "unanswered"]

@@ -1,4 +1,4 @@
-"""The lanes to all brokers: watches over their Puts, and has what waits behind a bad one go elsewhere."""
+"""The batchers of all brokers: watches over their Puts, and has what waits behind a bad one go elsewhere."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,11 +23,11 @@ _logger = structlog.get_logger()
 
 
 class Batchers:
-    """One lane for each broker that was sent to, and how these brokers do.
+    """One batcher for each broker that was sent to, and how these brokers do.
 
     Args:
         brokers: the brokers there are.
-        options: how much may join and wait in a lane.
+        options: how much may join and wait in a batcher.
         clock: for latencies.
         background: where Puts run.
         metrics: what is counted.
@@ -62,7 +62,7 @@ class Batchers:
         return sum(batcher.waiting_messages for batcher in self._batchers.values())
 
     def batcher(self, broker: str) -> Batcher:
-        """The lane to a broker of the view."""
+        """The batcher of a broker of the view."""
         batcher = self._batchers.get(broker)
         if batcher is None:
             batcher = Batcher(broker, self._brokers.channel, self._options, self._background, self)
@@ -70,14 +70,14 @@ class Batchers:
         return batcher
 
     def put_began(self, batcher: Batcher) -> None:
-        """A lane is about to put (`batcher.PutObserver`)."""
+        """A batcher is about to put (`batcher.PutObserver`)."""
         batcher.put_began_at = self._clock.monotonic()
         if not self._looking:
             self._looking = True
             asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
 
     def put_ended(self, batcher: Batcher, outcome: Outcome, sends: int) -> None:
-        """A lane's Put has ended (`batcher.PutObserver`)."""
+        """A batcher's Put has ended (`batcher.PutObserver`)."""
         if self._batchers.get(batcher.name) is not batcher:
             return  # the broker has left, and may even be back
         self._metrics.ended(batcher.name, outcome, sends)

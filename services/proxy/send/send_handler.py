@@ -20,6 +20,7 @@ from services.proxy.options import ProxyOptions
 from services.proxy.payload import ClientMessage, messages_of
 from services.proxy.send.batcher import NotSentError
 from services.proxy.send.batchers import Batchers
+from services.proxy.send.metrics import SendMetrics
 from services.proxy.send.send_retry import Send, SendRetry, Stored
 from services.proxy.send.system_properties import has_server_fields, missing_properties, without_server_fields
 from services.proxy.session.catalog import Catalog
@@ -58,7 +59,8 @@ class SendHandler:
         options: limits.
         clock: for deadlines.
         background: where Puts run.
-        metrics: what is counted.
+        metrics: limits that were hit.
+        send_metrics: what becomes of sends.
         numbers: names what this proxy does, like no other proxy's.
     """
 
@@ -71,6 +73,7 @@ class SendHandler:
         clock: Clock,
         background: Background,
         metrics: ProxyMetrics,
+        send_metrics: SendMetrics,
         numbers: Iterator[int],
     ) -> None:
         self._catalog = catalog
@@ -79,8 +82,8 @@ class SendHandler:
         self._clock = clock
         self._metrics = metrics
         self._numbers = numbers
-        self._batchers = Batchers(brokers, options.send, clock, background, metrics.sends, parked_calls.answered)
-        self._retry = SendRetry(brokers, self._batchers, parked_calls, metrics.sends)
+        self._batchers = Batchers(brokers, options.send, clock, background, send_metrics, parked_calls.answered)
+        self._retry = SendRetry(brokers, self._batchers, parked_calls, send_metrics)
         self._health = self._batchers.health
         self._turns: dict[str, int] = {}
 

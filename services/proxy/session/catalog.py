@@ -111,6 +111,10 @@ class Catalog:
             raise of_rpc_error(error, f"the controller, which would make the topic {name},") from error
         return response.topic
 
+    def knows(self, topic: str, group: str) -> bool:
+        """Whether a topic and a consumer group are there."""
+        return self.find_topic(topic) is not None and self.find_group(group) is not None
+
     def find_group(self, name: str) -> Group | None:
         """A consumer group that is there."""
         return self._view.groups.get(name)

@@ -230,7 +230,7 @@ class _Run:
     def _count_wakes(self) -> None:
         for machine in self.world.proxies.values():
             if machine.program is not None:
-                metrics = machine.program.app.metrics
+                metrics = machine.program.app.poll_metrics
                 self.wakes += int(metrics.wakes._value.get())
                 self.vain_wakes += int(metrics.empty_wakes._value.get())
 

@@ -145,7 +145,7 @@ class Proxy:
         self.broker = broker
         self.number = number
         self.book = InterestBook(10, 1 << 20, 1e9)
-        self.book.hand_on = self._hand_on
+        self.book.subscribe(self._hand_on)
         self.interest: ProxyInterest = self.book.enter("t", "g", Filter())
         self.book.register(self.interest, "b")
         self.book.notified(self.interest.id, "b", 0, 0.0)

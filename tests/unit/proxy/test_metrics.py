@@ -44,14 +44,14 @@ async def test_what_a_poll_counts_after_the_deletion_is_not_shown() -> None:
         await use(w)
         w.controller.delete_topic("orders")
         await until(lambda: "orders" not in w.app.view.topics)
-        w.app.metrics.short_polling_hits.labels("orders", "group").inc()
+        w.app.poll_metrics.short_polling_hits.labels("orders", "group").inc()
         assert shown(w) == [None, None]
 
 
 async def test_made_up_names_make_no_more_series_than_allowed() -> None:
     async with world() as w:
-        w.app.metrics.long_polls.known = lambda topic, group: True
+        w.app.poll_metrics.long_polls.known = lambda topic, group: True
         for number in range(SERIES_MAX + 5):
-            w.app.metrics.long_polls.labels("orders", f"group-{number}").inc()
+            w.app.poll_metrics.long_polls.labels("orders", f"group-{number}").inc()
         others = {"topic": OTHER, "consumer_group": OTHER}
         assert w.registry.get_sample_value("is_long_polling_total", others) == 5
