@@ -1,4 +1,4 @@
-"""What the proxy counts of all its calls, and its gauges. Names of RocketMQ 5 where it has one, or `popwheel_proxy_`."""
+"""What the proxy counts of all its calls, and its gauges. Names are those of RocketMQ 5 where it has one."""
 
 from collections.abc import Callable, Iterable
 

@@ -1,7 +1,7 @@
 """Keeps messages invisible for push consumers that asked for auto_renew, for as long as they show signs of life.
 
 `RenewalBook` decides; `Renewal` makes the calls. A handle is renewed whenever a third of its invisible duration has
-passed, so that one failed try does no harm, until it is acknowledged or given back, its client is gone, or it was held
+passed, so that one failed try does no harm, until it is acknowledged or given back, its client is gone, or it was kept
 for the longest time allowed.
 """
 
@@ -62,7 +62,7 @@ class RenewalBook:
         return len(self._handles)
 
     def check_room(self, client_id: str, count: int) -> None:
-        """Refuse a receive whose handles could not be held.
+        """Refuse a receive whose handles could not be kept renewed.
 
         Raises:
             LimitError: TOO_MANY_REQUESTS.
@@ -75,7 +75,7 @@ class RenewalBook:
                 "renewal.handles_max",
             )
 
-    def hold(self, client_id: str, broker: str, group: str, topic: str, handles: Sequence[str], now: float) -> None:
+    def add(self, client_id: str, broker: str, group: str, topic: str, handles: Sequence[str], now: float) -> None:
         """Keep handles renewed from now on."""
         until = now + self._options.longest_ms / 1000
         for handle in handles:
@@ -114,7 +114,7 @@ class Renewal:
     """Makes the calls that the book asks for.
 
     Args:
-        book: what is held.
+        book: what is kept renewed.
         clients: who is alive.
         masters: the way to the brokers.
         options: durations and limits.

@@ -1,9 +1,9 @@
 """Which broker groups are waited for, and whose turn it is to try again (pure; told the time).
 
-When a master dies, everything that is asked of its group fails at once. Were all of it tried again every moment, the
-next master would begin its life under a heap of calls, and this process would do nothing else. So a group that failed
-has a gate, and who wants something of it waits there. Every now and then one of those who wait may try; the first that
-is answered opens the gate for all. While the group has no master nobody tries.
+When a master dies, all calls to its group fail at once. If all of them were tried again every moment, the next master
+would begin under a heap of calls, and this process would do nothing else. So a group that failed has a gate, and calls
+to it wait there. Now and then one of them may try; the first that is answered opens the gate for all. While the group
+has no master, nobody tries.
 
     no gate ──a call failed──> SHUT: one tries every 20 ms, then ever more rarely, to 0.1 s ──answered──> no gate
                                 │ ^
@@ -27,15 +27,15 @@ ANYWHERE: Final = ""
 """Where those wait who would go to any group."""
 _FOR_SENDS = ":sends"  # in no name of a group is there a colon
 HELD_CALLS_MAX: Final = 20_000
-"""Calls held at one time. Fixed: as many as may wait for one broker by default (`send.waiting_messages_max`), and
-who wants less held makes `failover.hold_ms` shorter."""
+"""Calls parked at one time. Fixed: as many as may wait for one broker by default (`send.waiting_messages_max`), and
+who wants fewer makes `failover.hold_ms` shorter."""
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of messages in held sends. Fixed for the same reason (`send.waiting_bytes_max`)."""
+"""Bytes of messages in parked sends. Fixed for the same reason (`send.waiting_bytes_max`)."""
 PAUSE_FIRST_S: Final = 0.02
 PAUSE_LONGEST_S: Final = 0.1
 
 _IDLE_S = 1.0
-"""A gate at which nobody waits any more is kept for this long, so that whoever comes back does not begin anew."""
+"""A gate at which nobody waits any more is kept for this long, so that a call that comes back does not begin anew."""
 
 Waiter = Callable[[], None]
 """A call that waits: called when it may try."""
@@ -67,15 +67,15 @@ class Gate:
 
 
 class Gates:
-    """All groups that are waited for, and how much is held for them.
+    """All groups that are waited for, and how much is parked for them.
 
     Args:
-        calls_max: calls that may be held at one time.
+        calls_max: calls that may be parked at one time.
         bytes_max: bytes of messages that they may hold.
 
     Attributes:
-        calls: held now.
-        bytes: held now.
+        calls: parked now.
+        bytes: of messages in them.
     """
 
     def __init__(self, calls_max: int, bytes_max: int) -> None:
@@ -95,11 +95,11 @@ class Gates:
 
     @property
     def waiting(self) -> int:
-        """Calls that wait now; the others that are held are trying."""
+        """Calls that wait now; the others that are parked are trying."""
         return sum(len(gate.waiting) for gate in self._gates.values())
 
     def enter(self, size: int) -> None:
-        """A call begins to be held; `leave` must follow.
+        """A call is parked; `leave` must follow.
 
         Args:
             size: bytes of the messages that it holds.

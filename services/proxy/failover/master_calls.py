@@ -1,4 +1,4 @@
-"""Calls of a broker group's master for a client, which outlive that master: they are made again at the next one."""
+"""Calls of a broker group's master that outlive this master: they are made again at the next one."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -47,7 +47,7 @@ class MasterCalls:
         wait_s: float = 0.0,
         retry: Callable[[bool], Request] | None = None,
     ) -> tuple[Response, bool]:
-        """Call a group's master; whoever that is, and again if it can't be told what has become of the call.
+        """Call a group's master, whichever process that is; and again if it can't be told what became of the call.
 
         Args:
             broker: the group's name.
@@ -89,7 +89,7 @@ class MasterCalls:
         wait_s: float,
         failure: StatusError | RpcError,
     ) -> tuple[Response, bool]:
-        """Make a call again that did not go well, until it does or its time is over."""
+        """Make a call again that failed, until it goes well or its time is over."""
         brokers, parked_calls = self._brokers, self._parked_calls
         began = parked_calls.clock.monotonic()
         in_doubt = False

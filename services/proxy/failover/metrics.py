@@ -8,7 +8,7 @@ _BOUNDS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 class FailoverMetrics:
-    """Calls that are held and tried again.
+    """Calls that are parked and tried again.
 
     Args:
         registry: where they are shown.
@@ -33,5 +33,5 @@ class FailoverMetrics:
         self._served = {served: self._held.labels("yes" if served else "no") for served in (True, False)}
 
     def held(self, seconds: float, *, served: bool) -> None:
-        """A call is held no more."""
+        """A call is parked no more."""
         self._served[served].observe(seconds)

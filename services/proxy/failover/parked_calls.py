@@ -1,4 +1,4 @@
-"""Holds calls while their broker group has no master, or does not answer, and lets them try again."""
+"""Parks calls while their broker group has no master, or does not answer, and lets them try again."""
 
 import asyncio
 from contextlib import suppress
@@ -15,7 +15,7 @@ from services.proxy.options import FailoverOptions
 
 
 class ParkedCall:
-    """A call that is held; ends with the `with` block that it is used in.
+    """A call that is parked; ends with the `with` block that it is used in.
 
     Args:
         parked_calls: where.
@@ -29,7 +29,7 @@ class ParkedCall:
         self._size = size
         self._began = 0.0
         self.served = False
-        """Whether it was answered in the end, if with a refusal; set by whoever holds it."""
+        """Whether it was answered in the end, if with a refusal; set by the caller."""
 
     def __enter__(self) -> "ParkedCall":
         self._parked_calls.gates.enter(self._size)
@@ -56,12 +56,12 @@ class ParkedCall:
 
 
 class ParkedCalls:
-    """All calls that are held.
+    """All calls that are parked.
 
     Args:
         view: tells of topics.
         brokers: the broker groups there are.
-        options: for how long calls are held.
+        options: for how long calls are parked.
         clock: the time.
         metrics: what is counted.
     """
@@ -82,7 +82,7 @@ class ParkedCalls:
         brokers.subscribe(self._routes_changed)
 
     def park(self, size: int = 0) -> ParkedCall:
-        """Hold a call; to be used in a `with`, which raises `LimitError` if too much is held already.
+        """Park a call; to be used in a `with`, which raises `LimitError` if too much is parked already.
 
         Args:
             size: bytes of the messages that it holds.

@@ -1,13 +1,13 @@
-"""What is to be done after a call to a broker group that did not go well (pure; told the time).
+"""What is to be done after a call to a broker group that failed (pure; told the time).
 
-Three things can have become of a call that a group's master did not answer:
+A call that a group's master did not serve is one of three:
 
-- nothing: it was not reached, or says that it does not lead (any more, or yet). It is tried again; a send that may go
-  to any queue goes to another group at once.
-- perhaps all: the connection was lost, or no answer came in time. Most calls can simply be made again, as their second
-  time changes nothing. Messages would be stored twice, so they go to the same group again, and it is told that they do
-  (`PutRun.again`); only when the group is gone for good they go to another.
-- it was refused for what it was: whoever asked is told.
+- Not done: the master was not reached, or says that it does not lead (any more, or yet). The call is tried again. A
+  send that may go to any queue goes to another group at once.
+- Perhaps done: the connection was lost, or no answer came in time. Most calls can simply be made again, as their second
+  time changes nothing. Messages would be stored twice, so they go to the same group again, and the group is told that
+  they do (`PutRun.again`). They go to another group only when this one is gone for good.
+- Refused for what it is: the caller is told.
 """
 
 from collections.abc import Collection
@@ -22,7 +22,7 @@ from services.proxy.failover.group_gate import ANYWHERE, for_sends
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 NOBODY_S = 3.0
-"""How long a call is held for a group that was there and is gone."""
+"""How long a call is parked for a group that was there and is gone."""
 LEFT_S = 2.0
 """How long a send that may be stored at a group that has left waits for that, before it goes to another. Less than the
 3 s that RocketMQ's clients wait for an answer."""
@@ -47,7 +47,7 @@ _DOUBTFUL = frozenset((GrpcStatus.UNAVAILABLE, GrpcStatus.DEADLINE_EXCEEDED, Grp
 
 
 def fault_of(error: StatusError | RpcError) -> Fault | None:
-    """What a failure means; None if whoever asked is to be told it as it is."""
+    """What a failure means; None if the caller is to be told it as it is."""
     if isinstance(error, NotProcessedError):
         return Fault.NOT_REACHED
     if isinstance(error, NoMasterError):
@@ -63,13 +63,13 @@ def fault_of(error: StatusError | RpcError) -> Fault | None:
 
 
 def give_up_at(began: float, deadline: float | None, reserve_s: float, hold_s: float, *, there: bool) -> float:
-    """Until when a call that does not go well is tried again, in seconds of the monotonic clock.
+    """Until when a call that failed is tried again, in seconds of the monotonic clock.
 
     Args:
-        began: when it first did not go well.
+        began: when it first failed.
         deadline: until when its caller waits; None if for ever.
         reserve_s: how long before that the caller is to have an answer.
-        hold_s: how long it is held at the most.
+        hold_s: how long it is parked at the most.
         there: whether the group is there, if without a master, or for a send whether any is.
     """
     latest = began + (hold_s if there else min(hold_s, NOBODY_S))
@@ -95,7 +95,7 @@ class Step(Enum):
 
 @dataclass(slots=True)
 class SendTries:
-    """One send that did not go well.
+    """One send that failed.
 
     Args:
         only: the one place that it may go to, where its order would be lost in any other.
@@ -134,7 +134,7 @@ class SendTries:
         sound: Collection[str],
         now: float,
     ) -> Step:
-        """A try did not go well.
+        """A try failed.
 
         Args:
             place: where it was; None if there was nowhere to go.

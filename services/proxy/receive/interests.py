@@ -156,7 +156,7 @@ class InterestBook:
         self._by_key: dict[Key, Interest] = {}
         self._by_id: dict[int, Interest] = {}
         self._idle_since: dict[Interest, float] = {}
-        self._held: dict[Waiting, Interest] = {}
+        self._paused: dict[Waiting, Interest] = {}
         self._last_id = 0
         self._refused = RefusedInterests()
 
@@ -248,13 +248,13 @@ class InterestBook:
         else:
             waiting.fruitless += 1
             if waiting.fruitless >= FRUITLESS_MAX:
-                self._hold(interest, waiting, now + FRUITLESS_PAUSE_S)
+                self._pause(interest, waiting, now + FRUITLESS_PAUSE_S)
         self._wake(interest, waiting, now)
 
     def fail(self, ticket: Ticket, now: float) -> None:
         """A pop has failed; what waits there is left to others, after a pause."""
         ticket.waiting.pops -= 1
-        self._hold(ticket.interest, ticket.waiting, now + FAILURE_PAUSE_S)
+        self._pause(ticket.interest, ticket.waiting, now + FAILURE_PAUSE_S)
         self._wake(ticket.interest, ticket.waiting, now)
 
     def hand_back(self, ticket: Ticket, now: float) -> None:
@@ -363,7 +363,7 @@ class InterestBook:
             waiting = interest.waiting.pop(broker, None)
             if waiting is not None:
                 waiting.messages = 0
-                self._held.pop(waiting, None)
+                self._paused.pop(waiting, None)
             for waiter in list(interest.at_broker.get(broker, ())):
                 self.stop_waiting(interest, waiter)
                 waiter(self.begin(interest, broker))
@@ -374,8 +374,8 @@ class InterestBook:
         Returns:
             Interests that were registered and are over now; brokers are to be told.
         """
-        for waiting, interest in [item for item in self._held.items() if item[0].not_before <= now]:
-            del self._held[waiting]
+        for waiting, interest in [item for item in self._paused.items() if item[0].not_before <= now]:
+            del self._paused[waiting]
             self._wake(interest, waiting, now)
         ended = []
         busy = []
@@ -414,9 +414,9 @@ class InterestBook:
             waiting.messages = max(waiting.messages, 1)
             self._wake(interest, waiting, now)
 
-    def _hold(self, interest: Interest, waiting: Waiting, until: float) -> None:
+    def _pause(self, interest: Interest, waiting: Waiting, until: float) -> None:
         waiting.not_before = until
-        self._held[waiting] = interest
+        self._paused[waiting] = interest
 
     def _wake(self, interest: Interest, waiting: Waiting, now: float) -> None:
         """Wake as many polls as messages are left over and pops may be under way."""

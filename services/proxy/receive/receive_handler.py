@@ -167,7 +167,7 @@ class ReceiveHandler:
         """Send the messages; if the client has gone they are given back, and each counts as one attempt."""
         if request.auto_renew:
             now = self._clock.monotonic()
-            self._renewals.hold(client_id, found.broker, pop.group, pop.topic, found.handles, now)
+            self._renewals.add(client_id, found.broker, pop.group, pop.topic, found.handles, now)
         parts = answer_parts(found.messages, self._clock.wall_ms())
         size = sum(map(len, parts))
         self._admission.unsent.take(client_id, size)
@@ -219,7 +219,7 @@ class ReceiveHandler:
         return self._options.grpc_client_consumer_max_long_polling_timeout_ms
 
     def _wait_s(self, call: Call, asked_ms: int, now: float) -> float:
-        """How long an empty poll is held, in seconds: so that the answer reaches its client before the deadline."""
+        """How long an empty poll waits, in seconds: so that the answer reaches its client before the deadline."""
         if self._draining:
             return 0.0
         if call.deadline is None:

@@ -24,6 +24,14 @@ _OK_CODE = int(Code.OK)
 _FAULTS_FROM = int(Code.INTERNAL_ERROR)  # codes from here on say that a broker could not, not that it would not
 
 
+def size_of(messages: Sequence[ClientMessage]) -> int:
+    """About how many bytes messages take that wait."""
+    size = 0
+    for message in messages:
+        size += len(message.payload) + len(message.system_properties) + _MESSAGE_OVERHEAD_BYTES
+    return size
+
+
 class NotSentError(Exception):
     """A shipment was taken out of its batcher before any of it was sent: it can go to another broker."""
 
@@ -152,9 +160,7 @@ class Batcher:
         Raises:
             LimitError: TOO_MANY_REQUESTS, if too much waits already.
         """
-        size = 0
-        for message in messages:
-            size += len(message.payload) + len(message.system_properties) + _MESSAGE_OVERHEAD_BYTES
+        size = size_of(messages)
         if self._messages.total:
             if len(messages) > self._messages.room(topic, self._options.waiting_messages_max):
                 raise _full("send.waiting_messages_max")

@@ -49,7 +49,7 @@ class RecallHandler:
         handle = request.recall_handle
         broker = recall_handle.broker_name(handle)
         if broker not in self._view.brokers and self._view.ready:
-            # Whoever shows a good handle may try again when its broker is back; with another there is no point.
+            # A client with a good handle may try again when its broker is back; with another there is no point.
             recall_handle.decode(self._view.receipt_key, topic, handle)
         asked = RecallRequest(topic=topic, recall_handle=handle)
         try:

@@ -14,7 +14,7 @@ from services.proxy.background import Background
 from services.proxy.errors import LimitError
 from services.proxy.failover.brokers import Brokers
 from services.proxy.failover.parked_calls import ParkedCalls
-from services.proxy.failover.retry_policy import Place
+from services.proxy.failover.retry_policy import Place, SendTries
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions
 from services.proxy.payload import ClientMessage, messages_of
@@ -147,7 +147,7 @@ class SendHandler:
 
     def _check(self, call: Call, message: ClientMessage, topic: Topic, now_ms: int) -> int | None:
         """Check a message for its topic, and make its system properties those that are stored: without what is not the
-        sender's to say, with what he left out. Its delivery time if it is delayed.
+        sender's to say, with what the sender left out. Its delivery time if it is delayed.
         """
         due_ms = check_message(message, topic, self._options.message)
         if has_server_fields(message.properties):
@@ -224,8 +224,8 @@ class SendHandler:
                 failure = error
         elif place is None and not self._brokers.names:
             raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
-        send = Send(topic, messages, due_ms, only, call.deadline, self._pick, self._look_up)
-        send.place, send.failure = place, failure
+        tries = SendTries(only)
+        send = Send(topic, messages, due_ms, call.deadline, self._pick, self._look_up, tries, place, failure)
         return await self._retry.go_on(send)
 
     def _pick(self, topic: Topic, past: Collection[str]) -> Place | None:

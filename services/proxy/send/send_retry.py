@@ -1,6 +1,7 @@
-"""Sends that did not go well: tried elsewhere, held until their group has a master again, or given up."""
+"""Sends that failed: tried elsewhere, parked until their group has a master again, or given up."""
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from services.common.cluster import life_of
 from services.common.errors import StatusError
@@ -11,7 +12,7 @@ from services.proxy.failover.brokers import Brokers
 from services.proxy.failover.parked_calls import ParkedCalls
 from services.proxy.failover.retry_policy import Fault, Place, SendTries, Step, fault_of, give_up_at
 from services.proxy.payload import ClientMessage
-from services.proxy.send.batcher import NotSentError
+from services.proxy.send.batcher import NotSentError, size_of
 from services.proxy.send.batchers import Batchers
 from services.proxy.send.metrics import SendMetrics
 from services.proxy.statuses import of_rpc_error
@@ -20,26 +21,23 @@ from services.rpc.status import RpcError
 _ANSWER_RESERVE_S = 0.3
 _LOOK_FIRST_S = 0.2
 _LOOK_S_MAX = 1.0
-"""For so long word of another topic is waited for before the broker is asked again, which may have been wrong."""
-_MESSAGE_OVERHEAD_BYTES = 64
+"""How long a send waits for word of another topic before it asks the broker again, which may have been wrong."""
 
 Stored = Sequence[int] | Sequence[str]
 """Of messages of one topic: the queue offset of each, or of each delayed one its recall handle."""
 
 
+@dataclass(slots=True, eq=False)
 class Send:
-    """One send, from the moment when it first did not go well.
+    """One send, from the moment when it first failed.
 
     Args:
         topic: their topic, as this proxy knows it.
         messages: the messages.
         due_ms: when each is to be delivered, if they are delayed.
-        only: the one place that it may go to.
         deadline: until when its client waits, in seconds of the monotonic clock; None if for ever.
         pick: the next place in turn for a topic, past some groups; None if no group has a master.
         look_up: the topic that has the name now; raises `StatusError` if there is none that takes the messages.
-
-    Attributes:
         tries: what is known of its tries.
         place: where the last one was; None if there was nowhere to go.
         failure: how that ended; None if nothing was sent.
@@ -47,46 +45,17 @@ class Send:
         look_s: for how long word of another topic is waited for if the topic was deleted.
     """
 
-    __slots__ = (
-        "deadline",
-        "due_ms",
-        "failure",
-        "fault",
-        "look_s",
-        "look_up",
-        "messages",
-        "pick",
-        "place",
-        "topic",
-        "tries",
-    )
-
-    def __init__(
-        self,
-        topic: Topic,
-        messages: list[ClientMessage],
-        due_ms: Sequence[int],
-        only: Place | None,
-        deadline: float | None,
-        pick: Callable[[Topic, Collection[str]], Place | None],
-        look_up: Callable[[Topic, list[ClientMessage]], Topic],
-    ) -> None:
-        self.topic = topic
-        self.messages = messages
-        self.due_ms = due_ms
-        self.deadline = deadline
-        self.pick = pick
-        self.look_up = look_up
-        self.tries = SendTries(only)
-        self.place: Place | None = None
-        self.failure: StatusError | RpcError | None = None
-        self.fault = Fault.NO_MASTER
-        self.look_s = _LOOK_FIRST_S
-
-    @property
-    def size(self) -> int:
-        """About how many bytes its messages hold."""
-        return sum(len(one.payload) + len(one.system_properties) + _MESSAGE_OVERHEAD_BYTES for one in self.messages)
+    topic: Topic
+    messages: list[ClientMessage]
+    due_ms: Sequence[int]
+    deadline: float | None
+    pick: Callable[[Topic, Collection[str]], Place | None]
+    look_up: Callable[[Topic, list[ClientMessage]], Topic]
+    tries: SendTries
+    place: Place | None
+    failure: StatusError | RpcError | None
+    fault: Fault = Fault.NO_MASTER
+    look_s: float = _LOOK_FIRST_S
 
     def has_another_topic(self) -> bool:
         """Whether another topic has the name now; then the messages are for that. If the controllers have lost their
@@ -120,7 +89,7 @@ class Send:
 
 
 class SendRetry:
-    """Goes on with sends that did not go well.
+    """Goes on with sends that failed.
 
     Args:
         brokers: the broker groups there are.
@@ -156,12 +125,12 @@ class SendRetry:
         try:
             return await self._park(send, step, began)
         except LimitError as refusal:
-            send.failure = refusal  # too much is held; but it may be stored already, and then that is said
+            send.failure = refusal  # too much is parked; but it may be stored already, and then that is said
             raise send.told() from refusal
 
     async def _park(self, send: Send, step: Step, began: float) -> Stored:
         """Have a send wait, and try when it may."""
-        with self._parked_calls.park(send.size) as parked:
+        with self._parked_calls.park(size_of(send.messages)) as parked:
             while step is not Step.TELL:
                 if step is Step.WAIT:
                     give_up = self._give_up(send, began)
@@ -179,8 +148,10 @@ class SendRetry:
             raise send.told()
 
     async def _look(self, send: Send, began: float) -> None:
-        """Wait for the word of another topic of the name, unless it has come already; after a while the same broker is
-        asked again, ever more rarely: it could not answer otherwise before one of the two has heard something.
+        """Wait for word of another topic of the name, unless it has come already.
+
+        After a while the same broker is asked again, ever more rarely: its answer can't change before the broker or
+        this proxy has heard something.
         """
         clock, give_up = self._parked_calls.clock, self._give_up(send, began)
         until = clock.monotonic() + send.look_s
@@ -198,7 +169,7 @@ class SendRetry:
             raise send.told() from refusal
 
     def _after(self, send: Send) -> Step:
-        """What is to be done after a try that did not go well."""
+        """What is to be done after a try that failed."""
         brokers, place = self._brokers, send.place
         if place is None or (send.failure is None and place[0] not in brokers.led):
             send.fault = Fault.NO_MASTER
@@ -225,7 +196,7 @@ class SendRetry:
         return give_up_at(began, send.deadline, _ANSWER_RESERVE_S, self._parked_calls.hold_s, there=there)
 
     async def _try(self, send: Send) -> Stored | None:
-        """Try once; None if it did not go well."""
+        """Try once; None if it failed."""
         tries = send.tries
         tries.look(self._brokers.names, self._parked_calls.clock.monotonic())
         send.failure = None

@@ -26,11 +26,11 @@ _IDENTITY_ENCODING = SystemProperties(body_encoding=IDENTITY).SerializeToString(
 
 
 def missing_properties(message: ClientMessage, peer: str, now_ms: int) -> bytes:
-    """System properties to be added behind the sender's own, encoded; empty if he left nothing out.
+    """System properties to be added behind the sender's own, encoded; empty if nothing is missing.
 
     Args:
         message: as it was cut out of the request.
-        peer: address of the sender, who becomes the born host if he does not say who he is.
+        peer: address of the sender, which becomes the born host if the message names none.
         now_ms: wall clock, the born time of a message that has none.
     """
     given = message.properties

@@ -18,7 +18,7 @@ def due_handles(book: RenewalBook, now: float) -> list[str]:
 
 def test_a_handle_is_due_every_third_of_its_invisible_duration() -> None:
     book = RenewalBook(RenewalOptions(invisible_ms=60_000))
-    book.hold("c", "b1", "g", "t", ["h1", "h2"], 0.0)
+    book.add("c", "b1", "g", "t", ["h1", "h2"], 0.0)
     assert due_handles(book, 19.9) == []
     assert due_handles(book, 20.0) == ["h1", "h2"]
     assert due_handles(book, 39.9) == []
@@ -28,15 +28,15 @@ def test_a_handle_is_due_every_third_of_its_invisible_duration() -> None:
 
 def test_batches_are_made_by_broker() -> None:
     book = RenewalBook(RenewalOptions())
-    book.hold("c", "b1", "g", "t", ["h1"], 0.0)
-    book.hold("c", "b2", "g", "t", ["h2"], 0.0)
+    book.add("c", "b1", "g", "t", ["h1"], 0.0)
+    book.add("c", "b2", "g", "t", ["h2"], 0.0)
     assert {name: len(entries) for name, entries in book.due(30.0, everybody).items()} == {"b1": 1, "b2": 1}
 
 
 def test_handles_of_clients_that_are_gone_are_dropped() -> None:
     book = RenewalBook(RenewalOptions())
-    book.hold("gone", "b1", "g", "t", ["h1"], 0.0)
-    book.hold("here", "b1", "g", "t", ["h2"], 0.0)
+    book.add("gone", "b1", "g", "t", ["h1"], 0.0)
+    book.add("here", "b1", "g", "t", ["h2"], 0.0)
     (entries,) = book.due(30.0, lambda client_id: client_id == "here").values()
     assert [entry.receipt_handle for entry in entries] == ["h2"]
     assert len(book) == 1
@@ -44,7 +44,7 @@ def test_handles_of_clients_that_are_gone_are_dropped() -> None:
 
 def test_nothing_is_renewed_for_ever() -> None:
     book = RenewalBook(RenewalOptions(invisible_ms=60_000, longest_ms=50_000))
-    book.hold("c", "b1", "g", "t", ["h"], 0.0)
+    book.add("c", "b1", "g", "t", ["h"], 0.0)
     assert [due_handles(book, now) for now in (20.0, 40.0, 60.0)] == [["h"], ["h"], []]
     assert len(book) == 0
 
@@ -52,8 +52,8 @@ def test_nothing_is_renewed_for_ever() -> None:
 def test_there_is_a_limit() -> None:
     book = RenewalBook(RenewalOptions(handles_max=9))
     book.check_room("c", 5)
-    book.hold("c", "b1", "g", "t", ["h1", "h2", "h3"], 0.0)
-    book.hold("c", "b1", "g", "t", ["h1"], 0.0)
+    book.add("c", "b1", "g", "t", ["h1", "h2", "h3"], 0.0)
+    book.add("c", "b1", "g", "t", ["h1"], 0.0)
     with pytest.raises(StatusError, match="3 messages are kept invisible, 3 of them for this client"):
         book.check_room("c", 3)
     book.check_room("another", 3)
