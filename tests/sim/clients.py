@@ -141,6 +141,10 @@ class Producer:
             call.add_done_callback(self._calls.discard)
             if self._chance.random() < 0.5:
                 await asyncio.wait({call})
+        await self.finish()
+
+    async def finish(self) -> None:
+        """Return when nothing that was begun is left to be done."""
         if self._calls:
             await asyncio.wait(set(self._calls))
         if self._recaller is not None:

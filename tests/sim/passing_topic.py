@@ -79,6 +79,7 @@ class PassingTopic:
             self._tries.append((began_s, is_gone))
             if is_gone:
                 self._deletions.append((began_s, self._tools.now()))
+        await self._producer.finish()
         for _ in range(_LAST_TRIES):
             self._tries.append((self._tools.now(), False))
             if await self._delete():
