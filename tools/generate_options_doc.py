@@ -1,11 +1,13 @@
 """Write docs/options.md from the options models (run by `make docs`), so that it cannot say what is not so."""
 
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 from services.cli.options import ClusterOptions, StandaloneOptions
 from services.common.option_fields import OptionField, option_fields
 
+LINE_LENGTH = 120
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "options.md"
 
 _HEAD = """\
@@ -13,10 +15,17 @@ _HEAD = """\
 
 Made by `make docs` from the options models of the services; do not edit.
 
-A setting is given, from the weakest to the strongest, in a YAML file (`--config FILE`, nested as the dots say), in the
-environment (`broker.flush` is `POPWHEEL_BROKER__FLUSH`, its value YAML), as `--set broker.flush=async`, or by a flag of
-its own. One file can serve every process of a cluster: each takes its own part. Unknown keys and impossible values are
-refused at the start.
+There are four ways to give a setting. A later one in this list wins:
+
+1. a YAML file: `--config FILE`, nested as the dots say;
+2. the environment: `broker.flush` is `POPWHEEL_BROKER__FLUSH`, its value YAML;
+3. `--set broker.flush=async`;
+4. a flag of its own.
+
+One file can serve every process of a cluster: each takes its own part. A process refuses unknown keys and impossible
+values at its start.
+
+Each entry has the key, the possible values, the default, and the meaning.
 """
 
 SECTIONS = {
@@ -52,19 +61,20 @@ def options_page() -> str:
 
 def _sections(fields: list[OptionField], standalone: dict[str, OptionField]) -> Iterator[str]:
     for name, text in SECTIONS.items():
-        yield f"## {name}\n\n{text}\n\n| key | value | default | meaning |\n| --- | --- | --- | --- |"
+        yield f"## {name}\n\n{text}\n"
         for field in fields:
             if field.key.startswith(f"{name}."):
-                default = f"`{field.default}`"
+                default = f"default `{field.default}`"
                 other = standalone[field.key].default
                 if other != field.default:
                     default += f" (standalone: `{other}`)"
-                yield f"| `{field.key}` | {_cell(field.possible)} | {default} | {_cell(field.description)} |"
+                yield _entry(f"- `{field.key}`: {field.possible}; {default}. {field.description}")
         yield ""
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+def _entry(text: str) -> str:
+    """One line for each entry would be wider than a screen."""
+    return textwrap.fill(text, LINE_LENGTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def main() -> None:
