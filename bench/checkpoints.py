@@ -19,11 +19,11 @@ from typing import TypeVar
 
 from bench.server import Server
 from bench.steps import Case, Figures, Scale
-from services.broker.known_names import KnownNames, Names
-from services.broker.pop.merge_buffer import MergeBuffer
-from services.broker.replica.checkpoint_source import CheckpointSource
-from services.broker.replica.master_checkpoint_file import MasterCheckpointFile
-from services.broker.replica.options import ReplicationOptions
+from services.broker.checkpoint_sync.checkpoint_source import CheckpointSource
+from services.broker.checkpoint_sync.master_checkpoint_file import MasterCheckpointFile
+from services.broker.names.known_names import KnownNames, Names
+from services.broker.options import ReplicationOptions
+from services.broker.progress.merge_buffer import MergeBuffer
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.queue_index import QueueIndex
 from services.common.cluster import ClusterView

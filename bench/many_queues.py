@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.steps import Figures
-from services.broker.core import BrokerCore
+from services.broker.files.replica_store import ReplicaStore
 from services.broker.options import BrokerOptions
-from services.broker.replica_store import ReplicaStore
+from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
 from services.broker.timer.service import TimerService
 from services.common.clock import SystemClock

@@ -13,12 +13,12 @@ import tracemalloc
 from pathlib import Path
 
 from bench.steps import Figures
-from services.broker.checkpoint import Checkpoint
-from services.broker.core import BrokerCore
+from services.broker.files.saved_checkpoint import SavedCheckpoint
 from services.broker.options import BrokerOptions
-from services.broker.pop.pop_state import PopSnapshot
+from services.broker.progress.pop_state import PopSnapshot
 from services.broker.replica.epochs import EpochHistory
-from services.broker.saved_checkpoint import SavedCheckpoint
+from services.broker.state.checkpoint import Checkpoint
+from services.broker.state.core import BrokerCore
 from services.broker.store.message_store import StoreCheckpoint
 from services.common.clock import SystemClock
 from services.common.cluster import ClusterView

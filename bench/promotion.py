@@ -18,10 +18,10 @@ from pathlib import Path
 from bench import timer_data
 from bench.server import Server
 from bench.steps import Case, Figures, Scale
-from services.broker import checkpoint as checkpoint_file
-from services.broker.checkpoint import Checkpoint
-from services.broker.core import BrokerCore
 from services.broker.options import BrokerOptions
+from services.broker.state import checkpoint as checkpoint_file
+from services.broker.state.checkpoint import Checkpoint
+from services.broker.state.core import BrokerCore
 from services.broker.store.message_store import StoreCheckpoint
 from services.common.clock import SystemClock
 from services.common.cluster import ClusterView

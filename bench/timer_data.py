@@ -10,15 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from services.broker import checkpoint as checkpoint_file
-from services.broker.checkpoint import Checkpoint, CheckpointFrames
-from services.broker.core import BrokerCore
 from services.broker.options import BrokerOptions
+from services.broker.state import checkpoint as checkpoint_file
+from services.broker.state.checkpoint import Checkpoint, CheckpointFrames
+from services.broker.state.core import BrokerCore
 from services.broker.store.record import Record, RecordKind
-from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
 from services.broker.timer.service import TimerService
-from services.broker.timer.timer_state import slot_of
-from services.broker.timer.unit import UnitFlag, hash_topic
+from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
+from services.broker.wheel.timer_state import slot_of
+from services.broker.wheel.unit import UnitFlag, hash_topic
 from services.common.clock import SystemClock
 from services.common.cluster import ClusterView
 from services.common.disk import SystemDisk, replace_file

@@ -10,30 +10,29 @@ from pathlib import Path
 import structlog
 from prometheus_client import CollectorRegistry
 
-from services.broker import replica_files
-from services.broker.checkpoint_server import CheckpointServer
-from services.broker.core import BrokerCore
-from services.broker.departure import Step, next_step
-from services.broker.disk_watch import DiskWatch
-from services.broker.flusher import Flusher
-from services.broker.following import Following
-from services.broker.front import Front
-from services.broker.leading import Leading
-from services.broker.metrics import BrokerCollector, BrokerStatistics
+from services.broker.calls.metrics import BrokerCollector, BrokerStatistics
+from services.broker.calls.router import Router
+from services.broker.calls.server import BrokerServer
+from services.broker.files import replica_files
+from services.broker.files.disk_watch import DiskWatch
+from services.broker.files.replica_store import ReplicaStore
 from services.broker.options import BrokerOptions
 from services.broker.replica.metrics import ReplicationCollector
 from services.broker.replica.peers import Peers
-from services.broker.replica.record_reader import RecordReader
-from services.broker.replica.repair import Repairer
+from services.broker.replica.repair import RecordReader, Repairer
 from services.broker.replica.statistics import ReplicationStatistics
-from services.broker.replica_metrics import ReplicaCollector
-from services.broker.replica_server import ReplicaServer
-from services.broker.replica_store import ReplicaStore
-from services.broker.reviver import Reviver
-from services.broker.server import BrokerServer
+from services.broker.role.checkpoint_server import CheckpointServer
+from services.broker.role.departure import Step, next_step
+from services.broker.role.follower import Follower
+from services.broker.role.leader import Leader
+from services.broker.role.replica_metrics import ReplicaCollector
+from services.broker.role.replica_server import ReplicaServer
+from services.broker.role.reviver import Reviver
+from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.consume_queue import ConsumeQueue
-from services.broker.supervised import supervised
+from services.broker.store.flusher import Flusher
+from services.broker.supervision import supervised
 from services.broker.timer.service import TimerService
 from services.broker.timer.timer_metrics import TimerCollector, TimerStatistics
 from services.common.clock import Clock
@@ -104,9 +103,9 @@ class BrokerApp:
         self.statistics = BrokerStatistics()
         self.timer_statistics = TimerStatistics()
         self._disk_watch = DiskWatch(self._disk, data_dir, clock, options.disk_full_share)
-        self._leading: Leading | None = None
-        self._following: Following | None = None
-        self.front = Front(options.name)
+        self._leading: Leader | None = None
+        self._following: Follower | None = None
+        self.router = Router(options.name)
         self.files = ReplicaStore(
             self._disk, data_dir, clock, self._make_core, self._fail, options.checkpoint_changes_bytes
         )
@@ -136,10 +135,10 @@ class BrokerApp:
         self._registrar: BrokerRegistrar | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._redelivered_before = 0
-        self._replica_server = ReplicaServer(self, options, self.front)
-        self._replica_server.bind(self.front.service)
+        self._replica_server = ReplicaServer(self, options, self.router)
+        self._replica_server.bind(self.router.service)
         self.checkpoints = CheckpointServer(self, options, self._disk, data_dir, clock)
-        self.checkpoints.bind(self.front.service)
+        self.checkpoints.bind(self.router.service)
         self.service.unary(methods.READ_RECORDS, RecordReader(options.name, self.files).read_records)
         BrokerCollector(
             registry,
@@ -185,7 +184,7 @@ class BrokerApp:
     @property
     def service(self) -> Service:
         """popwheel.v1.Broker."""
-        return self.front.service
+        return self.router.service
 
     @property
     def core(self) -> BrokerCore:
@@ -198,12 +197,12 @@ class BrokerApp:
         return self._group
 
     @property
-    def leading(self) -> Leading | None:
+    def leading(self) -> Leader | None:
         """The mastership, if this replica leads."""
         return self._leading
 
     @property
-    def following(self) -> Following | None:
+    def following(self) -> Follower | None:
         """What keeps up with the master, if this replica follows one."""
         return self._following
 
@@ -232,7 +231,7 @@ class BrokerApp:
         """Why it could not take its role when it last tried, as with a full disk; it tries again every second."""
         return self._trouble
 
-    def _mastership(self) -> Leading:
+    def _mastership(self) -> Leader:
         assert self._leading is not None, "this replica does not lead"
         return self._leading
 
@@ -418,7 +417,7 @@ class BrokerApp:
                 _log.error("the role could not be taken, trying again", name=self._options.name, error=str(error))
                 if self._leading is None and self._following is None:
                     self._trouble = str(error)
-                    self.front.refuse(f"cannot take its role at this moment: {error}")
+                    self.router.refuse(f"cannot take its role at this moment: {error}")
                 await asyncio.sleep(_TRY_AGAIN_S)
                 self._group_changed.set()
 
@@ -445,16 +444,16 @@ class BrokerApp:
             await self._following.stop()
             self._following = None
         if master is None:
-            self.front.refuse("has no master at this moment, one is being chosen")
+            self.router.refuse("has no master at this moment, one is being chosen")
         else:
-            self.front.refuse(f"is led by another replica, at {master.address}")
+            self.router.refuse(f"is led by another replica, at {master.address}")
             if self._following is None:
                 self._follow(group, master)
         await self._keep(group)
 
     async def _lead(self, group: BrokerGroup) -> None:
         began_s = self._clock.monotonic()
-        self.front.expect()
+        self.router.expect()
         if self._following is not None:
             await self._following.stop()
             self._following = None
@@ -463,7 +462,7 @@ class BrokerApp:
         await self.files.finish(group.epoch)
         await self.files.end_doubt()  # whoever was to be waited for was: what is here is what counts now
         self.checkpoints.take_over()
-        leading = Leading(
+        leading = Leader(
             group,
             self.files,
             self._options,
@@ -487,7 +486,7 @@ class BrokerApp:
             self._leading = None
             await leading.abandon()
             raise
-        self.front.open(leading.server.service, leading.replication.replicate)
+        self.router.open(leading.server.service, leading.replication.replicate)
         self._leads_no_more.clear()
         self._leads.set()
         self._report_soon()
@@ -502,11 +501,11 @@ class BrokerApp:
 
     async def _lead_no_more(self) -> None:
         self._leads.clear()
-        self.front.refuse("is led by another replica now")
+        self.router.refuse("is led by another replica now")
         await self._end_leading(self._mastership())
         self._leads_no_more.set()
 
-    async def _end_leading(self, leading: Leading) -> None:
+    async def _end_leading(self, leading: Leader) -> None:
         self._replica_server.stop_waiting()
         await leading.depose()
         self._redelivered_before += leading.reviver.redelivered
@@ -516,7 +515,7 @@ class BrokerApp:
         if self._to_replica is None:
             _log.error("there is no way to other replicas of this broker", name=self._options.name)
             return
-        self._following = Following(
+        self._following = Follower(
             self._options,
             self.files,
             self._disk,

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
-from services.broker.core import BrokerCore
-from services.broker.pop import acking, delivery, redelivery, relocation
-from services.broker.pop.check_point import CheckPoint
-from services.broker.replica import raw_records
-from services.broker.store import record
+from services.broker.pop import acks, delivery, redelivery, relocation
+from services.broker.progress.check_point import CheckPoint
+from services.broker.state.core import BrokerCore
+from services.broker.store import raw_records, record
 from services.broker.store.consume_queue import Entry
 from services.broker.store.record import Record, StoredRecord
-from services.broker.timer import delay, stages
+from services.broker.timer import stages
+from services.broker.wheel import delay
 from services.common import names
 from services.common.put import MessageRun
 
@@ -76,7 +76,7 @@ class Poison:
             self._bite(stored.payload, stored.system_properties)
             return before(check_point, index, stored, **how)
 
-        return acking, "redelivered", redelivered
+        return acks, "redelivered", redelivered
 
     def _answer(self) -> tuple[Any, str, Any]:
         before = delivery.popped_messages
@@ -158,15 +158,15 @@ class Poison:
 
     def _retention(self) -> tuple[Any, str, Any]:
         """Of what is copied, as its segment is to go."""
-        before = acking.Acking.message
+        before = acks.Acks.message
 
-        def message(self_: acking.Acking, check_point: CheckPoint, index: int) -> StoredRecord | None:
+        def message(self_: acks.Acks, check_point: CheckPoint, index: int) -> StoredRecord | None:
             stored = before(self_, check_point, index)
             if stored is not None and sys._getframe(1).f_globals["__name__"] == relocation.__name__:
                 self._bite(stored.payload, stored.system_properties)
             return stored
 
-        return acking.Acking, "message", message
+        return acks.Acks, "message", message
 
     def _folding(self) -> tuple[Any, str, Any]:
         """Of messages that come from nowhere but a sender; neither body nor properties are read for it."""
@@ -188,7 +188,7 @@ class Poison:
             self._bite(b"")
             return before(position, data)
 
-        return sys.modules["services.broker.replica_store"], "checked_records", checked_records
+        return sys.modules["services.broker.files.replica_store"], "checked_records", checked_records
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import random
 import zlib
 from collections.abc import Iterator
 
-from services.broker.core import BrokerCore
+from services.broker.state.core import BrokerCore
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from tests.harness.poison import ERRORS, Poison

@@ -6,7 +6,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from services.broker.store.record import RecordKind, StoredRecord
-from services.broker.timer.delay import decode_delay
+from services.broker.wheel.delay import decode_delay
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType

@@ -4,10 +4,10 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.broker.core import BrokerCore
-from services.broker.pop.pop_state import stored_topic
+from services.broker.progress.pop_state import stored_topic
+from services.broker.state.core import BrokerCore
 from services.broker.store.record import RecordKind, StoredRecord
-from services.broker.timer.delay import decode_delay
+from services.broker.wheel.delay import decode_delay
 from services.common.errors import CorruptDataError
 from tests.sim.device import SimDisk
 from tests.sim.stored import records_in_log

@@ -5,7 +5,7 @@ import gc
 from itertools import zip_longest
 from typing import Any
 
-from services.broker.core import BrokerCore
+from services.broker.state.core import BrokerCore
 from services.common.errors import CorruptDataError
 from services.controller.cluster_state import ClusterState
 from tests.sim import stored, timers
@@ -246,13 +246,13 @@ class _Run:
             some = [f"{each.id // 8} {each.group} due in {each.due_ms - now_ms} ms" for each in core.state.table][:3]
             return f"{core.state.table.open_messages} messages are given out: {some}"
         if _is_damaged(core):
-            return f"damaged: {core.popping.damaged.values()} {core.timer.state.damaged}"
+            return f"damaged: {core.pops.damaged.values()} {core.timer.state.damaged}"
         if pending := core.timer.state.pending.within(world.machine.wall_ms(), NEAR_MS):
             return f"{pending} messages are due soon"
         waiting = {
             f"{each.group} {each.topic}": count
             for each in world.swarm.subscriptions
-            if (count := core.popping.waiting(each.group, each.topic, None))
+            if (count := core.pops.waiting(each.group, each.topic, None))
         }
         if waiting:
             return f"waiting: {waiting}"
@@ -325,7 +325,7 @@ class _Run:
 
 
 def _is_damaged(core: BrokerCore) -> bool:
-    return bool(core.popping.damaged or core.timer.state.damaged)
+    return bool(core.pops.damaged or core.timer.state.damaged)
 
 
 def _difference(first: dict[str, Any], second: dict[str, Any]) -> str:

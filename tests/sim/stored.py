@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.broker import checkpoint as checkpoint_file
-from services.broker.checkpoint import Checkpoint
-from services.broker.core import BrokerCore
 from services.broker.options import BrokerOptions
 from services.broker.pop.delivery import pulled_message
 from services.broker.quarantine.entry import Step
+from services.broker.state import checkpoint as checkpoint_file
+from services.broker.state.checkpoint import Checkpoint
+from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.message_store import StoreCheckpoint
 from services.broker.store.record import RecordKind, StoredRecord, decode

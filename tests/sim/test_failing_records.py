@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from services.broker.pop.pop_state import PopState
-from services.broker.quarantine import fault
-from services.broker.quarantine.retrial import Retrial
+from services.broker.progress.pop_state import PopState
+from services.broker.state.retrial import Retrial
+from services.broker.store import fault
 from tests.sim.failing_records import NAME
 from tests.sim.run import run_seed
 

@@ -8,21 +8,21 @@ from unittest.mock import Mock
 
 import pytest
 
-from services.broker.flusher import Flusher
 from services.broker.pop import redelivery
-from services.broker.pop.acking import Acking
-from services.broker.pop.merge_buffer import MergeBuffer
+from services.broker.pop.acks import Acks
+from services.broker.progress.merge_buffer import MergeBuffer
 from services.broker.store import record
 from services.broker.store.commit_log import CommitLog
+from services.broker.store.flusher import Flusher
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer import recovery
-from services.broker.timer.delay import Delay
-from services.broker.timer.following import TimerFollowing
+from services.broker.timer.fold import TimerFold
 from services.broker.timer.message_timer import MessageTimer, Step
 from services.broker.timer.recovery import DoneTimers
 from services.broker.timer.service import TimerService
 from services.broker.timer.stages import TimerDequeueGet
+from services.broker.wheel.delay import Delay
 from services.common.shares import Shares
 from tests.sim.device import SimDisk
 from tests.sim.run import run_seed
@@ -93,7 +93,7 @@ def redeliveries_do_not_end_the_first_delivery(patch: pytest.MonkeyPatch) -> Non
         again.origin = b""
         return again
 
-    patch.setattr("services.broker.pop.acking.redelivered", without_origin)
+    patch.setattr("services.broker.pop.acks.redelivered", without_origin)
     put = MessageStore.put
 
     def put_without_acks_of_redeliveries(self: MessageStore, records: Sequence[Record]) -> Any:
@@ -106,10 +106,10 @@ def redeliveries_do_not_end_the_first_delivery(patch: pytest.MonkeyPatch) -> Non
 
 def old_handles_stay_good(patch: pytest.MonkeyPatch) -> None:
     """A changed invisible duration leaves the old handle good."""
-    change = Acking.change_invisible
+    change = Acks.change_invisible
 
     def keep_old(
-        self: Acking, group: str, topic: str, handle: str, invisible_ms: int, *, call: int = 0, again: bool = False
+        self: Acks, group: str, topic: str, handle: str, invisible_ms: int, *, call: int = 0, again: bool = False
     ) -> str:
         old, index = self._held(group, topic, handle)
         new = change(self, group, topic, handle, invisible_ms, call=call, again=again)
@@ -121,12 +121,12 @@ def old_handles_stay_good(patch: pytest.MonkeyPatch) -> None:
             old.open_bits |= 1 << index
         return new
 
-    patch.setattr(Acking, "change_invisible", keep_old)
+    patch.setattr(Acks, "change_invisible", keep_old)
 
 
 def arrivals_wake_nobody(patch: pytest.MonkeyPatch) -> None:
     """Polls are not told of messages."""
-    patch.setattr("services.broker.notification.Subscriber.tell", lambda self, interest_id, messages: None)
+    patch.setattr("services.broker.state.notification.Subscriber.tell", lambda self, interest_id, messages: None)
 
 
 def pops_skip_a_message(patch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def pops_skip_a_message(patch: pytest.MonkeyPatch) -> None:
 def what_has_fired_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Recovery does not look for timers that have fired."""
     patch.setattr(DoneTimers, "note", lambda self, found: None)
-    patch.setattr(TimerFollowing, "_done", lambda self, timer, found, topic, due_until_ms: None)
+    patch.setattr(TimerFold, "_done", lambda self, timer, found, topic, due_until_ms: None)
 
 
 def slots_are_skipped(patch: pytest.MonkeyPatch) -> None:
@@ -171,13 +171,13 @@ def recalls_are_forgotten_at_a_restart(patch: pytest.MonkeyPatch) -> None:
             return []
 
         patch.setattr(of, "take", take_messages)
-    note = TimerFollowing.note
+    note = TimerFold.note
 
-    def note_messages(self: TimerFollowing, found: StoredRecord) -> None:
+    def note_messages(self: TimerFold, found: StoredRecord) -> None:
         if found.kind != RecordKind.RECALL:
             note(self, found)
 
-    patch.setattr(TimerFollowing, "note", note_messages)
+    patch.setattr(TimerFold, "note", note_messages)
 
 
 def timers_fire_a_second_early(patch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from heapq import nsmallest
 from typing import NamedTuple
 
 from services.broker.pop.in_flight import NO_PLACE
-from services.broker.pop.pop_state import PopState
+from services.broker.progress.pop_state import PopState
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
 from services.common import names, receipt

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from services.broker.pop.acking import Acking, Held, Place, side_by_side
-from services.broker.pop.check_point import REVIVE_QUEUES, CheckPoint
-from services.broker.pop.pop_state import stored_topic
-from services.broker.pop.revive import ReviveTable
-from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
+from services.broker.pop.acks import Acks, Held, Place, side_by_side
+from services.broker.progress.check_point import REVIVE_QUEUES, CheckPoint
+from services.broker.progress.pop_state import stored_topic
+from services.broker.progress.revive_table import ReviveTable
 from services.broker.store.consume_queue import Entry
+from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore, check_place
 from services.broker.store.record import StoredRecord
 from services.common.errors import CorruptDataError, StatusError
@@ -95,13 +95,13 @@ class InFlight:
 
     Args:
         table: the open CKs.
-        acking: knows where their messages stand.
+        acks: knows where their messages stand.
         store: the messages.
     """
 
-    def __init__(self, table: ReviveTable, acking: Acking, store: MessageStore) -> None:
+    def __init__(self, table: ReviveTable, acks: Acks, store: MessageStore) -> None:
         self._table = table
-        self._acking = acking
+        self._acks = acks
         self._store = store
 
     def step(
@@ -123,7 +123,7 @@ class InFlight:
             return [], None
         begin = begin if begin.end else begin._replace(end=self._table.next_number * REVIVE_QUEUES)
         held, rest = self._held(topic, group, begin, min(messages_max, _MESSAGES_AT_ONCE))
-        places = [self._acking.place(check_point, index) for check_point, index in held]
+        places = [self._acks.place(check_point, index) for check_point, index in held]
         entries = self._entries(places)
         size, count = 0, 0
         for entry in entries:

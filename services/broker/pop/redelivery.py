@@ -2,7 +2,7 @@
 
 from google.protobuf.message import DecodeError
 
-from services.broker.pop.check_point import CheckPoint, Origin
+from services.broker.progress.check_point import CheckPoint, Origin
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common import names
 from services.common.errors import StatusError

@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from services.broker.pop.acking import Acking
-from services.broker.pop.check_point import REVIVE_QUEUES, CheckPoint
-from services.broker.pop.revive import ReviveTable
+from services.broker.pop.acks import Acks
+from services.broker.progress.check_point import REVIVE_QUEUES, CheckPoint
+from services.broker.progress.revive_table import ReviveTable
 from services.broker.quarantine.entry import Step
-from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
 from services.broker.quarantine.quarantine import Quarantine
+from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common.errors import CorruptDataError
@@ -44,18 +44,18 @@ class Relocation:
     Args:
         store: where all records are.
         table: the open CKs.
-        acking: reads their messages.
+        acks: reads their messages.
         quarantine: told of what fails by itself.
 
     Attributes:
         messages: how many were copied.
     """
 
-    def __init__(self, store: MessageStore, table: ReviveTable, acking: Acking, quarantine: Quarantine) -> None:
+    def __init__(self, store: MessageStore, table: ReviveTable, acks: Acks, quarantine: Quarantine) -> None:
         self._store = store
         self._quarantine = quarantine
         self._table = table
-        self._acking = acking
+        self._acks = acks
         self.messages = 0
 
     def standing_before(self, position: int, revive_topic: str) -> deque[CheckPoint]:
@@ -124,7 +124,7 @@ class Relocation:
         """The messages that a CK holds; None if one is damaged, or fails by itself."""
         try:
             with RECORD_STEP:
-                found = [(index, self._acking.message(check_point, index)) for index in check_point.open_indexes()]
+                found = [(index, self._acks.message(check_point, index)) for index in check_point.open_indexes()]
         except CorruptDataError:
             return None
         except RecordFaultError as fault:
@@ -146,9 +146,9 @@ class Relocation:
             check_point = each.check_point
             if self._table.get(check_point.id) is check_point:
                 # What was deleted meanwhile, with its topic, does not come again by its copy.
-                copies = {index: at for index, at in each.copies.items() if self._acking.is_held(check_point, index)}
+                copies = {index: at for index, at in each.copies.items() if self._acks.is_held(check_point, index)}
                 moved.append((check_point, replace(check_point, copies=copies, first_position=each.first_position)))
-        written = {each.id for each in self._acking.rewrite([new for _, new in moved])}
+        written = {each.id for each in self._acks.rewrite([new for _, new in moved])}
         for check_point, new in moved:
             if check_point.id in written:
                 self._table.relocate(check_point, new)

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any
 
-from services.broker.pop.check_point import ORIGIN_BYTES, Origin
-from services.broker.quarantine.fault import REASON_LENGTH_MAX
+from services.broker.progress.check_point import ORIGIN_BYTES, Origin
+from services.broker.store.fault import REASON_LENGTH_MAX
 from services.broker.store.record import StoredRecord
 from services.common.errors import UnknownFormatError
 

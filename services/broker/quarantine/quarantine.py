@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import structlog
 
-from services.broker.own_topics import OwnTopics
-from services.broker.pop.check_point import CheckPoint, Origin, encode_ack
-from services.broker.pop.pop_state import PopState, stored_topic
+from services.broker.names.own_topics import OwnTopics
+from services.broker.progress.check_point import CheckPoint, Origin, encode_ack
+from services.broker.progress.pop_state import PopState, stored_topic
 from services.broker.quarantine.entry import QUARANTINE_QUEUE, EntryFlag, QuarantineEntry, Step, encode_end
-from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
 from services.broker.quarantine.table import QuarantineTable
+from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import RECORD_BYTES_MAX, Record, RecordKind, StoredRecord
-from services.broker.timer.delay import Delay, fired_origin
+from services.broker.wheel.delay import Delay, fired_origin
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 

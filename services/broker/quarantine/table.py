@@ -6,7 +6,7 @@ from typing import Any
 
 from services.broker.quarantine.entry import QuarantineEntry, Step, decode_end, decode_kept
 from services.broker.store.record import RecordKind, StoredRecord
-from services.broker.timer.delay import decode_delay, fired_origin
+from services.broker.wheel.delay import decode_delay, fired_origin
 
 
 class QuarantineTable:

@@ -147,7 +147,7 @@ class LogOutline:
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
+class JoinPlan:
     """How a follower gets onto its master's log.
 
     Args:
@@ -160,12 +160,12 @@ class Joining:
     anew: bool
 
 
-def joining(master: LogOutline, follower: LogOutline) -> Joining:
+def join_plan(master: LogOutline, follower: LogOutline) -> JoinPlan:
     """Where a follower's log parts from its master's, and whether it can go on from there."""
     position = _parting(master, follower)
     if position is None or not follower.start_position <= position or position < master.start_position:
-        return Joining(master.start_position, anew=True)
-    return Joining(position, anew=False)
+        return JoinPlan(master.start_position, anew=True)
+    return JoinPlan(position, anew=False)
 
 
 def _parting(master: LogOutline, follower: LogOutline) -> int | None:

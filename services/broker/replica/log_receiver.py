@@ -12,10 +12,10 @@ from typing import Any
 
 import structlog
 
+from services.broker.options import ReplicationOptions
 from services.broker.replica.epochs import EpochHistory
 from services.broker.replica.epochs import EpochStart as Start
 from services.broker.replica.lag import PositionTimes
-from services.broker.replica.options import ReplicationOptions
 from services.broker.replica.replica_log import ReplicaLog
 from services.broker.replica.statistics import ReplicationStatistics
 from services.common.clock import Clock

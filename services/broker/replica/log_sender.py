@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from services.broker.replica.epochs import EpochHistory, Joining, LogOutline, joining
+from services.broker.options import ReplicationOptions
+from services.broker.replica.epochs import EpochHistory, JoinPlan, LogOutline, join_plan
 from services.broker.replica.epochs import EpochStart as Start
-from services.broker.replica.options import ReplicationOptions
 from services.broker.replica.replica_log import ReplicaLog
-from services.broker.replica.send_window import SendWindow
 from services.broker.replica.statistics import ReplicationStatistics
 from services.broker.replica.sync_state_set import SyncStateSet
 from services.common.clock import Clock
@@ -49,6 +48,58 @@ class Master:
     on_sent: Callable[[], None]
 
 
+class SendWindow:
+    """Positions of one slave.
+
+    While nothing is under way, whatever is there goes at once. While something is, less than `coalesce_bytes` waits for
+    the slave's word, so that under load many small appends are one piece, as many as come within one way there and
+    back. At most `window_bytes` are under way, and one record more.
+
+    Args:
+        position: where the slave's log goes on.
+        options: settings.
+    """
+
+    __slots__ = ("_chunk_bytes", "_coalesce_bytes", "_window_bytes", "received_position", "sent_position")
+
+    def __init__(self, position: int, options: ReplicationOptions) -> None:
+        self._chunk_bytes = options.chunk_bytes
+        self._coalesce_bytes = options.coalesce_bytes
+        self._window_bytes = options.window_bytes
+        self.sent_position = position
+        self.received_position = position
+
+    @property
+    def under_way(self) -> int:
+        """Bytes that were sent, and that the slave has not spoken of."""
+        return self.sent_position - self.received_position
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing may be sent until the slave has spoken."""
+        return self.under_way >= self._window_bytes
+
+    def room(self, end_position: int) -> int:
+        """How many bytes to send now to a slave of a log that reaches to `end_position`; 0: none."""
+        waiting = end_position - self.sent_position
+        if waiting <= 0:
+            return 0
+        under_way = self.sent_position - self.received_position
+        if under_way:
+            if waiting < self._coalesce_bytes:
+                return 0
+            waiting = min(waiting, self._window_bytes - under_way)
+        return max(0, min(waiting, self._chunk_bytes))
+
+    def sent(self, position: int) -> None:
+        """Everything before `position` was sent."""
+        self.sent_position = position
+
+    def received(self, position: int) -> None:
+        """The slave says that it has everything before `position`."""
+        self.received_position = max(self.received_position, min(position, self.sent_position))
+
+
 class LogSender:
     """Serves one slave for as long as its stream lasts.
 
@@ -85,7 +136,7 @@ class LogSender:
         self._was_full = False
 
     @property
-    def plan(self) -> Joining:
+    def plan(self) -> JoinPlan:
         """How the slave gets onto the log."""
         return self._plan
 
@@ -278,7 +329,7 @@ class LogSender:
         await self._stream.send([chunk])
 
 
-def plan_for(log: ReplicaLog, first: ReplicateProgress) -> Joining:
+def plan_for(log: ReplicaLog, first: ReplicateProgress) -> JoinPlan:
     """How a slave gets onto a master's log, by what it said first.
 
     Raises:
@@ -288,7 +339,7 @@ def plan_for(log: ReplicaLog, first: ReplicateProgress) -> Joining:
         epochs = EpochHistory(Start(each.epoch, each.position) for each in first.epochs)
     except ValueError as error:
         raise StatusError(Code.BAD_REQUEST, f"the epochs of replica {first.replica} are impossible: {error}") from error
-    return joining(
+    return join_plan(
         LogOutline(log.start_position, log.end_position, log.epochs),
         LogOutline(first.start_position, first.end_position, epochs),
     )

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from services.broker.options import ReplicationOptions
 from services.broker.replica.log_sender import LogSender, Master
-from services.broker.replica.options import ReplicationOptions
 from services.broker.replica.replica_log import ReplicaLog
 from services.broker.replica.statistics import ReplicationStatistics
 from services.broker.replica.sync_state_set import SetChange, SyncStateSet

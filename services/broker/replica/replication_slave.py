@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from services.broker.options import ReplicationOptions
 from services.broker.replica.log_receiver import LinkError, LogReceiver, MasterLag, Slave
-from services.broker.replica.options import ReplicationOptions
 from services.broker.replica.replica_log import ReplicaLog
 from services.broker.replica.statistics import ReplicationStatistics
-from services.broker.supervised import supervised
+from services.broker.supervision import supervised
 from services.common.clock import Clock
 from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
 from services.rpc.methods import REPLICATE

@@ -28,8 +28,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from services.broker.options import ReplicationOptions
 from services.broker.replica.lag import PositionTimes
-from services.broker.replica.options import ReplicationOptions
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.rpc.controllers import leads_not

@@ -2,7 +2,7 @@
 
 The single writer of both. A record is *appended* when `put` returns (it survives the end of the process) and
 *confirmed* when it is as durable as the flush mode promises; only then is it in its queue and can be read (S2: nobody
-gets a message that a power loss could take back). Making it durable is the caller's part: `services.broker.flusher`.
+gets a message that a power loss could take back). The caller makes it durable (`store.flusher`).
 """
 
 import errno
@@ -17,8 +17,7 @@ from services.broker.options import LogOptions
 from services.broker.store import record
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.consume_queue import ConsumeQueue, Entry, packed_entry, unpacked_entries
-from services.broker.store.index_gaps import IndexGaps, goes_not_on
-from services.broker.store.queue_index import QueueIndex
+from services.broker.store.queue_index import IndexGaps, QueueIndex, goes_not_on
 from services.broker.store.queues import QueueChanges, QueueName, Queues
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common.clock import Clock

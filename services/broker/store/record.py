@@ -48,7 +48,7 @@ class RecordKind(IntEnum):
 
     MESSAGE = 1
     CHECK_POINT = 2
-    """A pop: which messages are hidden from which group until when (`services.broker.pop.check_point`)."""
+    """A pop: which messages are hidden from which group until when (`services.broker.progress.check_point`)."""
     ACK = 3
     """Some messages of a CK are done with."""
     RENEWAL = 4
@@ -62,7 +62,7 @@ class RecordKind(IntEnum):
     NAMES = 8
     """Topics and groups with their ids, as the controller has them since: tells one from an earlier of its name."""
     TIMER = 9
-    """A message that is delivered later (`services.broker.timer.delay`)."""
+    """A message that is delivered later (`services.broker.wheel.delay`)."""
     RECALL = 10
     """A delayed message is not to be delivered."""
     QUARANTINE = 11

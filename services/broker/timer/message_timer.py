@@ -21,17 +21,15 @@ from pathlib import Path
 
 import structlog
 
-from services.broker.known_names import KnownNames
+from services.broker.names.known_names import KnownNames
 from services.broker.options import BrokerOptions
-from services.broker.quarantine.fault import RecordFaultError
 from services.broker.quarantine.quarantine import Quarantine
+from services.broker.store.fault import RecordFaultError
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
-from services.broker.timer import recovery, timer_checkpoint
-from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_origin
-from services.broker.timer.following import TimerFollowing
+from services.broker.timer import recovery
+from services.broker.timer.fold import TimerFold
 from services.broker.timer.intake import TimerIntake
-from services.broker.timer.pending import PendingTimers
 from services.broker.timer.stages import (
     TimerDequeueGet,
     TimerDequeueGetMessage,
@@ -40,11 +38,14 @@ from services.broker.timer.stages import (
     TimerEnqueuePut,
     moved,
 )
-from services.broker.timer.timer_checkpoint import TimerCheckpoint
 from services.broker.timer.timer_faults import TimerFaults
-from services.broker.timer.timer_log import TimerLog
-from services.broker.timer.timer_state import TimerLogDamagedError, TimerState
-from services.broker.timer.wheel import TimerWheel
+from services.broker.wheel import timer_checkpoint
+from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_origin
+from services.broker.wheel.pending import PendingTimers
+from services.broker.wheel.timer_checkpoint import TimerCheckpoint
+from services.broker.wheel.timer_log import TimerLog
+from services.broker.wheel.timer_state import TimerLogDamagedError, TimerState
+from services.broker.wheel.wheel import TimerWheel
 from services.common.clock import Clock
 from services.common.disk import Disk
 from services.common.errors import CorruptDataError, StatusError
@@ -130,7 +131,7 @@ class MessageTimer:
         self._get_message = TimerDequeueGetMessage(state, self._store, is_alive, faults)
         self._put_message = TimerDequeuePutMessage(state, self._store, is_alive, self._on_fired, faults)
         self.intake = TimerIntake(state, self._store, options, self._clock, self._topics, table)
-        self._following = TimerFollowing(state, self._dequeue_get, self._get_message, lambda: self.enqueue_lag, table)
+        self._following = TimerFold(state, self._dequeue_get, self._get_message, lambda: self.enqueue_lag, table)
 
     # Recovery, and following
 

@@ -8,10 +8,10 @@ from google.protobuf.message import DecodeError
 from services.broker.store.consume_queue import Entry
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import RecordKind
-from services.broker.timer.delay import NONE, Delay, decode_delay
 from services.broker.timer.message_timer import MessageTimer
-from services.broker.timer.timer_state import SLOT_MS, TimerState
-from services.broker.timer.unit import UnitFlag, hash_topic
+from services.broker.wheel.delay import NONE, Delay, decode_delay
+from services.broker.wheel.timer_state import SLOT_MS, TimerState
+from services.broker.wheel.unit import UnitFlag, hash_topic
 from services.common.errors import CorruptDataError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from services.common.pb.popwheel.v1 import broker_pb2 as pb

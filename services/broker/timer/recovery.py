@@ -16,15 +16,15 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.consume_queue import ConsumeQueue, Entry
+from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import RecordKind, StoredRecord
-from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_timer
-from services.broker.timer.pending import UNREADABLE
-from services.broker.timer.timer_checkpoint import TimerCheckpoint
-from services.broker.timer.timer_state import Done, Recall, TimerLogDamagedError, TimerState, slot_of
-from services.broker.timer.unit import UnitFlag, hash_topic
+from services.broker.wheel.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_timer
+from services.broker.wheel.pending import UNREADABLE
+from services.broker.wheel.timer_checkpoint import TimerCheckpoint
+from services.broker.wheel.timer_state import Done, Recall, TimerLogDamagedError, TimerState, slot_of
+from services.broker.wheel.unit import UnitFlag, hash_topic
 from services.common.errors import CorruptDataError
 
 _log = structlog.get_logger()

@@ -11,11 +11,11 @@ from functools import partial
 import structlog
 
 from services.broker.pace import Pace
-from services.broker.quarantine.fault import RecordFaultError
-from services.broker.supervised import supervised
-from services.broker.timer import timer_checkpoint
+from services.broker.store.fault import RecordFaultError
+from services.broker.supervision import supervised
 from services.broker.timer.message_timer import MessageTimer
-from services.broker.timer.timer_state import TimerLogDamagedError
+from services.broker.wheel import timer_checkpoint
+from services.broker.wheel.timer_state import TimerLogDamagedError
 from services.common.clock import Clock
 from services.common.disk import Disk, File, replace_file, to_its_end
 from services.common.errors import StatusError

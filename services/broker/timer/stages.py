@@ -10,13 +10,13 @@ Nothing here waits or knows what time it is; `service` calls the steps, with the
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 
-from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.consume_queue import ConsumeQueue, Entry
+from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
-from services.broker.timer.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_origin, recall_record
 from services.broker.timer.timer_faults import TimerFaults
-from services.broker.timer.timer_state import (
+from services.broker.wheel.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_origin, recall_record
+from services.broker.wheel.timer_state import (
     PUT_BYTES_MAX,
     SLOT_MS,
     DueUnit,
@@ -27,7 +27,7 @@ from services.broker.timer.timer_state import (
     TimerState,
     slot_of,
 )
-from services.broker.timer.unit import UnitFlag, hash_topic
+from services.broker.wheel.unit import UnitFlag, hash_topic
 from services.common.errors import CorruptDataError
 
 _DELAY_MS_MAX = (1 << 32) - 1

@@ -1,13 +1,13 @@
 """Sets delayed messages aside that fail by themselves, has recalls tried again, and keeps the timer's account."""
 
 from services.broker.quarantine.entry import Step
-from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
 from services.broker.quarantine.quarantine import Quarantine
 from services.broker.store.consume_queue import Entry
+from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import RecordKind, StoredRecord
-from services.broker.timer.delay import Delay, decode_delay, fired_origin, recall_record
-from services.broker.timer.timer_state import Done, DueUnit, TimerState
+from services.broker.wheel.delay import Delay, decode_delay, fired_origin, recall_record
+from services.broker.wheel.timer_state import Done, DueUnit, TimerState
 from services.common.clock import Clock
 from services.common.errors import CorruptDataError, StatusError
 

@@ -3,16 +3,16 @@
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from services.broker.flusher import Flusher
 from services.broker.pace import Pace
-from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError, failed_run
+from services.broker.store.fault import RECORD_STEP, RecordFaultError, failed_run
+from services.broker.store.flusher import Flusher
 from services.broker.store.message_store import MessageStore, disk_refusal
 from services.broker.store.record import Record
 from services.broker.timer import overview
-from services.broker.timer.delay import NONE, Delay
 from services.broker.timer.message_timer import MessageTimer
 from services.broker.timer.overview import PendingMessage, TimerPlace
 from services.broker.timer.timer_metrics import TimerStatistics
+from services.broker.wheel.delay import NONE, Delay
 from services.common import names, recall_handle
 from services.common.clock import Clock
 from services.common.cluster import ClusterView

@@ -141,7 +141,7 @@ class Sightings:
         store._on_arrival = arrived
 
     def _watch_pops(self, name: str, broker: BrokerApp) -> None:
-        popping = broker.core.popping
+        popping = broker.core.pops
         pop = popping.pop
 
         def popped(request: PopRequest, turn: int) -> PopAnswer:

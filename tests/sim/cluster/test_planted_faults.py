@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from services.broker.notification import Interests, Subscriber
-from services.broker.pop.acking import Acking
-from services.broker.pop.merge_buffer import MergeBuffer, QueueProgress
+from services.broker.pop.acks import Acks
+from services.broker.progress.merge_buffer import MergeBuffer, QueueProgress
+from services.broker.state.notification import Interests, Subscriber
 from services.common import names
 from services.proxy.receive.interests import InterestBook
 from services.proxy.receive.notifications import Notifications, _Link
@@ -97,15 +97,15 @@ def polls_forget_their_deadline(patch: pytest.MonkeyPatch) -> None:
 
 def good_handles_are_refused(patch: pytest.MonkeyPatch) -> None:
     """Now and then a broker takes a good handle for a bad one."""
-    ack = Acking.ack
+    ack = Acks.ack
     chance = random.Random(1)
 
-    def refuse(self: Acking, group: str, topic: str, handles: Sequence[str], **tried: Any) -> Any:
+    def refuse(self: Acks, group: str, topic: str, handles: Sequence[str], **tried: Any) -> Any:
         if chance.random() < 0.1:
             handles = [handle[:-1] + ("0" if handle[-1] != "0" else "1") for handle in handles]
         return ack(self, group, topic, handles, **tried)
 
-    patch.setattr(Acking, "ack", refuse)
+    patch.setattr(Acks, "ack", refuse)
 
 
 def messages_are_given_out_twice(patch: pytest.MonkeyPatch) -> None:

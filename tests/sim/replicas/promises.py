@@ -9,11 +9,11 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
-from services.broker import checkpoint as checkpoint_file
 from services.broker.app import BrokerApp
-from services.broker.checkpoint import Checkpoint, Row
 from services.broker.options import BrokerOptions
-from services.broker.timer import timer_checkpoint
+from services.broker.state import checkpoint as checkpoint_file
+from services.broker.state.checkpoint import Checkpoint, Row
+from services.broker.wheel import timer_checkpoint
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pop_answer import PopAnswer
 from services.common.put import PutResult

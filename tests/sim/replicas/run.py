@@ -4,7 +4,7 @@ import asyncio
 import gc
 from typing import Any
 
-from services.broker.core import BrokerCore
+from services.broker.state.core import BrokerCore
 from services.broker.store.record import RecordKind
 from services.common.errors import CorruptDataError
 from services.controller.cluster_state import ClusterState
@@ -336,12 +336,12 @@ class _Run:
             now_ms = core.pop_clock.now_ms()
             some = [f"{each.id // 8} {each.group} due in {each.due_ms - now_ms} ms" for each in core.state.table][:3]
             return f"{core.state.table.open_messages} messages are given out: {some}"
-        if core.popping.damaged or core.timer.state.damaged:
-            return f"damaged: {core.popping.damaged.values()} {core.timer.state.damaged}"
+        if core.pops.damaged or core.timer.state.damaged:
+            return f"damaged: {core.pops.damaged.values()} {core.timer.state.damaged}"
         if pending := core.timer.state.pending.within(master.clock.wall_ms(), NEAR_MS):
             return f"{pending} messages are due soon"
         for each in self.swarm.subscriptions:
-            if count := core.popping.waiting(each.group, each.topic, None):
+            if count := core.pops.waiting(each.group, each.topic, None):
                 return f"{count} messages wait for {each.group} in {each.topic}"
         return ""
 

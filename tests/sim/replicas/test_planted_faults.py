@@ -6,25 +6,25 @@ from typing import Any
 
 import pytest
 
-from services.broker.again import AgainFinder
-from services.broker.checkpoint_server import CheckpointServer
-from services.broker.core import BrokerCore
-from services.broker.flusher import Flusher
-from services.broker.known_names import KnownNames
-from services.broker.leading import Leading
-from services.broker.notification import Interests
-from services.broker.pop.pop_clock import PopClock
-from services.broker.pop.revive import ReviveTable
+from services.broker.calls.dedup import Dedup
+from services.broker.checkpoint_sync.master_checkpoint import MasterCheckpoint
+from services.broker.files.replica_store import ReplicaStore
+from services.broker.names.known_names import KnownNames
+from services.broker.progress.pop_clock import PopClock
+from services.broker.progress.revive_table import ReviveTable
 from services.broker.replica.log_receiver import LogReceiver
-from services.broker.replica.master_checkpoint import MasterCheckpoint
 from services.broker.replica.replication_master import ReplicationMaster
 from services.broker.replica.sync_state_set import SyncStateSet
-from services.broker.replica_store import ReplicaStore
+from services.broker.role.checkpoint_server import CheckpointServer
+from services.broker.role.leader import Leader
+from services.broker.state.core import BrokerCore
+from services.broker.state.notification import Interests
+from services.broker.store.flusher import Flusher
 from services.broker.store.index_file import IndexFile
 from services.broker.store.record import StoredRecord
-from services.broker.timer.delay import NONE
 from services.broker.timer.message_timer import MessageTimer
 from services.broker.timer.recovery import done_timer
+from services.broker.wheel.delay import NONE
 from services.common.disk import File
 from services.common.pb.popwheel.v1.broker_pb2 import LogChunk, ReplicateProgress
 from services.controller import broker_group, group_policy
@@ -131,7 +131,7 @@ def pages_of_index_files_are_not_checked(patch: pytest.MonkeyPatch) -> None:
 
 def second_tries_are_stored_again(patch: pytest.MonkeyPatch) -> None:
     """A master does not look for what it has of a send that is tried again."""
-    patch.setattr(AgainFinder, "find", lambda self, run: [None] * len(run.payloads))
+    patch.setattr(Dedup, "find", lambda self, run: [None] * len(run.payloads))
 
 
 def polls_are_not_woken(patch: pytest.MonkeyPatch) -> None:
@@ -203,10 +203,10 @@ def a_wiped_replica_may_lead(patch: pytest.MonkeyPatch) -> None:
 def checkpoints_are_saved_before_the_set_has_what_they_cover(patch: pytest.MonkeyPatch) -> None:
     """A master saves what may be cut off yet."""
 
-    async def save(self: Leading) -> None:
+    async def save(self: Leader) -> None:
         await self._files.save(self.flusher.sync)
 
-    patch.setattr(Leading, "save", save)
+    patch.setattr(Leader, "save", save)
 
 
 def messages_are_hidden_by_the_clock_of_a_machine(patch: pytest.MonkeyPatch) -> None:

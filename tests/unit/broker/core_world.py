@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from services.broker.metrics import BrokerCollector, BrokerStatistics
+from services.broker.calls.metrics import BrokerCollector, BrokerStatistics
 from services.broker.options import BrokerOptions, LogOptions, PopOptions
 from tests.unit.broker.world import FOLDER, World
 

@@ -1,7 +1,7 @@
 """What is remembered of acknowledgements, and how much."""
 
-from services.broker.pop.ack_memory import CHECK_POINTS_MAX, AckMemory
-from services.broker.pop.check_point import CheckPoint
+from services.broker.progress.ack_memory import CHECK_POINTS_MAX, AckMemory
+from services.broker.progress.check_point import CheckPoint
 from services.common.receipt import FROM_TOPIC
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from services.broker import again
-from services.broker.again import AgainFinder
+from services.broker.calls import dedup
+from services.broker.calls.dedup import Dedup
 from services.broker.options import LogOptions
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind
-from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
+from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
 from services.common.errors import CorruptDataError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from services.common.put import MessageRun
@@ -48,8 +48,8 @@ class Later:
         action()
 
 
-def finder_of(store: MessageStore, clock: ManualClock, later: Later | None = None) -> AgainFinder:
-    return AgainFinder(store, clock, later or Later(), lambda topic: ())
+def finder_of(store: MessageStore, clock: ManualClock, later: Later | None = None) -> Dedup:
+    return Dedup(store, clock, later or Later(), lambda topic: ())
 
 
 def run_of(*numbers: int, again: bool = False, queue_id: int = 0) -> MessageRun:
@@ -121,7 +121,7 @@ async def test_what_was_read_is_kept_for_a_minute_after_the_last_look() -> None:
 
 
 async def test_a_first_try_that_comes_after_the_second_one_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(again, "MESSAGES_MAX", 2 * COUNT)
+    monkeypatch.setattr(dedup, "MESSAGES_MAX", 2 * COUNT)
     store, *_ = await saved_store()
     later = Later()
     finder = finder_of(store, ManualClock(), later)
@@ -137,7 +137,7 @@ async def test_a_first_try_that_comes_after_the_second_one_is_known(monkeypatch:
 
 
 async def test_what_is_kept_has_a_limit_and_what_was_forgotten_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(again, "MESSAGES_MAX", 2 * COUNT)
+    monkeypatch.setattr(dedup, "MESSAGES_MAX", 2 * COUNT)
     store = MessageStore(
         MemoryDisk(random.Random(1)), Path("/broker"), OPTIONS, ManualClock(), lambda queue, tag_hashes: None
     )
@@ -150,13 +150,13 @@ async def test_what_is_kept_has_a_limit_and_what_was_forgotten_is_found_again(mo
             assert [each and each.queue_offset for each in found] == [number]
         assert finder.kept_messages <= 2 * COUNT
     assert list(finder._queues) == [(TOPIC, 1), (TOPIC, 2)]  # asked about last
-    monkeypatch.setattr(again, "MESSAGES_MAX", COUNT - 1)  # one queue has more
+    monkeypatch.setattr(dedup, "MESSAGES_MAX", COUNT - 1)  # one queue has more
     assert [each and each.queue_offset for each in finder.find(run_of(1, again=True))] == [1]
     assert finder.kept_messages == 0
 
 
 async def test_no_more_is_read_than_the_queues_last_messages_however_much_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(again, "_ENTRIES_MAX", 10)
+    monkeypatch.setattr(dedup, "_ENTRIES_MAX", 10)
     store, *_ = await saved_store()
     finder = finder_of(store, ManualClock())
     assert finder.find(run_of(COUNT - 11, again=True)) == [None]

@@ -7,8 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from services.broker.audience import WHILE_S
-from services.broker.notification import Interest, Interests, Subscriber
+from services.broker.state.notification import WHILE_S, Interest, Interests, Subscriber
 from services.common.pb.popwheel.v1.broker_pb2 import Filter
 from services.proxy.receive.interests import Interest as ProxyInterest
 from services.proxy.receive.interests import InterestBook, Ticket

@@ -27,9 +27,9 @@ def started_alone() -> tuple[World, str]:
     "ask",
     [
         lambda w, handle: w.pop("g", "t"),
-        lambda w, handle: w.core.acking.ack("g", "t", [handle]),
-        lambda w, handle: w.core.acking.change_invisible("g", "t", handle, 1000),
-        lambda w, handle: w.core.acking.dead_letter("g", "t", handle),
+        lambda w, handle: w.core.acks.ack("g", "t", [handle]),
+        lambda w, handle: w.core.acks.change_invisible("g", "t", handle, 1000),
+        lambda w, handle: w.core.acks.dead_letter("g", "t", handle),
     ],
 )
 def test_nothing_is_given_out_or_refused_for_good_before_the_key_is_known(ask: Callable[[World, str], object]) -> None:
@@ -41,5 +41,5 @@ def test_nothing_is_given_out_or_refused_for_good_before_the_key_is_known(ask: C
     assert w.core.store.log.end_position == end
 
     w.view.apply(ClusterUpdate(version=1, snapshot=True, cluster=Cluster(name="test", receipt_key=KEY)))
-    assert not w.core.acking.ack("g", "t", [handle])
+    assert not w.core.acks.ack("g", "t", [handle])
     assert [message.body for message in w.pop("g", "t")] == [b"new"]

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.pop import check_point as codec
-from services.broker.pop.check_point import CheckPoint, OffsetCommit, Origin
+from services.broker.progress import check_point as codec
+from services.broker.progress.check_point import CheckPoint, OffsetCommit, Origin
 from services.common import receipt
 
 NAMES = st.text(alphabet="%abcXYZ_-019", min_size=1, max_size=60)

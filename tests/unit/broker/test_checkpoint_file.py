@@ -10,11 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker import checkpoint as checkpoint_file
-from services.broker.checkpoint import BEGIN, SLOT_BYTES, SLOTS, Checkpoint, CheckpointFrames, CheckpointReader, Row
-from services.broker.known_names import SavedNames
-from services.broker.pop.pop_clock import LogTime
-from services.broker.pop.pop_state import PopSnapshot
+from services.broker.names.known_names import SavedNames
+from services.broker.progress.pop_clock import LogTime
+from services.broker.progress.pop_state import PopSnapshot
+from services.broker.state import checkpoint as checkpoint_file
+from services.broker.state.checkpoint import (
+    BEGIN,
+    SLOT_BYTES,
+    SLOTS,
+    Checkpoint,
+    CheckpointFrames,
+    CheckpointReader,
+    Row,
+)
 from services.broker.store.message_store import StoreCheckpoint
 from services.common.clock import Uptime
 from services.common.errors import CorruptDataError, UnknownFormatError

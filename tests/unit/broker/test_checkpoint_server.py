@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from services.broker.replica.master_checkpoint import MasterCheckpoint
-from services.broker.replica.taking_over import take_over_offsets
+from services.broker.checkpoint_sync.master_checkpoint import MasterCheckpoint, take_over_offsets
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb

@@ -1,7 +1,7 @@
 """What waits for groups is counted some at a time, and comes out the same."""
 
-from services.broker.pop.consumer_lag import _AT_ONCE, ConsumerLag
-from services.broker.pop.merge_buffer import MergeBuffer
+from services.broker.progress.consumer_lag import _AT_ONCE, ConsumerLag
+from services.broker.progress.merge_buffer import MergeBuffer
 from services.common.series import OTHER, SERIES_MAX
 from tests.unit.broker.test_merge_buffer import queue_of
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from services.broker.options import BrokerOptions, LogOptions
-from services.broker.pop.check_point import OffsetCommit
+from services.broker.progress.check_point import OffsetCommit
 from services.broker.store.consume_queue import Entry
 from services.common import names
 from services.common.errors import CorruptDataError, StatusError
@@ -60,7 +60,7 @@ def test_the_retry_topic_comes_first_one_time_in_five() -> None:
     for number in range(300):
         world.put("t", b"%d" % number)
     for _ in range(8):
-        world.core.acking.release("g", "t", handles(world.pop("g", "t", 25)), True)
+        world.core.acks.release("g", "t", handles(world.pop("g", "t", 25)), True)
         world.flush()
     found = [world.pop("g", "t", 1)[0].system_properties.delivery_attempt for _ in range(100)]
     assert 10 <= sum(attempt > 1 for attempt in found) <= 35
@@ -144,7 +144,7 @@ def test_a_redelivery_whose_second_half_was_lost_happened_all_the_same() -> None
     assert pops[0].revive_queue == second.revive_queue
     world.flush()
     end = world.core.store.log.end_position
-    world.core.acking.redeliver([(second, 0)], attempted=True)
+    world.core.acks.redeliver([(second, 0)], attempted=True)
     torn = world.core.store._unconfirmed[0][0]
     path = max(path for path in world.disk.files() if path.suffix == ".log")
     assert int(path.stem) <= end < torn
@@ -194,17 +194,17 @@ def test_a_change_of_time_that_is_asked_for_again_gives_the_same_handle() -> Non
     world.put("t", b"1")
     world.put("t", b"2")
     first, second = handles(world.pop("g", "t"))
-    acking = world.core.acking
-    new = acking.change_invisible("g", "t", first, 1000)
+    acks = world.core.acks
+    new = acks.change_invisible("g", "t", first, 1000)
     world.crash("process")
-    acking = world.core.acking
-    assert acking.change_invisible("g", "t", first, 1000, again=True) == new
+    acks = world.core.acks
+    assert acks.change_invisible("g", "t", first, 1000, again=True) == new
     with pytest.raises(StatusError, match="not good any more"):
-        acking.change_invisible("g", "t", first, 1000)
-    assert acking.change_invisible("g", "t", second, 1000, again=True) not in (new, second), "it was not done before"
+        acks.change_invisible("g", "t", first, 1000)
+    assert acks.change_invisible("g", "t", second, 1000, again=True) not in (new, second), "it was not done before"
     assert world.ack("g", "t", new) == [Code.OK]
     with pytest.raises(StatusError, match="not good any more"):
-        acking.change_invisible("g", "t", first, 1000, again=True)
+        acks.change_invisible("g", "t", first, 1000, again=True)
 
 
 def test_what_is_acknowledged_again_in_doubt_is_well_only_if_it_was_acknowledged() -> None:
@@ -212,13 +212,13 @@ def test_what_is_acknowledged_again_in_doubt_is_well_only_if_it_was_acknowledged
     for number in range(6):
         world.put("t", b"%d" % number)
     acked, dead, changed, released, held, expired = handles(world.pop("g", "t"))
-    world.core.acking.ack("g", "t", [acked])
-    world.core.acking.dead_letter("g", "t", dead)
-    world.core.acking.change_invisible("g", "t", changed, 1000)
-    world.core.acking.release("g", "t", [released], False)
+    world.core.acks.ack("g", "t", [acked])
+    world.core.acks.dead_letter("g", "t", dead)
+    world.core.acks.change_invisible("g", "t", changed, 1000)
+    world.core.acks.release("g", "t", [released], False)
 
     def codes(*shown: str, again: bool = True) -> list[int]:
-        return [result.code for result in world.core.acking.ack("g", "t", shown, again=again)] or [Code.OK] * len(shown)
+        return [result.code for result in world.core.acks.ack("g", "t", shown, again=again)] or [Code.OK] * len(shown)
 
     void = Code.INVALID_RECEIPT_HANDLE
     for crashed in (False, True):
@@ -226,9 +226,9 @@ def test_what_is_acknowledged_again_in_doubt_is_well_only_if_it_was_acknowledged
             world.crash("process")
         assert codes(acked, dead, changed, released) == [Code.OK, Code.OK, void, void], crashed
         assert codes(acked, dead, again=False) == [void, void]
-    world.core.acking.dead_letter("g", "t", dead, again=True)
+    world.core.acks.dead_letter("g", "t", dead, again=True)
     with pytest.raises(StatusError, match="not good any more"):
-        world.core.acking.dead_letter("g", "t", changed, again=True)
+        world.core.acks.dead_letter("g", "t", changed, again=True)
     assert codes(held, acked) == [Code.OK, Code.OK]
     assert codes(acked[:-1] + ("A" if acked[-1] != "A" else "B")) == [void], "forged"
     world.clock.advance(10_000_000)
@@ -245,7 +245,7 @@ def test_all_messages_of_many_change_their_time_at_once() -> None:
     while messages := world.pop("g", "t"):
         given += handles(messages)
     for handle in given:
-        world.core.acking.change_invisible("g", "t", handle, 1000)
+        world.core.acks.change_invisible("g", "t", handle, 1000)
     world.core.rewrite_lagging()
     world.crash("process")
     world.clock.advance(1000)
@@ -323,7 +323,7 @@ def test_an_entry_that_leads_to_another_message_delivers_none(popped: bool) -> N
     if popped:
         (check_point,) = world.core.state.table
         with pytest.raises(CorruptDataError, match=r"leads to the record at \d+, which is t/0 offset 0"):
-            world.core.acking.redeliver([(check_point, 1)], attempted=True)
+            world.core.acks.redeliver([(check_point, 1)], attempted=True)
         assert check_point.open_bits == 0b11
     else:
         with pytest.raises(StatusError, match="stands still at a damaged record"):
@@ -372,7 +372,7 @@ def test_a_filter_of_an_unknown_kind_is_refused() -> None:
     world = world_of()
     request = pb.PopRequest(group="g", topic="t", queue_id=-1, max_messages=1, filter=pb.Filter(kind=pb.SQL92))
     with pytest.raises(StatusError) as caught:
-        world.core.popping.pop(request, world.core.popping.turn())
+        world.core.pops.pop(request, world.core.pops.turn())
     assert caught.value.code == Code.ILLEGAL_FILTER_EXPRESSION
 
 
@@ -390,7 +390,7 @@ def test_tag_filters(expression: str, expected: bytes) -> None:
 def test_a_retried_message_comes_though_the_filter_has_changed() -> None:
     world = world_of()
     world.put("t", b"a", tag="a")
-    world.core.acking.release("g", "t", handles(world.pop("g", "t", expression="a")), True)
+    world.core.acks.release("g", "t", handles(world.pop("g", "t", expression="a")), True)
     world.flush()
     assert world.bodies(world.pop("g", "t", expression="b")) == [b"a"]
 
@@ -412,7 +412,7 @@ def test_a_release_that_names_a_message_twice_frees_it_once() -> None:
     world = world_of()
     world.put("t", b"1")
     (handle,) = handles(world.pop("g", "t"))
-    results = world.core.acking.release("g", "t", [handle, handle], False)
+    results = world.core.acks.release("g", "t", [handle, handle], False)
     assert [result.code for result in results] == [Code.OK, Code.OK]
     world.flush()
     messages = world.pop("g", "t")
@@ -435,13 +435,13 @@ def test_a_handle_of_a_later_master_says_that_this_one_leads_no_more() -> None:
     (good,) = handles(world.pop("g", "t", max_messages=1))
     later.core.state.table.restart_ids(1, epoch=7)
     (handle,) = handles(later.pop("g", "t", max_messages=1))
-    acking, open_messages = world.core.acking, world.core.state.table.open_messages
+    acks, open_messages = world.core.acks, world.core.state.table.open_messages
     for call in (
-        lambda: acking.ack("g", "t", [good, handle]),
-        lambda: acking.change_invisible("g", "t", handle, 1000),
-        lambda: acking.renew([pb.RenewEntry(group="g", topic="t", receipt_handle=handle)], 1000),
-        lambda: acking.release("g", "t", [good, handle], False),
-        lambda: acking.dead_letter("g", "t", handle),
+        lambda: acks.ack("g", "t", [good, handle]),
+        lambda: acks.change_invisible("g", "t", handle, 1000),
+        lambda: acks.renew([pb.RenewEntry(group="g", topic="t", receipt_handle=handle)], 1000),
+        lambda: acks.release("g", "t", [good, handle], False),
+        lambda: acks.dead_letter("g", "t", handle),
     ):
         with pytest.raises(StatusError, match="a later master") as caught:
             call()

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from services.broker.log_cleaner import LogCleaner
+from services.broker.files.log_cleaner import LogCleaner
 from services.broker.options import BrokerOptions, LogOptions
-from services.broker.pop.check_point import OffsetCommit
+from services.broker.progress.check_point import OffsetCommit
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
@@ -56,16 +56,16 @@ def test_a_call_that_the_full_disk_refuses_changes_nothing(call: str) -> None:
     world.put("t", b"1")
     world.put("t", b"2")
     (handle,) = handles(world.pop("g", "t", 1))
-    acking = world.core.acking
+    acks = world.core.acks
     before = world.check_points()
     world.disk.fill(1)
     calls: dict[str, Callable[[], object]] = {
         "pop": lambda: world.pop("g", "t"),
-        "ack": lambda: acking.ack("g", "t", [handle]),
-        "change": lambda: acking.change_invisible("g", "t", handle, 5),
-        "renew": lambda: acking.renew([pb.RenewEntry(group="g", topic="t", receipt_handle=handle)], 5),
-        "release": lambda: acking.release("g", "t", [handle], False),
-        "dead": lambda: acking.dead_letter("g", "t", handle),
+        "ack": lambda: acks.ack("g", "t", [handle]),
+        "change": lambda: acks.change_invisible("g", "t", handle, 5),
+        "renew": lambda: acks.renew([pb.RenewEntry(group="g", topic="t", receipt_handle=handle)], 5),
+        "release": lambda: acks.release("g", "t", [handle], False),
+        "dead": lambda: acks.dead_letter("g", "t", handle),
     }
     with pytest.raises(StatusError) as caught:
         calls[call]()
@@ -114,7 +114,7 @@ def test_no_more_progress_is_kept_than_allowed() -> None:
     assert "popwheel_pop_progress 20.0" in metrics(world)
     world.put("t", b"y")
     assert world.bodies(world.pop("g", "t", 1)) == [b"y"]
-    world.core.acking.release("g", "t", handles(given), True)
+    world.core.acks.release("g", "t", handles(given), True)
     world.flush()
     assert world.bodies(world.pop("g", "t", 1)) == [b"x"], "what failed comes again"
     world.delete_topic("wide")

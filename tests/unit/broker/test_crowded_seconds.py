@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.broker.timer.crowded_seconds import CrowdedSeconds
+from services.broker.timer.intake import CrowdedSeconds
 from services.common.errors import StatusError
 from tests.unit.broker.timer_world import TOPIC, TimerWorld, timer_options
 

@@ -1,4 +1,4 @@
-"""When a replica that is to end may go (services/broker/departure.py)."""
+"""When a replica that is to end may go (services/broker/role/departure.py)."""
 
 import asyncio
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from structlog.testing import capture_logs
 
-from services.broker.departure import Step, next_step
+from services.broker.role.departure import Step, next_step
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
 from services.rpc.status import GrpcStatus, RpcError
 from tests.harness.manual_clock import ManualClock

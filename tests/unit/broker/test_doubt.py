@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from services.broker import replica_files
-from services.broker.timer.delay import TIMER_TOPIC
+from services.broker.files import replica_files
+from services.broker.wheel.delay import TIMER_TOPIC
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from tests.harness.manual_clock import ManualClock, run_virtually

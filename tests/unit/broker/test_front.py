@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.broker.front import Front
+from services.broker.calls.router import Router
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
@@ -49,42 +49,42 @@ async def refused(channel: LocalChannel) -> str:
 
 
 async def test_calls_go_to_the_mastership_of_now() -> None:
-    front = Front("b")
-    channel = LocalChannel(front.service)
-    front.refuse("is led by another replica, at x:1")
+    router = Router("b")
+    channel = LocalChannel(router.service)
+    router.refuse("is led by another replica, at x:1")
     assert await refused(channel) == "the broker b is led by another replica, at x:1"
     for number in (1, 2):
         mastership = Mastership(number)
-        front.open(mastership.service, mastership.replicate)
+        router.open(mastership.service, mastership.replicate)
         assert (await channel.call(methods.GET_OFFSET, REQUEST)).offset == number
-    front.hold("passes its role on")
+    router.hold("passes its role on")
     assert "passes its role on" in await refused(channel)
 
 
 async def test_a_call_waits_for_a_mastership_that_is_about_to_begin() -> None:
-    front = Front("b")
-    channel = LocalChannel(front.service)
-    front.refuse("has no master at this moment")
-    front.expect()
+    router = Router("b")
+    channel = LocalChannel(router.service)
+    router.refuse("has no master at this moment")
+    router.expect()
     calling = asyncio.create_task(channel.call(methods.GET_OFFSET, REQUEST))
     await asyncio.sleep(0)
     assert not calling.done()
     mastership = Mastership(7)
-    front.open(mastership.service, mastership.replicate)
+    router.open(mastership.service, mastership.replicate)
     assert (await calling).offset == 7
 
 
 async def test_streams_end_with_the_mastership() -> None:
-    front = Front("b")
-    channel = LocalChannel(front.service)
+    router = Router("b")
+    channel = LocalChannel(router.service)
     mastership = Mastership(1)
-    front.open(mastership.service, mastership.replicate)
+    router.open(mastership.service, mastership.replicate)
     stream = channel.open(methods.NOTIFY)
     assert await stream.receive() is not None
-    front.hold("passes its role on")
+    router.hold("passes its role on")
     await asyncio.sleep(0)
     assert mastership.streams == 1, "the role may not be passed on after all"
-    front.refuse("is led by another replica now")
+    router.refuse("is led by another replica now")
     with pytest.raises(StatusError, match="another replica now"):
         await stream.receive()
     assert mastership.streams == 0

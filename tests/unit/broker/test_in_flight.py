@@ -7,9 +7,9 @@ import pytest
 
 from services.broker.options import BrokerOptions, LogOptions, PopOptions, RetentionOptions
 from services.broker.pop import in_flight
-from services.broker.pop.check_point import REVIVE_QUEUES, CheckPoint
 from services.broker.pop.in_flight import InFlight, InFlightMessage, InFlightPlace
-from services.broker.pop.revive import ReviveTable
+from services.broker.progress.check_point import REVIVE_QUEUES, CheckPoint
+from services.broker.progress.revive_table import ReviveTable
 from services.common import names
 from services.common.errors import StatusError
 from tests.harness.memory_disk import CrashKind
@@ -21,7 +21,7 @@ RETRY = names.retry_topic("g", "t")
 
 def of(world: World) -> InFlight:
     core = world.core
-    return InFlight(core.state.table, core.acking, core.store)
+    return InFlight(core.state.table, core.acks, core.store)
 
 
 def listed(world: World, topic: str = "t", group: str = "", messages_max: int = 1000) -> list[InFlightMessage]:
@@ -94,7 +94,7 @@ def test_a_retry_keeps_its_message_id_and_counts_its_attempts() -> None:
     again = world.pop("g", "t")
     assert facts(listed(world)) == [("g", "t", 2, "c", 1), ("g", RETRY, 0, "a", 2), ("g", RETRY, 1, "b", 2)]
     third = handles(again)[-1]
-    world.core.acking.change_invisible("g", "t", third, 2 * INVISIBLE_MS)
+    world.core.acks.change_invisible("g", "t", third, 2 * INVISIBLE_MS)
     assert sorted(facts(listed(world)))[:2] == [("g", RETRY, 0, "a", 2), ("g", RETRY, 1, "b", 2)]
     world.clock.advance(2 * INVISIBLE_MS)
     world.revive()
@@ -175,7 +175,7 @@ def test_very_many_of_others_are_passed_in_steps() -> None:
     for number in range(1, count + 1):
         table.open(check_point(number * 8 + number % 8, "h" if number % 5000 else "g"))
     world = world_of()
-    lister = InFlight(table, world.core.acking, world.core.store)
+    lister = InFlight(table, world.core.acks, world.core.store)
     rest: InFlightPlace | None = InFlightPlace()
     steps = 0
     while rest is not None:
@@ -242,7 +242,7 @@ def test_what_is_given_out_all_the_while_is_never_left_out(seed: int) -> None:
         for body in dice.sample(sorted(given), min(3, len(given))):
             act = dice.randrange(3)
             if act == 0:
-                given[body] = world.core.acking.change_invisible("g", "t", given[body], 10 * INVISIBLE_MS)
+                given[body] = world.core.acks.change_invisible("g", "t", given[body], 10 * INVISIBLE_MS)
             elif act == 1 and body not in stay:
                 world.ack("g", "t", given.pop(body))
             else:

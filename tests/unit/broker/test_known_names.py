@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker import known_names
-from services.broker.known_ids import NOT_PLACED
-from services.broker.known_names import KnownNames, Names, SavedNames
+from services.broker.names import known_names
+from services.broker.names.known_ids import NOT_PLACED
+from services.broker.names.known_names import KnownNames, Names, SavedNames
 from services.common.cluster import VERSIONS_PER_LIFE, ClusterView
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
 

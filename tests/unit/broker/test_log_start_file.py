@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.broker.store.log_start import NAME, LogStart
+from services.broker.files.log_start import NAME, LogStart
 from tests.harness.memory_disk import MemoryDisk
 
 FOLDER = Path("/broker")

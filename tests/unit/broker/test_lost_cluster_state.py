@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.broker.known_names import Names
+from services.broker.names.known_names import Names
 from services.common.cluster import VERSIONS_PER_LIFE
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic

@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.pop.check_point import CheckPoint
-from services.broker.pop.merge_buffer import _SET_BY_HAND_MAX, MergeBuffer, QueueProgress
+from services.broker.progress.check_point import CheckPoint
+from services.broker.progress.merge_buffer import _SET_BY_HAND_MAX, MergeBuffer, QueueProgress
 from services.broker.store.consume_queue import ConsumeQueue, packed_entry
 from services.broker.store.queue_index import QueueIndex
 from tests.harness.memory_disk import MemoryDisk

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from services.broker.notification import Interest
 from services.broker.options import BrokerOptions, PopOptions
+from services.broker.state.notification import Interest
 from services.common.cold_reads import NotInMemory
 from services.common.errors import StatusError
 from services.common.pb.popwheel.v1 import broker_pb2 as pb

@@ -9,8 +9,8 @@ import pytest
 from google_crc32c import value
 from structlog.testing import capture_logs
 
-from services.broker import checkpoint as checkpoint_file
-from services.broker.pop.check_point import CheckPoint, OffsetCommit
+from services.broker.progress.check_point import CheckPoint, OffsetCommit
+from services.broker.state import checkpoint as checkpoint_file
 from services.broker.store.record import Record, RecordKind, hash_tag
 from services.common import names, receipt
 from tests.unit.broker.world import INVISIBLE_MS, World, wire_message

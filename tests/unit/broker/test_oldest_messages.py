@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from services.broker.pop import oldest_messages
-from services.broker.pop.oldest_messages import Ages
+from services.broker.progress import oldest_messages
+from services.broker.progress.oldest_messages import Ages
 from services.common import names
 from services.common.series import Labels
 from tests.unit.broker.core_world import metrics, world_of

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from services.broker import replica_store
+from services.broker.files import replica_store
 from services.broker.quarantine.entry import Step
-from services.broker.quarantine.fault import RecordFaultError
+from services.broker.store.fault import RecordFaultError
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.broker.pop.pop_clock import LogTime, PopClock
+from services.broker.progress.pop_clock import LogTime, PopClock
 from services.common.clock import Clock, SystemClock, Uptime
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.manual_clock import ManualClock

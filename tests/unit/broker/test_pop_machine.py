@@ -178,7 +178,7 @@ class PopMachine(RuleBasedStateMachine):
         given = self.pick(pick)
         good = self.is_good(given)
         try:
-            handle = self.world.core.acking.change_invisible(given.group, given.sent.topic, given.handle, invisible_ms)
+            handle = self.world.core.acks.change_invisible(given.group, given.sent.topic, given.handle, invisible_ms)
         except StatusError as error:
             assert (error.code, good) == (Code.INVALID_RECEIPT_HANDLE, False)
             return
@@ -195,7 +195,7 @@ class PopMachine(RuleBasedStateMachine):
         entries = [
             pb.RenewEntry(group=given.group, topic=given.sent.topic, receipt_handle=given.handle) for given in wanted
         ]
-        results = self.world.core.acking.renew(entries, invisible_ms)
+        results = self.world.core.acks.renew(entries, invisible_ms)
         due_ms = self.world.core.pop_clock.now_ms() + invisible_ms
         for given, result in zip(wanted, results, strict=True):
             assert (result.code == Code.OK) == self.is_good(given)
@@ -208,7 +208,7 @@ class PopMachine(RuleBasedStateMachine):
     def release(self, pick: int, attempted: bool) -> None:
         given = self.pick(pick)
         good = self.is_good(given)
-        (result,) = self.world.core.acking.release(given.group, given.sent.topic, [given.handle], attempted)
+        (result,) = self.world.core.acks.release(given.group, given.sent.topic, [given.handle], attempted)
         assert (result.code == Code.OK) == good
         if good:
             self.comes_again((given.group, given.sent), attempted=attempted)
@@ -220,7 +220,7 @@ class PopMachine(RuleBasedStateMachine):
         good = self.is_good(given)
         key = (given.group, given.sent)
         try:
-            self.world.core.acking.dead_letter(given.group, given.sent.topic, given.handle)
+            self.world.core.acks.dead_letter(given.group, given.sent.topic, given.handle)
         except StatusError as error:
             assert (error.code, good) == (Code.INVALID_RECEIPT_HANDLE, False)
             return

@@ -6,12 +6,12 @@ from unittest import mock
 
 import pytest
 
-from services.broker.checkpoint import decode as decode_checkpoint
 from services.broker.options import BrokerOptions, LogOptions
-from services.broker.pop import pop_state
+from services.broker.progress import pop_state
 from services.broker.quarantine.entry import QuarantineEntry, Step, key_of
-from services.broker.quarantine.fault import RECORD_STEP, RecordFaultError
+from services.broker.state.checkpoint import decode as decode_checkpoint
 from services.broker.store import record
+from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
@@ -93,7 +93,7 @@ def test_a_release_of_several_sets_aside_the_one_that_fails() -> None:
         world.put("t", body)
     given = handles(world.pop("g", "t"))
     with Poison(["redelivery"]).spread():
-        results = world.core.acking.release("g", "t", given, attempted=False)
+        results = world.core.acks.release("g", "t", given, attempted=False)
     assert [result.code for result in results] == [Code.OK] * 3
     world.flush()
     assert world.bodies(world.pop("g", "t")) == [b"a", b"b"]
@@ -114,8 +114,8 @@ def test_what_was_redelivered_before_one_that_cannot_be_set_aside_comes_once() -
     with Poison(["redelivery"]).spread():
         for _ in range(2):
             with pytest.raises(StatusError):
-                world.core.acking.redeliver(held, attempted=True)
-    world.core.acking.redeliver(held, attempted=True)
+                world.core.acks.redeliver(held, attempted=True)
+    world.core.acks.redeliver(held, attempted=True)
     world.flush()
     assert sorted(world.bodies(world.pop("g", "t"))) == [b"a", b"b", MARK]
 
@@ -337,7 +337,7 @@ def test_a_retry_that_fails_again_leaves_it_set_aside(monkeypatch: pytest.Monkey
     def redelivered(*_: object, **__: object) -> None:
         raise KeyError("poison")
 
-    monkeypatch.setattr("services.broker.quarantine.retrial.redelivered", redelivered)
+    monkeypatch.setattr("services.broker.state.retrial.redelivered", redelivered)
     with pytest.raises(StatusError, match="fails again") as refusal:
         world.core.retrial.retry(entry.id)
     assert refusal.value.code == Code.INTERNAL_ERROR
@@ -392,7 +392,7 @@ def test_what_another_group_has_of_dead_letters_goes_with_the_group_they_are_of(
     world = world_of()
     world.add_group("h")
     world.put("t", MARK)
-    world.core.acking.dead_letter("g", "t", *handles(world.pop("g", "t")))
+    world.core.acks.dead_letter("g", "t", *handles(world.pop("g", "t")))
     world.flush()
     assert len(world.pop("h", "%DLQ%g")) == 1
     world.clock.advance(INVISIBLE_MS)
@@ -436,7 +436,7 @@ def test_past_the_limit_it_waits_where_it_is_and_others_go_on() -> None:
         for check_point, indexes in world.core.state.table.take_due(world.core.pop_clock.now_ms(), 10):
             for index in indexes:
                 try:
-                    world.core.acking.redeliver([(check_point, index)], attempted=True)
+                    world.core.acks.redeliver([(check_point, index)], attempted=True)
                     given_back += 1
                 except StatusError as refusal:
                     assert refusal.code == Code.TOO_MANY_REQUESTS

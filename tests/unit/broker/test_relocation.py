@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from services.broker.options import BrokerOptions, LogOptions
-from services.broker.pop.check_point import CheckPoint
+from services.broker.progress.check_point import CheckPoint
 from services.broker.quarantine.entry import Step
 from services.broker.store import record
 from services.broker.store.record import Record, RecordKind
@@ -55,7 +55,7 @@ def rest(world: World) -> list[Message]:
 
 def prolong(world: World, handle: str) -> str:
     """Hide a message for longer: its new handle."""
-    return world.core.acking.change_invisible("g", "t", handle, 12 * HOUR_MS)
+    return world.core.acks.change_invisible("g", "t", handle, 12 * HOUR_MS)
 
 
 def test_a_message_that_is_hidden_for_ever_holds_no_segment_back() -> None:
@@ -65,7 +65,7 @@ def test_a_message_that_is_hidden_for_ever_holds_no_segment_back() -> None:
     for _ in range(4):
         before = log.start_position
         entry = pb.RenewEntry(group="g", topic="t", receipt_handle=renewed)
-        assert world.core.acking.renew([entry], 1000 * HOUR_MS)[0].code == Code.OK
+        assert world.core.acks.renew([entry], 1000 * HOUR_MS)[0].code == Code.OK
         kept = prolong(world, kept)
         pass_days(world)
         assert log.start_position > before

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.broker import replica_files
+from services.broker.files import replica_files
 from services.common.errors import CorruptDataError
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
 from tests.harness.memory_disk import MemoryDisk

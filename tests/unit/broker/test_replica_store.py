@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from services.broker.core import BrokerCore
+from services.broker.files.replica_store import ReplicaStore
 from services.broker.options import BrokerOptions
 from services.broker.replica.epochs import EpochFile, EpochHistory, EpochStart
-from services.broker.replica.raw_records import checked_records
-from services.broker.replica_store import ReplicaStore
+from services.broker.state.core import BrokerCore
+from services.broker.store.raw_records import checked_records
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common.cluster import ClusterView
 from services.common.errors import CorruptDataError

@@ -50,7 +50,7 @@ def test_a_queue_goes_on_when_the_first_record_it_holds_was_mended(world: World)
     flip(world, 0)
     world.core.damage_mended()
     assert len(world.pop("g", "t")) > 0
-    assert not world.core.popping.damaged
+    assert not world.core.pops.damaged
 
 
 def test_a_queue_goes_on_when_what_was_damaged_has_gone_with_the_next_segment(world: World) -> None:
@@ -62,4 +62,4 @@ def test_a_queue_goes_on_when_what_was_damaged_has_gone_with_the_next_segment(wo
     world.flush()
     assert world.core.store.delete_before(third) == 1
     assert len(world.pop("g", "t")) > 0
-    assert not world.core.popping.damaged
+    assert not world.core.pops.damaged

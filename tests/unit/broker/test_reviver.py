@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.broker.reviver import Reviver
+from services.broker.role.reviver import Reviver
 from services.common import names
 from tests.harness.manual_clock import run_virtually
 from tests.unit.broker.world import INVISIBLE_MS, World, handles
@@ -69,7 +69,7 @@ def test_a_change_to_an_earlier_time_is_seen() -> None:
     async def work() -> None:
         (handle,) = each.pop(30_000)
         await asyncio.sleep(5)
-        each.world.core.acking.change_invisible("g", "t", handle, 100)
+        each.world.core.acks.change_invisible("g", "t", handle, 100)
         each.reviver.due_changed()
         await asyncio.sleep(1)
 
@@ -174,7 +174,7 @@ def test_an_error_that_nobody_thought_of_ends_the_broker_and_is_said(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("unthinkable")
 
-    monkeypatch.setattr(each.world.core.acking, "redeliver", broken)
+    monkeypatch.setattr(each.world.core.acks, "redeliver", broken)
 
     async def work() -> None:
         each.pop(10)

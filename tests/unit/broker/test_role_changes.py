@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from services.broker.core import BrokerCore
-from services.broker.replica_files import load_group
+from services.broker.files.replica_files import load_group
+from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code

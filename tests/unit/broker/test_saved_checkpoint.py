@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from services.broker.checkpoint import BEGIN
+from services.broker.files.saved_checkpoint import SavedCheckpoint
 from services.broker.replica.epochs import EpochHistory
-from services.broker.saved_checkpoint import SavedCheckpoint
+from services.broker.state.checkpoint import BEGIN
 from services.common.errors import CorruptDataError
 from tests.unit.broker.world import FOLDER, World, handles
 

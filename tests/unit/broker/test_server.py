@@ -11,8 +11,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from services.broker.app import BrokerApp
-from services.broker.checkpoint import BEGIN
 from services.broker.options import BrokerOptions, LogOptions, PopOptions, RetentionOptions
+from services.broker.state.checkpoint import BEGIN
 from services.broker.store.record import StoredRecord
 from services.common import names
 from services.common.errors import CorruptDataError, StatusError
@@ -285,7 +285,7 @@ async def test_pulls_that_wait_have_a_limit_that_groups_share() -> None:
 
 
 async def test_a_pull_that_waits_goes_on_over_what_its_filter_passes_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.broker.server._SCAN_ENTRIES", 8)
+    monkeypatch.setattr("services.broker.calls.server._SCAN_ENTRIES", 8)
     async with running() as broker:
         for _ in range(50):
             await broker.put(b"other", tag="other")
@@ -542,7 +542,7 @@ async def test_a_queue_whose_index_file_is_too_short_stands_still_and_others_go_
         for path in index_files(disk):
             disk.open(path).truncate(0)
         assert len(await broker.pop()) == 1
-        assert len(broker.app.core.popping.damaged) == 1
+        assert len(broker.app.core.pops.damaged) == 1
 
 
 async def test_a_damaged_entry_of_a_revive_queue_that_a_start_meets_hides_no_ack() -> None:

@@ -5,7 +5,7 @@ from google_crc32c import value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.timer.timer_checkpoint import CHECKPOINT_BYTES, TimerCheckpoint, decode, encode
+from services.broker.wheel.timer_checkpoint import CHECKPOINT_BYTES, TimerCheckpoint, decode, encode
 from services.common.errors import CorruptDataError, UnknownFormatError
 
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.timer import timer_log, unit
-from services.broker.timer.timer_log import TimerLog
-from services.broker.timer.unit import UNIT_BYTES, Unit
+from services.broker.wheel import timer_log, unit
+from services.broker.wheel.timer_log import TimerLog
+from services.broker.wheel.unit import UNIT_BYTES, Unit
 from services.common.errors import CorruptDataError
 from tests.harness.memory_disk import MemoryDisk
 

@@ -8,9 +8,9 @@ from services.broker.options import BrokerOptions
 from services.broker.quarantine.entry import QuarantineEntry, Step
 from services.broker.store.record import Record
 from services.broker.timer import stages
-from services.broker.timer.delay import Delay, decode_delay
-from services.broker.timer.timer_state import TimerRequest
-from services.broker.timer.wheel import TimerWheel
+from services.broker.wheel.delay import Delay, decode_delay
+from services.broker.wheel.timer_state import TimerRequest
+from services.broker.wheel.wheel import TimerWheel
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.memory_disk import CrashKind
@@ -422,7 +422,7 @@ def test_a_start_goes_on_past_a_delay_that_cannot_be_read(error: type[Exception]
 
     # All three say the same, so they all fail, as each record that a newer release's fault has spoilt would.
     with monkeypatch.context() as patch:
-        for module in ("recovery", "stages", "following", "timer_faults"):
+        for module in ("recovery", "stages", "fold", "timer_faults"):
             patch.setattr(f"services.broker.timer.{module}.decode_delay", failing(decode_delay))
         world.crash("process")
         world.pass_to(3000)

@@ -5,9 +5,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.broker.options import RetentionOptions
-from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC
-from services.broker.timer.pending import PendingTimers
-from services.broker.timer.unit import hash_topic
+from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC
+from services.broker.wheel.pending import PendingTimers
+from services.broker.wheel.unit import hash_topic
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.unit.broker.index_bytes import rot_entry

@@ -6,8 +6,8 @@ import pytest
 
 from services.broker.timer import stages
 from services.broker.timer.service import TimerService
-from services.broker.timer.timer_state import DueUnit, TimerLogDamagedError
-from services.broker.timer.unit import UnitFlag
+from services.broker.wheel.timer_state import DueUnit, TimerLogDamagedError
+from services.broker.wheel.unit import UnitFlag
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.put import MessageRun

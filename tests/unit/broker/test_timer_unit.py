@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.timer import unit
-from services.broker.timer.unit import UNIT_BYTES, UNIT_DTYPE, Unit, UnitFlag, hash_topic
+from services.broker.wheel import unit
+from services.broker.wheel.unit import UNIT_BYTES, UNIT_DTYPE, Unit, UnitFlag, hash_topic
 from services.common.errors import CorruptDataError
 
 EXAMPLE = Unit(

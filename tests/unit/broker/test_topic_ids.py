@@ -10,7 +10,7 @@ import pytest
 
 from services.broker.store.message_store import disk_full
 from services.broker.store.record import Record, RecordKind
-from services.broker.timer.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay
+from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay
 from services.common.cluster import ClusterView
 from services.common.errors import StatusError
 from services.common.names import revive_topic
@@ -136,7 +136,7 @@ async def test_what_is_refused_for_a_topic_that_goes_meanwhile_is_not_stored_beh
             await goes_on.wait()
             await settle_refusal(error)
 
-        app.server._putting._timer.put = refuse  # type: ignore[method-assign]
+        app.server._put_handler._timer.put = refuse  # type: ignore[method-assign]
         app.flusher.settle_refusal = settle_slowly  # type: ignore[method-assign]
         runs = [
             run_of(b"plain", 1),
@@ -156,7 +156,7 @@ async def test_what_waits_for_damage_to_be_mended_is_not_stored_for_a_topic_that
         await w.in_sync(0, 1)
         await w.put(b"body-1", topic_id=1)
         damage(master, b"body-1")
-        putting, waits, goes_on = master.alive.server._putting, asyncio.Event(), asyncio.Event()
+        putting, waits, goes_on = master.alive.server._put_handler, asyncio.Event(), asyncio.Event()
         repair = putting._repair
 
         async def repair_slowly(position: int) -> bool:

@@ -3,15 +3,15 @@
 import random
 from pathlib import Path
 
-from services.broker import checkpoint as checkpoint_file
-from services.broker.checkpoint import Checkpoint
-from services.broker.core import BrokerCore
 from services.broker.options import BrokerOptions
+from services.broker.state import checkpoint as checkpoint_file
+from services.broker.state.checkpoint import Checkpoint
+from services.broker.state.core import BrokerCore
 from services.broker.store.message_store import StoreCheckpoint
 from services.broker.store.record import RecordKind
 from services.broker.timer.message_timer import MessageTimer
 from services.broker.timer.service import TimerService
-from services.broker.timer.timer_state import slot_of
+from services.broker.wheel.timer_state import slot_of
 from services.common.cluster import ClusterView
 from services.common.pb.popwheel.v1.broker_pb2 import TimerProgress
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Topic

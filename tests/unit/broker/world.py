@@ -8,11 +8,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
-from services.broker import checkpoint as checkpoint_file
-from services.broker.checkpoint import Checkpoint, CheckpointChanges, CheckpointFrames, CheckpointReader, Row
-from services.broker.core import BrokerCore
 from services.broker.options import BrokerOptions, LogOptions, PopOptions
-from services.broker.pop.check_point import CheckPoint
+from services.broker.progress.check_point import CheckPoint
+from services.broker.state import checkpoint as checkpoint_file
+from services.broker.state.checkpoint import Checkpoint, CheckpointChanges, CheckpointFrames, CheckpointReader, Row
+from services.broker.state.core import BrokerCore
 from services.broker.store.consume_queue import Entry
 from services.broker.store.message_store import StoreCheckpoint
 from services.broker.store.record import Record, RecordKind, StoredRecord, hash_tag
@@ -228,7 +228,7 @@ class World:
         invisible_ms: int = INVISIBLE_MS,
     ) -> PopAnswer:
         """The broker's answer to a pop."""
-        return self.core.popping.pop(
+        return self.core.pops.pop(
             pb.PopRequest(
                 group=group,
                 topic=topic,
@@ -237,12 +237,12 @@ class World:
                 invisible_ms=invisible_ms,
                 filter=tag_filter(expression),
             ),
-            self.core.popping.turn(),
+            self.core.pops.turn(),
         )
 
     def ack(self, group: str, topic: str, *handles: str) -> list[int]:
         """Say that messages are done with; a code for each."""
-        results = self.core.acking.ack(group, topic, handles)
+        results = self.core.acks.ack(group, topic, handles)
         assert not results or len(results) == len(handles)
         return [result.code for result in results] or [Code.OK] * len(handles)
 
@@ -253,7 +253,7 @@ class World:
         while due := table.take_due(self.core.pop_clock.now_ms(), 512):
             for check_point, indexes in due:
                 for index in indexes:
-                    self.core.acking.redeliver([(check_point, index)], attempted=True)
+                    self.core.acks.redeliver([(check_point, index)], attempted=True)
                     count += 1
         return count
 

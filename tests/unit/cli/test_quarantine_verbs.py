@@ -11,8 +11,8 @@ import pytest
 from click.testing import Result
 from prometheus_client import CollectorRegistry
 
-from services.broker.flusher import Flusher
-from services.broker.quarantine.quarantine_server import QuarantineServer
+from services.broker.calls.quarantine_server import QuarantineServer
+from services.broker.store.flusher import Flusher
 from services.common.clock import SystemClock
 from services.common.http import HttpServer, make_http_app
 from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport

@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from services.broker.replica.options import ReplicationOptions
+from services.broker.options import ReplicationOptions
 from services.broker.replica.peers import Peers
-from services.broker.replica.record_reader import RecordReader
-from services.broker.replica.repair import Repairer
+from services.broker.replica.repair import RecordReader, Repairer
 from services.broker.replica.replication_master import ReplicationMaster
 from services.broker.replica.replication_slave import ReplicationSlave
 from services.broker.replica.statistics import ReplicationStatistics

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.broker.replica import epochs
-from services.broker.replica.epochs import EpochFile, EpochHistory, EpochStart, Joining, LogOutline, joining
+from services.broker.replica.epochs import EpochFile, EpochHistory, EpochStart, JoinPlan, LogOutline, join_plan
 from services.common.errors import CorruptDataError, UnknownFormatError
 from tests.harness.memory_disk import MemoryDisk
 
@@ -60,29 +60,29 @@ def test_a_cut_forgets_what_began_there_or_later() -> None:
 def test_where_logs_part() -> None:
     master = LogOutline(0, 500, history((1, 0), (2, 100), (4, 300)))
     for follower, expected in (
-        (LogOutline(0, 0, history()), Joining(0, anew=False)),
-        (LogOutline(0, 500, history((1, 0), (2, 100), (4, 300))), Joining(500, anew=False)),
-        (LogOutline(0, 700, history((1, 0), (2, 100), (4, 300))), Joining(500, anew=False)),
-        (LogOutline(0, 250, history((1, 0), (2, 100))), Joining(250, anew=False)),
-        (LogOutline(0, 350, history((1, 0), (2, 100))), Joining(300, anew=False)),
+        (LogOutline(0, 0, history()), JoinPlan(0, anew=False)),
+        (LogOutline(0, 500, history((1, 0), (2, 100), (4, 300))), JoinPlan(500, anew=False)),
+        (LogOutline(0, 700, history((1, 0), (2, 100), (4, 300))), JoinPlan(500, anew=False)),
+        (LogOutline(0, 250, history((1, 0), (2, 100))), JoinPlan(250, anew=False)),
+        (LogOutline(0, 350, history((1, 0), (2, 100))), JoinPlan(300, anew=False)),
         # 3 led for a while, and nobody but the follower has heard of it
-        (LogOutline(0, 400, history((1, 0), (2, 100), (3, 200))), Joining(200, anew=False)),
-        (LogOutline(0, 90, history((1, 0), (3, 80))), Joining(80, anew=False)),
-        (LogOutline(0, 120, history((1, 0), (3, 80))), Joining(80, anew=False)),
+        (LogOutline(0, 400, history((1, 0), (2, 100), (3, 200))), JoinPlan(200, anew=False)),
+        (LogOutline(0, 90, history((1, 0), (3, 80))), JoinPlan(80, anew=False)),
+        (LogOutline(0, 120, history((1, 0), (3, 80))), JoinPlan(80, anew=False)),
         # made anew once, at 120
-        (LogOutline(120, 150, history((2, 120))), Joining(150, anew=False)),
-        (LogOutline(350, 400, history((3, 350))), Joining(0, anew=True)),
-        (LogOutline(120, 150, history((2, 100), (3, 110))), Joining(0, anew=True)),
+        (LogOutline(120, 150, history((2, 120))), JoinPlan(150, anew=False)),
+        (LogOutline(350, 400, history((3, 350))), JoinPlan(0, anew=True)),
+        (LogOutline(120, 150, history((2, 100), (3, 110))), JoinPlan(0, anew=True)),
     ):
-        assert joining(master, follower) == expected, follower
+        assert join_plan(master, follower) == expected, follower
 
 
 def test_a_log_that_is_too_old_begins_anew() -> None:
     master = LogOutline(200, 500, history((1, 0), (2, 100), (4, 300)))
-    assert joining(master, LogOutline(0, 0, history())) == Joining(200, anew=True)
-    assert joining(master, LogOutline(0, 150, history((1, 0), (2, 100)))) == Joining(200, anew=True)
-    assert joining(master, LogOutline(0, 200, history((1, 0), (2, 100)))) == Joining(200, anew=False)
-    assert joining(master, LogOutline(200, 200, history((1, 0), (2, 100)))) == Joining(200, anew=False)
+    assert join_plan(master, LogOutline(0, 0, history())) == JoinPlan(200, anew=True)
+    assert join_plan(master, LogOutline(0, 150, history((1, 0), (2, 100)))) == JoinPlan(200, anew=True)
+    assert join_plan(master, LogOutline(0, 200, history((1, 0), (2, 100)))) == JoinPlan(200, anew=False)
+    assert join_plan(master, LogOutline(200, 200, history((1, 0), (2, 100)))) == JoinPlan(200, anew=False)
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ def test_logs_part_where_their_bytes_do(data: st.DataObject) -> None:
 
 
 def follow(follower: Written, leader: Written, count: int) -> None:
-    plan = joining(leader.outline(), follower.outline())
+    plan = join_plan(leader.outline(), follower.outline())
     assert not plan.anew
     same = next(
         (at for at, pair in enumerate(zip(leader.bytes_of, follower.bytes_of, strict=False)) if pair[0] != pair[1]),

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.known_names import KnownNames, Names
-from services.broker.pop.merge_buffer import MergeBuffer
-from services.broker.replica import master_checkpoint
-from services.broker.replica.checkpoint_source import CheckpointSource
-from services.broker.replica.master_checkpoint import MasterCheckpoint
-from services.broker.replica.master_checkpoint_file import NAME, MasterCheckpointFile
+from services.broker.checkpoint_sync import master_checkpoint
+from services.broker.checkpoint_sync.checkpoint_source import CheckpointSource
+from services.broker.checkpoint_sync.master_checkpoint import MasterCheckpoint
+from services.broker.checkpoint_sync.master_checkpoint_file import NAME, MasterCheckpointFile
+from services.broker.names.known_names import KnownNames, Names
+from services.broker.progress.merge_buffer import MergeBuffer
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.queue_index import QueueIndex
 from services.common.cluster import ClusterView

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from services.broker.replica.options import ReplicationOptions
-from services.broker.replica.record_reader import BYTES_MAX, RecordReader
+from services.broker.options import ReplicationOptions
+from services.broker.replica.repair import BYTES_MAX, RecordReader
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import ReadRecordsRequest

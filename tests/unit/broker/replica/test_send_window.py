@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.replica.options import ReplicationOptions
-from services.broker.replica.send_window import SendWindow
+from services.broker.options import ReplicationOptions
+from services.broker.replica.log_sender import SendWindow
 
 OPTIONS = ReplicationOptions(chunk_bytes=4096, coalesce_bytes=1000, window_bytes=8192, joining_bytes=4096)
 

@@ -9,12 +9,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from services.broker.core import BrokerCore
+from services.broker.files.replica_store import ReplicaStore
 from services.broker.options import BrokerOptions
 from services.broker.replica.metrics import ReplicationCollector
 from services.broker.replica.repair import Repairer
 from services.broker.replica.replication_slave import ReplicationSlave
-from services.broker.replica_store import ReplicaStore
+from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
 from services.common.cluster import ClusterView
 from tests.harness.manual_clock import ManualClock, run_virtually

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.broker.replica.options import ReplicationOptions
+from services.broker.options import ReplicationOptions
 from services.broker.replica.sync_state_set import SetChange, SyncStateSet
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -19,7 +19,7 @@ ME = 0
 
 
 @dataclass
-class Leading:
+class Leader:
     """A master with its set, and the time."""
 
     options: ReplicationOptions = field(default_factory=ReplicationOptions)
@@ -42,7 +42,7 @@ class Leading:
     def watermarks(self) -> tuple[int, int]:
         return self.set.held_position, self.set.confirmed_position
 
-    def joined(self, replica: int = 1) -> "Leading":
+    def joined(self, replica: int = 1) -> "Leader":
         """With a replica in the set that has everything."""
         end = self.set.held_position
         self.set.connected(replica, end, end, self.now_ms)
@@ -53,7 +53,7 @@ class Leading:
 
 
 def test_alone_everything_is_held_at_once_and_confirmed_with_the_sync() -> None:
-    leading = Leading(position=100)
+    leading = Leader(position=100)
     assert leading.watermarks() == (100, 100)
     leading.append(200, synced=False)
     assert leading.watermarks() == (200, 100)
@@ -64,7 +64,7 @@ def test_alone_everything_is_held_at_once_and_confirmed_with_the_sync() -> None:
 
 
 def test_a_member_holds_back_what_it_does_not_have() -> None:
-    leading = Leading(position=100).joined()
+    leading = Leader(position=100).joined()
     leading.append(200)
     assert leading.watermarks() == (100, 100)
     leading.set.progress(1, 200, 100, leading.now_ms)
@@ -74,7 +74,7 @@ def test_a_member_holds_back_what_it_does_not_have() -> None:
 
 
 def test_with_the_masters_word_alone_the_loss_is_shown() -> None:
-    leading = Leading(ReplicationOptions(ack_mode="master"), position=100).joined()
+    leading = Leader(ReplicationOptions(ack_mode="master"), position=100).joined()
     leading.append(200, synced=False)
     assert leading.watermarks() == (200, 100)
     leading.set.synced(200)
@@ -86,7 +86,7 @@ def test_with_the_masters_word_alone_the_loss_is_shown() -> None:
 
 
 def test_who_is_near_counts_before_it_is_asked_in_so_that_it_can_get_there() -> None:
-    leading = Leading(position=100)
+    leading = Leader(position=100)
     leading.append(1000, synced=False)
     leading.set.connected(1, 500, 400, leading.now_ms)
     assert leading.set.due(leading.now_ms) is None
@@ -104,14 +104,14 @@ def test_who_is_near_counts_before_it_is_asked_in_so_that_it_can_get_there() -> 
 
 
 def test_who_is_far_behind_holds_up_nobody() -> None:
-    leading = Leading(ReplicationOptions(joining_bytes=4096), position=10_000)
+    leading = Leader(ReplicationOptions(joining_bytes=4096), position=10_000)
     leading.set.connected(1, 10_000 - 4097, 0, leading.now_ms)
     leading.append(11_000)
     assert leading.watermarks() == (11_000, 11_000)
 
 
 def test_who_joins_too_slowly_is_left_off_and_tries_again_later() -> None:
-    leading = Leading(position=100)
+    leading = Leader(position=100)
     leading.set.connected(1, 50, 50, leading.now_ms)
     leading.append(200)
     assert leading.watermarks() == (100, 100)
@@ -133,7 +133,7 @@ def test_who_joins_too_slowly_is_left_off_and_tries_again_later() -> None:
 
 
 def test_who_tries_in_vain_again_and_again_tries_ever_less_often() -> None:
-    leading = Leading(position=100)
+    leading = Leader(position=100)
     leading.set.connected(1, 100, 0, leading.now_ms)
     began: list[int] = []
     stood_still = True
@@ -153,7 +153,7 @@ def test_who_tries_in_vain_again_and_again_tries_ever_less_often() -> None:
 
 
 def test_a_member_that_could_not_keep_up_does_not_come_back_at_once() -> None:
-    leading = Leading(position=100).joined()
+    leading = Leader(position=100).joined()
     leading.append(200)
     leading.now_ms += 3000
     change = leading.set.due(leading.now_ms)
@@ -167,7 +167,7 @@ def test_a_member_that_could_not_keep_up_does_not_come_back_at_once() -> None:
 
 
 def test_a_member_that_is_behind_for_too_long_is_asked_out_and_counts_until_that_is_answered() -> None:
-    leading = Leading(position=100).joined()
+    leading = Leader(position=100).joined()
     leading.append(200)
     leading.now_ms += 1000
     leading.set.progress(1, 200, 200, leading.now_ms)
@@ -184,7 +184,7 @@ def test_a_member_that_is_behind_for_too_long_is_asked_out_and_counts_until_that
 
 
 def test_an_idle_log_puts_nobody_out() -> None:
-    leading = Leading(position=100).joined()
+    leading = Leader(position=100).joined()
     leading.now_ms += 60_000
     assert leading.set.due(leading.now_ms) is None
     leading.append(200)
@@ -193,7 +193,7 @@ def test_an_idle_log_puts_nobody_out() -> None:
 
 
 def test_a_member_whose_stream_broke_has_half_a_second_to_come_back() -> None:
-    leading = Leading(position=100).joined()
+    leading = Leader(position=100).joined()
     leading.set.disconnected(1, leading.now_ms)
     leading.now_ms += 499
     assert leading.set.due(leading.now_ms) is None
@@ -206,7 +206,7 @@ def test_a_member_whose_stream_broke_has_half_a_second_to_come_back() -> None:
 
 
 def test_a_member_that_lost_what_was_confirmed_is_asked_out_at_once() -> None:
-    leading = Leading(position=100).joined()
+    leading = Leader(position=100).joined()
     leading.set.disconnected(1, leading.now_ms)
     leading.set.connected(1, 99, 99, leading.now_ms)
     assert leading.set.due(leading.now_ms) == SetChange(2, frozenset({0}))
@@ -224,7 +224,7 @@ CANNOT_BE = StatusError(Code.BAD_REQUEST, "no such replica")
 
 @pytest.mark.parametrize("failure", [NOBODY_REACHED, CANNOT_BE, LEADS_NOT, NONE_LEADS])
 def test_what_was_certainly_not_stored_ends_the_counting(failure: StatusError | RpcError) -> None:
-    leading = Leading(position=100)
+    leading = Leader(position=100)
     leading.set.connected(1, 100, 100, leading.now_ms)
     change = leading.set.due(leading.now_ms)
     assert change is not None
@@ -241,7 +241,7 @@ def test_what_was_certainly_not_stored_ends_the_counting(failure: StatusError | 
 def test_who_may_have_been_made_a_member_counts_until_a_newer_state_tells(
     first: StatusError | RpcError, second: StatusError | RpcError
 ) -> None:
-    leading = Leading(position=100)
+    leading = Leader(position=100)
     leading.set.connected(1, 100, 100, leading.now_ms)
     change = leading.set.due(leading.now_ms)
     assert change is not None
@@ -259,7 +259,7 @@ def test_who_may_have_been_made_a_member_counts_until_a_newer_state_tells(
 
 
 def test_answers_to_what_was_asked_before_change_nothing() -> None:
-    leading = Leading(position=100)
+    leading = Leader(position=100)
     leading.set.connected(1, 100, 100, leading.now_ms)
     old = leading.set.due(leading.now_ms)
     assert old is not None
@@ -276,7 +276,7 @@ def test_answers_to_what_was_asked_before_change_nothing() -> None:
 
 
 def test_too_few_in_the_set_is_told() -> None:
-    leading = Leading(ReplicationOptions(min_in_sync_replicas=2), position=100)
+    leading = Leader(ReplicationOptions(min_in_sync_replicas=2), position=100)
     assert not leading.set.enough
     calls = leading.calls
     leading.joined()
@@ -288,7 +288,7 @@ def test_too_few_in_the_set_is_told() -> None:
 
 
 def test_members_that_were_never_heard_of_hold_back_all() -> None:
-    leading = Leading(members=frozenset({0, 1, 2}), position=100)
+    leading = Leader(members=frozenset({0, 1, 2}), position=100)
     leading.set.connected(1, 100, 100, leading.now_ms)
     assert leading.watermarks() == (0, 0)
     leading.set.connected(2, 100, 90, leading.now_ms)
@@ -343,7 +343,7 @@ CONTROLLERS = st.lists(
 def test_whom_the_controllers_may_elect_has_all_that_is_confirmed(
     calls: list[list[str]], late: list[bool], follows: list[bool]
 ) -> None:
-    leading = Leading(position=100)
+    leading = Leader(position=100)
     leading.set.connected(1, 100, 100, leading.now_ms)
     controllers = Controllers()
     has = end = 100

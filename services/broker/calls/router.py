@@ -1,0 +1,149 @@
+"""popwheel.v1.Broker as others call it, whatever the role of this replica is at the moment.
+
+What clients ask is passed on to the mastership of now; while there is none it is refused, so that whoever asks goes to
+the master. The table of handlers lasts as long as the process: the transport reads it once.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.rpc import methods
+from services.rpc.service import Call, Method, Service, Stream, StreamHandler, UnaryHandler
+
+_OF_MASTERS: tuple[Method[Any, Any], ...] = (
+    methods.PUT,
+    methods.POP,
+    methods.ACK,
+    methods.CHANGE_INVISIBLE,
+    methods.RENEW,
+    methods.RELEASE,
+    methods.DEAD_LETTER,
+    methods.PULL,
+    methods.QUERY_OFFSET,
+    methods.GET_OFFSET,
+    methods.UPDATE_OFFSET,
+    methods.RECALL,
+    methods.TIMER_STATS,
+    methods.TIMER_LIST,
+    methods.IN_FLIGHT_LIST,
+    methods.PROGRESS_LIST,
+    methods.QUARANTINE_LIST,
+    methods.QUARANTINE_SHOW,
+    methods.QUARANTINE_RETRY,
+    methods.QUARANTINE_DROP,
+)
+"""What only a master answers: all that a mastership serves by single calls."""
+_WAIT_S = 2.0
+"""How long a call waits for a mastership that is about to begin."""
+
+
+class Router:
+    """Passes calls on, or refuses them.
+
+    Args:
+        name: of the broker, for refusals.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._handlers: dict[str, UnaryHandler[Any, Any]] = {}
+        self._served: Service | None = None
+        self._to_log: StreamHandler[pb.ReplicateProgress, pb.LogChunk] | None = None
+        self._why_closed: str | None = None
+        self._opened = asyncio.Event()
+        self._streams: set[asyncio.Task[Any]] = set()
+        self.service = Service()
+        for method in _OF_MASTERS:
+            self.service.unary(method, self._passing(method.path))
+        self.service.stream(methods.NOTIFY, self._notify)
+        self.service.stream(methods.REPLICATE, self._replicate)
+
+    def open(self, served: Service, replicate: StreamHandler[pb.ReplicateProgress, pb.LogChunk]) -> None:
+        """Pass calls on to what a mastership serves, and slaves to its log."""
+        self._served = served
+        self._to_log = replicate
+        self._handlers.update({path: handler for path, (_, handler) in served.unary_handlers.items()})
+        self._why_closed = None
+        self._opened.set()
+
+    def expect(self) -> None:
+        """Have calls wait a moment, because this replica is about to lead."""
+        self._close()
+        self._why_closed = None
+        self._opened.clear()
+
+    def refuse(self, why: str) -> None:
+        """Refuse calls from now on, and end streams.
+
+        Args:
+            why: the sentence goes on with it after the broker's name.
+        """
+        self._close()
+        self._why_closed = why
+        self._opened.set()
+        for task in list(self._streams):
+            task.cancel()
+
+    def hold(self, why: str) -> None:
+        """Refuse calls for the moment; streams go on."""
+        self._handlers.clear()
+        self._why_closed = why
+        self._opened.set()
+
+    def _close(self) -> None:
+        self._handlers.clear()
+        self._served = self._to_log = None
+
+    def _passing(self, path: str) -> UnaryHandler[Any, Any]:
+        handlers = self._handlers
+
+        def handle(call: Call, request: Any) -> Awaitable[Any]:
+            handler = handlers.get(path)
+            return self._later(path, call, request) if handler is None else handler(call, request)
+
+        return handle
+
+    async def _later(self, path: str, call: Call, request: Any) -> Any:
+        await self._wait()
+        handler = self._handlers.get(path)
+        if handler is None:
+            raise self._refusal()
+        return await handler(call, request)
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                await self._opened.wait()
+        except TimeoutError:
+            return
+
+    async def _notify(self, call: Call, stream: Stream[pb.NotifyInterest, pb.NotifyEvents]) -> None:
+        await self._wait()
+        if self._served is None:
+            raise self._refusal()
+        _, handler = self._served.stream_handlers[methods.NOTIFY.path]
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams.add(task)
+        try:
+            await handler(call, stream)
+        except asyncio.CancelledError:
+            if self._served is None:
+                raise self._refusal() from None
+            raise
+        finally:
+            self._streams.discard(task)
+
+    async def _replicate(self, call: Call, stream: Stream[pb.ReplicateProgress, pb.LogChunk]) -> None:
+        await self._wait()
+        if self._to_log is None:
+            raise self._refusal()
+        await self._to_log(call, stream)
+
+    def _refusal(self) -> StatusError:
+        why = self._why_closed or "has not been told to lead yet"
+        return StatusError(Code.HA_NOT_AVAILABLE, f"the broker {self._name} {why}")

@@ -1,0 +1,444 @@
+"""popwheel.v1.Broker: what proxies ask, answered by the core.
+
+Names pass the gate here once more: a proxy may be of another release, or none of ours.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
+
+from services.broker.calls.audit_server import AuditServer
+from services.broker.calls.dedup import Dedup
+from services.broker.calls.metrics import BrokerStatistics
+from services.broker.calls.put_handler import PutHandler
+from services.broker.calls.quarantine_server import QuarantineServer
+from services.broker.options import BrokerOptions
+from services.broker.pop import delivery
+from services.broker.progress.check_point import OffsetCommit
+from services.broker.quarantine.entry import Step
+from services.broker.state.core import BrokerCore
+from services.broker.state.notification import Interest, Subscriber
+from services.broker.store.consume_queue import ConsumeQueue, Entry
+from services.broker.store.fault import RECORD_STEP, RecordFaultError
+from services.broker.store.flusher import Flusher
+from services.broker.store.tag import wanted_hashes
+from services.broker.timer.timer_server import TimerServer
+from services.common import names
+from services.common.clock import Clock
+from services.common.errors import CorruptDataError, StatusError
+from services.common.names import Use
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.pop_answer import PopAnswer
+from services.rpc import methods
+from services.rpc.service import Call, Service, Stream, UnaryHandler
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+Result = TypeVar("Result")
+
+_SCAN_ENTRIES = 4096
+_NO_INVISIBLE_DURATION = None
+
+
+class BrokerServer:
+    """Binds the methods.
+
+    Args:
+        core: decides.
+        flusher: makes durable.
+        options: limits.
+        clock: the time.
+        statistics: what is counted.
+        disk_is_full: whether sends are to be refused.
+        due_changed: told after each pop.
+        timer: takes delayed messages.
+        repair: has a damaged record at a position of the log mended; whether it was.
+        has_enough_replicas: whether sends may be taken; asked only if given.
+    """
+
+    def __init__(
+        self,
+        core: BrokerCore,
+        flusher: Flusher,
+        options: BrokerOptions,
+        clock: Clock,
+        statistics: BrokerStatistics,
+        disk_is_full: Callable[[], bool],
+        due_changed: Callable[[], None],
+        timer: TimerServer,
+        repair: Callable[[int], Awaitable[bool]],
+        has_enough_replicas: Callable[[], bool] | None = None,
+    ) -> None:
+        self._core = core
+        self._flusher = flusher
+        self._options = options
+        self._clock = clock
+        self._statistics = statistics
+        self._due_changed = due_changed
+        self._again = Dedup(core.store, clock, _call_later, core.names.ids_of)
+        self._put_handler = PutHandler(
+            core, flusher, self._again, options, statistics, disk_is_full, timer, repair, has_enough_replicas
+        )
+        self._ended = False
+        self._pulls_waiting: dict[tuple[str, int], list[asyncio.Event]] = defaultdict(list)
+        self.service = Service()
+        core.interests.take_turns(_call_later, core.waiting)
+        self.service.unary(methods.PUT, self._put_handler.put)
+        self.service.unary(methods.POP, _naming_trouble(self.pop))
+        self.service.unary(methods.ACK, self.ack)
+        self.service.unary(methods.CHANGE_INVISIBLE, self.change_invisible)
+        self.service.unary(methods.RENEW, self.renew)
+        self.service.unary(methods.RELEASE, _naming_trouble(self.release))
+        self.service.unary(methods.DEAD_LETTER, _naming_trouble(self.dead_letter))
+        self.service.unary(methods.PULL, _naming_trouble(self.pull))
+        self.service.unary(methods.QUERY_OFFSET, _naming_trouble(self.query_offset))
+        self.service.unary(methods.GET_OFFSET, self.get_offset)
+        self.service.unary(methods.UPDATE_OFFSET, self.update_offset)
+        self.service.unary(methods.RECALL, _naming_trouble(timer.recall))
+        self.service.unary(methods.TIMER_STATS, timer.stats)
+        self.service.unary(methods.TIMER_LIST, _naming_trouble(timer.list))
+        audit = AuditServer(core, flusher, clock)
+        self.service.unary(methods.IN_FLIGHT_LIST, _naming_trouble(audit.in_flight))
+        self.service.unary(methods.PROGRESS_LIST, audit.progress)
+        self.service.stream(methods.NOTIFY, self.notify)
+        QuarantineServer(core, flusher, options.name, options.quarantine_max).bind(self.service)
+
+    @property
+    def kept_for_tries(self) -> int:
+        """Messages and ids that are kept in mind for sends that are tried again, of each `again.MESSAGES_MAX`."""
+        return self._again.kept_messages + self._again.kept_ids
+
+    def arrived(self, queue: ConsumeQueue) -> None:
+        """A message has become readable: wake the pulls that wait for it."""
+        for event in self._pulls_waiting.get((queue.topic, queue.queue_id), ()):
+            event.set()
+
+    def end(self) -> None:
+        """This broker leads no more: let the pulls go that wait."""
+        self._ended = True
+        self._again.end()
+        for waiting in self._pulls_waiting.values():
+            for event in waiting:
+                event.set()
+
+    async def pop(self, call: Call, request: pb.PopRequest) -> PopAnswer:
+        """Give messages out."""
+        _check_names(request)
+        # While one of a group waits for the device, others of it would read the same messages.
+        try:
+            answer = await self._reading(
+                partial(self._pop_once, request, self._core.pops.turn()), (request.group, request.topic)
+            )
+        finally:
+            self._due_changed()  # also of a CK of which no message could be given out
+        if answer.messages:
+            self._statistics.popped(request.group, request.topic, answer)
+            end = self._core.store.log.end_position
+            if not self._flusher.is_held(end):
+                await self._flusher.held(end)
+        return answer
+
+    def _pop_once(self, request: pb.PopRequest, turn: int) -> PopAnswer:
+        self._core.settle((request.topic,), (request.group,))
+        return self._core.pops.pop(request, turn)
+
+    async def _reading(self, work: Callable[[], Result], line: Hashable = None) -> Result:
+        """Have something done that reads, without waiting for the device on the loop (see `ColdReads.run`).
+
+        Raises:
+            StatusError: HA_NOT_AVAILABLE: another replica leads meanwhile, and nothing was done.
+        """
+
+        def unless_ended() -> Result:
+            if self._ended:
+                raise self._leads_no_more()
+            return work()
+
+        return await self._core.store.reads.run(unless_ended, line)
+
+    def _leads_no_more(self) -> StatusError:
+        return StatusError(
+            Code.HA_NOT_AVAILABLE, f"the broker {self._options.name} has another master now, ask that one"
+        )
+
+    async def ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
+        """Messages are done with. In the page cache when answered: a crash of the process does not undo it (P3)."""
+        _check_names(request)
+        results = self._core.acks.ack(
+            request.group, request.topic, request.receipt_handles, call=request.call, again=request.again
+        )
+        self._flusher_confirms_async()
+        end = self._core.store.log.end_position
+        if not self._flusher.is_held(end):
+            await self._flusher.held(end)
+        return pb.AckResponse(results=results)
+
+    async def change_invisible(self, call: Call, request: pb.ChangeInvisibleRequest) -> pb.ChangeInvisibleResponse:
+        """A message comes at another time."""
+        _check_names(request)
+        handle = self._core.acks.change_invisible(
+            request.group,
+            request.topic,
+            request.receipt_handle,
+            max(0, request.invisible_ms),
+            call=request.call,
+            again=request.again,
+        )
+        await self._flusher.held(self._core.store.log.end_position)
+        return pb.ChangeInvisibleResponse(receipt_handle=handle)
+
+    async def renew(self, call: Call, request: pb.RenewRequest) -> pb.RenewResponse:
+        """Messages stay hidden for longer."""
+        results = self._core.acks.renew(request.entries, request.invisible_ms)
+        await self._flusher.held(self._core.store.log.end_position)
+        return pb.RenewResponse(results=results)
+
+    async def release(self, call: Call, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
+        """Messages come again at once."""
+        _check_names(request)
+        results = await self._reading(
+            lambda: self._core.acks.release(request.group, request.topic, request.receipt_handles, request.attempted)
+        )
+        self._flusher.confirm_later()
+        await self._flusher.held(self._core.store.log.end_position)
+        return pb.ReleaseResponse(results=results)
+
+    async def dead_letter(self, call: Call, request: pb.DeadLetterRequest) -> pb.DeadLetterResponse:
+        """A message goes to the dead letter queue, durably."""
+        _check_names(request)
+        await self._reading(
+            lambda: self._core.acks.dead_letter(
+                request.group, request.topic, request.receipt_handle, call=request.call, again=request.again
+            )
+        )
+        await self._flusher.durable(self._core.store.log.end_position)
+        return pb.DeadLetterResponse()
+
+    async def pull(self, call: Call, request: pb.PullRequest) -> pb.PullResponse:
+        """Read by offset, waiting for a first message if asked to."""
+        _check_names(request, Use.PULL)
+        deadline = self._clock.monotonic() + request.wait_ms / 1000
+        wanted = wanted_hashes(request.filter)
+        offset = request.offset
+        while True:
+            response, found, offset = await self._reading(partial(self._pull_once, request, offset, wanted))
+            remaining = deadline - self._clock.monotonic()
+            if found or remaining <= 0:
+                return response
+            if self._ended:
+                raise self._leads_no_more()
+            queue = self._core.store.queue(request.topic, request.queue_id)
+            if queue is not None and offset < queue.max_offset:
+                # A rare filter: there is more to look at, and nothing may arrive that would wake it.
+                await asyncio.sleep(0)
+                continue
+            self._check_waiting_pulls(request.group)
+            self._statistics.pulls_waiting.take(request.group)
+            try:
+                await self._wait_for_arrival((request.topic, request.queue_id), remaining)
+            finally:
+                self._statistics.pulls_waiting.give(request.group)
+
+    def _check_waiting_pulls(self, group: str) -> None:
+        waiting = self._statistics.pulls_waiting
+        if not waiting.room(group, self._options.pop.pulls_waiting_max):
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"{waiting.total} pulls wait for messages, {waiting.held(group)} of them of the group {group}: that is "
+                "its share of the limit (broker.pop.pulls_waiting_max); pull again later",
+            )
+
+    def _pull_once(
+        self, request: pb.PullRequest, offset: int, wanted: frozenset[int] | None
+    ) -> tuple[pb.PullResponse, bool, int]:
+        self._core.settle((request.topic,))
+        queue = self._core.store.queue(request.topic, request.queue_id)
+        max_offset = 0 if queue is None else queue.max_offset
+        if offset < 0 or offset > max_offset:
+            raise _illegal_offset(offset, max_offset)
+        if queue is None:
+            return pb.PullResponse(next_offset=offset), False, offset
+        at = max(offset, queue.min_offset)
+        entries: list[Entry] = []
+        offsets: list[int] = []
+        size = 0
+        for entry in queue.read(at, request.max_messages if wanted is None else _SCAN_ENTRIES):
+            if wanted is None or entry.tag_hash in wanted:
+                size += entry.length
+                if entries and size > self._options.pop.response_bytes_max:
+                    break
+                entries.append(entry)
+                offsets.append(at)
+            at += 1
+            if len(entries) == request.max_messages:
+                break
+        common = delivery.common_properties(self._options.name, _NO_INVISIBLE_DURATION)
+        try:
+            with RECORD_STEP:
+                records = self._core.store.read_checked(queue, offsets, entries)
+                messages = [delivery.pulled_message(stored, common) for stored in records]
+        except RecordFaultError:
+            messages = self._pulled_one_by_one(queue, offsets, entries, common)
+        return pb.PullResponse(messages=messages, next_offset=at), bool(messages), at
+
+    def _pulled_one_by_one(
+        self, queue: ConsumeQueue, offsets: Sequence[int], entries: Sequence[Entry], common: bytes
+    ) -> list[bytes]:
+        """The messages without those that fail by themselves, which are passed over and noted."""
+        messages: list[bytes] = []
+        for offset, entry in zip(offsets, entries, strict=True):
+            try:
+                with RECORD_STEP:
+                    (stored,) = self._core.store.read_checked(queue, (offset,), (entry,))
+                    messages.append(delivery.pulled_message(stored, common))
+            except RecordFaultError as fault:
+                self._core.quarantine.note(Step.READING, entry.position, queue.topic, queue.queue_id, offset, fault)
+        return messages
+
+    async def _wait_for_arrival(self, queue: tuple[str, int], timeout_s: float) -> None:
+        event = asyncio.Event()
+        waiting = self._pulls_waiting[queue]
+        waiting.append(event)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
+        except TimeoutError:
+            return
+        finally:
+            waiting.remove(event)
+            if not waiting:
+                self._pulls_waiting.pop(queue, None)
+
+    async def query_offset(self, call: Call, request: pb.QueryOffsetRequest) -> pb.QueryOffsetResponse:
+        """The offset of a queue's beginning, end or first message since a time."""
+        names.topic(request.topic, Use.QUERY)
+        queue = self._core.store.queue(request.topic, request.queue_id)
+        if queue is None:
+            return pb.QueryOffsetResponse(offset=0)
+        if request.policy == pb.BEGINNING:
+            return pb.QueryOffsetResponse(offset=queue.min_offset)
+        if request.policy == pb.END:
+            return pb.QueryOffsetResponse(offset=queue.max_offset)
+        since_ms = request.timestamp_ms
+        return pb.QueryOffsetResponse(offset=await self._reading(lambda: self._core.store.offset_at(queue, since_ms)))
+
+    async def get_offset(self, call: Call, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
+        """A group's committed offset, -1 for none."""
+        _check_names(request, Use.QUERY)
+        queue = self._core.store.queue(request.topic, request.queue_id)
+        progress = None if queue is None else self._core.state.merge_buffer.get(request.group, queue)
+        return pb.GetOffsetResponse(offset=-1 if progress is None else progress.committed)
+
+    async def update_offset(self, call: Call, request: pb.UpdateOffsetRequest) -> pb.UpdateOffsetResponse:
+        """Set a group's committed offset, durably."""
+        _check_names(request, Use.COMMIT)
+        queue = self._core.store.queue(request.topic, request.queue_id)
+        max_offset = 0 if queue is None else queue.max_offset
+        if not 0 <= request.offset <= max_offset:
+            raise _illegal_offset(request.offset, max_offset)
+        if queue is None:
+            return pb.UpdateOffsetResponse()  # nothing is there to be committed; a group begins at the first message
+        self._core.commit_offset(OffsetCommit(request.group, request.topic, request.queue_id, request.offset))
+        await self._flusher.durable(self._core.store.log.end_position)
+        return pb.UpdateOffsetResponse()
+
+    async def notify(self, call: Call, stream: Stream[pb.NotifyInterest, pb.NotifyEvents]) -> None:
+        """Tell a proxy of the messages that wait for its interests, for as long as its stream lives."""
+        changed = asyncio.Event()
+        subscriber = Subscriber(changed.set)
+        teller = asyncio.create_task(self._tell(subscriber, changed, stream), name="notify")
+        try:
+            while (interest := await stream.receive()) is not None:
+                if interest.cancel:
+                    self._core.interests.cancel(subscriber, interest.id)
+                    continue
+                if interest.hand_on:
+                    self._core.interests.hand_on(subscriber, interest.id)
+                    continue
+                try:
+                    _check_names(interest)
+                    wanted = wanted_hashes(interest.filter)
+                    registered = Interest(interest.id, subscriber, interest.topic, interest.group, wanted)
+                    self._core.interests.add(registered)
+                except StatusError:
+                    subscriber.refuse(interest.id)  # it alone: the proxy's other interests are none the worse
+                    continue
+                # Said of 0 as well: from then on the proxy counts on being told.
+                subscriber.tell(interest.id, self._core.waiting(registered))
+        finally:
+            self._core.interests.cancel_all(subscriber)
+            teller.cancel()
+            await asyncio.gather(teller, return_exceptions=True)
+
+    async def _tell(
+        self, subscriber: Subscriber, changed: asyncio.Event, stream: Stream[pb.NotifyInterest, pb.NotifyEvents]
+    ) -> None:
+        while True:
+            await changed.wait()
+            changed.clear()
+            told, refused = subscriber.take()
+            if told or refused:
+                response = pb.NotifyEvents()
+                for interest_id, waiting in told:
+                    shared = self._core.interests.is_shared(subscriber.interests[interest_id])
+                    response.events.add(id=interest_id, waiting=waiting, shared=shared)
+                for interest_id in refused:
+                    response.events.add(id=interest_id, refused=True)
+                await stream.send([response])
+
+    def _flusher_confirms_async(self) -> None:
+        if self._options.flush == "async":
+            self._flusher.confirm_later()
+
+
+class _Named(Protocol):
+    """A request about a group and a topic."""
+
+    @property
+    def group(self) -> str:
+        """Its group."""
+
+    @property
+    def topic(self) -> str:
+        """Its topic."""
+
+
+def _check_names(request: _Named, use: Use = Use.RECEIVE) -> None:
+    """Have a request's names pass the gate. Raises StatusError: ILLEGAL_CONSUMER_GROUP, ILLEGAL_TOPIC."""
+    names.group(request.group)
+    names.topic(request.topic, use)
+
+
+def _naming_trouble(handler: UnaryHandler[Request, Response]) -> UnaryHandler[Request, Response]:
+    """Tell a caller whose message is damaged so (S7), where the handler leaves that to whoever asks; and one whose
+    message can't be read now, as the device refuses or no more files may be open.
+    """
+
+    async def answer(call: Call, request: Request) -> Response:
+        try:
+            return await handler(call, request)
+        except CorruptDataError as error:
+            raise StatusError(
+                Code.INTERNAL_ERROR,
+                f"{error}; nothing was changed: restore the segment file from a replica or a backup",
+            ) from error
+        except OSError as error:
+            raise StatusError(
+                Code.INTERNAL_ERROR, f"the broker's device refused a read ({error}), nothing was changed; try again"
+            ) from error
+
+    return answer
+
+
+def _call_later(delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+    return asyncio.get_running_loop().call_later(delay_s, action)
+
+
+def _illegal_offset(offset: int, max_offset: int) -> StatusError:
+    return StatusError(
+        Code.ILLEGAL_OFFSET,
+        f"offset {offset} is not between 0 and the queue's end {max_offset}; query the offset first",
+    )

@@ -1,0 +1,536 @@
+"""What a replica holds, whatever its role: the log, who wrote it, and the core that is folded from it.
+
+A core is folded as far as the log is known to stay: a master's to its end, a slave's as far as it is confirmed. So what
+is cut off was as a rule never folded. Where it was (an unclean election, `ack_mode: master`), the core is made anew,
+from what was saved before or from the whole log.
+"""
+
+import asyncio
+import errno
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from services.broker.files import log_start
+from services.broker.files.log_cleaner import LogCleaner
+from services.broker.files.log_epochs import LogEpochs
+from services.broker.files.log_start import LogStart
+from services.broker.files.recovery import Recovery
+from services.broker.files.replica_files import Mark
+from services.broker.files.saved_checkpoint import SavedCheckpoint
+from services.broker.quarantine.entry import Step
+from services.broker.replica.epochs import EpochHistory
+from services.broker.state.checkpoint import Checkpoint, CheckpointReader
+from services.broker.state.core import BrokerCore
+from services.broker.store.commit_log import CommitLog
+from services.broker.store.fault import RECORD_STEP, RecordFaultError
+from services.broker.store.message_store import disk_refusal
+from services.broker.store.raw_records import bare_records, checked_records, whole_bytes
+from services.broker.store.record import HEADER_BYTES, RECORD_BYTES_MAX, StoredRecord, length_at
+from services.broker.supervision import supervised
+from services.common.clock import Clock
+from services.common.disk import Disk
+from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+
+_log = structlog.get_logger()
+
+_CHECKPOINT_NAME = "checkpoint"
+_EPOCHS_NAME = "epochs"
+_INSTALLING_NAME = "installing"
+"""While a file of this name is there, what else is there is of two logs and worth nothing."""
+_DOUBT_NAME = "doubtful"
+"""A file of this name says that the end of the log was cut off, or is about to be, and others may have it."""
+_FOLD_S = 0.01
+_KEPT_BYTES = 16 * 1024 * 1024
+_READ_AHEAD_BYTES = 256 * 1024
+
+
+class ReplicaStore:
+    """The files of a replica, and the state made of them (`replica.replica_log.ReplicaLog`).
+
+    Args:
+        disk: where its files are.
+        folder: their folder.
+        clock: for how long the loop may be kept busy.
+        make_core: makes a core that is fresh, on a log or on the one of its own files.
+        on_failure: told if the device has failed, or the log is damaged.
+        checkpoint_changes_bytes: see `SavedCheckpoint`.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        clock: Clock,
+        make_core: Callable[[CommitLog | None], BrokerCore],
+        on_failure: Callable[[Exception], None],
+        checkpoint_changes_bytes: int,
+    ) -> None:
+        self._clock = clock
+        self._reads = disk.reads
+        self._make_core = make_core
+        self._on_failure = on_failure
+        self._saving = asyncio.Lock()
+        self._disk = disk
+        self._former_queues = folder / "consumequeue"
+        """Where releases before the index files had the queues' entries: a folder for each queue."""
+        self._log_start = LogStart(disk, folder / log_start.NAME)
+        self._installing = Mark(disk, folder / _INSTALLING_NAME)
+        self._doubt = Mark(disk, folder / _DOUBT_NAME)
+        self._appended: deque[StoredRecord] = deque()
+        self._appended_bytes = 0
+        self._confirmed = 0
+        self._folding: asyncio.Task[None] | None = None
+        self._damage: CorruptDataError | None = None
+        """What `_folding` ended with, for the next one who can have it mended."""
+        self._saved = SavedCheckpoint(disk, folder / _CHECKPOINT_NAME, checkpoint_changes_bytes, on_failure)
+        self.on_folded: Callable[[], None] | None = None
+        """Told when records were folded into the core."""
+        self.before_new_core: Callable[[], Awaitable[None]] | None = None
+        """Called before the log is cut or the core made anew; what works with them is to end."""
+        self.on_new_core: Callable[[], None] | None = None
+        """Told when that is over: it may go on, with what `core` is now."""
+        self.on_doubt_ended: Callable[[], None] | None = None
+        """Told when `is_doubtful` is over."""
+        self.is_doubtful = self._doubt.is_set
+        """Whether acknowledged messages may be missing: this or an earlier start cut off the log's end, and not every
+        other replica could be asked for it. It outlives the process."""
+        self.is_followers = True
+        """Whether the core is one that a follower may go on with; if not, `unfinish` makes it so."""
+        self._is_whole = True
+        self.core = make_core(None)
+        self.log = self.core.store.log
+        self._epochs = LogEpochs(disk, folder / _EPOCHS_NAME, self.log)
+        self._cleaner = LogCleaner(lambda: self.core, self.log, self._log_start, self._saved)
+
+    # What it is
+
+    @property
+    def start_position(self) -> int:
+        """Of the oldest record held."""
+        return self.log.start_position
+
+    @property
+    def end_position(self) -> int:
+        """Behind the newest record; what is before it survives the end of the process."""
+        return self.log.end_position
+
+    @property
+    def synced_position(self) -> int:
+        """What is before it is on the device."""
+        return self.log.synced_position
+
+    @property
+    def confirmed_position(self) -> int:
+        """What is before it the sync-state set has, and it is folded into the core."""
+        return self.core.store.confirmed_position
+
+    @property
+    def epochs(self) -> EpochHistory:
+        """Who wrote the log."""
+        return self._epochs.history
+
+    @property
+    def last_epoch(self) -> int:
+        """Of the last record of the log; 0 if it is empty."""
+        return self.epochs.last_epoch(self.end_position) if self.end_position > self.start_position else 0
+
+    # Begin and end
+
+    async def start(
+        self,
+        *,
+        alone: bool,
+        repair: Callable[[int], Awaitable[bool]],
+        is_nowhere: Callable[[int], Awaitable[bool]],
+    ) -> None:
+        """Find out what is there, and fold it.
+
+        Args:
+            alone: nobody else can have been master since, so all that is there stays.
+            repair: has a damaged record at a position of the log mended; whether it was.
+            is_nowhere: whether all other replicas, where that was in vain, say that they do not have it.
+
+        Raises:
+            CorruptDataError: acknowledged data is damaged; nothing was changed.
+            UnknownFormatError: the files are of a newer release; nothing was changed.
+            OSError: the device refused.
+        """
+        if self._installing.is_set:
+            await self._wipe()
+        recovery = Recovery(self.core, self._remake_core, self._log_start, self._saved, self._epochs, self._begin_doubt)
+        await recovery.run(alone=alone, repair=repair, is_nowhere=is_nowhere)
+        if not self.log.segment_count:
+            # Lest a loss of power takes the first segment and leaves the next: that is taken for damage.
+            self.log.reset(0)
+        await self._disk.remove_folder(self._former_queues)
+        await self.sync()
+        if not self._saved.exists:
+            # Before the first record: where there is no checkpoint, all that is there counts as synced.
+            await self._saved.write(self._saved.head)
+        await self._log_start.prepare(self.start_position)
+
+    async def _begin_doubt(self, position: int) -> None:
+        _log.error(
+            "the end of the log is cut off, though not every other replica could be asked for it: until this one has "
+            "caught up with a master, it leads only if all of the sync-state set are there and none of them is certain",
+            at=position,
+            dropped=self.log.end_position - position,
+        )
+        await self._doubt.set()
+        self.is_doubtful = True
+
+    async def end_doubt(self) -> None:
+        """Whatever was acknowledged is here (see `ReplicaLog`)."""
+        if self.is_doubtful:
+            await self._doubt.clear()
+            self.is_doubtful = False
+            _log.info("this replica has everything again", position=self.end_position)
+            if self.on_doubt_ended is not None:
+                self.on_doubt_ended()
+
+    async def finish(self, epoch: int) -> None:
+        """Begin an epoch: fold the rest of the log, and leave it to be written.
+
+        Raises:
+            CorruptDataError: a record is damaged; it may be tried again when it was mended.
+            OSError: the device refused; it may be tried again.
+            StatusError: the disk is full; it may be tried again.
+        """
+        self.stop_folding()
+        await self.sync()  # what is folded counts as confirmed
+        if not self._is_whole:
+            async with self._saving:
+                await self._begin_anew()
+        self.is_followers = False
+        try:
+            while not self.core.is_finished and self.core.folded_position < self.end_position:
+                await self._read_ahead(self.end_position)
+                self._fold(self.end_position)
+                await asyncio.sleep(0)
+        except CorruptDataError:
+            self._is_whole = False  # it may have met the damage with a record half folded
+            raise
+        if epoch > self.epochs.latest:
+            self._epochs.begin(epoch, self.end_position)
+        await self._epochs.save()
+        self.core.store.epoch = epoch
+        self.core.store.ended = None
+        if not self.core.is_finished:
+            try:
+                self.core.finish()
+            except CorruptDataError:
+                self._is_whole = False
+                raise
+
+    async def unfinish(self) -> None:
+        """The epoch is over: drop the core that was written to, and begin again with what was saved before.
+
+        Raises as `finish` does.
+        """
+        await self.sync()
+        async with self._saving:
+            await self._begin_anew()
+
+    def stop_folding(self) -> None:
+        """Fold no more by itself."""
+        self._damage = None
+        if self._folding is not None:
+            self._folding.cancel()
+            self._folding = None
+
+    def close(self) -> None:
+        """Close all files; nothing is saved."""
+        self.stop_folding()
+        self.core.close()
+        self.log.close()
+
+    # What a slave does with it
+
+    async def read(self, position: int, bytes_max: int) -> bytes:
+        """Whole, checked records from `position` on (see `ReplicaLog`)."""
+        return await self._reads.run(lambda: self._read_in_memory(position, bytes_max))
+
+    def _read_in_memory(self, position: int, bytes_max: int) -> bytes:
+        data = self.log.read(position, max(bytes_max, HEADER_BYTES))
+        length = length_at(data, 0)
+        if length > len(data) and len(data) >= HEADER_BYTES:
+            data = self.log.read(position, min(length, RECORD_BYTES_MAX))
+        return whole_bytes(position, data)
+
+    def append_raw(self, position: int, data: bytes) -> None:
+        """Write whole records of the master at the end (see `ReplicaLog`)."""
+        if position != self.end_position:
+            raise ValueError(f"records for {position} do not go on where the log ends, at {self.end_position}")
+        try:
+            with RECORD_STEP:
+                records = kept = checked_records(position, data)
+        except RecordFaultError as fault:
+            # The log is taken over as bytes all the same; the fold reads it again, and passes over what fails there.
+            self.core.quarantine.count(Step.FOLD, position, fault)
+            records, kept = bare_records(position, data), []
+        epochs = None
+        for found in records:
+            if found.epoch != self.epochs.latest:
+                epochs = epochs or EpochHistory(self.epochs)
+                epochs.note(found.epoch, found.position)
+        try:
+            self.log.append_raw([found.length for found in records], data)
+        except OSError as error:
+            raise disk_refusal(error) from error
+        if epochs is not None:
+            self._epochs.set(epochs)
+        goes_on = not self._appended or self._appended[-1].position + self._appended[-1].length == position
+        if goes_on and self._appended_bytes + len(data) <= _KEPT_BYTES:
+            self._appended.extend(kept)
+            self._appended_bytes += len(data) if kept else 0
+
+    async def sync(self) -> None:
+        """Bring all that was appended up to now to the device (see `ReplicaLog`)."""
+        async with self._epochs.writing:
+            try:
+                await self._epochs.write()
+            except OSError as error:  # the disk is full, perhaps; the records tell it, too, and `save` waits for it
+                _log.error("the epochs could not be written down, trying again", error=str(error))
+            try:
+                await self.log.sync()
+            finally:  # also when the waiter was cancelled
+                self._look_at_log()
+
+    def _look_at_log(self) -> None:
+        if self.log.stopped is not None:
+            self._on_failure(OSError(self.log.stopped))
+
+    def confirm(self, position: int) -> None:
+        """Fold what is before `position`, as far as it is here: some at once, the rest soon (see `ReplicaLog`)."""
+        if position > self._confirmed:
+            self._confirmed = position
+        if self._damage is not None:
+            damage, self._damage = self._damage, None
+            raise damage
+        if self._folding is None and self._fold_some():
+            self._folding = supervised(self._fold_rest(), "broker-fold", self._on_failure)
+
+    def _fold_some(self) -> bool:
+        """Fold what is in memory, for a moment; whether more is to be folded."""
+        position = self.core.folded_position
+        is_more = self._fold(min(self._confirmed, self.end_position))
+        if self.on_folded is not None and self.core.folded_position > position:
+            self.on_folded()
+        return is_more
+
+    async def _fold_rest(self) -> None:
+        try:
+            is_more = True
+            while is_more:
+                await asyncio.sleep(0)
+                await self._read_ahead(min(self._confirmed, self.end_position))
+                is_more = self._fold_some()
+        except CorruptDataError as error:
+            self._damage = error
+        self._folding = None
+
+    async def _read_ahead(self, end: int) -> None:
+        """Have what is folded next in memory, where it came so long ago that it is not any more.
+
+        Raises:
+            CorruptDataError: the next record is damaged.
+        """
+        position, appended = self.core.folded_position, self._appended
+        while appended and appended[0].position < position:
+            self._appended_bytes -= appended.popleft().length
+        upto = min(end, appended[0].position) if appended else end
+        if position >= upto:
+            return
+        found = await self._reads.run(lambda: self._records(position, min(upto, position + _READ_AHEAD_BYTES)))
+        appended.extendleft(reversed(found))
+        self._appended_bytes += sum(each.length for each in found)
+
+    def _records(self, position: int, end: int) -> list[StoredRecord]:
+        found: list[StoredRecord] = []
+        try:
+            for each in self.log.records(position, end, _READ_AHEAD_BYTES):
+                found.append(each)
+        except CorruptDataError:
+            if not found:
+                raise
+        if not found:
+            raise CorruptDataError(f"there is no whole record at {position}")
+        return found
+
+    def _fold(self, end: int) -> bool:
+        """Fold what is in memory, for a moment; whether more is to be folded before `end`."""
+        core, appended = self.core, self._appended
+        until_s = self._clock.monotonic() + _FOLD_S
+        while appended and appended[0].position < end:
+            if appended[0].position > core.folded_position:
+                break
+            found = appended.popleft()
+            self._appended_bytes -= found.length
+            if found.position == core.folded_position:
+                core.fold(found)
+                if self._clock.monotonic() >= until_s:
+                    break
+        return core.folded_position < end
+
+    async def cut(self, position: int) -> None:
+        """Drop all from `position` on, durably (see `ReplicaLog`)."""
+        self.stop_folding()
+        async with self._saving:
+            if position < self.end_position:
+                is_below_saved = await self._say_cut(position)
+                await self._rest()
+                await self._cut(position, is_below_saved)
+            if self._epochs.cut(position):
+                await self._epochs.save()
+
+    async def _say_cut(self, position: int) -> bool:
+        """Said first, or a crash in between would leave a log that is shorter than it was known to be.
+
+        Returns:
+            Whether what was saved is of more than what is left.
+
+        Raises:
+            StatusError: the disk is full; nothing is cut, and it may be tried again.
+        """
+        try:
+            await self._saved.ascertain()
+            saved = self._saved.head
+            is_below_saved = saved.store.reached > position
+            if is_below_saved:
+                if self.start_position == 0:
+                    self._saved.needed_from = 0
+                    await self._saved.write(Checkpoint())
+            elif saved.store.synced_position > position:
+                await self._saved.amend(replace(saved, store=replace(saved.store, synced_position=position)))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            sentence = "the disk is full, so the log cannot be brought in line with its master's; free some space"
+            raise StatusError(Code.INTERNAL_ERROR, sentence) from error
+        return is_below_saved
+
+    async def _cut(self, position: int, is_below_saved: bool) -> None:
+        _log.warning("the log parts from its master's, its end is cut off", at=position, end=self.end_position)
+        self._appended.clear()
+        self._appended_bytes = 0
+        self._confirmed = min(self._confirmed, position)
+        if is_below_saved and self.start_position > 0:
+            await self._wipe()  # what was made of the log is void, and without its beginning it can't be made again
+            return
+        knows_more = await self.core.timer.cut_off(0 if is_below_saved else position)
+        async with self.log.at_rest:
+            self.log.cut(position)
+        await self.sync()
+        if is_below_saved or knows_more or self.core.folded_position > position or self.core.is_finished:
+            await self._begin_anew()
+        elif self.on_new_core is not None:
+            self.on_new_core()
+
+    async def install(self, checkpoint: bytes, position: int, epochs: EpochHistory) -> None:
+        """Drop all, and begin with a master's checkpoint and an empty log at `position` (see `ReplicaLog`)."""
+        reader = CheckpointReader(checkpoint)
+        for _ in reader.steps():
+            await asyncio.sleep(0)
+        decoded = reader.checkpoint
+        decoded = replace(decoded, store=replace(decoded.store, remade=True, synced_position=position))
+        async with self._saving:
+            await self._drop(position)
+            await self._saved.write(decoded)
+            self._epochs.set(EpochHistory(epochs))
+            await self._epochs.save()
+            await self._begin_anew()
+            await self._installing.clear()
+
+    async def _wipe(self) -> None:
+        """Begin with nothing."""
+        await self._drop(0)
+        await self._saved.write(Checkpoint())
+        await self._begin_anew()
+        await self._installing.clear()
+
+    async def _drop(self, position: int) -> None:
+        await self._rest()
+        await self._installing.set()
+        self._appended.clear()
+        self._appended_bytes = self._confirmed = self._saved.needed_from = 0
+        await self.core.timer.cut_off(0)
+        async with self.log.at_rest:
+            self.log.reset(position)
+        self._epochs.set(EpochHistory())
+        await self.sync()
+        await self._log_start.set(position)
+
+    async def delete_before(self, position: int) -> None:
+        """Delete the oldest segment as the master has (see `ReplicaLog`)."""
+        if await self._cleaner.delete_before(position):
+            await self.sync()  # the next one may go
+
+    async def delete_expired(self) -> int:
+        """Delete the oldest segment if it is past its time (see `LogCleaner`)."""
+        return await self._cleaner.delete_expired()
+
+    async def mend(self, position: int, data: bytes) -> None:
+        """Write records in place of damaged bytes (see `ReplicaLog`)."""
+        for found in bare_records(position, data):  # what they say may fail by itself, and is of no matter here
+            begin = found.position - position
+            try:
+                await self.log.mend(found.position, data[begin : begin + found.length])
+            finally:
+                self._look_at_log()
+
+    # What is saved
+
+    def checkpoint_file(self) -> Iterator[bytes]:
+        """A checkpoint file for a follower that has nothing (see `ReplicaLog`)."""
+        return self._saved.parts()
+
+    @property
+    def saved_position(self) -> int:
+        """Of the log, up to where the core is saved: a restart reads on from there."""
+        return self._saved.head.store.position
+
+    async def save(self, settle: Callable[[], Awaitable[None]]) -> None:
+        """Save how far the core is.
+
+        Args:
+            settle: returns when what the core is made of is on the device, and will not be cut off any more.
+
+        Raises:
+            OSError: the device refused, now, or the last time the epochs were to be written down.
+        """
+        async with self._saving:
+            await self._saved.save(self.core, self._epochs, settle)
+
+    async def _begin_anew(self) -> None:
+        self.is_followers = self._is_whole = False
+        await self._rest()
+        self._remake_core()
+        try:
+            self.core.begin(self._saved.load(self.log))
+        except CorruptDataError as error:
+            self._on_failure(error)
+            raise
+        self.is_followers = self._is_whole = True
+        if self.on_new_core is not None:
+            self.on_new_core()
+
+    async def _rest(self) -> None:
+        """Have nothing fold or save beside what is done to the log and the core; the caller sees to it that it goes on.
+
+        What would save meanwhile would count on what is cut off.
+        """
+        self.stop_folding()
+        if self.before_new_core is not None:
+            await self.before_new_core()
+
+    def _remake_core(self) -> BrokerCore:
+        before = self.core
+        before.close()
+        self.core = self._make_core(self.log)
+        self.core.inherit(before)
+        return self.core

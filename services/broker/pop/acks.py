@@ -1,0 +1,427 @@
+"""What a consumer says of messages it was given: done, later, still at it, never again; or it has gone away."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from services.broker.names.own_topics import OwnTopics
+from services.broker.pop.redelivery import dead_letter, redelivered, retry_topic_of
+from services.broker.progress import check_point as codec
+from services.broker.progress.check_point import CheckPoint, Origin
+from services.broker.progress.pop_clock import PopClock
+from services.broker.progress.pop_state import PopState, stored_topic
+from services.broker.quarantine.entry import Step
+from services.broker.quarantine.quarantine import Quarantine
+from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.fault import RECORD_STEP, RecordFaultError
+from services.broker.store.message_store import MessageStore
+from services.broker.store.record import Record, RecordKind, StoredRecord
+from services.common import names, receipt
+from services.common.cluster import ClusterView
+from services.common.errors import StatusError
+from services.common.names import Use
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.receipt import HandleMaker, HandleReader
+
+_DONE = pb.EntryResult(code=Code.OK)
+
+Held = tuple[CheckPoint, int]
+"""A message that is given out: its CK and its index there."""
+
+Place = tuple[ConsumeQueue, int]
+"""A queue and an offset in it."""
+
+
+class Acks:
+    """Serves acks and all that ends or changes a delivery.
+
+    Each message that leaves its CK does so by one record that says both where it goes and what it came from, so a
+    crash between two writes can neither lose nor double it. The ACK record that follows spares recovery looking for it.
+
+    Args:
+        store: the messages.
+        state: who has what.
+        view: groups, and the key of receipt handles.
+        topics: where CK and ACK records stand, and copies.
+        clock: for due times.
+        broker_name: goes into new receipt handles.
+        on_due_changed: called when something may come due earlier than before.
+        knows_group: whether a group is there as far as the log tells, which may be ahead of `view`.
+        quarantine: takes messages that fail by themselves.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        state: PopState,
+        view: ClusterView,
+        topics: OwnTopics,
+        clock: PopClock,
+        broker_name: str,
+        on_due_changed: Callable[[], None],
+        knows_group: Callable[[str], bool],
+        quarantine: Quarantine,
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._view = view
+        self._topics = topics
+        self._clock = clock
+        self._broker_name = broker_name
+        self._on_due_changed = on_due_changed
+        self._knows_group = knows_group
+        self._quarantine = quarantine
+
+    def ack(
+        self, group: str, topic: str, handles: Sequence[str], *, call: int = 0, again: bool = False
+    ) -> list[pb.EntryResult]:
+        """Mark messages as done with; one result for each handle, in their order, or none at all if all is well.
+
+        Args:
+            group, topic: for which the handles were given out.
+            handles: the messages'.
+            call: names the client's call and all its tries; 0 if that is not known.
+            again: whether an earlier try may have done it: what that has acknowledged is well.
+        """
+        bits_of: dict[CheckPoint, int] = {}
+        results: list[pb.EntryResult] = []
+        refused = False
+        reader = HandleReader(self._view.receipt_key, group, topic)
+        for handle in handles:
+            try:
+                check_point, index = self._open(*reader.read(handle))
+                bits = bits_of.get(check_point, 0)
+                if bits >> index & 1:
+                    raise StatusError(Code.INVALID_RECEIPT_HANDLE, "this receipt handle stands twice in the call")
+            except StatusError as error:
+                if again and self._is_done(group, topic, handle, call):
+                    results.append(_DONE)
+                    continue
+                results.append(_refusal(error))
+                refused = True
+                continue
+            bits_of[check_point] = bits | 1 << index
+            results.append(_DONE)
+        if bits_of:
+            self._store.put([self._ack_record(check_point, bits, call) for check_point, bits in bits_of.items()])
+            for check_point, bits in bits_of.items():
+                self._state.finish(check_point.id, bits, call)
+        return results if refused else []
+
+    def change_invisible(
+        self, group: str, topic: str, handle: str, invisible_ms: int, *, call: int = 0, again: bool = False
+    ) -> str:
+        """Hide a message for `invisible_ms` from now; its new receipt handle, the only one that is good now (P7).
+
+        Args:
+            group, topic: for which the handle was given out.
+            handle: the message's.
+            invisible_ms: for how long.
+            call: names the client's call and all its tries; 0 if that is not known.
+            again: whether an earlier try may have done it: then the handle that it gave is given once more.
+
+        Raises:
+            StatusError: INVALID_RECEIPT_HANDLE, or the disk is full; nothing has changed.
+        """
+        shown = receipt.decode(self._view.receipt_key, group, topic, handle)
+        try:
+            old, index = self._open(shown.check_point_id, shown.queue_offset)
+        except StatusError:
+            done = self._state.table.replacement(shown.check_point_id, shown.queue_offset, call) if again else None
+            if done is None:
+                raise
+            return self._handle_of(done)
+        now_ms = self._clock.now_ms()
+        offset = old.offsets[index]
+        new = CheckPoint(
+            id=self._state.table.make_id(old.revive_queue),
+            group=group,
+            topic=topic,
+            origin=old.origin,
+            queue_id=old.queue_id,
+            start_offset=offset,
+            next_offset=offset + 1,
+            pop_time_ms=now_ms,
+            invisible_ms=invisible_ms,
+            due_ms=now_ms + invisible_ms,
+            first_position=old.first_position,
+            offsets=(offset,),
+            replaces=Origin(old.id, index),
+            call=call,
+            copies={0: old.copies[index]} if index in old.copies else {},
+        )
+        record = Record(RecordKind.CHECK_POINT, self._topics.revive, new.revive_queue, new.encode())
+        new.revive_offset = self._store.put([record]).queue_offsets[0]
+        self._state.open(new)
+        self._on_due_changed()
+        return self._handle_of(new)
+
+    def _handle_of(self, check_point: CheckPoint) -> str:
+        """The receipt handle of a CK's only message."""
+        return HandleMaker(
+            self._view.receipt_key,
+            check_point.group,
+            check_point.topic,
+            check_point.id,
+            check_point.pop_time_ms,
+            check_point.invisible_ms,
+            check_point.revive_queue,
+            check_point.origin,
+            self._broker_name,
+            check_point.queue_id,
+        ).handle(check_point.offsets[0])
+
+    def renew(self, entries: Sequence[pb.RenewEntry], invisible_ms: int) -> list[pb.EntryResult]:
+        """Hide messages for `invisible_ms` from now; their receipt handles stay good."""
+        due_ms = self._clock.now_ms() + invisible_ms
+        bits_of: dict[CheckPoint, int] = {}
+        results: list[pb.EntryResult] = []
+        for entry in entries:
+            try:
+                names.group(entry.group)
+                names.topic(entry.topic, Use.RECEIVE)
+                check_point, index = self._held(entry.group, entry.topic, entry.receipt_handle)
+            except StatusError as error:
+                results.append(_refusal(error))
+                continue
+            bits_of[check_point] = bits_of.get(check_point, 0) | 1 << index
+            results.append(_DONE)
+        if bits_of:
+            self._store.put(
+                [
+                    Record(
+                        RecordKind.RENEWAL,
+                        self._topics.revive,
+                        check_point.revive_queue,
+                        codec.encode_renewal(check_point.id, bits, due_ms),
+                    )
+                    for check_point, bits in bits_of.items()
+                ]
+            )
+            for check_point, bits in bits_of.items():
+                self._state.renew(check_point.id, bits, due_ms)
+            self._on_due_changed()
+        return results
+
+    def release(self, group: str, topic: str, handles: Sequence[str], attempted: bool) -> list[pb.EntryResult]:
+        """Let messages come again at once, for a consumer that has gone."""
+        held: list[Held] = []
+        results: list[pb.EntryResult] = []
+        for handle in handles:
+            try:
+                each = self._held(group, topic, handle)
+            except StatusError as error:
+                results.append(_refusal(error))
+                continue
+            if each not in held:
+                held.append(each)
+            results.append(_DONE)
+        self.redeliver(held, attempted=attempted)
+        return results
+
+    def redeliver(self, held: Sequence[Held], *, attempted: bool) -> None:
+        """Move messages from their CKs to the retry topic or, past the group's limit, to its dead letter queue.
+
+        A message that is gone (retention, a deleted topic or group) just leaves its CK; no other takes its place (P4).
+        A group that the log knows and the view does not is there all the same: the view is behind, or the controller
+        has lost its state. Its messages come again, and that is no attempt, as nobody knows how many it may have.
+        A message that fails by itself is set aside. One that has left its CK is passed over, so it may be asked again.
+
+        Raises:
+            StatusError: the disk, or the quarantine, is full; what was not moved has not changed.
+            CorruptDataError: one of them is damaged; likewise.
+        """
+        held = [(check_point, index) for check_point, index in held if check_point.open_bits >> index & 1]
+        try:
+            with RECORD_STEP:
+                put = self._put_leaving(held, self._moved(held, attempted=attempted), 0)
+        except RecordFaultError as fault:
+            if len(held) == 1:
+                self._set_aside(*held[0], fault, attempted=attempted)
+            else:
+                for check_point, index in held:
+                    self.redeliver([(check_point, index)], attempted=attempted)
+            return
+        for check_point_id, bits in put.items():
+            self._state.close(check_point_id, bits)
+
+    def _set_aside(self, check_point: CheckPoint, index: int, fault: RecordFaultError, *, attempted: bool) -> None:
+        try:
+            with RECORD_STEP:
+                stored = self.message(check_point, index)
+        except RecordFaultError:
+            stored = None
+        self._quarantine.set_aside_delivery(check_point, index, stored, Step.REDELIVERY, fault, attempted=attempted)
+
+    def _moved(self, held: Sequence[Held], *, attempted: bool) -> list[Record]:
+        """The records that take the place of messages, without those that are gone."""
+        records: list[Record] = []
+        for (check_point, index), stored in zip(held, self._messages(held), strict=True):
+            group = self._view.groups.get(check_point.group)
+            if stored is not None and (group is not None or self._knows_group(check_point.group)):
+                counts = attempted and group is not None
+                limit = stored.attempts + 1 if group is None else group.max_attempts
+                if retry_topic_of(check_point) is None:
+                    self._state.old_names.met(check_point.topic, "what was received from it is a dead letter")
+                records.append(redelivered(check_point, index, stored, attempted=counts, attempts_max=limit))
+        return records
+
+    def dead_letter(self, group: str, topic: str, handle: str, *, call: int = 0, again: bool = False) -> None:
+        """Move a message to the group's dead letter queue.
+
+        Args:
+            group, topic: for which the handle was given out.
+            handle: the message's.
+            call: names the client's call and all its tries; 0 if that is not known.
+            again: whether an earlier try may have done it: then that is well.
+
+        Raises:
+            StatusError: INVALID_RECEIPT_HANDLE, or the disk is full; nothing has changed.
+        """
+        try:
+            check_point, index = self._held(group, topic, handle)
+        except StatusError:
+            if again and self._is_done(group, topic, handle, call):
+                return
+            raise
+        stored = self.message(check_point, index)
+        records = [] if stored is None else [dead_letter(check_point, index, stored)]
+        for check_point_id, bits in self._put_leaving([(check_point, index)], records, call).items():
+            self._state.finish(check_point_id, bits, call)
+
+    def rewrite(self, check_points: Sequence[CheckPoint]) -> list[CheckPoint]:
+        """Write open CKs again at the end of their revive queues, so that recovery need not read from far back.
+
+        Returns:
+            Those that were written. One that fails by itself stays where it is until it is done with.
+
+        Raises:
+            StatusError: the disk is full; what was not written has not changed.
+        """
+        if not check_points:
+            return []
+        try:
+            with RECORD_STEP:
+                appended = self._store.put(
+                    [
+                        Record(RecordKind.CHECK_POINT, self._topics.revive, each.revive_queue, each.encode())
+                        for each in check_points
+                    ]
+                )
+        except RecordFaultError as fault:
+            if len(check_points) > 1:
+                return [written for each in check_points for written in self.rewrite([each])]
+            self._quarantine.count(Step.RETENTION, check_points[0].first_position, fault)
+            return []
+        for check_point, offset in zip(check_points, appended.queue_offsets, strict=True):
+            self._state.table.move(check_point, offset)
+        return list(check_points)
+
+    def _put_leaving(self, held: Sequence[Held], records: list[Record], call: int) -> dict[int, int]:
+        """Append the records of what leaves its CKs, and their ACK records; the bits to be closed, by CK."""
+        bits_of: dict[CheckPoint, int] = {}
+        for check_point, index in held:
+            bits_of[check_point] = bits_of.get(check_point, 0) | 1 << index
+        if bits_of:
+            self._store.put([*records, *(self._ack_record(each, bits, call) for each, bits in bits_of.items())])
+        return {check_point.id: bits for check_point, bits in bits_of.items()}
+
+    def _is_done(self, group: str, topic: str, handle: str, call: int) -> bool:
+        """Whether the message of a handle that is void is known to be so because this call is done with it."""
+        try:
+            shown = receipt.decode(self._view.receipt_key, group, topic, handle)
+        except StatusError:
+            return False
+        return self._state.acked.has(shown.check_point_id, shown.queue_offset, call)
+
+    def _held(self, group: str, topic: str, handle: str) -> Held:
+        """The message a receipt handle stands for.
+
+        Raises:
+            StatusError: INVALID_RECEIPT_HANDLE: it is forged or foreign, or its message is not hidden by it any more.
+                HA_NOT_AVAILABLE: a later master gave it out.
+        """
+        decoded = receipt.decode(self._view.receipt_key, group, topic, handle)
+        return self._open(decoded.check_point_id, decoded.queue_offset)
+
+    def _open(self, check_point_id: int, queue_offset: int) -> Held:
+        """The message of a CK with this offset.
+
+        Raises:
+            StatusError: INVALID_RECEIPT_HANDLE: it is none of the CK's messages that are still hidden by it.
+                HA_NOT_AVAILABLE: a later master has made the CK.
+        """
+        check_point = self._state.table.get(check_point_id)
+        if check_point is None and not self._state.table.has_made(check_point_id):
+            raise StatusError(
+                Code.HA_NOT_AVAILABLE,
+                f"a later master of {self._broker_name} gave this handle out, so this one leads no more; ask again",
+            )
+        index = -1 if check_point is None else check_point.index_of(queue_offset)
+        if check_point is None or index < 0 or not check_point.open_bits >> index & 1:
+            raise StatusError(
+                Code.INVALID_RECEIPT_HANDLE,
+                "this receipt handle is not good any more: its message was acknowledged, given a new handle, or its "
+                "invisible duration has passed; use the handle of its latest delivery",
+            )
+        return check_point, index
+
+    def message(self, check_point: CheckPoint, index: int) -> StoredRecord | None:
+        """A message of a CK, or its copy; None if it is gone. Raises CorruptDataError: it is damaged."""
+        return self._messages([(check_point, index)])[0]
+
+    def _messages(self, held: Sequence[Held]) -> list[StoredRecord | None]:
+        """Messages of CKs, or their copies, those that stand side by side in one read; None for each that is gone."""
+        found: list[StoredRecord | None] = []
+        for place, count in side_by_side([self.place(check_point, index) for check_point, index in held]):
+            records: list[StoredRecord] = []
+            if place is not None:
+                queue, offset = place
+                entries = queue.read(offset, count)
+                records = self._store.read_checked(queue, range(offset, offset + len(entries)), entries)
+            found += [*records, *[None] * (count - len(records))]
+        return found
+
+    def is_held(self, check_point: CheckPoint, index: int) -> bool:
+        """Whether a message of a CK is open, and not gone."""
+        return bool(check_point.open_bits >> index & 1) and self.place(check_point, index) is not None
+
+    def place(self, check_point: CheckPoint, index: int) -> Place | None:
+        """Where a message of a CK stands, or its copy; None if it is gone."""
+        copy = check_point.copies.get(index)
+        if copy is None:
+            queue = self._store.queue(stored_topic(check_point), check_point.queue_id)
+            offset = check_point.offsets[index]
+        else:
+            queue, offset = self._store.queue(self._topics.revive, check_point.revive_queue), copy
+        return None if queue is None or offset < queue.min_offset else (queue, offset)
+
+    def _ack_record(self, check_point: CheckPoint, bits: int, call: int) -> Record:
+        return Record(
+            RecordKind.ACK,
+            self._topics.revive,
+            check_point.revive_queue,
+            codec.encode_ack(check_point.id, bits),
+            origin=codec.encode_call(call),
+        )
+
+
+def side_by_side(places: Sequence[Place | None]) -> Iterator[tuple[Place | None, int]]:
+    """The first of those places that follow one another in a queue, and how many do."""
+    first = 0
+    for end in range(1, len(places) + 1):
+        here, behind = places[end - 1], places[end] if end < len(places) else None
+        if here is not None and behind is not None and behind == (here[0], here[1] + 1):
+            continue
+        yield places[first], end - first
+        first = end
+
+
+def _refusal(error: StatusError) -> pb.EntryResult:
+    """What is answered for one handle.
+
+    Raises:
+        StatusError: HA_NOT_AVAILABLE: a later master leads, so all handles of the call are to be shown to that one.
+    """
+    if error.code == Code.HA_NOT_AVAILABLE:
+        raise error
+    return pb.EntryResult(code=error.code, error=error.message)

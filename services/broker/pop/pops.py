@@ -1,0 +1,407 @@
+"""The pop: takes messages for a group, writes down who has them until when, and hands them out."""
+
+import random
+from collections.abc import Container, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from services.broker.names.own_topics import OwnTopics
+from services.broker.options import PopOptions
+from services.broker.pop import delivery
+from services.broker.progress.check_point import CheckPoint
+from services.broker.progress.merge_buffer import QueueProgress
+from services.broker.progress.pop_clock import PopClock
+from services.broker.progress.pop_state import PopState
+from services.broker.quarantine.entry import Step
+from services.broker.quarantine.quarantine import Quarantine
+from services.broker.store.consume_queue import ConsumeQueue, Entry
+from services.broker.store.fault import RECORD_STEP, RecordFaultError
+from services.broker.store.message_store import MessageStore
+from services.broker.store.record import Record, RecordKind, StoredRecord
+from services.broker.store.tag import wanted_hashes
+from services.common import names, receipt
+from services.common.cluster import ClusterView
+from services.common.cold_reads import NotInMemory
+from services.common.errors import CorruptDataError, StatusError
+from services.common.histogram import Histogram
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
+from services.common.pop_answer import PopAnswer
+from services.common.receipt import HandleMaker
+
+_RETRY_FIRST_ONE_IN = 5
+_TURN_BITS = 32
+_SCAN_STEP = 256
+_ANY_QUEUE = -1
+QUEUEING_BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 30_000, 300_000, 3_600_000)
+
+
+@dataclass(slots=True)
+class _Budget:
+    """What one pop may still take."""
+
+    messages: int
+    scan_entries: int
+    response_bytes: int
+
+    @property
+    def is_spent(self) -> bool:
+        return self.messages <= 0 or self.scan_entries <= 0 or self.response_bytes <= 0
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What was read from one queue and is to be given out."""
+
+    progress: QueueProgress
+    origin: int
+    entries: Sequence[Entry]
+    offsets: tuple[int, ...] | range
+    records: list[StoredRecord] | None
+    """None if one of them failed as it was read: then each is read by itself."""
+    start_offset: int
+    next_offset: int
+
+
+class Standstill(NamedTuple):
+    """Where a queue stands still.
+
+    Args:
+        min_offset: the first offset it held when that was met; what is damaged may go with it.
+        why: what is damaged.
+    """
+
+    min_offset: int
+    why: str
+
+
+class Pops:
+    """Serves pops.
+
+    Args:
+        store: the messages.
+        state: who has what.
+        view: topics and the key of receipt handles.
+        topics: where CK records go.
+        options: limits.
+        clock: for pop and due times.
+        random_source: which queue comes first.
+        broker_name: goes into receipt handles.
+        quarantine: takes messages that fail by themselves.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        state: PopState,
+        view: ClusterView,
+        topics: OwnTopics,
+        options: PopOptions,
+        clock: PopClock,
+        random_source: random.Random,
+        broker_name: str,
+        quarantine: Quarantine,
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._view = view
+        self._topics = topics
+        self._options = options
+        self._clock = clock
+        self._random = random_source
+        self._broker_name = broker_name
+        self._quarantine = quarantine
+        self.damaged: dict[ConsumeQueue, Standstill] = {}
+        self.queueing = Histogram(QUEUEING_BOUNDS_MS)
+        """How long messages waited until they were given out for the first time."""
+
+    def turn(self) -> int:
+        """A random number for a call: all of its tries begin with the same queue, or one that has to be read from the
+        device would seldom be the first of the last try.
+        """
+        return self._random.getrandbits(_TURN_BITS)
+
+    def pop(self, request: PopRequest, turn: int) -> PopAnswer:
+        """Give out up to `max_messages` messages and hide them from the group; never waits.
+
+        Args:
+            request: what is wanted.
+            turn: decides which queue comes first.
+
+        Raises:
+            StatusError: too much is given out already, the filter is of an unknown kind, the controller was not heard
+                of yet, the disk is full, there is no room for more progress, or there is nothing but what stands still;
+                nothing was given out.
+        """
+        room = self._room(request.group)
+        wanted = wanted_hashes(request.filter)
+        options = self._options
+        budget = _Budget(min(request.max_messages, room), options.scan_entries_max, options.response_bytes_max)
+        retry, queues = self._sources(request.group, request.topic, request.queue_id, turn)
+        taken: list[_Taken] = []
+        retry_first = retry is not None and turn % _RETRY_FIRST_ONE_IN == 0
+        if retry is not None and retry_first:
+            self._take(retry, receipt.FROM_RETRY_TOPIC, None, budget, taken)
+        for progress in queues:
+            if budget.is_spent:
+                break
+            self._take(progress, receipt.FROM_TOPIC, wanted, budget, taken)
+        if retry is not None and not retry_first and not budget.is_spent:
+            self._take(retry, receipt.FROM_RETRY_TOPIC, None, budget, taken)
+        answer = PopAnswer()
+        if taken:
+            self._give_out(request, taken, answer)
+        else:
+            self._check_standstill(retry, queues)
+            if self._lacks_room(queues):
+                raise self.progress_full()
+        if request.queue_id >= 0:
+            retry, queues = self._sources(request.group, request.topic, _ANY_QUEUE, turn)
+        answer.waiting = self._waiting(retry, queues, wanted)
+        return answer
+
+    def _room(self, group: str) -> int:
+        """How many messages a group may be given. Raises StatusError: TOO_MANY_REQUESTS, if there are none."""
+        shares = self._state.table.shares
+        room = shares.room(group, self._options.open_messages_max)
+        if not room:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"{shares.held(group)} messages are given out to the group {group} and not acknowledged, and "
+                f"{shares.total} to all groups: that is its share of this broker's limit "
+                "(broker.pop.open_messages_max); acknowledge some, or wait until they come due",
+            )
+        return room
+
+    def _check_standstill(self, retry: QueueProgress | None, queues: Sequence[QueueProgress]) -> None:
+        """Nothing was found: raise StatusError if that is so because a queue stands still (S7)."""
+        for progress in (*queues, *(() if retry is None else (retry,))):
+            queue = progress.queue
+            if progress.available and self._stands_still(queue):
+                raise StatusError(
+                    Code.INTERNAL_ERROR,
+                    f"queue {queue.queue_id} of {queue.topic} stands still at a damaged record "
+                    f"({self.damaged[queue].why}); an operator has to restore it",
+                )
+
+    def waiting(self, group: str, topic: str, wanted: frozenset[int] | None) -> int:
+        """How many messages wait for a group; where a filter leaves that open, whether any may (0 or 1).
+
+        Nothing is read for it: what retention took since a queue was last looked at is counted, and the pop that it
+        brings finds out.
+        """
+        retry, queues = self._sources(group, topic, _ANY_QUEUE, 0)
+        return self._waiting(retry, queues, wanted)
+
+    def _waiting(
+        self, retry: QueueProgress | None, queues: Sequence[QueueProgress], wanted: frozenset[int] | None
+    ) -> int:
+        ahead = sum(progress.available_at_most for progress in queues if not self._stands_still(progress.queue))
+        if wanted is not None:
+            ahead = min(ahead, 1)
+        return ahead + (retry.available_at_most if retry is not None else 0)
+
+    def _sources(
+        self, group: str, topic: str, queue_id: int, turn: int
+    ) -> tuple[QueueProgress | None, Sequence[QueueProgress]]:
+        """The group's retry queue, and the queues of the topic beginning with the one whose turn it is."""
+        progress_in = self._state.merge_buffer.of
+        store = self._store
+        known = self._view.topics.get(topic)
+        retry_queue = store.queue(names.retry_topic(group, topic), 0)
+        retry = None if retry_queue is None else progress_in(group, retry_queue)
+        if queue_id >= 0:
+            numbers: Sequence[int] = (queue_id,)
+        else:
+            count = 1 if known is None else known.queues
+            first = turn // _RETRY_FIRST_ONE_IN % count
+            numbers = (*range(first, count), *range(first))
+        queues = [progress_in(group, queue) for number in numbers if (queue := store.queue(topic, number)) is not None]
+        return retry, queues
+
+    def _take(
+        self,
+        progress: QueueProgress,
+        origin: int,
+        wanted: frozenset[int] | None,
+        budget: _Budget,
+        taken: list[_Taken],
+    ) -> None:
+        """Read the next messages of one queue that the filter wants."""
+        queue = progress.queue
+        start = progress.next_offset
+        if start >= queue.max_offset or self._stands_still(queue):
+            return
+        # A retry queue is there only because its group has read something: what failed must come again.
+        if origin == receipt.FROM_TOPIC and not self._state.merge_buffer.has_room(progress):
+            return
+        try:
+            if wanted is None:
+                entries = queue.read(start, min(budget.messages, budget.scan_entries))
+                offsets: tuple[int, ...] | range = range(start, start + len(entries))
+                next_offset = start + len(entries)
+            else:
+                entries, offsets, next_offset = self._scan(queue, start, wanted, budget)
+            budget.scan_entries -= next_offset - start
+            if not entries:
+                self._state.merge_buffer.skipped(progress, next_offset)
+                return
+            fitting = _fitting(entries, budget.response_bytes)
+            if fitting < len(entries):
+                entries, offsets = entries[:fitting], offsets[:fitting]
+                next_offset = offsets[-1] + 1
+            try:
+                with RECORD_STEP:
+                    records = self._store.read_checked(queue, offsets, entries)
+            except RecordFaultError:
+                records = None
+        except NotInMemory:
+            if not taken:
+                raise
+            return  # what is there is given out now; a pop that begins with this queue has it read
+        except CorruptDataError as error:
+            # Never delivered, never skipped (S7): the queue stands still until an operator has dealt with it.
+            self.damaged[queue] = Standstill(queue.min_offset, str(error))
+            return
+        budget.messages -= len(entries)
+        budget.response_bytes -= sum(entry.length for entry in entries)
+        taken.append(_Taken(progress, origin, entries, offsets, records, start, next_offset))
+
+    def forget(self, topics: Container[str]) -> None:
+        """Topics were deleted: none of their queues stands still any more."""
+        for queue in [queue for queue in self.damaged if queue.topic in topics]:
+            del self.damaged[queue]
+
+    def _lacks_room(self, queues: Sequence[QueueProgress]) -> bool:
+        """Whether messages wait that are not given out, as there is no room for more progress."""
+        has_room = self._state.merge_buffer.has_room
+        return any(each.available and not has_room(each) and not self._stands_still(each.queue) for each in queues)
+
+    def progress_full(self) -> StatusError:
+        """The refusal of what would make more progress to be kept."""
+        return StatusError(
+            Code.TOO_MANY_REQUESTS,
+            f"this broker keeps the progress of {self._state.merge_buffer.pairs} pairs of a group and a queue, its "
+            "limit (broker.pop.progress_max), the last tenth for groups that have read before; delete groups or topics",
+        )
+
+    def _stands_still(self, queue: ConsumeQueue) -> bool:
+        """Whether a queue stands at a damaged record, which has not gone with an old segment meanwhile."""
+        met = self.damaged.get(queue)
+        if met is not None and met.min_offset != queue.known_min_offset:
+            del self.damaged[queue]
+            return False
+        return met is not None
+
+    def _scan(
+        self, queue: ConsumeQueue, start: int, wanted: frozenset[int], budget: _Budget
+    ) -> tuple[list[Entry], tuple[int, ...], int]:
+        found: list[Entry] = []
+        offsets: list[int] = []
+        at = start
+        end = min(queue.max_offset, start + budget.scan_entries)
+        while at < end:
+            for entry in queue.read(at, min(_SCAN_STEP, end - at)):
+                if entry.tag_hash in wanted:
+                    found.append(entry)
+                    offsets.append(at)
+                at += 1
+                if len(found) == budget.messages:
+                    return found, tuple(offsets), at
+        return found, tuple(offsets), at
+
+    def _give_out(self, request: PopRequest, taken: list[_Taken], answer: PopAnswer) -> None:
+        key = self._view.receipt_key  # without it nothing may be given out
+        now_ms = self._clock.now_ms()
+        check_points = [self._check_point(request, each, now_ms) for each in taken]
+        revive_topic = self._topics.revive
+        appended = self._store.put(
+            [
+                Record(RecordKind.CHECK_POINT, revive_topic, check_point.revive_queue, check_point.encode())
+                for check_point in check_points
+            ]
+        )
+        common = delivery.common_properties(self._broker_name, request.invisible_ms)
+        for each, check_point, revive_offset in zip(taken, check_points, appended.queue_offsets, strict=True):
+            check_point.revive_offset = revive_offset
+            self._state.open(check_point)
+            self._state.merge_buffer.popped(each.progress, check_point)
+            if each.records and each.origin == receipt.FROM_TOPIC:
+                self._count_queueing(each.records, appended.store_time_ms)
+            maker = HandleMaker(
+                key,
+                request.group,
+                request.topic,
+                check_point.id,
+                now_ms,
+                request.invisible_ms,
+                check_point.revive_queue,
+                each.origin,
+                self._broker_name,
+                check_point.queue_id,
+            )
+            given = [maker.handle(offset) for offset in each.offsets]
+            try:
+                with RECORD_STEP:
+                    messages = None if each.records is None else delivery.popped_messages(each.records, common, given)
+            except RecordFaultError:
+                messages = None
+            if messages is None:
+                self._give_out_one_by_one(check_point, each, common, given, answer)
+            else:
+                answer.handles += given
+                answer.messages += messages
+
+    def _count_queueing(self, records: Sequence[StoredRecord], now_ms: int) -> None:
+        if records[0].store_time_ms == records[-1].store_time_ms:  # mostly: they were sent together
+            self.queueing.observe(max(0, now_ms - records[0].store_time_ms), len(records))
+        else:
+            for each in records:
+                self.queueing.observe(max(0, now_ms - each.store_time_ms))
+
+    def _give_out_one_by_one(
+        self, check_point: CheckPoint, taken: _Taken, common: bytes, handles: Sequence[str], answer: PopAnswer
+    ) -> None:
+        """Give out those messages of a CK of which an answer can be made, and set the others aside."""
+        places = zip(taken.offsets, taken.entries, handles, strict=True)
+        for index, (offset, entry, handle) in enumerate(places):
+            stored = None
+            try:
+                with RECORD_STEP:
+                    stored = self._store.read_checked(taken.progress.queue, (offset,), (entry,))[0]
+                    messages = delivery.popped_messages([stored], common, [handle])
+            except RecordFaultError as fault:
+                with suppress(StatusError):  # it comes again when it is due
+                    self._quarantine.set_aside_delivery(check_point, index, stored, Step.ANSWER, fault, attempted=False)
+            except (CorruptDataError, NotInMemory):
+                continue  # it comes again when it is due, and whoever redelivers it waits for the device, or for repair
+            else:
+                answer.handles.append(handle)
+                answer.messages += messages
+
+    def _check_point(self, request: PopRequest, taken: _Taken, now_ms: int) -> CheckPoint:
+        return CheckPoint(
+            id=self._state.table.make_id(),
+            group=request.group,
+            topic=request.topic,
+            origin=taken.origin,
+            queue_id=taken.progress.queue.queue_id,
+            start_offset=taken.start_offset,
+            next_offset=taken.next_offset,
+            pop_time_ms=now_ms,
+            invisible_ms=request.invisible_ms,
+            due_ms=now_ms + request.invisible_ms,
+            first_position=taken.entries[0].position,
+            offsets=taken.offsets,
+        )
+
+
+def _fitting(entries: Sequence[Entry], bytes_max: int) -> int:
+    """How many entries fit, at least one: a message larger than the limit must still be deliverable."""
+    total = 0
+    for count, entry in enumerate(entries):
+        total += entry.length
+        if total > bytes_max and count > 0:
+            return count
+    return len(entries)

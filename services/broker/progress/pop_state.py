@@ -1,0 +1,165 @@
+"""The pop state of a broker: how far each group is, and which messages are hidden from it.
+
+It is folded from the records of the log, by the running broker as it appends them and by recovery as it reads them
+again; a snapshot spares recovery all that came before (S6).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from services.broker.names.old_names import OldNames
+from services.broker.progress import check_point as codec
+from services.broker.progress.ack_memory import AckMemory
+from services.broker.progress.check_point import ORIGIN_BYTES, REVIVE_QUEUES, CheckPoint, Origin
+from services.broker.progress.consumer_lag import ConsumerLag
+from services.broker.progress.merge_buffer import MergeBuffer
+from services.broker.progress.pop_clock import LogTime
+from services.broker.progress.revive_table import ReviveTable
+from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.message_store import MessageStore
+from services.broker.store.record import RecordKind, StoredRecord
+from services.common import names, receipt
+
+
+@dataclass(frozen=True, slots=True)
+class PopSnapshot:
+    """What a checkpoint saves of the pop state.
+
+    Args:
+        offsets: by group, topic and queue: committed and popped offset.
+        revive_offsets: of each revive queue: where its oldest open CK stands.
+        next_number: see `ReviveTable.next_number`.
+        time: when it was taken.
+    """
+
+    offsets: dict[str, dict[str, dict[int, tuple[int, int]]]] = field(default_factory=dict)
+    revive_offsets: tuple[int, ...] = (0,) * REVIVE_QUEUES
+    next_number: int = 1
+    time: LogTime = LogTime()  # noqa: RUF009 - a NamedTuple does not change
+
+
+class PopState:
+    """Merge buffer and revive table, changed together.
+
+    Args:
+        stay_ms: see `MergeBuffer`.
+        check_points_max: see `MergeBuffer`.
+        pairs_max: see `MergeBuffer`.
+    """
+
+    def __init__(self, stay_ms: int, check_points_max: int, pairs_max: int) -> None:
+        self.merge_buffer = MergeBuffer(stay_ms, check_points_max, pairs_max)
+        self.lag = ConsumerLag(self.merge_buffer)
+        self.table = ReviveTable()
+        self.acked = AckMemory()
+        self.old_names = OldNames()
+
+    def open(self, check_point: CheckPoint) -> None:
+        """A CK record was appended."""
+        self._done(self.table.open(check_point))
+
+    def close(self, check_point_id: int, bits: int) -> None:
+        """Messages of a CK are done with: an ACK record, or what was made of them, was appended."""
+        self._done(self.table.close(check_point_id, bits))
+
+    def finish(self, check_point_id: int, bits: int, call: int = 0) -> None:
+        """Messages of a CK are done with for good; those of them that were so before are none of this.
+
+        Args:
+            check_point_id: the CK.
+            bits: the messages.
+            call: which call of a client asked for it; 0 if that is not known.
+        """
+        check_point = self.table.get(check_point_id)
+        open_bits = 0 if check_point is None else check_point.open_bits & bits
+        if check_point is not None and open_bits:
+            self.acked.note(check_point, open_bits, call)
+            self.close(check_point_id, open_bits)
+        elif call:
+            self.acked.name(check_point_id, bits, call)
+
+    def renew(self, check_point_id: int, bits: int, due_ms: int) -> None:
+        """A renewal record was appended."""
+        self.table.renew(check_point_id, bits, due_ms)
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted. Its open CKs lapse when they are due, as their messages are gone (P4); those of which
+        copies stand elsewhere do so at once.
+        """
+        for check_point in self.table.copied_of(topic):
+            self.close(check_point.id, check_point.open_bits)
+
+    def forget_group(self, group: str) -> None:
+        """A group was deleted: nothing is hidden from it any more."""
+        self.merge_buffer.forget_group(group)
+        for check_point in self.table.of_group(group):
+            self.close(check_point.id, check_point.open_bits)
+
+    def replay_revive_record(self, found: StoredRecord) -> None:
+        """Fold in a record of a revive queue that is older than the snapshot: it has no say in offsets."""
+        if found.kind == RecordKind.CHECK_POINT:
+            self.open(CheckPoint.decode(found.payload, found.queue_offset))
+        elif found.kind == RecordKind.ACK:
+            self.close(*codec.decode_ack(found.payload))
+        elif found.kind == RecordKind.RENEWAL:
+            self.renew(*codec.decode_renewal(found.payload))
+
+    def replay(self, found: StoredRecord, store: MessageStore) -> None:
+        """Fold in any record that is newer than the snapshot, once it is in its queue of the store."""
+        if found.kind == RecordKind.MESSAGE:
+            if len(found.origin) == ORIGIN_BYTES:
+                origin = Origin.decode(found.origin)
+                done = self.finish if found.topic.startswith(names.DEAD_LETTER_PREFIX) else self.close
+                done(origin.check_point_id, 1 << origin.index)
+        elif found.kind == RecordKind.QUARANTINE:
+            if len(found.origin) == ORIGIN_BYTES:
+                origin = Origin.decode(found.origin)
+                self.close(origin.check_point_id, 1 << origin.index)
+        elif found.kind == RecordKind.FORGET_TOPIC:
+            self.forget_topic(found.payload.decode())
+        elif found.kind == RecordKind.FORGET_GROUP:
+            self.forget_group(found.payload.decode())
+        elif found.kind == RecordKind.OFFSET:
+            commit = codec.OffsetCommit.decode(found.payload)
+            if not names.is_storable(commit.topic):
+                self.old_names.met(commit.topic, "the offset set in it is passed over")
+                return
+            committed_in = store.queue(commit.topic, commit.queue_id)
+            if committed_in is not None:  # else nothing was there: a group begins at the first message
+                self.merge_buffer.commit(commit.group, committed_in, commit.offset, found.position)
+        elif found.kind == RecordKind.ACK:
+            # One that follows what was made of its messages finds them closed: only acknowledgements are left.
+            self.finish(*codec.decode_ack(found.payload), codec.decode_call(found.origin))
+        else:
+            self.replay_revive_record(found)
+            if found.kind == RecordKind.CHECK_POINT:
+                check_point = CheckPoint.decode(found.payload, found.queue_offset)
+                queue = store.queue(stored_topic(check_point), check_point.queue_id)
+                if queue is not None and check_point.next_offset > queue.begin_offset:  # else it is of a deleted topic
+                    self.merge_buffer.read_to(check_point.group, queue, check_point.next_offset)
+
+    def snapshot(self, revive_ends: tuple[int, ...], time: LogTime) -> PopSnapshot:
+        """What to save but for the offsets, given where each revive queue ends now, and the time of its CKs."""
+        return PopSnapshot(
+            revive_offsets=tuple(self.table.oldest_offset(number, end) for number, end in enumerate(revive_ends)),
+            next_number=self.table.next_number,
+            time=time,
+        )
+
+    def restore(self, snapshot: PopSnapshot, take_up: Callable[[str, int], ConsumeQueue]) -> None:
+        """Take up the offsets of a snapshot; its open CKs are then read from the revive queues."""
+        for group, topics in snapshot.offsets.items():
+            for topic, queues in topics.items():
+                for queue_id, (committed, popped) in queues.items():
+                    self.merge_buffer.restore(group, take_up(topic, queue_id), committed, popped)
+
+    def _done(self, check_point: CheckPoint | None) -> None:
+        if check_point is not None:
+            self.merge_buffer.done(check_point)
+
+
+def stored_topic(check_point: CheckPoint) -> str:
+    """The topic that a CK's messages are stored in: the client's, or its retry topic."""
+    if check_point.origin == receipt.FROM_RETRY_TOPIC:
+        return names.stored_retry_topic(check_point.group, check_point.topic)
+    return check_point.topic

@@ -1,0 +1,143 @@
+"""What a broker does while another leads its group: takes over the log, folds what is confirmed, saves."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from services.broker.files.replica_store import ReplicaStore
+from services.broker.options import BrokerOptions
+from services.broker.replica.replication_slave import ReplicationSlave
+from services.broker.replica.statistics import ReplicationStatistics
+from services.broker.supervision import supervised
+from services.broker.timer.service import TimerService
+from services.common.clock import Clock
+from services.common.disk import Disk
+from services.rpc.service import Channel
+
+_log = structlog.get_logger()
+
+
+class Follower:
+    """One slave's time with one master.
+
+    Args:
+        options: settings.
+        files: the log, and the core folded from it.
+        disk: where its files are.
+        clock: the time.
+        identity: of this replica's data folder.
+        epoch: the master's.
+        address: of the master.
+        open_channel: makes a way to it.
+        statistics: what is counted.
+        repair: has a damaged record at a position of the log mended; whether it was.
+        on_failure: told if the broker can't go on.
+    """
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        files: ReplicaStore,
+        disk: Disk,
+        clock: Clock,
+        identity: bytes,
+        epoch: int,
+        address: str,
+        open_channel: Callable[[], Channel],
+        statistics: ReplicationStatistics,
+        repair: Callable[[int], Awaitable[bool]],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._options = options
+        self._files = files
+        self._disk = disk
+        self._clock = clock
+        self._on_failure = on_failure
+        self.epoch = epoch
+        self.address = address
+        self.replication = ReplicationSlave(
+            options.name,
+            options.replica,
+            identity,
+            epoch,
+            open_channel,
+            files,
+            options.replication,
+            clock,
+            statistics,
+            repair,
+            on_failure,
+        )
+        self._timer: TimerService | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def is_of(self, epoch: int, address: str) -> bool:
+        """Whether this is the master that is followed."""
+        return (self.epoch, self.address) == (epoch, address)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._files.before_new_core, self._files.on_new_core = self._stop_timer, self._run_timer
+        self._files.on_folded = self._folded
+        self._run_timer()
+        self.replication.start()
+        self._tasks = [supervised(self._save_often(), "broker-checkpoint", self._on_failure)]
+
+    async def stop(self) -> None:
+        """End; the log stays as it is."""
+        await self.replication.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._files.before_new_core = self._files.on_new_core = self._files.on_folded = None
+        self._files.stop_folding()
+        if self._timer is not None:
+            await self._timer.stop()
+
+    async def save(self) -> None:
+        """Save how far the replica is, also after it has stopped. Raises OSError: the device refused."""
+        if self._timer is not None:
+            await self._timer.save()
+        await self._files.save(self._files.sync)
+
+    def _run_timer(self) -> None:
+        """The core was made anew, so its timer is another one."""
+        options = self._options.timer
+        self._timer = TimerService(
+            self._files.core.timer,
+            self._disk,
+            self._clock,
+            options.flush_interval_ms,
+            options.clean_interval_ms,
+            self._files.sync,
+            _nothing,
+            self._on_failure,
+        )
+        self._timer.start()
+
+    async def _stop_timer(self) -> None:
+        if self._timer is not None:
+            await self._timer.stop()
+            self._timer = None
+
+    def _folded(self) -> None:
+        if self._timer is not None:
+            self._timer.arrived()
+
+    async def _save_often(self) -> None:
+        saved_position = -1
+        while True:
+            await asyncio.sleep(self._options.checkpoint_interval_ms / 1000)
+            position = self._files.confirmed_position
+            if position == saved_position:
+                continue
+            try:
+                await self._files.save(self._files.sync)
+                saved_position = position
+            except OSError as error:
+                _log.error("the replica's progress could not be saved, trying again", error=str(error))
+
+
+def _nothing() -> None:
+    """A slave puts nothing into the log that anybody could wait for."""

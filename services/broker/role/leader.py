@@ -1,0 +1,486 @@
+"""What a broker does while it leads its group: serves, fires, revives, saves, deletes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import structlog
+
+from services.broker.calls.metrics import BrokerStatistics
+from services.broker.calls.server import BrokerServer
+from services.broker.files.disk_watch import DiskWatch
+from services.broker.files.replica_store import ReplicaStore
+from services.broker.options import BrokerOptions
+from services.broker.pace import Pace
+from services.broker.replica.replication_master import ReplicationMaster
+from services.broker.replica.statistics import ReplicationStatistics
+from services.broker.replica.sync_state_set import SyncStateSet
+from services.broker.role.reviver import Reviver
+from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.flusher import Flusher
+from services.broker.supervision import supervised
+from services.broker.timer.service import TimerService
+from services.broker.timer.timer_metrics import TimerStatistics
+from services.broker.timer.timer_server import TimerServer
+from services.broker.wheel.delay import TIMER_TOPIC
+from services.common.clock import Clock
+from services.common.cluster import ClusterView, life_of
+from services.common.disk import Disk
+from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
+from services.rpc.follow import ControllerFollower
+from services.rpc.service import Channel
+
+_log = structlog.get_logger()
+
+_LET_GO_INTERVAL_S = 1.0
+_STEPS = 10
+_OLDEST_INTERVAL_S = 5.0
+_OLDEST_RESTS = 50
+"""It rests so many times as long as a round took: where a million queues wait, it may not take a core of its own."""
+_SAVE_LOOK_INTERVAL_S = 1.0
+_SAVE_TIME_INTERVAL_S = 60.0
+_VIEW_S = 1.0
+"""How long nothing is revived or fired while the view is known to be behind what the log tells of the cluster."""
+_END_S = 2.0
+"""How long what is saved at the end may wait for the other replicas; without it a restart reads more of the log."""
+_REVIVE_SHARE = 4
+"""What is redelivered may take one part in so many of `broker.waiting_bytes_max`; the rest is for sends."""
+
+
+class Leader:
+    """One mastership.
+
+    Args:
+        group: the group's state that says so.
+        files: the log, finished, and the core folded from it.
+        options: settings.
+        disk: where its files are.
+        clock: the time.
+        view: topics and groups.
+        follower: tells when the view is ready.
+        disk_watch: how full the disk is.
+        statistics: what is counted.
+        timer_statistics: what is counted of the timer.
+        controller: the way to the controller.
+        replication_statistics: what is counted of replication.
+        repair: has a damaged record at a position of the log mended; whether it was.
+        on_group: told of the group's state when it has changed at this mastership's wish.
+        on_failure: told if the broker can't go on.
+    """
+
+    def __init__(
+        self,
+        group: BrokerGroup,
+        files: ReplicaStore,
+        options: BrokerOptions,
+        disk: Disk,
+        clock: Clock,
+        view: ClusterView,
+        follower: ControllerFollower,
+        disk_watch: DiskWatch,
+        statistics: BrokerStatistics,
+        timer_statistics: TimerStatistics,
+        controller: Channel,
+        replication_statistics: ReplicationStatistics,
+        repair: Callable[[int], Awaitable[bool]],
+        on_group: Callable[[BrokerGroup], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self.epoch = group.epoch
+        self.has_ended = False
+        """It ends, or has: it never goes on again."""
+        self._files = files
+        self.core = core = files.core
+        self._options = options
+        self._clock = clock
+        self._follower = follower
+        self._repair = repair
+        self._on_failure = on_failure
+        self._damage_told: set[ConsumeQueue] = set()
+        self._cluster_changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._pausing: asyncio.Task[None] | None = None
+        self._is_paused = False
+        self._attending = False
+        self.flusher = Flusher(core.store, options.flush, options.flush_interval_ms, on_failure)
+        self.members = SyncStateSet(
+            options.replica,
+            group.version,
+            group.sync_state_set,
+            core.store.log.end_position,
+            clock.steady_ms(),
+            options.replication,
+            self.flusher.advance,
+        )
+        self.replication = ReplicationMaster(
+            options.name,
+            options.replica,
+            group.epoch,
+            files,
+            self.members,
+            options.replication,
+            clock,
+            controller,
+            replication_statistics,
+            repair,
+            self.attend,
+            on_group,
+        )
+        self.replication.decided(group)
+        self.reviver = Reviver(
+            core, clock, options.waiting_bytes_max // _REVIVE_SHARE, self.flusher.confirm_later, on_failure
+        )
+        self.timer = TimerService(
+            core.timer,
+            disk,
+            clock,
+            options.timer.flush_interval_ms,
+            options.timer.clean_interval_ms,
+            self.flusher.settle,
+            self.flusher.confirm_later,
+            on_failure,
+        )
+        self.server = BrokerServer(
+            core,
+            self.flusher,
+            options,
+            clock,
+            statistics,
+            lambda: disk_watch.is_full(core.store.log.end_position),
+            self.reviver.due_changed,
+            TimerServer(core.timer, core.store, self.flusher, view, options.name, clock, timer_statistics, repair),
+            repair,
+            self._has_enough_replicas if options.replication.min_in_sync_replicas > 1 else None,
+        )
+
+    async def start(self) -> None:
+        """Begin; when this returns it may be served.
+
+        Raises:
+            OSError: the device refused.
+        """
+        if self.members.members != {self._options.replica}:
+            self.attend()
+        self.replication.start()
+        self.flusher.start()
+        await self.flusher.sync()  # nothing may follow what recovery cut off before that is on the device
+        if self.flusher.is_alone:
+            try:
+                await self.timer.save()
+                await self.save()
+            except (OSError, StatusError) as error:  # the disk is full, perhaps: acks go on all the same
+                _log.error("the broker's progress could not be saved as it began to lead", error=str(error))
+        self._begin_tasks()
+
+    def _begin_tasks(self) -> None:
+        if self._tasks or self._is_paused or self._pausing is not None:
+            return
+        self._tasks = [
+            supervised(self._when_cluster_changes(), "broker-cluster", self._on_failure),
+            supervised(self._let_go_often(), "broker-let-go", self._on_failure),
+            supervised(self._save_often(), "broker-checkpoint", self._on_failure),
+            supervised(self._look_for_oldest_often(), "broker-oldest", self._on_failure),
+            supervised(self._delete_expired_often(), "broker-retention", self._on_failure),
+        ]
+
+    def attend(self) -> None:
+        """Another replica follows, or is to be waited for: from now on its progress counts.
+
+        A broker that is alone does without all this: it costs each call a little.
+        """
+        if self._attending:
+            return
+        self._attending = True
+        store = self.core.store
+        self._appended()
+        self.members.synced(store.log.synced_position)
+        store.on_append = self._appended
+        self.flusher.attend(self.members)
+
+    def _appended(self) -> None:
+        """The log has grown."""
+        self.members.appended(self.core.store.log.end_position, self._clock.steady_ms())
+        self.replication.appended()
+
+    def decided(self, group: BrokerGroup) -> None:
+        """The group's state has changed, and this broker goes on leading it."""
+        self.replication.decided(group)
+        if self.members.members != {self._options.replica}:
+            self.attend()
+
+    def _has_enough_replicas(self) -> bool:
+        return self.members.enough
+
+    async def stop(self) -> None:
+        """Save everything and end, as the process does. The caller has seen to it that no more calls come."""
+        await self._end_tasks()
+        with suppress(OSError):
+            await self.flusher.stop()
+            with suppress(TimeoutError, StatusError):
+                async with asyncio.timeout(None if self.flusher.is_alone else _END_S):
+                    await self.timer.save()
+                    await self.save()
+        await self.replication.stop()
+
+    async def abandon(self) -> None:
+        """End without saving anything: the broker has failed."""
+        await self._end_tasks()
+        await self.replication.stop()
+        await self.flusher.abandon()
+
+    async def depose(self) -> None:
+        """End, as another leads: those who wait for an answer are told to ask the other one."""
+        self._pause()
+        self.core.store.ended = leads_no_more(self._options.name)
+        self.flusher.depose(self.core.store.ended)  # before all that waits for the device, which may be slow
+        await self._end_tasks()
+        await self.replication.stop()
+        await self.flusher.abandon()
+        self.core.store.on_append = None
+
+    async def _end_tasks(self) -> None:
+        self.has_ended = True
+        self.server.end()
+        self.core.oldest.end()
+        await asyncio.shield(self._pause())
+
+    def _pause(self) -> asyncio.Task[None]:
+        """Have nothing write by itself. What is given back ends when nothing does; it goes on though nobody waits for
+        it any more, as half of a pause could not be gone on from.
+        """
+        self._is_paused = True
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        if self._pausing is None:
+            self._pausing = asyncio.create_task(self._end_writing(tasks), name="broker-pause")
+            self._pausing.add_done_callback(self._nothing_writes)
+        return self._pausing
+
+    async def _end_writing(self, tasks: list[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*tasks, self.reviver.stop(), self.timer.stop(), return_exceptions=True)
+
+    def _nothing_writes(self, pausing: asyncio.Task[None]) -> None:
+        self._pausing = None
+        if not pausing.cancelled():
+            self._begin_tasks()
+
+    # Passing the role on
+
+    async def hand_over(self, to: int, wait_s: float) -> int:
+        """Write nothing more, and wait until another replica has all; where both logs end.
+
+        Raises:
+            StatusError: it did not get there in time; this broker goes on.
+        """
+        until_s = self._clock.monotonic() + wait_s
+        pausing = self._pause()
+        await asyncio.wait({pausing}, timeout=wait_s)
+        if not pausing.done():
+            raise StatusError(
+                Code.HA_NOT_AVAILABLE,
+                f"what {self._options.name} brings to its device by itself did not end within {wait_s} s",
+            )
+        self.attend()
+        self.flusher.confirm_later()
+        end = self.core.store.log.end_position
+        while self.members.synced_position_of(to) < end:
+            if self._clock.monotonic() >= until_s:
+                raise StatusError(
+                    Code.HA_NOT_AVAILABLE, f"replica {to} of {self._options.name} did not catch up within {wait_s} s"
+                )
+            await asyncio.sleep(0.005)
+        return end
+
+    def go_on(self) -> None:
+        """The role was not passed on: write again, as soon as nothing goes on of what wrote before."""
+        if not self.has_ended:
+            self._is_paused = False
+            self._begin_tasks()
+
+    # What comes in
+
+    def arrived(self, queue: ConsumeQueue) -> None:
+        """Messages have become readable."""
+        if queue.topic == TIMER_TOPIC:
+            self.timer.arrived()
+        else:
+            self.server.arrived(queue)
+
+    def due_changed(self) -> None:
+        """Something may come due earlier than before."""
+        self.reviver.due_changed()
+
+    def cluster_changed(self) -> None:
+        """Topics or groups have changed."""
+        self._cluster_changed.set()
+
+    # What time brings about
+
+    async def save(self) -> None:
+        """Save how far the broker is. Raises OSError: the device refused; StatusError: it leads no more."""
+        await self._files.save(self.flusher.settle)
+
+    async def _save_often(self) -> None:
+        saved_position = -1
+        interval_s = self._options.checkpoint_interval_ms / 1000
+        look_s = min(interval_s, _SAVE_LOOK_INTERVAL_S)
+        waited_s = 0.0
+        while True:
+            await asyncio.sleep(look_s)
+            waited_s += look_s
+            position = self.core.store.log.end_position
+            much_is_new = position - max(saved_position, 0) >= self._options.checkpoint_bytes
+            # What is hidden counts on the checkpoint to say how late it is, if nothing new does.
+            is_late = waited_s >= _SAVE_TIME_INTERVAL_S and len(self.core.state.table) > 0
+            if position == saved_position and not is_late:
+                continue
+            if not (waited_s >= interval_s or much_is_new):
+                continue
+            waited_s = 0.0
+            try:
+                self.core.rewrite_lagging()
+                await self.save()
+                saved_position = position
+            except (OSError, StatusError) as error:
+                _log.error("the broker's progress could not be saved, trying again", error=str(error))
+
+    async def _let_go_often(self) -> None:
+        while True:
+            await asyncio.sleep(_LET_GO_INTERVAL_S)
+            try:
+                for _ in range(_STEPS):
+                    more = (self._let_go(), self.core.state.lag.step())
+                    if not any(more):
+                        break
+                    await asyncio.sleep(0)
+                await self._mend()
+            except OSError as error:
+                _log.error("housekeeping failed, trying again", error=str(error))
+
+    async def _look_for_oldest_often(self) -> None:
+        oldest, reads, pace = self.core.oldest, self.core.store.reads, Pace(self._clock)
+        rest_s = _OLDEST_INTERVAL_S
+        while True:
+            await asyncio.sleep(rest_s)
+            busy_s = 0.0
+            try:
+                goes_on = True
+                while goes_on:
+                    began_s = self._clock.monotonic()
+                    goes_on = await reads.run(lambda: oldest.step(self._clock.wall_ms()))
+                    step_s = self._clock.monotonic() - began_s
+                    busy_s += step_s
+                    await pace.let_others(step_s)
+            except OSError as error:
+                _log.error("the oldest messages could not be looked at, trying again", error=str(error))
+            rest_s = max(_OLDEST_INTERVAL_S, busy_s * _OLDEST_RESTS)
+
+    def _let_go(self) -> bool:
+        more = self.core.state.merge_buffer.let_go(self.core.pop_clock.now_ms())
+        for queue, damage in self.core.pops.damaged.items():
+            if queue not in self._damage_told:
+                self._damage_told.add(queue)
+                _log.error(
+                    "a queue stands still at a damaged record", topic=queue.topic, queue=queue.queue_id, why=damage.why
+                )
+        return more
+
+    async def _mend(self) -> None:
+        """Have damaged records that calls have met mended by another replica, and give them out then (S7)."""
+        log = self.core.store.log
+        mended = {position for position in sorted(log.damaged) if await self._repair(position)}
+        left = {each for each in log.damaged - mended if log.start_position <= each < log.end_position}
+        log.damaged.intersection_update(left)  # tried again: who could help may have been away
+        if mended:
+            await self.core.store.reads.run(self.core.damage_mended)
+            self._damage_told.clear()
+            self.timer.arrived()
+
+    async def _delete_expired_often(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.retention.interval_ms / 1000)
+            removed = 0
+            try:
+                await self._relocate()
+                while await self._files.delete_expired():
+                    removed += 1
+                    await self.flusher.sync()
+            except (OSError, CorruptDataError, StatusError) as error:
+                _log.error("old segments could not be deleted, trying again", error=str(error))
+            if removed:
+                _log.info("old segments deleted", segments=removed, log_begins_at=self.core.store.log.start_position)
+
+    async def _relocate(self) -> None:
+        """Move what is hidden for long out of segments that are past their time; the next checkpoint lets these go."""
+        core, reads = self.core, self.core.store.reads
+        waiting = await reads.run(core.expiry.to_relocate)
+        while waiting:
+            copied = await reads.run(lambda: core.relocation.copy(waiting, core.revive_topic))
+            await self.flusher.durable(core.store.log.end_position)
+            core.relocation.settle(copied)
+            self.flusher.confirm_later()
+
+    async def _when_cluster_changes(self) -> None:
+        await self._follower.wait_ready()
+        await self._catch_up_with_log()
+        self.reviver.start()
+        pace = Pace(self._clock)
+        while True:
+            self._cluster_changed.clear()
+            began_s = self._clock.monotonic()
+            try:
+                self.core.settle()
+                self.flusher.confirm_later()
+                if not self.core.names.can_be_settled:
+                    self.timer.start()  # only now is it known which topics are gone
+            except StatusError as error:
+                _log.error("a change of topics or groups could not be taken in, trying again", error=str(error))
+                await asyncio.sleep(1)
+                continue
+            if self.core.names.can_be_settled:
+                await pace.let_others(self._clock.monotonic() - began_s)
+            else:
+                await self._cluster_changed.wait()
+
+    async def _catch_up_with_log(self) -> None:
+        """Hear of the cluster what the master before had heard: it may have put messages into topics that are new."""
+        names, view = self.core.names, self._follower.view
+        known = names.known_version
+
+        def is_behind() -> bool:
+            return view.life != life_of(known) or view.named < known
+
+        if not known or not is_behind():
+            return
+        self._follower.renew()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_VIEW_S):
+                while is_behind():
+                    self._cluster_changed.clear()
+                    await self._cluster_changed.wait()
+        if view.life != life_of(known):
+            _log.error(
+                "the controllers have lost the state of the cluster that the broker's log is of; what the log holds is "
+                "kept, and goes on when topics and groups are made again under their names",
+                version=view.named,
+                log=known,
+            )
+        elif view.named < known:
+            _log.warning(
+                "the controller tells of an older state of the cluster than the broker's log, what is younger is kept",
+                version=view.named,
+                log=known,
+            )
+
+
+def leads_no_more(name: str) -> StatusError:
+    """The answer to those who wait at a broker that was deposed: not HA_NOT_AVAILABLE, which says that nothing was done
+    and lets a proxy send messages to another group.
+    """
+    return StatusError(
+        Code.SLAVE_PERSISTENCE_TIMEOUT,
+        f"the broker {name} has another master now; whether this has come about can't be told here, ask again",
+    )

@@ -1,0 +1,559 @@
+"""A broker's core: store and pop state, changed only here, and the records that are neither messages nor pops.
+
+All of it is a fold over the log (S6): `begin` with a checkpoint, `fold` record by record, and `finish` where the log
+ends. A slave is a core that has begun and not finished yet.
+"""
+
+import random
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from services.broker.names.known_names import KnownNames, Names, SavedNames
+from services.broker.names.own_topics import OwnTopics
+from services.broker.options import BrokerOptions
+from services.broker.pop.acks import Acks
+from services.broker.pop.pops import Pops
+from services.broker.pop.relocation import Relocation
+from services.broker.progress.check_point import (
+    ORIGIN_BYTES,
+    REVIVE_QUEUES,
+    CheckPoint,
+    OffsetCommit,
+    Origin,
+    decode_ack,
+    encode_ack,
+)
+from services.broker.progress.merge_buffer import ProgressChanges, pair_of
+from services.broker.progress.oldest_messages import OldestMessages
+from services.broker.progress.pop_clock import PopClock
+from services.broker.progress.pop_state import PopState
+from services.broker.quarantine.quarantine import Quarantine
+from services.broker.state.checkpoint import Checkpoint, CheckpointChanges, Row
+from services.broker.state.expiry import Expiry
+from services.broker.state.notification import Interest, Interests
+from services.broker.state.retrial import Retrial
+from services.broker.store.commit_log import CommitLog
+from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.fault import RECORD_STEP, RecordFaultError
+from services.broker.store.message_store import MessageStore
+from services.broker.store.queues import QueueChanges
+from services.broker.store.record import Record, RecordKind, StoredRecord
+from services.broker.timer.message_timer import MessageTimer
+from services.common import names
+from services.common.clock import Clock
+from services.common.cluster import ClusterView
+from services.common.disk import Disk
+from services.common.errors import CorruptDataError, StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
+
+_REWRITES_AT_ONCE = 1000
+
+
+class BrokerCore:
+    """Everything a broker decides; `app` and `server` wait, sync and speak for it.
+
+    Args:
+        options: settings.
+        disk: where its files are.
+        folder: its own folder there.
+        clock: the time.
+        random_source: which queue a pop begins with.
+        view: topics, groups and keys as the controller has them.
+        on_arrival: told of the queue in which messages have become readable.
+        on_due_changed: told when something may come due earlier than before.
+        on_fired: told of each delayed message that fires: its topic, and by how many milliseconds it is late.
+        log: the commit log; opened from its files if not given.
+    """
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        disk: Disk,
+        folder: Path,
+        clock: Clock,
+        random_source: random.Random,
+        view: ClusterView,
+        on_arrival: Callable[[ConsumeQueue], None],
+        on_due_changed: Callable[[], None],
+        on_fired: Callable[[str, int], None],
+        log: CommitLog | None = None,
+    ) -> None:
+        self._options = options
+        self._disk = disk
+        self._folder = folder
+        self._clock = clock
+        self._view = view
+        self._on_arrival = on_arrival
+        self.names = KnownNames(view)
+        """The topics and groups that the log knows."""
+        self._grown: dict[str, int] = {}
+        """Topics that are polled for here and get more queues: how many."""
+        self._begun_with = Checkpoint()
+        self._is_loaded = False
+        self._timer_is_finished = False
+        self._closed: dict[int, int] = {}
+        self._found_up_to = 0
+        self.is_finished = False
+        self.interests = Interests(options.pop.notify_interests_max, options.pop.notify_filter_bytes_max)
+        self.store = MessageStore(disk, folder, options.log, clock, self._arrived, log)
+        self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max, options.pop.progress_max)
+        self.oldest = OldestMessages(self.store, self.state)
+        self.pop_clock = PopClock(clock)
+        self._topics = OwnTopics(view, self.store)
+        self.quarantine = Quarantine(
+            self.store, self.state, self._topics, options.quarantine_max, lambda: self.is_finished
+        )
+        self.pops = Pops(
+            *(self.store, self.state, view, self._topics, options.pop, self.pop_clock, random_source),
+            *(options.name, self.quarantine),
+        )
+        self.acks = Acks(
+            *(self.store, self.state, view, self._topics, self.pop_clock, options.name),
+            *(on_due_changed, self.knows_group, self.quarantine),
+        )
+        self.relocation = Relocation(self.store, self.state.table, self.acks, self.quarantine)
+        self.timer = MessageTimer(
+            self.store, disk, folder / "timer", options, clock, self.names, on_fired, self.quarantine
+        )
+        self._changed_progress = self.state.merge_buffer.watch()
+        self._changed_names = self.names.watch()
+        # No group has any progress in queues that are no more.
+        self.store.on_dropped = self.state.merge_buffer.forget_queues
+        self.expiry = Expiry(
+            *(self.store, self.state.table, self.timer, self.relocation, self.quarantine),
+            *(options, clock, lambda: disk.usage(folder), lambda: self.revive_topic),
+        )
+        self.retrial = Retrial(self.store, self.quarantine, view, self.knows_group, self.timer, clock)
+
+    def begin(self, checkpoint: Checkpoint) -> int:
+        """Load what a checkpoint covers; from where on the log's records are to be folded, which may be before it.
+
+        Raises:
+            UnknownFormatError: the files are of a newer release.
+            QueueDamagedError: a queue, or a record that one leads to, is damaged.
+        """
+        self.names.restore(checkpoint.names)
+        self._begun_with = checkpoint
+        self._found_up_to = self.store.log.end_position
+        self._is_loaded = self._timer_is_finished = self.is_finished = False
+        self._closed = {}
+        begin = self.store.begin(checkpoint.store)
+        if begin >= checkpoint.store.position:
+            self._load()  # at once, so that a slave to which nothing new comes is as ready as others
+        return begin
+
+    def _is_news(self, found: StoredRecord) -> bool:
+        """Whether a record has come since this core began, or may be of a master that has led since its checkpoint."""
+        return found.position >= self._found_up_to or found.epoch > self._begun_with.store.epoch
+
+    @property
+    def folded_position(self) -> int:
+        """Where the next record to be folded stands."""
+        return self.store.confirmed_position
+
+    def fold(self, found: StoredRecord) -> None:
+        """Fold in the next record of the log.
+
+        Raises:
+            CorruptDataError: it does not go on where the one before it ended.
+        """
+        if found.position < self._begun_with.store.position:
+            self.store.take_up(found)  # its queue's file was missing; the rest is in the checkpoint
+            if self.folded_position >= self._begun_with.store.position:
+                self._load()
+            return
+        if not self._is_loaded:
+            self._load()
+        try:
+            with RECORD_STEP:
+                self.store.take_up(found)
+                self._note_closed(found, self._closed)
+                self.state.replay(found, self.store)
+                self.pop_clock.note(self.state.table.latest_pop_ms, is_news=self._is_news(found))
+                self._replay_names(found)
+                self.timer.note(found)  # which asks what was set aside before
+                self.quarantine.table.replay(found)
+        except RecordFaultError as fault:
+            # Wherever the log is folded this comes about, so replicas and restarts agree on what follows (S6).
+            self.store.pass_over(found)
+            self.timer.not_noted()
+            self.quarantine.fold_failed(found, fault)
+
+    def _load(self) -> None:
+        try:
+            self._take_up_checkpoint()
+        except CorruptDataError as error:
+            raise QueueDamagedError(str(error)) from error
+        self._begun_with = self._begun_with.head
+        self._is_loaded = True
+
+    def _take_up_checkpoint(self) -> None:
+        """All that the checkpoint covers is in the queues: take up the pop state that it tells of."""
+        checkpoint = self._begun_with
+        store = self.store
+        self.state.restore(checkpoint.pop, store.queues.take_up)
+        self.quarantine.table.restore(checkpoint.quarantine)
+        for topic in sorted(name for name in store.queues.system_topics if name.startswith(names.REVIVE_PREFIX)):
+            known = (checkpoint.store.queues or {}).get(topic, {})
+            for number, begin in enumerate(checkpoint.pop.revive_offsets):
+                # Up to where the checkpoint says: a search for its position would trust entries that may be damaged.
+                self._replay_revive_queue(topic, number, begin, known.get(number, (0, 0))[1])
+        self.pop_clock.resume(checkpoint.pop.time)
+        self.pop_clock.note(self.state.table.latest_pop_ms, is_news=False)
+        self.timer.begin_recovery(checkpoint.store.position)
+
+    def finish(self) -> None:
+        """The log ends here: all may be read, and put into, from now on.
+
+        Raises:
+            CorruptDataError: the log is damaged.
+            StatusError: the disk is full; it may be tried again.
+        """
+        if not self._is_loaded:
+            self._load()
+        self.store.finish()
+        state = self.state
+        state.table.restart_ids(self._begun_with.pop.next_number, self.store.epoch)
+        if not self._timer_is_finished:
+            self.timer.finish()
+            self._timer_is_finished = True
+        self._acknowledge(self._closed)
+        self._closed = {}
+        self.names.begin_to_lead()
+        self.is_finished = True
+
+    def _note_closed(self, found: StoredRecord, closed: dict[int, int]) -> None:
+        """Bits of open CKs that a record closes which is not in their revive queue, and whose ACK is yet to be seen."""
+        table = self.state.table
+        if found.kind in (RecordKind.MESSAGE, RecordKind.QUARANTINE) and len(found.origin) == ORIGIN_BYTES:
+            origin = Origin.decode(found.origin)
+            if table.get(origin.check_point_id) is not None:
+                closed[origin.check_point_id] = closed.get(origin.check_point_id, 0) | 1 << origin.index
+        elif found.kind == RecordKind.FORGET_GROUP:
+            group = found.payload.decode()
+            closed.update((each.id, closed.get(each.id, 0) | each.open_bits) for each in table.of_group(group))
+        elif found.kind == RecordKind.FORGET_TOPIC:
+            for each in self.state.table.copied_of(found.payload.decode()):
+                closed[each.id] = closed.get(each.id, 0) | each.open_bits
+        elif found.kind == RecordKind.ACK:
+            identity, bits = decode_ack(found.payload)
+            left = closed.pop(identity, 0) & ~bits
+            if left:
+                closed[identity] = left
+
+    def _acknowledge(self, closed: dict[int, int]) -> None:
+        """Write the ACK records that a crash cut off: a later recovery may read only the CK's revive queue."""
+        if closed:
+            self.store.put(
+                [
+                    Record(RecordKind.ACK, self.revive_topic, identity % REVIVE_QUEUES, encode_ack(identity, bits))
+                    for identity, bits in closed.items()
+                ]
+            )
+
+    def _replay_names(self, found: StoredRecord) -> None:
+        """Which topics and groups were known when the log ended."""
+        if found.kind == RecordKind.NAMES:
+            self.names.note(Names.decode(found.payload))
+        elif found.kind == RecordKind.FORGET_TOPIC:
+            self.names.forget_topic(found.payload.decode())
+        elif found.kind == RecordKind.FORGET_GROUP:
+            self.names.forget_group(found.payload.decode())
+
+    def _replay_revive_queue(self, topic: str, number: int, begin: int, end: int) -> None:
+        queue = self.store.queue(topic, number)
+        if queue is None:
+            return
+        for start in range(max(begin, queue.min_offset), end, 1024):
+            entries = queue.read(start, min(1024, end - start))
+            for record in self.store.read_checked(queue, range(start, start + len(entries)), entries):
+                try:
+                    with RECORD_STEP:
+                        self.state.replay_revive_record(record)
+                except RecordFaultError as fault:
+                    self.quarantine.fold_failed(record, fault)
+
+    @property
+    def can_be_saved(self) -> bool:
+        """Whether all that the checkpoint covers with which it began is there."""
+        return self._is_loaded
+
+    def rows(self) -> Iterator[Row]:
+        """All that a checkpoint holds but its head, each row as it is when it is reached."""
+        for queue in self.store.queues:
+            yield ("queues", queue.topic, queue.queue_id, *self.store.queues.bounds(queue))
+        buffer = self.state.merge_buffer
+        for group in list(buffer.groups):
+            for queue in buffer.of_group(group):
+                offsets = buffer.offsets(group, queue)
+                if offsets is not None:
+                    yield ("offsets", group, queue.topic, queue.queue_id, *pair_of(offsets))
+        yield from self._name_rows(list(self.names.topic_ids), list(self.names.group_ids))
+
+    def _name_rows(self, topics: Iterable[str], groups: Iterable[str]) -> Iterator[Row]:
+        names = self.names
+        for topic in topics:
+            yield ("topics", topic, names.topic_ids.get(topic), names.former_ids(topic))
+        for group in groups:
+            yield ("groups", group, names.group_ids.get(group))
+
+    def take_changes(self) -> tuple[QueueChanges, ProgressChanges, list[Row]]:
+        """What has changed of the rows since this was called last, or since the checkpoint that it began with."""
+        changed = self._changed_names.take()
+        names = list(self._name_rows(changed.topics, changed.groups))
+        return self.store.take_queue_changes(), self._changed_progress.take(), names
+
+    def checkpoint(self) -> CheckpointChanges:
+        """What to save, once the log is synced and the store's index is written."""
+        store = self.store.checkpoint()
+        topic = self.revive_topic
+        ends = tuple(self.store.next_offset(topic, number) for number in range(REVIVE_QUEUES))
+        self.quarantine.table.retain(self.store.log.start_position)
+        # As long as nothing says what time it is in the log, this replica's own clock may not say so.
+        is_told = self.state.table.latest_pop_ms > 0
+        pop = self.state.snapshot(ends, self.pop_clock.saved() if is_told else self._begun_with.pop.time)
+        head = Checkpoint(store, pop, SavedNames(heard=self.names.heard), self.quarantine.table.saved(store.position))
+        return CheckpointChanges(head, *self.take_changes())
+
+    def synced(self, checkpoint: Checkpoint) -> Checkpoint:
+        """A checkpoint with the position that the log is synced up to now."""
+        return replace(checkpoint, store=replace(checkpoint.store, synced_position=self.store.log.synced_position))
+
+    def inherit(self, before: "BrokerCore") -> None:
+        """Take the place of a core that was given up: what it had heard of the cluster and not dealt with is to be
+        dealt with here.
+        """
+        self.names.inherit(before.names)
+
+    def names_told(self, update: ClusterUpdate) -> None:
+        """The controller tells of topics and groups, which are in the view soon."""
+        self.names.tell(update)
+        for topic in update.topics:
+            popped = self._view.topics.get(topic.name)
+            # Only as many queues of a topic are popped as it has by the view: what came into another one before this
+            # is visible only then.
+            if topic.queues > (1 if popped is None else popped.queues) and self.interests.of_topic(topic.name):
+                self._grown[topic.name] = topic.queues
+
+    def cluster_changed(
+        self, version: int, deleted_topics: Iterable[str], deleted_groups: Iterable[str], is_snapshot: bool = False
+    ) -> None:
+        """The controller's state has changed (see `KnownNames.hear`); `settle` does the rest."""
+        self.names.hear(version, deleted_topics, deleted_groups, is_snapshot)
+
+    def settle(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> None:
+        """Drop what belongs to topics and groups that were deleted, also if they were made again since.
+
+        To be called before anything is read from or put into a topic: nobody gets a message of one that was deleted.
+        That changes were dealt with stands in front of what they led to: cut off in between, the log knows what is
+        gone. Where many topics or groups are new or gone, some of them are dealt with, and the rest by later calls.
+
+        Args:
+            topics, groups: are needed now, so they are not left to later calls; nor is the group of dead letters.
+
+        Raises:
+            StatusError: the disk is full; it is to be tried again.
+        """
+        if not self.names.can_be_settled:
+            return
+        anew = self.names.new_life()
+        if anew is not None:
+            self._note_names(anew)
+        topics = list(topics)
+        owners = (
+            each.removeprefix(names.DEAD_LETTER_PREFIX) for each in topics if each.startswith(names.DEAD_LETTER_PREFIX)
+        )
+        changes = self.names.changes(topics, (*groups, *owners))
+        heard = self._view.named if self.names.knows_all_of_view else self.names.heard
+        if changes.gone_topics or changes.gone_groups:
+            self._hear_up_to(self._view.named, {}, {})
+        for name in changes.gone_topics:
+            self.forget_topic(name)
+        for name in changes.gone_groups:
+            self.forget_group(name)
+        if changes.new_topics or changes.new_groups:
+            self._hear_up_to(heard, changes.new_topics, changes.new_groups)
+        self.names.settled()
+        self._tell_of_what_became_visible(changes.new_groups)
+
+    def hear_of_topic(self, topic: str, topic_id: int) -> None:
+        """Whoever puts into a topic knows its id: one that was made after all that was heard of the cluster is heard of
+        here, and what had its name before is gone. Both are written down, so `settle` finds nothing to change later.
+
+        Raises:
+            StatusError: HA_NOT_AVAILABLE before anything was heard of the cluster: then it can't be told which topic is
+                the later one, nor where such records go. Or the disk is full; it is to be tried again.
+        """
+        if not self._view.ready:
+            raise StatusError(
+                Code.HA_NOT_AVAILABLE, "the controller has not told the broker yet which topics there are; try again"
+            )
+        if self.names.is_later(topic, topic_id):
+            if self.names.topic_ids.get(topic):
+                self.forget_topic(topic)
+            self._note_names(Names({topic: topic_id}, heard=self.names.heard))
+
+    def _tell_of_what_became_visible(self, new_groups: Container[str]) -> None:
+        """Tell of messages that nothing but the controller's word made visible, as no arrival does.
+
+        A group that is made again begins at the first message held. Only as many queues of a topic are popped as it
+        has by the controller, so what came into another one before this was heard of is visible only now.
+        """
+        for name, queues in list(self._grown.items()):
+            topic = self._view.topics.get(name)
+            if topic is not None and topic.queues == queues:  # else the view does not have it yet
+                del self._grown[name]
+                self._tell_again(self.interests.of_topic(name))
+        if new_groups:
+            self._tell_again(self.interests.of_groups(new_groups))
+
+    def damage_mended(self) -> None:
+        """Records were mended at which queues or delayed messages stood still: these are tried again, and told of."""
+        topics = {queue.topic for queue in self.pops.damaged}
+        interests = [each for topic in topics for each in self.interests.of_topic(topic)]
+        for each in interests:
+            self.waiting(each)  # reads all that is read below: where it is not in memory, nothing has changed yet
+        self.timer.state.damage_mended()
+        self.pops.damaged.clear()
+        self._tell_again(interests)
+
+    def _tell_again(self, interests: Iterable[Interest]) -> None:
+        """Tell how many messages wait, also of those that were told of when they arrived."""
+        for interest in interests:
+            waiting = self.waiting(interest)
+            if waiting:
+                interest.subscriber.tell(interest.id, waiting)
+
+    def _hear_up_to(self, version: int, topic_ids: dict[str, int], group_ids: dict[str, int]) -> None:
+        """Write down new topics and groups before anything is put into them, so that no message survives without; and
+        that the controller's changes of them are dealt with up to a version.
+        """
+        names = self.names
+        heard = max(names.heard, version)
+        if topic_ids or group_ids or heard > names.heard:
+            self._note_names(Names(topic_ids, group_ids, heard))
+
+    def _note_names(self, names: Names) -> None:
+        self.store.put([Record(RecordKind.NAMES, self.revive_topic, 0, names.encode())])
+        self.names.note(names)
+
+    @property
+    def begun_position(self) -> int:
+        """Of the log: what stands before it was in the checkpoint that this core has begun with."""
+        return self._begun_with.store.position
+
+    def revive_offsets(self) -> list[int]:
+        """Of each revive queue: where its oldest open CK stands, or where it ends."""
+        topic, table = self.revive_topic, self.state.table
+        return [table.oldest_offset(number, self.store.next_offset(topic, number)) for number in range(REVIVE_QUEUES)]
+
+    def knows_topic(self, topic: str) -> bool:
+        """Whether a topic was heard of, and not of its deletion; retry and dead letter topics go with theirs."""
+        if topic.startswith(names.DEAD_LETTER_PREFIX):
+            return self.knows_group(topic.removeprefix(names.DEAD_LETTER_PREFIX))
+        if topic.startswith(names.RETRY_PREFIX):
+            group, topic = names.group_of_retry_topic(topic), names.topic_of_retry_topic(topic)
+            return self.knows_group(group) and self.knows_topic(topic)
+        return topic in self.names.topic_ids
+
+    def knows_group(self, group: str) -> bool:
+        """Whether a group was heard of, and not of its deletion."""
+        return group in self.names.group_ids
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: its messages are gone, and no group has any progress in it."""
+        # The topic's own name also when it holds nothing: recovery must know that this deletion was dealt with, or it
+        # would drop what was put into a topic that was made again.
+        forgotten = sorted([topic, *self.store.queues.retry_topics(topic)])
+        revive_topic = self.revive_topic
+        records = [Record(RecordKind.FORGET_TOPIC, revive_topic, 0, name.encode()) for name in forgotten]
+        self.store.put(records + self._acks(self.state.table.copied_of(topic)))
+        for name in forgotten:
+            self.store.forget_topic(name)
+            self.state.forget_topic(name)
+        self.pops.forget(forgotten)
+        self.quarantine.table.forget(topic=topic)
+        self.names.forget_topic(topic)
+
+    def forget_group(self, group: str) -> None:
+        """A group was deleted: its progress, its retries, its dead letters and the retries of those are gone."""
+        queues = self.store.queues
+        dead_letters = names.dead_letter_topic(group)
+        stored = sorted(
+            {
+                *queues.retry_topics_of_group(group),
+                *queues.retry_topics(dead_letters),
+                *([dead_letters] if dead_letters in queues.system_topics else []),
+            }
+        )
+        topic = self.revive_topic
+        held = self.state.table.of_group(group)
+        copied = [each for each in self.state.table.copied_of(dead_letters) if each.group != group]
+        records = [Record(RecordKind.FORGET_GROUP, topic, 0, group.encode()), *self._acks(held + copied)]
+        records += [Record(RecordKind.FORGET_TOPIC, topic, 0, name.encode()) for name in stored]
+        self.store.put(records)
+        self.state.forget_group(group)
+        for each in copied:
+            self.state.close(each.id, each.open_bits)
+        self.quarantine.table.forget(group=group)
+        for name in stored:
+            self.store.forget_topic(name)
+            self.state.forget_topic(name)  # of other groups, which read its dead letters
+            self.quarantine.table.forget(topic=name)  # likewise
+        self.pops.forget(stored)
+        self.names.forget_group(group)
+
+    def _acks(self, check_points: Iterable[CheckPoint]) -> list[Record]:
+        """Records that say of all open messages of CKs that they are done with."""
+        topic = self.revive_topic
+        return [
+            Record(RecordKind.ACK, topic, each.revive_queue, encode_ack(each.id, each.open_bits))
+            for each in check_points
+        ]
+
+    def commit_offset(self, commit: OffsetCommit) -> None:
+        """Set a group's committed offset by hand.
+
+        Raises:
+            StatusError: the disk is full, or there is no room for more progress; nothing has changed.
+        """
+        queue = self.store.ensure_queue((commit.topic, commit.queue_id))
+        buffer = self.state.merge_buffer
+        if not buffer.has_room(buffer.of(commit.group, queue)):
+            raise self.pops.progress_full()
+        self.store.put([Record(RecordKind.OFFSET, self.revive_topic, 0, commit.encode())])
+        buffer.commit(commit.group, queue, commit.offset)
+        # Set back from where another commit had put it, it shows messages that arrived long ago.
+        self._tell_again(each for each in self.interests.of_topic(commit.topic) if each.group == commit.group)
+
+    def waiting(self, interest: Interest) -> int:
+        """How many messages wait for an interest, as `Pops.waiting` counts them."""
+        return self.pops.waiting(interest.group, interest.topic, interest.wanted)
+
+    def rewrite_lagging(self) -> None:
+        """Bring forward the open CKs that recovery would have to read from far back. Raises StatusError: disk full."""
+        topic = self.revive_topic
+        for number in range(REVIVE_QUEUES):
+            before = self.store.next_offset(topic, number) - self._options.pop.rewrite_after_records
+            self.acks.rewrite(self.state.table.lagging(number, before, _REWRITES_AT_ONCE))
+
+    def _arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
+        self.interests.arrived(queue, tag_hashes)
+        self._on_arrival(queue)
+
+    def close(self) -> None:
+        """Close the files of what is folded from the log; the log itself stays open."""
+        self.timer.close()
+
+    @property
+    def revive_topic(self) -> str:
+        """Where this cluster's CK and ACK records are."""
+        return self._topics.revive
+
+
+class QueueDamagedError(CorruptDataError):
+    """What the checkpoint covers can't be read by the queues. Entries have no checksum: it may be they that are
+    damaged, and not the records that they lead to. Then it helps to make them again from the log.
+    """

@@ -1,0 +1,301 @@
+"""Interests of proxies in arriving messages: one per (topic, group, filter), however many polls wait at a proxy.
+
+Proxies that wait for the same are told as many as messages come, the others only if that did not help. Were all told of
+each message, all would pop and all but one in vain. So members are told in turn. One without a poll that waits hands
+the word on, to the next. A member that hangs or dies says nothing; so a while later, if older messages than those of
+that while still wait, all are told. Each message is thus either taken, or known to all members after two such whiles at
+the latest while no others come; while others do, each of them has a member pop, which brings the truth.
+"""
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
+
+from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.tag import filter_bytes
+from services.common import names
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.shares import Shares
+
+SubscriberSetKey = tuple[str, str, frozenset[int] | None]
+"""Topic, group and wanted tag hashes."""
+
+
+@dataclass(slots=True, eq=False)
+class Interest:
+    """One interest of one proxy.
+
+    Args:
+        id: the proxy's number for it.
+        subscriber: the proxy.
+        topic: what it waits for.
+        group: for whom.
+        wanted: tag hashes, None for all (messages of the retry topic are always wanted).
+    """
+
+    id: int
+    subscriber: "Subscriber"
+    topic: str
+    group: str
+    wanted: frozenset[int] | None
+
+    @property
+    def key(self) -> SubscriberSetKey:
+        """What it shares with interests of other proxies in the same."""
+        return (self.topic, self.group, self.wanted)
+
+
+@dataclass(slots=True, eq=False)
+class Subscriber:
+    """One proxy's stream.
+
+    Args:
+        wake: called when there is something to tell, once until it is taken.
+    """
+
+    wake: Callable[[], None]
+    interests: dict[int, Interest] = field(default_factory=dict)
+    _waiting: dict[int, int] = field(default_factory=dict)
+    _refused: dict[int, None] = field(default_factory=dict)
+
+    def tell(self, interest_id: int, messages: int) -> None:
+        """Note that messages wait for an interest; with 0, that it is registered."""
+        first = not (self._waiting or self._refused)
+        self._waiting[interest_id] = self._waiting.get(interest_id, 0) + messages
+        if first:
+            self.wake()
+
+    def refuse(self, interest_id: int) -> None:
+        """Note that an interest was not registered."""
+        first = not (self._waiting or self._refused)
+        self._refused[interest_id] = None
+        if first:
+            self.wake()
+
+    def take(self) -> tuple[list[tuple[int, int]], list[int]]:
+        """Ids of interests with the number of messages that wait, and of those refused, since the last call."""
+        interests = self.interests
+        waiting = [(interest_id, count) for interest_id, count in self._waiting.items() if interest_id in interests]
+        refused = [interest_id for interest_id in self._refused if interest_id not in interests]
+        self._waiting.clear()
+        self._refused.clear()
+        return waiting, refused
+
+
+WHILE_S = 0.02
+"""How long those who were told have for taking the messages."""
+
+Later = Callable[[float, Callable[[], None]], object]
+"""Calls back after so many seconds."""
+
+
+class SubscriberSet:
+    """The interests of several proxies in the same topic, group and filter.
+
+    Args:
+        topic: what they wait for.
+        wanted: tag hashes, None for all.
+        later: how the while is waited for; None: all are told of everything at once.
+        waiting: how many messages wait for an interest.
+
+    Attributes:
+        members: the next to be told first.
+    """
+
+    __slots__ = ("_fresh", "_hand_ons", "_is_open", "_later", "_waiting", "members", "topic", "wanted")
+
+    def __init__(
+        self,
+        topic: str,
+        wanted: frozenset[int] | None,
+        later: Later | None,
+        waiting: "Callable[[Interest], int]",
+    ) -> None:
+        self.topic = topic
+        self.wanted = wanted
+        self.members: list[Interest] = []
+        self._later = later
+        self._waiting = waiting
+        self._is_open = False
+        self._fresh = 0
+        self._hand_ons = 0
+
+    def tell(self, messages: int) -> None:
+        """Messages have come: tell as many members, in turn, and look later whether they were taken."""
+        count = len(self.members)
+        if self._later is None or count == 1:
+            for interest in self.members:
+                interest.subscriber.tell(interest.id, messages)
+            return
+        told = min(count, messages)
+        share, more = divmod(messages, told)
+        for index in range(told):
+            self._tell_next(share + (index < more))
+        self._fresh += messages
+        self._hand_ons = count - 1
+        self._open()
+
+    def hand_on(self) -> None:
+        """A member has no poll for what it was told: tell the next, unless the word has gone round."""
+        if self._hand_ons and self.members and self._waiting(self.members[0]):
+            self._hand_ons -= 1
+            self._tell_next(1)
+
+    def _tell_next(self, messages: int) -> None:
+        interest = self.members.pop(0)
+        self.members.append(interest)
+        interest.subscriber.tell(interest.id, messages)
+
+    def _open(self) -> None:
+        if not self._is_open and self._later is not None:
+            self._is_open = True
+            self._later(WHILE_S, self._look)
+
+    def _look(self) -> None:
+        """The while is over."""
+        self._is_open = False
+        fresh, self._fresh = self._fresh, 0
+        waiting = self._waiting(self.members[0]) if self.members else 0
+        if waiting > fresh:
+            self._hand_ons = 0
+            for interest in self.members:
+                interest.subscriber.tell(interest.id, waiting)
+        elif waiting:
+            self._open()
+
+
+class Interests:
+    """All interests, found by the topic that a message arrives in.
+
+    Args:
+        limit: how many there may be; groups share it.
+        filter_bytes_max: how many bytes their filters may take; groups share that, too. Equal ones of a group and topic
+            are kept once.
+
+    Attributes:
+        refused: how often one was refused.
+    """
+
+    def __init__(self, limit: int, filter_bytes_max: int) -> None:
+        self._limit = limit
+        self._filter_bytes_max = filter_bytes_max
+        self._counts = Shares()
+        self._bytes = Shares()
+        self.refused = 0
+        self._audiences: dict[SubscriberSetKey, SubscriberSet] = {}
+        self._by_topic: dict[str, list[SubscriberSet]] = {}
+        self._later: Later | None = None
+        self._waiting: Callable[[Interest], int] = _none
+
+    def __len__(self) -> int:
+        return self._counts.total
+
+    @property
+    def filter_bytes(self) -> int:
+        """How much memory the filters take."""
+        return self._bytes.total
+
+    def take_turns(self, later: Later, waiting: Callable[[Interest], int]) -> None:
+        """From now on let proxies that wait for the same take turns; before this is called all are told of all.
+
+        Args:
+            later: calls back after so many seconds.
+            waiting: how many messages wait for an interest.
+        """
+        self._later, self._waiting = later, waiting
+
+    def add(self, interest: Interest) -> None:
+        """Register an interest; one of the same id of the same proxy is replaced.
+
+        Raises:
+            StatusError: TOO_MANY_REQUESTS, there are too many.
+        """
+        group, size = interest.group, filter_bytes(interest.wanted)
+        audience = self._audiences.get(interest.key)
+        if interest.id not in interest.subscriber.interests and not self._counts.room(group, self._limit):
+            raise self._refusal(self._counts, group, "interests", "notify_interests_max")
+        if audience is None and size > self._bytes.room(group, self._filter_bytes_max):
+            raise self._refusal(self._bytes, group, "bytes of filters", "notify_filter_bytes_max")
+        self.cancel(interest.subscriber, interest.id)
+        interest.subscriber.interests[interest.id] = interest
+        audience = self._audiences.get(interest.key)
+        if audience is None:
+            self._bytes.take(group, size)
+            audience = SubscriberSet(interest.topic, interest.wanted, self._later, self._waiting)
+            self._audiences[interest.key] = audience
+            for topic in _topics(interest):
+                self._by_topic.setdefault(topic, []).append(audience)
+        interest.wanted = audience.wanted
+        audience.members.append(interest)
+        self._counts.take(group)
+
+    def _refusal(self, shares: Shares, group: str, what: str, limit: str) -> StatusError:
+        self.refused += 1
+        return StatusError(
+            Code.TOO_MANY_REQUESTS,
+            f"{shares.total} {what} are registered, {shares.held(group)} of them for the group {group}: that is its "
+            f"share of the limit (broker.pop.{limit}); use fewer",
+        )
+
+    def cancel(self, subscriber: Subscriber, interest_id: int) -> None:
+        """End an interest, if there is one of that id."""
+        interest = subscriber.interests.pop(interest_id, None)
+        if interest is None:
+            return
+        self._counts.give(interest.group)
+        audience = self._audiences[interest.key]
+        audience.members.remove(interest)
+        if audience.members:
+            return
+        del self._audiences[interest.key]
+        self._bytes.give(interest.group, filter_bytes(audience.wanted))
+        for topic in _topics(interest):
+            audiences = self._by_topic[topic]
+            audiences.remove(audience)
+            if not audiences:
+                del self._by_topic[topic]
+
+    def cancel_all(self, subscriber: Subscriber) -> None:
+        """End all interests of a proxy that has gone."""
+        for interest_id in list(subscriber.interests):
+            self.cancel(subscriber, interest_id)
+
+    def of_topic(self, topic: str) -> list[Interest]:
+        """Those in messages of a topic, or of a retry topic."""
+        return [interest for audience in self._by_topic.get(topic, ()) for interest in audience.members]
+
+    def of_groups(self, groups: Container[str]) -> list[Interest]:
+        """Those of some groups; looks at all there are."""
+        return [
+            interest
+            for (_, group, _), audience in self._audiences.items()
+            if group in groups
+            for interest in audience.members
+        ]
+
+    def is_shared(self, interest: Interest) -> bool:
+        """Whether other proxies wait for the same."""
+        return len(self._audiences[interest.key].members) > 1
+
+    def hand_on(self, subscriber: Subscriber, interest_id: int) -> None:
+        """A proxy has no poll that waits for what it was told: another may."""
+        interest = subscriber.interests.get(interest_id)
+        if interest is not None:
+            self._audiences[interest.key].hand_on()
+
+    def arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
+        """Tell those who wait for them that messages have become readable."""
+        for audience in self._by_topic.get(queue.topic, ()):
+            wanted = audience.wanted
+            if wanted is None or queue.topic != audience.topic:
+                audience.tell(len(tag_hashes))
+            elif messages := sum(tag_hash in wanted for tag_hash in tag_hashes):
+                audience.tell(messages)
+
+
+def _topics(interest: Interest) -> tuple[str, str]:
+    return interest.topic, names.retry_topic(interest.group, interest.topic)
+
+
+def _none(interest: Interest) -> int:
+    return 0
