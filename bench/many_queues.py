@@ -79,7 +79,7 @@ class _Broker:
             ClusterUpdate(version=topics + 1, snapshot=True, cluster=Cluster(name="bench"), topics=held, named=topics)
         )
         self.store = ReplicaStore(
-            self.disk, folder, self.clock, self._core, self._failed, _OPTIONS.checkpoint_changes_bytes
+            self.disk, folder, self.clock, self._core, self._failed, _OPTIONS.checkpoint_changes_bytes, lambda: None
         )
         self._watch()
 

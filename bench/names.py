@@ -183,7 +183,7 @@ class Bench:
                 registrar = app.registrar(f"127.0.0.1:{server.port}")
                 await registrar.start()
                 stack.push_async_callback(registrar.stop)
-                await app.until_leads()
+                await app.roles.until_leads()
             yield app
 
     @asynccontextmanager

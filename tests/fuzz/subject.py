@@ -127,7 +127,7 @@ class Subject:
     @property
     def revived(self) -> int:
         """How many messages have become visible again by time: a change that nobody asked for."""
-        return self.cluster.broker.reviver.redelivered
+        return self.cluster.broker.leader.reviver.redelivered
 
     def check_logs(self) -> None:
         """Look for errors that somebody has logged or nobody has caught.

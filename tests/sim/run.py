@@ -266,13 +266,13 @@ class _Run:
         if world.cluster is None or world.process is None:
             return
         broker = world.cluster.broker
-        if broker.leading is None:
+        if broker.role.leader is None:
             return  # it never took its role, and what it left undone was told
 
         async def stop_timer() -> None:
-            await broker.timer.stop()
-            await broker.timer.save()  # appends recalls that fail
-            await broker.flusher.sync()
+            await broker.leader.timer.stop()
+            await broker.leader.timer.save()  # appends recalls that fail
+            await broker.leader.flusher.sync()
 
         await world.process.spawn(stop_timer())
 

@@ -28,7 +28,9 @@ ENTRY_POINTS = {"services.cli.main"}
 CLOCK = "services.common.clock"
 
 WAITING = {
-    "services.broker.app": "wires the broker and takes its roles",
+    "services.broker.app": "wires the broker, and waits as it ends",
+    "services.broker.role.departure": "asks again and again whether a replica may go",
+    "services.broker.role.role_machine": "takes one role after the other",
     "services.broker.role.checkpoint_server": "looks at all offsets a part at a time",
     "services.broker.store.flusher": "waits for the device and wakes who waits for it",
     "services.broker.role.follower": "runs what keeps up with a master",

@@ -59,6 +59,7 @@ class ReplicaStore:
         make_core: makes a core that is fresh, on a log or on the one of its own files.
         on_failure: told if the device has failed, or the log is damaged.
         checkpoint_changes_bytes: see `SavedCheckpoint`.
+        on_doubt_ended: told when `is_doubtful` is over.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class ReplicaStore:
         make_core: Callable[[CommitLog | None], BrokerCore],
         on_failure: Callable[[Exception], None],
         checkpoint_changes_bytes: int,
+        on_doubt_ended: Callable[[], None],
     ) -> None:
         self._clock = clock
         self._reads = disk.reads
@@ -94,8 +96,7 @@ class ReplicaStore:
         """Called before the log is cut or the core made anew; what works with them is to end."""
         self.on_new_core: Callable[[], None] | None = None
         """Told when that is over: it may go on, with what `core` is now."""
-        self.on_doubt_ended: Callable[[], None] | None = None
-        """Told when `is_doubtful` is over."""
+        self._on_doubt_ended = on_doubt_ended
         self.is_doubtful = self._doubt.is_set
         """Whether acknowledged messages may be missing: this or an earlier start cut off the log's end, and not every
         other replica could be asked for it. It outlives the process."""
@@ -190,8 +191,7 @@ class ReplicaStore:
             await self._doubt.clear()
             self.is_doubtful = False
             _log.info("this replica has everything again", position=self.end_position)
-            if self.on_doubt_ended is not None:
-                self.on_doubt_ended()
+            self._on_doubt_ended()
 
     async def finish(self, epoch: int) -> None:
         """Begin an epoch: fold the rest of the log, and leave it to be written.

@@ -2,15 +2,16 @@
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import structlog
 
 from services.broker.checkpoint_sync.checkpoint_source import CheckpointSource
 from services.broker.checkpoint_sync.master_checkpoint import speaks_of, take_over_offsets
 from services.broker.checkpoint_sync.master_checkpoint_file import MasterCheckpointFile
+from services.broker.files.replica_store import ReplicaStore
 from services.broker.options import BrokerOptions
 from services.broker.role.leader import Leader
+from services.broker.role.role import Role
 from services.common import names
 from services.common.clock import Clock
 from services.common.disk import Disk
@@ -19,9 +20,6 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.rpc import methods
 from services.rpc.service import Call, Service
-
-if TYPE_CHECKING:
-    from services.broker.app import BrokerApp
 
 _log = structlog.get_logger()
 
@@ -32,15 +30,19 @@ class CheckpointServer:
     """Answers FetchCheckpoint and StoreCheckpoint, and has a new master go on from what was stored.
 
     Args:
-        app: the replica.
+        role: what the replica is.
+        files: its log, and the core folded from it.
         options: settings.
         disk: where its files are.
         folder: their folder.
         clock: the time.
     """
 
-    def __init__(self, app: "BrokerApp", options: BrokerOptions, disk: Disk, folder: Path, clock: Clock) -> None:
-        self._app = app
+    def __init__(
+        self, role: Role, files: ReplicaStore, options: BrokerOptions, disk: Disk, folder: Path, clock: Clock
+    ) -> None:
+        self._role = role
+        self._files = files
         self._options = options
         self._clock = clock
         self._source: CheckpointSource | None = None
@@ -66,15 +68,15 @@ class CheckpointServer:
             StatusError: PRECONDITION_FAILED: this replica does not lead that epoch.
         """
         names.broker_group(request.group)
-        leading = self._app.leading
-        if leading is None or leading.epoch != request.epoch or request.group != self._options.name:
+        leader = self._role.leader
+        if leader is None or leader.epoch != request.epoch or request.group != self._options.name:
             raise StatusError(
                 Code.PRECONDITION_FAILED,
                 f"replica {self._options.replica} of {self._options.name} does not lead epoch {request.epoch} of "
                 f"{request.group}",
             )
-        source = await self._look(leading, request.known_version)
-        core = leading.core
+        source = await self._look(leader, request.known_version)
+        core = leader.core
         position = core.store.log.end_position
         saved = core.timer.saved
         progress = pb.TimerProgress()
@@ -89,31 +91,31 @@ class CheckpointServer:
             request.known_version, self._clock.wall_ms(), position, progress, core.revive_offsets()
         )
         try:
-            await leading.flusher.settled(position)
+            await leader.flusher.settled(position)
         except OSError as error:
             raise StatusError(Code.INTERNAL_ERROR, f"the broker's device refused a sync: {error}") from error
         return answer
 
-    async def _look(self, leading: Leader, known_version: int) -> CheckpointSource:
+    async def _look(self, leader: Leader, known_version: int) -> CheckpointSource:
         """See what has changed, a part at a time. Those who ask while others wait for a look are answered from one, and
         the rest of what went in parts is that of the look before."""
         looks = self._looks
         async with self._looking:
-            if self._source is None or self._source_of is not leading:
+            if self._source is None or self._source_of is not leader:
                 entries_max = self._options.replication.checkpoint_entries_max
                 self._source = CheckpointSource(
                     self._options.name,
-                    leading.epoch,
+                    leader.epoch,
                     entries_max,
-                    leading.core.state.merge_buffer,
-                    leading.core.names,
+                    leader.core.state.merge_buffer,
+                    leader.core.names,
                 )
-                self._source_of = leading
+                self._source_of = leader
             elif self._looks > looks or self._source.is_rest(known_version):
                 return self._source
             self._looks += 1
             source = self._source
-            looked_position = leading.core.store.log.end_position
+            looked_position = leader.core.store.log.end_position
             for count, _ in enumerate(source.look(), 1):
                 if count % _LOOKED_AT_ONCE == 0:
                     await asyncio.sleep(0)
@@ -153,25 +155,25 @@ class CheckpointServer:
 
     def _check(self, request: pb.ReplicaCheckpoint) -> None:
         names.broker_group(request.group)
-        app = self._app
+        role = self._role
         if request.group != self._options.name:
             raise _refusal(f"it is of {request.group}, and this is a replica of {self._options.name}")
-        if app.leading is not None:
-            raise _refusal(f"this replica leads epoch {app.leading.epoch}")
-        if request.epoch < app.group.epoch:
-            raise _refusal(f"epoch {request.epoch} is over, epoch {app.group.epoch} has begun")
+        if role.leader is not None:
+            raise _refusal(f"this replica leads epoch {role.leader.epoch}")
+        if request.epoch < role.group.epoch:
+            raise _refusal(f"epoch {request.epoch} is over, epoch {role.group.epoch} has begun")
 
     def _hand_on(self, request: pb.ReplicaCheckpoint) -> None:
         """Let the timer know how far the master's is."""
-        files = self._app.files
-        if self._app.leading is None:
+        files = self._files
+        if self._role.leader is None:
             files.core.timer.progress(request.confirmed_position, request.timer)
             if files.on_folded is not None:
                 files.on_folded()
 
     def take_over(self) -> None:
         """This replica is about to lead, and all of its log is folded: go on from what was stored."""
-        files, held = self._app.files, self.file.held
+        files, held = self._files, self.file.held
         end_of_epoch = files.epochs.end_of(held.latest.epoch, files.end_position)
         if speaks_of(held.latest, end_of_epoch):
             moved = take_over_offsets(files.core, held)

@@ -1,18 +1,14 @@
 """What a broker does while another leads its group: takes over the log, folds what is confirmed, saves."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import structlog
 
-from services.broker.files.replica_store import ReplicaStore
-from services.broker.options import BrokerOptions
 from services.broker.replica.replication_slave import ReplicationSlave
-from services.broker.replica.statistics import ReplicationStatistics
+from services.broker.role.parts import Parts
 from services.broker.supervision import supervised
 from services.broker.timer.service import TimerService
-from services.common.clock import Clock
-from services.common.disk import Disk
 from services.rpc.service import Channel
 
 _log = structlog.get_logger()
@@ -22,38 +18,21 @@ class Follower:
     """One slave's time with one master.
 
     Args:
-        options: settings.
-        files: the log, and the core folded from it.
-        disk: where its files are.
-        clock: the time.
+        parts: what all roles have.
         identity: of this replica's data folder.
         epoch: the master's.
         address: of the master.
         open_channel: makes a way to it.
-        statistics: what is counted.
-        repair: has a damaged record at a position of the log mended; whether it was.
-        on_failure: told if the broker can't go on.
     """
 
     def __init__(
-        self,
-        options: BrokerOptions,
-        files: ReplicaStore,
-        disk: Disk,
-        clock: Clock,
-        identity: bytes,
-        epoch: int,
-        address: str,
-        open_channel: Callable[[], Channel],
-        statistics: ReplicationStatistics,
-        repair: Callable[[int], Awaitable[bool]],
-        on_failure: Callable[[Exception], None],
+        self, parts: Parts, identity: bytes, epoch: int, address: str, open_channel: Callable[[], Channel]
     ) -> None:
-        self._options = options
-        self._files = files
-        self._disk = disk
-        self._clock = clock
-        self._on_failure = on_failure
+        self._options = options = parts.options
+        self._files = parts.files
+        self._disk = parts.disk
+        self._clock = parts.clock
+        self._on_failure = parts.on_failure
         self.epoch = epoch
         self.address = address
         self.replication = ReplicationSlave(
@@ -62,12 +41,12 @@ class Follower:
             identity,
             epoch,
             open_channel,
-            files,
+            parts.files,
             options.replication,
-            clock,
-            statistics,
-            repair,
-            on_failure,
+            parts.clock,
+            parts.replication_statistics,
+            parts.repair,
+            parts.on_failure,
         )
         self._timer: TimerService | None = None
         self._tasks: list[asyncio.Task[None]] = []

@@ -1,36 +1,27 @@
 """What a broker does while it leads its group: serves, fires, revives, saves, deletes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
 
-from services.broker.calls.metrics import BrokerStatistics
 from services.broker.calls.server import BrokerServer
-from services.broker.files.disk_watch import DiskWatch
-from services.broker.files.replica_store import ReplicaStore
-from services.broker.options import BrokerOptions
 from services.broker.pace import Pace
 from services.broker.replica.replication_master import ReplicationMaster
-from services.broker.replica.statistics import ReplicationStatistics
 from services.broker.replica.sync_state_set import SyncStateSet
+from services.broker.role.parts import Parts
 from services.broker.role.reviver import Reviver
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.flusher import Flusher
 from services.broker.supervision import supervised
 from services.broker.timer.service import TimerService
-from services.broker.timer.timer_metrics import TimerStatistics
 from services.broker.timer.timer_server import TimerServer
 from services.broker.wheel.delay import TIMER_TOPIC
-from services.common.clock import Clock
-from services.common.cluster import ClusterView, life_of
-from services.common.disk import Disk
+from services.common.cluster import life_of
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
-from services.rpc.follow import ControllerFollower
-from services.rpc.service import Channel
 
 _log = structlog.get_logger()
 
@@ -54,40 +45,12 @@ class Leader:
 
     Args:
         group: the group's state that says so.
-        files: the log, finished, and the core folded from it.
-        options: settings.
-        disk: where its files are.
-        clock: the time.
-        view: topics and groups.
-        follower: tells when the view is ready.
-        disk_watch: how full the disk is.
-        statistics: what is counted.
-        timer_statistics: what is counted of the timer.
-        controller: the way to the controller.
-        replication_statistics: what is counted of replication.
-        repair: has a damaged record at a position of the log mended; whether it was.
+        parts: what all roles have; the log is finished.
         on_group: told of the group's state when it has changed at this mastership's wish.
-        on_failure: told if the broker can't go on.
     """
 
-    def __init__(
-        self,
-        group: BrokerGroup,
-        files: ReplicaStore,
-        options: BrokerOptions,
-        disk: Disk,
-        clock: Clock,
-        view: ClusterView,
-        follower: ControllerFollower,
-        disk_watch: DiskWatch,
-        statistics: BrokerStatistics,
-        timer_statistics: TimerStatistics,
-        controller: Channel,
-        replication_statistics: ReplicationStatistics,
-        repair: Callable[[int], Awaitable[bool]],
-        on_group: Callable[[BrokerGroup], None],
-        on_failure: Callable[[Exception], None],
-    ) -> None:
+    def __init__(self, group: BrokerGroup, parts: Parts, on_group: Callable[[BrokerGroup], None]) -> None:
+        files, options, clock, on_failure = parts.files, parts.options, parts.clock, parts.on_failure
         self.epoch = group.epoch
         self.has_ended = False
         """It ends, or has: it never goes on again."""
@@ -95,8 +58,8 @@ class Leader:
         self.core = core = files.core
         self._options = options
         self._clock = clock
-        self._follower = follower
-        self._repair = repair
+        self._follower = parts.controller_follower
+        self._repair = parts.repair
         self._on_failure = on_failure
         self._damage_told: set[ConsumeQueue] = set()
         self._cluster_changed = asyncio.Event()
@@ -122,9 +85,9 @@ class Leader:
             self.members,
             options.replication,
             clock,
-            controller,
-            replication_statistics,
-            repair,
+            parts.controller,
+            parts.replication_statistics,
+            parts.repair,
             self.attend,
             on_group,
         )
@@ -134,7 +97,7 @@ class Leader:
         )
         self.timer = TimerService(
             core.timer,
-            disk,
+            parts.disk,
             clock,
             options.timer.flush_interval_ms,
             options.timer.clean_interval_ms,
@@ -142,16 +105,20 @@ class Leader:
             self.flusher.confirm_later,
             on_failure,
         )
+        timer_server = TimerServer(
+            *(core.timer, core.store, self.flusher, parts.view),
+            *(options.name, clock, parts.timer_statistics, parts.repair),
+        )
         self.server = BrokerServer(
             core,
             self.flusher,
             options,
             clock,
-            statistics,
-            lambda: disk_watch.is_full(core.store.log.end_position),
+            parts.statistics,
+            lambda: parts.disk_watch.is_full(core.store.log.end_position),
             self.reviver.due_changed,
-            TimerServer(core.timer, core.store, self.flusher, view, options.name, clock, timer_statistics, repair),
-            repair,
+            timer_server,
+            parts.repair,
             self._has_enough_replicas if options.replication.min_in_sync_replicas > 1 else None,
         )
 

@@ -6,14 +6,11 @@ is little more than its name and two offsets.
 """
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from services.broker.store.index_file import ENTRY_BYTES, IndexFile, Row
 from services.common.errors import CorruptDataError
 
-if TYPE_CHECKING:
-    from services.broker.store.index_file import IndexFile, Row
-
-ENTRY_BYTES = 20
 _ENTRY = struct.Struct(">QIQ")
 _UNKNOWN = -1
 _EMPTY = 1 << 63

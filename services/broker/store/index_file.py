@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 from google_crc32c import value
 
-from services.broker.store.consume_queue import ENTRY_BYTES
 from services.common.disk import Disk, File
 from services.common.errors import CorruptDataError, UnknownFormatError
 
+ENTRY_BYTES = 20
 SUFFIX = ".index"
 NEW_SUFFIX = ".new"
 _PAGE_BYTES = 4096

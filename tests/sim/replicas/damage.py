@@ -130,7 +130,7 @@ class Atlas:
             heard = world.heard(self.wiped)
             program = world.replicas[self.wiped].program
             if heard is not None and program is not None and heard.version == group["version"]:
-                identity = program.app.identity.hex()
+                identity = program.app.role.identity.hex()
                 if any(each["identity"] == identity for each in group["replicas"]):
                     self.wiped = -1
         if self.suspect >= 0 and self.has_all(self.suspect):

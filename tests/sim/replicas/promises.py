@@ -106,7 +106,7 @@ class Promises:
             self._promised = self._promised_synced = 0
             return
         for number in set(group["sync_state_set"]) - set(before["sync_state_set"]):
-            following = [app for each, app in self._lives.values() if each == number and app.following is not None]
+            following = [app for each, app in self._lives.values() if each == number and app.role.follower is not None]
             ends = [(app.files.end_position, app.files.synced_position) for app in following]
             has_all = any(end >= self._promised and synced >= self._promised_synced for end, synced in ends)
             if ends and not has_all and not self.is_excused(number):
@@ -155,7 +155,7 @@ class Promises:
         replace, device = disk.replace, disk.device
 
         def replaced(source: Path, target: Path) -> None:
-            covered, leading = _COVERED.get(target.name), app.leading
+            covered, leading = _COVERED.get(target.name), app.role.leader
             if covered is not None and leading is not None and not leading.has_ended:
                 position = covered(device.contents(source) or b"")
                 self._check("S6", f"{name} saves a {target.name}", number, position, True)
@@ -166,7 +166,7 @@ class Promises:
         append = saved._append
 
         async def appended(rows: Iterable[Row], head: Checkpoint) -> None:
-            leading = app.leading
+            leading = app.role.leader
             if leading is not None and not leading.has_ended:
                 self._check("S6", f"{name} saves a checkpoint", number, head.store.position, True)
             await append(rows, head)

@@ -352,7 +352,7 @@ class _Run:
         if master is None or master.program is None or master.process is None:
             return
         app = master.program.app
-        leading = app.leading
+        leading = app.role.leader
         assert leading is not None
 
         async def stop_timer() -> None:

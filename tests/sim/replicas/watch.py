@@ -111,7 +111,7 @@ class Watch:
 
         def appended(position: int, data: bytes) -> None:
             append_raw(position, data)
-            following = app.following
+            following = app.role.follower
             if following is not None and files.epochs.latest > following.epoch:
                 self._broke(
                     "S5",
@@ -258,7 +258,7 @@ class Watch:
             return
         for name, (number, app, place) in self._living.items():
             # A start folds what it finds and then has it synced; before that is done it counts for nothing.
-            has_begun = bool(app.identity)
+            has_begun = bool(app.role.identity)
             if place.process.alive and has_begun and not app.failure.done() and not self.rotten(number):
                 self._compare(name, app)
 

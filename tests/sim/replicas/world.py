@@ -106,7 +106,7 @@ class GroupWorld:
         """End the one of the two processes of a number that the controller does not count on."""
         twin, machine, group = self.twins.pop(number), self.replicas[number], self.group
         identities = [each["identity"] for each in group["replicas"] if each["number"] == number] if group else []
-        counts = twin.program is not None and twin.program.app.identity.hex() in identities
+        counts = twin.program is not None and twin.program.app.role.identity.hex() in identities
         self.trace.add("fault", "twin", number, "stays" if counts else "goes")
         self.crash(twin)
         if counts:
@@ -170,7 +170,7 @@ class GroupWorld:
         machine = self.replicas[group["master"]]
         if machine.program is None or not machine.serving:
             return None
-        leading = machine.program.app.leading
+        leading = machine.program.app.role.leader
         return machine if leading is not None and leading.epoch == group["epoch"] else None
 
     @property
@@ -179,8 +179,8 @@ class GroupWorld:
         a way may hold back beyond the master's end, that it passes its role on, or what a controller writes.
         """
         app = None if self.master is None or self.master.program is None else self.master.program.app
-        asks = app is not None and app.leading is not None and app.leading.members._asked is not None
-        passes = app is not None and app._replica_server._passing is not None
+        asks = app is not None and app.role.leader is not None and app.role.leader.members._asked is not None
+        passes = app is not None and app.roles._replica_server._transfer is not None
         return asks or passes or self.store.under_way[group_document_name(GROUP)] > 0
 
     def slaves(self) -> list[Replica]:
@@ -191,7 +191,7 @@ class GroupWorld:
     def heard(self, number: int) -> BrokerGroup | None:
         """What a replica has heard of its group."""
         program = self.replicas[number].program
-        return None if program is None else program.app.group
+        return None if program is None else program.app.role.group
 
     # What is done to it
 

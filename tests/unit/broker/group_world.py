@@ -117,7 +117,7 @@ class Member:
         await self.app.start()
         self.channel = LocalChannel(self.app.service, clock=world.clock)
         if world.group.version:
-            self.app.hear(world.group)
+            self.app.roles.hear(world.group)
 
     async def stop(self) -> None:
         """End gracefully."""
@@ -139,7 +139,7 @@ class Member:
 
     def hear(self, group: BrokerGroup) -> None:
         if self.app is not None and self.reachable:
-            self.app.hear(group)
+            self.app.roles.hear(group)
 
     @property
     def end(self) -> int:
@@ -254,9 +254,9 @@ class GroupWorld:
         self.elect(number)
         member = self.members[number]
         async with asyncio.timeout(20):
-            await until(lambda: member.alive.leading is not None)
-            await member.alive.until_leads()
-            await member.alive.follower.wait_ready()
+            await until(lambda: member.alive.role.leader is not None)
+            await member.alive.roles.until_leads()
+            await member.alive.controller_follower.wait_ready()
         return member
 
     async def in_sync(self, *numbers: int) -> None:
@@ -266,8 +266,8 @@ class GroupWorld:
         def is_so() -> bool:
             return (
                 sorted(self.group.sync_state_set) == sorted(numbers)
-                and master.leading is not None
-                and sorted(master.leading.members.members) == sorted(numbers)
+                and master.role.leader is not None
+                and sorted(master.role.leader.members.members) == sorted(numbers)
                 and all(self.members[number].end == master.files.end_position for number in numbers)
             )
 

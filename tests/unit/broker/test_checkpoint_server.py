@@ -126,7 +126,7 @@ async def test_a_checkpoint_of_an_epoch_that_is_over_is_refused_though_none_of_t
         late = await fetch(master, 1)
         await world.lead(1)
         await world.in_sync(0, 1, 2)
-        await until(lambda: world.members[2].alive.group.epoch == 2)
+        await until(lambda: world.members[2].alive.role.group.epoch == 2)
         with pytest.raises(StatusError, match="epoch 1 is over") as caught:
             await store(world.members[2], late)
         assert caught.value.code == Code.PRECONDITION_FAILED

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.broker.store import index_file
-from services.broker.store.consume_queue import ENTRY_BYTES, ConsumeQueue, Entry, packed_entry
+from services.broker.store.consume_queue import ConsumeQueue, Entry, packed_entry
+from services.broker.store.index_file import ENTRY_BYTES
 from services.broker.store.queue_index import QueueIndex
 from services.common.cold_reads import NotInMemory
 from services.common.errors import CorruptDataError, UnknownFormatError

@@ -55,7 +55,7 @@ async def test_a_master_waits_for_its_successor_and_the_end_of_its_lead() -> Non
         assert not leaving.done()
         world.elect(1)
         await leaving
-        assert master.alive.leading is None
+        assert master.alive.role.leader is None
 
 
 async def test_while_no_controller_answers_a_replica_waits_and_not_for_ever() -> None:
@@ -64,7 +64,7 @@ async def test_while_no_controller_answers_a_replica_waits_and_not_for_ever() ->
         master.alive.registrar(master.address)
         world.controller_away = True
         await master.alive.leave()
-        assert master.alive.leading is not None
+        assert master.alive.role.leader is not None
         assert not master.alive.report("").leaving
 
 
@@ -73,12 +73,12 @@ async def test_a_replica_that_has_no_answer_for_long_goes(monkeypatch: pytest.Mo
     async with group_of(2) as world:
         app = (await world.lead(0)).alive
         clock = ManualClock()
-        monkeypatch.setattr(app, "_clock", clock)
+        monkeypatch.setattr(app.departure, "_clock", clock)
         answers = [refused, refused, world.group, refused, refused, refused]
-        monkeypatch.setattr(app, "_controller", Mock(call=AsyncMock(side_effect=answers)))
+        monkeypatch.setattr(app.departure, "_controller", Mock(call=AsyncMock(side_effect=answers)))
         steps = []
         for _ in answers:
-            steps.append(await app._next_step())
+            steps.append(await app.departure.next_step())
             clock.advance(8_000)
         assert steps == [Step.STAY, Step.STAY, Step.GO, Step.STAY, Step.STAY, Step.GO]
 
@@ -88,8 +88,8 @@ async def test_why_no_controller_answers_is_said_once_until_that_changes(monkeyp
     async with group_of(2) as world:
         app = (await world.lead(0)).alive
         answers = [refused, refused, hanging, hanging, world.group, hanging, hanging]
-        monkeypatch.setattr(app, "_controller", Mock(call=AsyncMock(side_effect=answers)))
+        monkeypatch.setattr(app.departure, "_controller", Mock(call=AsyncMock(side_effect=answers)))
         with capture_logs() as logs:
             for _ in answers:
-                await app._next_step()
+                await app.departure.next_step()
         assert [log["why"] for log in logs if "not known" in log["event"]] == [str(refused), str(hanging), str(hanging)]

@@ -72,7 +72,7 @@ async def test_a_tail_is_asked_for_though_a_queue_is_damaged_as_well() -> None:
         await world.put(b"later", topic="later", due_ms=world.clock.wall_ms() + 3_600_000)
         await world.in_sync(0, 1)
         await until(lambda: slave.alive.files.confirmed_position == master.end)
-        following = slave.alive.following
+        following = slave.alive.role.follower
         assert following is not None
         await following.save()
         for number in range(10):
@@ -99,7 +99,7 @@ async def test_who_may_not_know_another_replica_at_its_next_start_tries_to_write
         three.version += 1
         three.replicas.add(number=2, address="elsewhere")
         slave.disk.fail_syncs(2, of=lambda path: path.name.startswith("group"))
-        slave.alive.hear(three)
+        slave.alive.roles.hear(three)
         await until(lambda: len(replica_files.load_group(slave.disk, FOLDER).replicas) == 3)
 
 
@@ -111,12 +111,12 @@ async def test_a_master_that_cannot_write_down_who_else_there_is_goes_on() -> No
         more.version += 1
         more.replicas.add(number=2, address="elsewhere")
         master.disk.fail_syncs(1 << 20, of=lambda path: path.name.startswith("group"))
-        master.alive.hear(more)
-        leading = master.alive.leading
+        master.alive.roles.hear(more)
+        leading = master.alive.role.leader
         assert leading is not None
         await until(lambda: master.alive.report(master.address).version == more.version)
         await asyncio.sleep(0.05)
-        assert master.alive.health() is None and master.alive.trouble is None
+        assert master.alive.health() is None and master.alive.role.trouble is None
         assert (await world.put(b"1")).code == Code.OK
         master.disk.fail_syncs(0)
 
@@ -172,7 +172,7 @@ async def test_what_no_other_has_is_torn_and_cut_without_doubt(another_answers: 
         await world.in_sync(0, 1)
         world.controller_away = True
         await slave.kill()
-        assert master.alive.leading is not None
+        assert master.alive.role.leader is not None
         end = master.end
         await slave.start()
         await until(lambda: slave.end == end)
@@ -184,7 +184,7 @@ async def test_what_no_other_has_is_torn_and_cut_without_doubt(another_answers: 
         file.write(file.size(), [b"torn"])
         file.close()
         if another_answers:
-            answers = slave.alive._replica_server
+            answers = slave.alive.roles._replica_server
             answers._options = answers._options.model_copy(update={"replica": 7})
         await master.start()
         assert master.end == end and doubtful(master) is another_answers

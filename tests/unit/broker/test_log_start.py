@@ -27,9 +27,9 @@ async def fill(world: GroupWorld, count: int = 20) -> None:
 
 
 async def save(member: Member) -> None:
-    assert member.alive.leading is not None
-    await member.alive.leading.timer.save()
-    await member.alive.leading.save()
+    assert member.alive.role.leader is not None
+    await member.alive.role.leader.timer.save()
+    await member.alive.role.leader.save()
 
 
 def put(member: Member, path: Path, data: bytes) -> None:
@@ -264,8 +264,8 @@ async def test_a_slave_whose_disk_is_full_deletes_what_its_master_has_deleted_an
         await fill(world)
         await world.in_sync(0, 1)
         await until(lambda: slave.alive.files.confirmed_position == master.end)
-        assert slave.alive.following is not None
-        await slave.alive.following.save()
+        assert slave.alive.role.follower is not None
+        await slave.alive.role.follower.save()
         slave.disk.fill(0)
         await world.put(b"does not fit")
         await until(lambda: list(world.group.sync_state_set) == [0])

@@ -140,7 +140,7 @@ async def test_a_broker_that_leads_no_more_shows_none() -> None:
     async with running() as broker:
         await broker.put(b"1")
         await broker.pop()
-        core, leading = broker.app.core, broker.app.leading
+        core, leading = broker.app.core, broker.app.role.leader
         assert leading is not None and not core.oldest.step(broker.clock.wall_ms()) and core.oldest.found
         await leading.depose()
         assert not core.oldest.found

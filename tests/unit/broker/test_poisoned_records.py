@@ -90,7 +90,7 @@ async def test_a_message_that_fails_as_it_comes_due_ends_no_broker() -> None:
         with Poison(["redelivery"]).spread():
             for _ in range(3):
                 broker.clock.advance(50)
-                broker.app.reviver.due_changed()
+                broker.app.leader.reviver.due_changed()
                 await asyncio.sleep(0.05)
         assert not broker.app.failure.done()
         assert len(await broker.pop()) == 2
@@ -153,6 +153,6 @@ async def test_operators_are_served_through_the_brokers_front() -> None:
         assert shown.entry == listed.entries[0]
         assert (await broker.channel.call(methods.QUARANTINE_RETRY, pb.QuarantineRetryRequest(id=entry_id))).changed
         assert not (await broker.channel.call(methods.QUARANTINE_DROP, pb.QuarantineDropRequest(id=entry_id))).changed
-        served = broker.app.leading
+        served = broker.app.role.leader
         assert served is not None
         assert served.server.service.unary_handlers.keys() <= broker.app.service.unary_handlers.keys()

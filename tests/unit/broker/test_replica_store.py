@@ -42,7 +42,9 @@ class Store:
 
     def make(self) -> None:
         self.disk.make_folder(FOLDER)
-        self.files = ReplicaStore(self.disk, FOLDER, self.clock, self._make_core, self.failures.append, 1024)
+        self.files = ReplicaStore(
+            self.disk, FOLDER, self.clock, self._make_core, self.failures.append, 1024, lambda: None
+        )
 
     def _make_core(self, log: Any) -> BrokerCore:
         return BrokerCore(

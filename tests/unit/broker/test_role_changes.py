@@ -78,11 +78,11 @@ async def test_who_was_about_to_lead_when_another_was_named_follows_with_a_new_c
         slave = w.members[1]
         slave.disk.fill(0)
         w.elect(1)  # its epoch can't be written down
-        await until(lambda: slave.alive.following is None)
+        await until(lambda: slave.alive.role.follower is None)
         slave.disk.fill(1 << 30)
         await w.lead(0)
         await w.in_sync(0, 1)
-        await until(lambda: slave.alive.following is not None)
+        await until(lambda: slave.alive.role.follower is not None)
         assert slave.alive.files.is_followers and not slave.alive.core.is_finished
         await w.put(b"2")
         await w.in_sync(0, 1)
@@ -103,7 +103,7 @@ async def test_who_cannot_lead_on_a_full_disk_says_so_and_leads_when_there_is_ro
         member.disk.fill(0)
         await w.members[0].kill()
         w.elect(1)
-        await until(lambda: member.alive.trouble is not None)
+        await until(lambda: member.alive.role.trouble is not None)
         assert "cannot take its role" in str(member.alive.health()) and "No space left" in str(member.alive.health())
         assert "popwheel_replica_without_role 1.0" in member.metrics()
         with pytest.raises(StatusError, match=r"cannot take its role.*No space left") as refused:
@@ -111,7 +111,7 @@ async def test_who_cannot_lead_on_a_full_disk_says_so_and_leads_when_there_is_ro
         assert refused.value.code == Code.HA_NOT_AVAILABLE
         member.disk.fill(1 << 30)
         async with asyncio.timeout(20):
-            await member.alive.until_leads()
+            await member.alive.roles.until_leads()
         assert (await w.put(b"2")).queue_offset == 1
         assert sorted(await w.pop()) == [b"1", b"2"]
         assert member.alive.health() is None
@@ -130,7 +130,7 @@ def test_a_mastership_that_ends_is_not_gone_on_with_though_its_time_to_do_so_com
             await w.lead(0)
             await w.in_sync(0, 1)
             old = w.members[0].alive
-            mastership = old.leading
+            mastership = old.role.leader
             assert mastership is not None
             await hand_over(w.members[0], 1)
             end, may_end = mastership.depose, asyncio.Event()
@@ -142,7 +142,7 @@ def test_a_mastership_that_ends_is_not_gone_on_with_though_its_time_to_do_so_com
             mastership.depose = end_slowly  # type: ignore[method-assign]
             w.elect(1)
             await asyncio.sleep(4)  # it would go on after three
-            assert old.leading is mastership and not mastership._tasks
+            assert old.role.leader is mastership and not mastership._tasks
             with pytest.raises(StatusError, match="does not lead"):
                 await hand_over(w.members[0], 1)
             with pytest.raises(StatusError, match="is led by another replica"):
@@ -160,7 +160,7 @@ def test_a_mastership_goes_on_whole_if_a_hand_over_is_given_up_while_the_device_
         async with group_of(clock=clock) as w:
             member = await w.lead(0)
             await w.in_sync(0, 1)
-            mastership = member.alive.leading
+            mastership = member.alive.role.leader
             assert mastership is not None
             await w.put(b"later", topic="later", due_ms=clock.wall_ms() + 10_000)
             member.disk.hold_syncs()
@@ -324,7 +324,7 @@ async def test_who_waits_at_a_deposed_master_is_answered_though_its_device_is_sl
             async with asyncio.timeout(5):
                 with pytest.raises(StatusError, match="has another master now") as answered:
                     await waiting
-            assert old.alive.leading is not None
+            assert old.alive.role.leader is not None
         finally:
             old.disk.release_syncs()
         assert answered.value.code == Code.SLAVE_PERSISTENCE_TIMEOUT
@@ -338,7 +338,7 @@ def test_no_mastership_is_gone_on_with_in_a_replica_that_has_stopped() -> None:
         async with group_of(clock=clock) as w:
             await w.lead(0)
             await w.in_sync(0, 1)
-            mastership = w.members[0].alive.leading
+            mastership = w.members[0].alive.role.leader
             assert mastership is not None
             await hand_over(w.members[0], 1)
             await w.members[0].stop()

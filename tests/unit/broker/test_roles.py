@@ -41,7 +41,7 @@ async def test_a_deposed_master_cuts_what_nobody_else_has_and_follows() -> None:
         await world.put(b"both")
         second.reachable = False
         world.controller_away = True
-        await second.alive.following.stop()  # type: ignore[union-attr]
+        await second.alive.role.follower.stop()  # type: ignore[union-attr]
         end = first.end
         waiting = asyncio.create_task(world.put(b"only the first"))
         await until(lambda: first.end > end)
@@ -209,7 +209,7 @@ async def parted(world: GroupWorld) -> tuple[Member, Member]:
     await world.in_sync(0, 1)
     await world.put(b"both")
     await world.in_sync(0, 1)
-    await second.alive.following.stop()  # type: ignore[union-attr]
+    await second.alive.role.follower.stop()  # type: ignore[union-attr]
     for number in range(10):
         await world.put(b"lost %d" % number)
     return first, second
@@ -241,12 +241,12 @@ async def test_a_log_is_cut_when_there_is_room_to_say_so() -> None:
     """Seed 51371 of the simulator of broker groups: the process ended instead."""
     async with group_of(2, replication=FAST_ACKS) as world:
         first, second = await parted(world)
-        await first.alive.leading.save()  # type: ignore[union-attr]
+        await first.alive.role.leader.save()  # type: ignore[union-attr]
         await lead_the_other(world)
         first.disk.fill(0)
         first.reachable = True
         first.hear(world.group)
-        await until(lambda: first.alive.following is not None)
+        await until(lambda: first.alive.role.follower is not None)
         await asyncio.sleep(0.3)
         assert not first.alive.failure.done() and first.end > second.end
         first.disk.fill(1 << 30)
@@ -309,7 +309,7 @@ async def test_what_was_not_confirmed_by_others_is_not_folded_at_the_start() -> 
         heard, world.group = world.group, BrokerGroup()
         await first.start()
         files = first.alive.files
-        assert list(first.alive.group.sync_state_set) == [0]
+        assert list(first.alive.role.group.sync_state_set) == [0]
         assert files.confirmed_position == files.saved_position < files.end_position
         world.group = heard
         await world.lead(0)
@@ -374,17 +374,17 @@ async def test_a_master_that_is_elected_again_goes_on_with_what_was_written() ->
         await world.put(b"1")
         second.reachable = False
         world.controller_away = True
-        await second.alive.following.stop()  # type: ignore[union-attr]
+        await second.alive.role.follower.stop()  # type: ignore[union-attr]
         end = first.end
         waiting = asyncio.create_task(world.put(b"2"))
         await until(lambda: first.end > end)
         world.controller_away = False
         await world.lead(0)
-        await until(lambda: first.alive.leading is not None and first.alive.leading.epoch == 2)
+        await until(lambda: first.alive.role.leader is not None and first.alive.role.leader.epoch == 2)
         with pytest.raises(StatusError) as doubt:
             await waiting
         assert doubt.value.code == Code.SLAVE_PERSISTENCE_TIMEOUT
-        await first.alive.until_leads()
+        await first.alive.roles.until_leads()
         assert (await world.put(b"2", again=True)).queue_offset == 1
         assert (await world.put(b"3")).queue_offset == 2
         assert sorted(await world.pop()) == [b"1", b"2", b"3"]

@@ -41,7 +41,7 @@ class Machine:
     def leads(self) -> bool:
         master = self.world.group.master
         app = self.world.members[master].app if master >= 0 else None
-        return app is not None and app.leading is not None
+        return app is not None and app.role.leader is not None
 
     async def send(self) -> None:
         if not self.leads():

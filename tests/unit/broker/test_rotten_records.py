@@ -196,7 +196,7 @@ async def test_a_recall_whose_record_is_mended_as_another_takes_the_lead_writes_
         )
         await asked.wait()
         await world.lead(1)
-        await until(lambda: first.alive.leading is None)
+        await until(lambda: first.alive.role.leader is None)
         answer.set()
         with pytest.raises(StatusError) as doubt:
             await recalling
@@ -210,9 +210,9 @@ async def test_a_record_that_a_new_master_finds_damaged_is_mended() -> None:
         _, second, third = world.members
         await world.lead(0)
         await world.in_sync(0, 1, 2)
-        await second.alive.following.stop()  # type: ignore[union-attr]
+        await second.alive.role.follower.stop()  # type: ignore[union-attr]
         second.alive.files.confirm = lambda position: None  # type: ignore[method-assign]
-        second.alive.following.start()  # type: ignore[union-attr]
+        second.alive.role.follower.start()  # type: ignore[union-attr]
         await world.in_sync(0, 1, 2)
         for number in range(10):
             await world.put(b"body-%d" % number)

@@ -77,12 +77,12 @@ class Broker:
         """Recover, and lead."""
         await self.app.start()
         self.hear()
-        await self.app.until_leads()
-        await self.app.follower.wait_ready()
+        await self.app.roles.until_leads()
+        await self.app.controller_follower.wait_ready()
 
     def hear(self) -> None:
         """The controller says that this replica leads, alone."""
-        self.app.hear(BrokerGroup(name="broker-0", version=1, epoch=1, master=0, sync_state_set=[0]))
+        self.app.roles.hear(BrokerGroup(name="broker-0", version=1, epoch=1, master=0, sync_state_set=[0]))
 
     async def put(self, body: bytes, tag: str = "", queue_id: int = 0, topic: str = "t") -> PutResult:
         payload, properties = wire_message(topic, body, tag)
@@ -208,7 +208,7 @@ async def test_what_ends_or_changes_a_delivery() -> None:
             Code.INVALID_RECEIPT_HANDLE,
         ]
         assert 'rocketmq_send_to_dlq_messages_total{consumer_group="g"} 1.0' in broker.metrics()
-        await broker.app.flusher.sync()
+        await broker.app.leader.flusher.sync()
         assert len(await broker.pop()) == 1
         dead = pb.DeadLetterRequest(group="g", topic="t", receipt_handle=fourth)
         await refused(call(methods.DEAD_LETTER, dead), Code.INVALID_RECEIPT_HANDLE, "not good any more")
@@ -269,7 +269,7 @@ async def test_a_pull_waits_for_a_first_message() -> None:
         assert not pull.done()
         await broker.put(b"2", tag="a")
         assert await pull == ([b"2"], 2)
-        assert broker.app.server._pulls_waiting == {}
+        assert broker.app.leader.server._pulls_waiting == {}
 
 
 async def test_pulls_that_wait_have_a_limit_that_groups_share() -> None:
@@ -355,7 +355,7 @@ async def test_notify_tells_at_once_and_at_every_arrival() -> None:
             handles = await broker.pop()
             request = pb.ReleaseRequest(group="g", topic="t", receipt_handles=handles[:2])
             await broker.channel.call(methods.RELEASE, request)
-            await broker.app.flusher.sync()
+            await broker.app.leader.flusher.sync()
             assert await events(stream) == {2: 2}
         stream.cancel()
         await asyncio.sleep(0)
@@ -392,7 +392,7 @@ async def test_a_power_loss_at_any_moment_takes_no_send_that_was_answered(seed: 
             await broker.put(body)
             sent.append(body)
             if dice.random() < 0.3:
-                await broker.app._mastership().save()
+                await broker.app.leader.save()
         offset = 0
         while True:
             bodies, offset = await broker.pull(offset)
@@ -406,17 +406,16 @@ async def test_a_power_loss_at_any_moment_takes_no_send_that_was_answered(seed: 
 
 async def end_dead(broker: Broker) -> None:
     """End the tasks of a process that has crashed, which must not write any more."""
-    flushing = broker.app.flusher._task
-    assert flushing is not None
-    assert broker.app.leading is not None
-    tasks = [*broker.app._tasks, *broker.app.leading._tasks, flushing]
+    flushing, taking = broker.app.leader.flusher._task, broker.app.roles._task
+    assert flushing is not None and taking is not None
+    tasks = [taking, *broker.app.leader._tasks, flushing]
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await broker.channel.close()
-    await broker.app.reviver.stop()
-    await broker.app.timer.stop()
-    await broker.app.follower.stop()
+    await broker.app.leader.reviver.stop()
+    await broker.app.leader.timer.stop()
+    await broker.app.controller_follower.stop()
     await broker.to_controller.close()
 
 
@@ -480,7 +479,7 @@ async def test_a_consume_queue_that_could_not_be_synced_is_not_trusted_later() -
         disk.fail_syncs(1, of=lambda path: path.parent.name == "queueindex")
         for _ in range(2):  # until it has ended, the broker tries again
             with pytest.raises(OSError, match="Input/output"):
-                await broker.app._mastership().save()
+                await broker.app.leader.save()
         assert isinstance(await broker.app.failure, OSError)
         disk.crash("process")
         await end_dead(broker)
@@ -537,7 +536,7 @@ async def test_a_queue_whose_index_file_is_too_short_stands_still_and_others_go_
     options = BrokerOptions(log=LogOptions(queue_entries_in_memory=0))
     async with running(disk, options) as broker:
         await broker.put(b"1", queue_id=0)
-        await broker.app._mastership().save()
+        await broker.app.leader.save()
         await broker.put(b"2", queue_id=1)
         for path in index_files(disk):
             disk.open(path).truncate(0)
@@ -567,7 +566,7 @@ async def test_a_damaged_consume_queue_does_not_end_the_broker_when_retention_me
     async with running(disk, options) as broker:
         await broker.put(b"1")
         assert len(await broker.pop()) == 1
-        await broker.app._mastership().save()
+        await broker.app.leader.save()
         for path in index_files(disk):
             disk.open(path).truncate(0)
         await asyncio.sleep(0.05)

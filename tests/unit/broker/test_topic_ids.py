@@ -41,7 +41,7 @@ async def pending(w: GroupWorld) -> int:
 
 async def fail_over_without_controller(w: GroupWorld) -> None:
     """The new master can't ask what there is now."""
-    w.members[1].alive.follower.renew = lambda: None  # type: ignore[method-assign]
+    w.members[1].alive.controller_follower.renew = lambda: None  # type: ignore[method-assign]
     await fail_over(w)
 
 
@@ -126,7 +126,7 @@ async def test_what_is_refused_for_a_topic_that_goes_meanwhile_is_not_stored_beh
         master = await w.lead(0)
         await w.put(b"old", topic_id=1)
         app, waits, goes_on = master.alive, asyncio.Event(), asyncio.Event()
-        settle_refusal = app.flusher.settle_refusal
+        settle_refusal = app.leader.flusher.settle_refusal
 
         def refuse(runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
             raise disk_full()
@@ -136,8 +136,8 @@ async def test_what_is_refused_for_a_topic_that_goes_meanwhile_is_not_stored_beh
             await goes_on.wait()
             await settle_refusal(error)
 
-        app.server._put_handler._timer.put = refuse  # type: ignore[method-assign]
-        app.flusher.settle_refusal = settle_slowly  # type: ignore[method-assign]
+        app.leader.server._put_handler._timer.put = refuse  # type: ignore[method-assign]
+        app.leader.flusher.settle_refusal = settle_slowly  # type: ignore[method-assign]
         runs = [
             run_of(b"plain", 1),
             replace(run_of(b"late", 1), due_ms=[HOUR_MS]),
@@ -156,7 +156,7 @@ async def test_what_waits_for_damage_to_be_mended_is_not_stored_for_a_topic_that
         await w.in_sync(0, 1)
         await w.put(b"body-1", topic_id=1)
         damage(master, b"body-1")
-        putting, waits, goes_on = master.alive.server._put_handler, asyncio.Event(), asyncio.Event()
+        putting, waits, goes_on = master.alive.leader.server._put_handler, asyncio.Event(), asyncio.Event()
         repair = putting._repair
 
         async def repair_slowly(position: int) -> bool:
@@ -190,8 +190,8 @@ async def test_a_topic_is_not_heard_of_by_a_put_before_anything_was_heard_of_the
         w.service.stream(methods.WATCH, watch)
         await master.start()
         w.elect(0)
-        await until(lambda: master.alive.leading is not None)
-        await master.alive.until_leads()
+        await until(lambda: master.alive.role.leader is not None)
+        await master.alive.roles.until_leads()
         end = master.end
         with pytest.raises(StatusError) as refused:
             await w.put(b"1", topic_id=1)

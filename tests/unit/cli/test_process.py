@@ -28,7 +28,7 @@ async def test_who_waits_for_a_failure_and_is_cancelled_does_not_keep_the_broker
     await process.start()
     assert process._app is not None
     async with asyncio.timeout(10):
-        await process._app.until_leads()
+        await process._app.roles.until_leads()
     failed = asyncio.ensure_future(process.failed())
     await asyncio.sleep(0)
     failed.cancel()
@@ -92,6 +92,6 @@ async def test_a_cluster_comes_to_tls_step_by_step(tmp_path: Path, controller_st
     await broker.start()
     assert broker._app is not None
     async with asyncio.timeout(10):
-        await broker._app.until_leads()
+        await broker._app.roles.until_leads()
     await broker.stop()
     await controller.stop()

@@ -54,7 +54,7 @@ class StoreSlave:
         self.disk = disk
         self.failures: list[Exception] = []
         disk.make_folder(FOLDER)
-        self.files = ReplicaStore(disk, FOLDER, world.clock, self._make_core, self.failures.append, 1024)
+        self.files = ReplicaStore(disk, FOLDER, world.clock, self._make_core, self.failures.append, 1024, lambda: None)
         self.slave: ReplicationSlave | None = None
         self.statistics = world.replicas[1].statistics
         self.repairer = Repairer(
