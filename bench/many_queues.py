@@ -92,8 +92,6 @@ class _Broker:
             self.clock,
             random.Random(0),
             self.view,
-            lambda queue: None,
-            lambda: None,
             lambda topic, late_ms: None,
             log,
         )

@@ -69,7 +69,7 @@ async def _measure(folder: Path, queues: int, groups: int) -> Figures:
     await saved.write(_checkpoint(queues, groups))
     core = BrokerCore(
         *(options, disk, folder, SystemClock(), random.Random(1), ClusterView()),
-        *(lambda queue: None, lambda: None, lambda topic, late_ms: None),
+        lambda topic, late_ms: None,
     )
     figures: Figures = {}
     began_s = time.perf_counter()

@@ -46,8 +46,6 @@ def _core(folder: Path) -> BrokerCore:
         SystemClock(),
         random.Random(1),
         ClusterView(),
-        on_arrival=lambda _queue: None,
-        on_due_changed=lambda: None,
         on_fired=lambda _topic, _late_ms: None,
     )
 

@@ -57,8 +57,6 @@ async def _build(folder: Path, count: int) -> None:
         clock,
         random.Random(1),
         ClusterView(),
-        on_arrival=lambda _queue: None,
-        on_due_changed=lambda: None,
         on_fired=lambda _topic, _late_ms: None,
     )
     core.begin(Checkpoint())

@@ -29,7 +29,6 @@ from services.broker.role.role import Role
 from services.broker.role.role_machine import RoleMachine
 from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
-from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.timer.timer_metrics import TimerCollector, TimerStatistics
 from services.common.clock import Clock
 from services.common.cluster import ClusterView
@@ -146,7 +145,7 @@ class BrokerApp:
     def _make_core(self, log: CommitLog | None) -> BrokerCore:
         return BrokerCore(
             *(self._options, self._disk, self._folder, self._clock, self._random, self.view),
-            *(self._arrived, self._due_changed, self._timer_statistics.fire, log),
+            *(self._timer_statistics.fire, log),
         )
 
     # What it is
@@ -252,14 +251,6 @@ class BrokerApp:
             self.statistics.forget(frozenset(update.deleted_topics), frozenset(update.deleted_groups))
         if self.role.leader is not None:
             self.role.leader.cluster_changed()
-
-    def _arrived(self, queue: ConsumeQueue) -> None:
-        if self.role.leader is not None:
-            self.role.leader.arrived(queue)
-
-    def _due_changed(self) -> None:
-        if self.role.leader is not None:
-            self.role.leader.due_changed()
 
     def _report_soon(self) -> None:
         if self._registrar is not None:

@@ -102,8 +102,6 @@ def recovered(disk: MemoryDisk, folder: Path, options: BrokerOptions, clock: Clo
         clock,
         random.Random(0),
         view,
-        lambda queue: None,
-        lambda: None,
         lambda topic, late_ms: None,
     )
     path = folder / "checkpoint"

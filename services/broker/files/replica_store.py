@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
@@ -35,6 +36,7 @@ from services.common.clock import Clock
 from services.common.disk import Disk
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import TimerProgress
 
 _log = structlog.get_logger()
 
@@ -47,6 +49,19 @@ _DOUBT_NAME = "doubtful"
 _FOLD_S = 0.01
 _KEPT_BYTES = 16 * 1024 * 1024
 _READ_AHEAD_BYTES = 256 * 1024
+
+
+class FilesSubscriber(Protocol):
+    """What a follower wants to hear of at once."""
+
+    def folded(self) -> None:
+        """Records were folded into the core."""
+
+    async def rest(self) -> None:
+        """The log is about to be cut, or the core to be made anew: what works with them is to end."""
+
+    def go_on(self) -> None:
+        """That is over: it may go on, with what `core` is now."""
 
 
 class ReplicaStore:
@@ -90,12 +105,7 @@ class ReplicaStore:
         self._damage: CorruptDataError | None = None
         """What `_folding` ended with, for the next one who can have it mended."""
         self._saved = SavedCheckpoint(disk, folder / _CHECKPOINT_NAME, checkpoint_changes_bytes, on_failure)
-        self.on_folded: Callable[[], None] | None = None
-        """Told when records were folded into the core."""
-        self.before_new_core: Callable[[], Awaitable[None]] | None = None
-        """Called before the log is cut or the core made anew; what works with them is to end."""
-        self.on_new_core: Callable[[], None] | None = None
-        """Told when that is over: it may go on, with what `core` is now."""
+        self._subscriber: FilesSubscriber | None = None
         self._on_doubt_ended = on_doubt_ended
         self.is_doubtful = self._doubt.is_set
         """Whether acknowledged messages may be missing: this or an earlier start cut off the log's end, and not every
@@ -107,6 +117,20 @@ class ReplicaStore:
         self.log = self.core.store.log
         self._epochs = LogEpochs(disk, folder / _EPOCHS_NAME, self.log)
         self._cleaner = LogCleaner(lambda: self.core, self.log, self._log_start, self._saved)
+
+    def subscribe(self, subscriber: FilesSubscriber) -> None:
+        """Tell a follower what happens to the log and the core; the one before is told no more."""
+        self._subscriber = subscriber
+
+    def unsubscribe(self) -> None:
+        """Tell nobody any more."""
+        self._subscriber = None
+
+    def timer_progressed(self, confirmed_position: int, progress: TimerProgress) -> None:
+        """The master's timer has come so far, with a log that was confirmed up to there."""
+        self.core.timer.progress(confirmed_position, progress)
+        if self._subscriber is not None:
+            self._subscriber.folded()
 
     # What it is
 
@@ -319,8 +343,8 @@ class ReplicaStore:
         """Fold what is in memory, for a moment; whether more is to be folded."""
         position = self.core.folded_position
         is_more = self._fold(min(self._confirmed, self.end_position))
-        if self.on_folded is not None and self.core.folded_position > position:
-            self.on_folded()
+        if self._subscriber is not None and self.core.folded_position > position:
+            self._subscriber.folded()
         return is_more
 
     async def _fold_rest(self) -> None:
@@ -428,8 +452,8 @@ class ReplicaStore:
         await self.sync()
         if is_below_saved or knows_more or self.core.folded_position > position or self.core.is_finished:
             await self._begin_anew()
-        elif self.on_new_core is not None:
-            self.on_new_core()
+        elif self._subscriber is not None:
+            self._subscriber.go_on()
 
     async def install(self, checkpoint: bytes, position: int, epochs: EpochHistory) -> None:
         """Drop all, and begin with a master's checkpoint and an empty log at `position` (see `ReplicaLog`)."""
@@ -516,8 +540,8 @@ class ReplicaStore:
             self._on_failure(error)
             raise
         self.is_followers = self._is_whole = True
-        if self.on_new_core is not None:
-            self.on_new_core()
+        if self._subscriber is not None:
+            self._subscriber.go_on()
 
     async def _rest(self) -> None:
         """Have nothing fold or save beside what is done to the log and the core; the caller sees to it that it goes on.
@@ -525,8 +549,8 @@ class ReplicaStore:
         What would save meanwhile would count on what is cut off.
         """
         self.stop_folding()
-        if self.before_new_core is not None:
-            await self.before_new_core()
+        if self._subscriber is not None:
+            await self._subscriber.rest()
 
     def _remake_core(self) -> BrokerCore:
         before = self.core

@@ -165,11 +165,8 @@ class CheckpointServer:
 
     def _hand_on(self, request: pb.ReplicaCheckpoint) -> None:
         """Let the timer know how far the master's is."""
-        files = self._files
         if self._role.leader is None:
-            files.core.timer.progress(request.confirmed_position, request.timer)
-            if files.on_folded is not None:
-                files.on_folded()
+            self._files.timer_progressed(request.confirmed_position, request.timer)
 
     def take_over(self) -> None:
         """This replica is about to lead, and all of its log is folded: go on from what was stored."""

@@ -57,9 +57,8 @@ class Follower:
 
     def start(self) -> None:
         """Begin to follow."""
-        self._files.before_new_core, self._files.on_new_core = self._stop_timer, self._run_timer
-        self._files.on_folded = self._folded
-        self._run_timer()
+        self._files.subscribe(self)
+        self.go_on()
         self.replication.start()
         self._tasks = [supervised(self._save_often(), "broker-checkpoint", self._on_failure)]
 
@@ -69,7 +68,7 @@ class Follower:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._files.before_new_core = self._files.on_new_core = self._files.on_folded = None
+        self._files.unsubscribe()
         self._files.stop_folding()
         if self._timer is not None:
             await self._timer.stop()
@@ -80,7 +79,7 @@ class Follower:
             await self._timer.save()
         await self._files.save(self._files.sync)
 
-    def _run_timer(self) -> None:
+    def go_on(self) -> None:
         """The core was made anew, so its timer is another one."""
         options = self._options.timer
         self._timer = TimerService(
@@ -95,12 +94,14 @@ class Follower:
         )
         self._timer.start()
 
-    async def _stop_timer(self) -> None:
+    async def rest(self) -> None:
+        """The log is about to be cut, or the core to be made anew."""
         if self._timer is not None:
             await self._timer.stop()
             self._timer = None
 
-    def _folded(self) -> None:
+    def folded(self) -> None:
+        """There is more for the timer."""
         if self._timer is not None:
             self._timer.arrived()
 

@@ -121,6 +121,7 @@ class Leader:
             parts.repair,
             self._has_enough_replicas if options.replication.min_in_sync_replicas > 1 else None,
         )
+        core.subscribe(self)
 
     async def start(self) -> None:
         """Begin; when this returns it may be served.
@@ -193,6 +194,7 @@ class Leader:
 
     async def abandon(self) -> None:
         """End without saving anything: the broker has failed."""
+        self.core.unsubscribe()
         await self._end_tasks()
         await self.replication.stop()
         await self.flusher.abandon()
@@ -206,6 +208,7 @@ class Leader:
         await self.replication.stop()
         await self.flusher.abandon()
         self.core.store.on_append = None
+        self.core.unsubscribe()
 
     async def _end_tasks(self) -> None:
         self.has_ended = True

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from services.broker.names.known_names import KnownNames, Names, SavedNames
 from services.broker.names.own_topics import OwnTopics
@@ -51,6 +52,16 @@ from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 _REWRITES_AT_ONCE = 1000
 
 
+class CoreSubscriber(Protocol):
+    """What a mastership wants to hear of at once."""
+
+    def arrived(self, queue: ConsumeQueue) -> None:
+        """Messages have become readable in a queue."""
+
+    def due_changed(self) -> None:
+        """Something may come due earlier than before."""
+
+
 class BrokerCore:
     """Everything a broker decides; `app` and `server` wait, sync and speak for it.
 
@@ -61,8 +72,6 @@ class BrokerCore:
         clock: the time.
         random_source: which queue a pop begins with.
         view: topics, groups and keys as the controller has them.
-        on_arrival: told of the queue in which messages have become readable.
-        on_due_changed: told when something may come due earlier than before.
         on_fired: told of each delayed message that fires: its topic, and by how many milliseconds it is late.
         log: the commit log; opened from its files if not given.
     """
@@ -75,8 +84,6 @@ class BrokerCore:
         clock: Clock,
         random_source: random.Random,
         view: ClusterView,
-        on_arrival: Callable[[ConsumeQueue], None],
-        on_due_changed: Callable[[], None],
         on_fired: Callable[[str, int], None],
         log: CommitLog | None = None,
     ) -> None:
@@ -85,7 +92,7 @@ class BrokerCore:
         self._folder = folder
         self._clock = clock
         self._view = view
-        self._on_arrival = on_arrival
+        self._subscriber: CoreSubscriber | None = None
         self.names = KnownNames(view)
         """The topics and groups that the log knows."""
         self._grown: dict[str, int] = {}
@@ -97,8 +104,10 @@ class BrokerCore:
         self._found_up_to = 0
         self.is_finished = False
         self.interests = Interests(options.pop.notify_interests_max, options.pop.notify_filter_bytes_max)
-        self.store = MessageStore(disk, folder, options.log, clock, self._arrived, log)
         self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max, options.pop.progress_max)
+        # No group has any progress in queues that are no more.
+        forget_queues = self.state.merge_buffer.forget_queues
+        self.store = MessageStore(disk, folder, options.log, clock, self._arrived, log, forget_queues)
         self.oldest = OldestMessages(self.store, self.state)
         self.pop_clock = PopClock(clock)
         self._topics = OwnTopics(view, self.store)
@@ -111,7 +120,7 @@ class BrokerCore:
         )
         self.acks = Acks(
             *(self.store, self.state, view, self._topics, self.pop_clock, options.name),
-            *(on_due_changed, self.knows_group, self.quarantine),
+            *(self._due_changed, self.knows_group, self.quarantine),
         )
         self.relocation = Relocation(self.store, self.state.table, self.acks, self.quarantine)
         self.timer = MessageTimer(
@@ -119,8 +128,6 @@ class BrokerCore:
         )
         self._changed_progress = self.state.merge_buffer.watch()
         self._changed_names = self.names.watch()
-        # No group has any progress in queues that are no more.
-        self.store.on_dropped = self.state.merge_buffer.forget_queues
         self.expiry = Expiry(
             *(self.store, self.state.table, self.timer, self.relocation, self.quarantine),
             *(options, clock, lambda: disk.usage(folder), lambda: self.revive_topic),
@@ -541,7 +548,20 @@ class BrokerCore:
 
     def _arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
         self.interests.arrived(queue, tag_hashes)
-        self._on_arrival(queue)
+        if self._subscriber is not None:
+            self._subscriber.arrived(queue)
+
+    def _due_changed(self) -> None:
+        if self._subscriber is not None:
+            self._subscriber.due_changed()
+
+    def subscribe(self, subscriber: CoreSubscriber) -> None:
+        """Tell a mastership what has changed; the one before is told no more."""
+        self._subscriber = subscriber
+
+    def unsubscribe(self) -> None:
+        """Tell nobody any more."""
+        self._subscriber = None
 
     def close(self) -> None:
         """Close the files of what is folded from the log; the log itself stays open."""

@@ -81,6 +81,10 @@ class StoreCheckpoint:
     reached: int = 0
 
 
+def _nobody(queues: Sequence[ConsumeQueue]) -> None:
+    """Nobody keeps anything by these queues."""
+
+
 class MessageStore:
     """Appends, confirms, reads and deletes records.
 
@@ -91,6 +95,7 @@ class MessageStore:
         clock: for store times.
         on_arrival: told of messages that have become readable: their queue and their tag hashes, in order.
         log: the commit log; opened from its files if not given.
+        on_dropped: told of the queues of a deleted topic.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class MessageStore:
         clock: Clock,
         on_arrival: Callable[[ConsumeQueue, Sequence[int]], None],
         log: CommitLog | None = None,
+        on_dropped: Callable[[Sequence[ConsumeQueue]], None] = _nobody,
     ) -> None:
         self._disk = disk
         self._options = options
@@ -113,8 +119,7 @@ class MessageStore:
         self.log = CommitLog(disk, folder / "commitlog", options.segment_bytes) if log is None else log
         self.on_append: Callable[[], None] | None = None
         """Told of each write, if anybody wants to know."""
-        self.on_dropped: Callable[[Sequence[ConsumeQueue]], None] | None = None
-        """Told of the queues of a deleted topic, if anybody wants to know."""
+        self._on_dropped = on_dropped
         self.ended: StatusError | None = None
         """Why nothing may be put in any more, once another replica leads: a call may still be under way here."""
         self.index = QueueIndex(disk, folder / "queueindex", options.index_entries_max, options.queue_entries_in_memory)
@@ -353,8 +358,8 @@ class MessageStore:
     def forget_topic(self, topic: str) -> None:
         """Drop the topic's queues, after a `FORGET_TOPIC` record said so. Offsets are not used again."""
         dropped = self.queues.drop(topic, lambda queue: self._next_offsets.get(queue, queue.max_offset))
-        if dropped and self.on_dropped is not None:
-            self.on_dropped(dropped)
+        if dropped:
+            self._on_dropped(dropped)
 
     def delete_before(self, position: int) -> int:
         """Delete the oldest segment if it ends at or before `position`, and what leads into it; 1 if it went."""

@@ -22,7 +22,7 @@ from services.broker.store.consume_queue import (
     packed_entry,
     unpacked_entries,
 )
-from services.broker.store.index_file import NEW_SUFFIX, SUFFIX, IndexFile, NewIndexFile, Row, Run, key_of
+from services.broker.store.index_file import ENTRY_BYTES, NEW_SUFFIX, SUFFIX, IndexFile, NewIndexFile, Row, Run, key_of
 from services.broker.store.record import StoredRecord
 from services.common.disk import Disk, to_its_end
 from services.common.errors import CorruptDataError

@@ -54,8 +54,6 @@ class Store:
             self.clock,
             random.Random(1),
             ClusterView(),
-            lambda queue: None,
-            lambda: None,
             lambda topic, late_ms: None,
             log,
         )
@@ -181,11 +179,17 @@ async def test_nothing_saves_beside_a_cut() -> None:
     await store.take(data, positions[20])
     seen: list[tuple[str, int]] = []
 
-    async def ends() -> None:
-        seen.append(("ends", files.end_position))
+    class Subscriber:
+        def folded(self) -> None:
+            """Nothing is seen of it."""
 
-    files.before_new_core = ends
-    files.on_new_core = lambda: seen.append(("goes on", files.end_position))
+        async def rest(self) -> None:
+            seen.append(("ends", files.end_position))
+
+        def go_on(self) -> None:
+            seen.append(("goes on", files.end_position))
+
+    files.subscribe(Subscriber())
     await files.cut(positions[30])
     assert seen == [("ends", positions[-1]), ("goes on", positions[30])]
     seen.clear()

@@ -54,8 +54,6 @@ class PairReplica:
             self.clock,
             self.random,
             self.view,
-            lambda queue: None,
-            lambda: None,
             lambda topic, late_ms: None,
         )
         log = self.core.store.log

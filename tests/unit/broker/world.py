@@ -103,8 +103,6 @@ class World:
         self.saved: bytes | None = None
         """The checkpoint file; how it is written is tested elsewhere."""
         self._whole: list[Row] | None = None
-        self.arrived: list[tuple[str, int]] = []
-        self.due_changes = 0
         self._next_id = 1
         self.view.apply(
             ClusterUpdate(version=1, snapshot=True, cluster=Cluster(name="test", receipt_key=KEY)),
@@ -121,8 +119,6 @@ class World:
             self.clock,
             self.random,
             self.view,
-            lambda queue: self.arrived.append((queue.topic, queue.queue_id)),
-            self._due_changed,
             lambda topic, late_ms: None,
         )
         if self.saved is None:
@@ -138,9 +134,6 @@ class World:
         self.save()
         self.core.settle()
         self.flush()
-
-    def _due_changed(self) -> None:
-        self.due_changes += 1
 
     def crash(self, kind: CrashKind) -> None:
         """End the process, or the machine, and start anew."""

@@ -69,8 +69,6 @@ class StoreSlave:
             self.world.clock,
             random.Random(1),
             ClusterView(),
-            lambda queue: None,
-            lambda: None,
             lambda topic, late_ms: None,
             log,
         )
