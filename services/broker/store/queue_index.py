@@ -15,7 +15,6 @@ from pathlib import Path
 import structlog
 
 from services.broker.store.consume_queue import (
-    ENTRY_BYTES,
     ConsumeQueue,
     Entry,
     EntryFiles,
