@@ -174,7 +174,7 @@ async def test_what_was_popped_and_could_not_be_given_out_comes_when_it_is_due(m
         assert await broker.pop(invisible_ms=10) == []
         broker.clock.advance(10)
         async with asyncio.timeout(5):
-            while not broker.app.reviver.redelivered:
+            while not broker.app.leader.reviver.redelivered:
                 await asyncio.sleep(0.001)
         assert len(await broker.pop()) == 1
 
