@@ -15,6 +15,10 @@ FLOORS = {"common": 0, "rpc": 1, "proxy": 2, "broker": 2, "controller": 2, "cli"
 
 WINGS = {
     "cli": ("drills",),
+    "broker": (
+        *("store", "names", "wheel", "progress", "quarantine", "pop", "timer", "state"),
+        *("replica", "files", "checkpoint_sync", "calls", "role"),
+    ),
     "proxy": ("failover", "session", "send", "ack", "receive"),
 }
 """Service -> its folders; each imports those before it and none behind it.
