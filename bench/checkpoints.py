@@ -26,7 +26,7 @@ from services.broker.options import ReplicationOptions
 from services.broker.progress.merge_buffer import MergeBuffer
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.queue_index import QueueIndex
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
 from services.common.disk import SystemDisk
 from services.common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint, TimerProgress
 from services.rpc.methods import FETCH_CHECKPOINT, STORE_CHECKPOINT

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Self, cast
 
 from bench.headers import RequestHeaders
-from services.rpc import frames, hpack
+from services.rpc.http2 import frames, hpack
 
 Done = Callable[[list[bytes], str], None]
 """Called once when a call ends, with the data that came in, and what went wrong ("" if nothing did)."""

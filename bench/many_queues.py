@@ -25,10 +25,10 @@ from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
 from services.broker.timer.service import TimerService
 from services.common.clock import SystemClock
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
+from services.common.contract.put import MessageRun
 from services.common.disk import File, SystemDisk
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Topic
-from services.common.put import MessageRun
 
 _OPEN_FILES = 1024
 _TOPICS_AT_ONCE = 64

@@ -24,8 +24,8 @@ from prometheus_client import CollectorRegistry
 from bench.steps import Figures
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions
-from services.cli.garbage import GarbageCollection
-from services.cli.serving import CHANNEL_LIMITS, CONTROLLER_LIMITS, INTERNAL_LIMITS, grpc_server, listen
+from services.cli.process.garbage_collection import GarbageCollection
+from services.cli.process.listeners import CHANNEL_LIMITS, CONTROLLER_LIMITS, INTERNAL_LIMITS, grpc_server, listen
 from services.common.clock import SystemClock
 from services.common.http import make_http_app
 from services.common.pb.popwheel.v1.controller_pb2 import EnsureGroupRequest, EnsureTopicRequest, TopicType
@@ -35,7 +35,7 @@ from services.controller.options import ControllerOptions, ReplicationOptions
 from services.controller.state_store import StateStore
 from services.proxy.app import ProxyApp
 from services.proxy.options import ProxyOptions
-from services.rpc.client import connect
+from services.rpc.client.socket_channel import connect
 from services.rpc.methods import ENSURE_GROUP, ENSURE_TOPIC
 from services.rpc.service import Channel
 from tests.unit.controller.memory_api import MemoryApi

@@ -24,7 +24,7 @@ from services.broker.state.checkpoint import Checkpoint
 from services.broker.state.core import BrokerCore
 from services.broker.store.message_store import StoreCheckpoint
 from services.common.clock import SystemClock
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
 from services.common.disk import SystemDisk
 
 _FOLDED_AT_ONCE = 512

@@ -63,11 +63,11 @@ async def serve(transport: str) -> None:
     bench.unary(SEND, send)
     bench.stream(RECEIVE, receive)
     if transport == "grpcio":
-        from services.rpc.grpcio_server import GrpcioServer
+        from services.rpc.server.grpcio_server import GrpcioServer
 
         server: object = GrpcioServer(bench)
     else:
-        from services.rpc.server import Server
+        from services.rpc.server.server import Server
 
         server = Server(bench)
     await server.start("127.0.0.1", 0)  # type: ignore[attr-defined]

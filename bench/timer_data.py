@@ -20,7 +20,7 @@ from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
 from services.broker.wheel.timer_state import slot_of
 from services.broker.wheel.unit import UnitFlag, hash_topic
 from services.common.clock import SystemClock
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
 from services.common.disk import SystemDisk, replace_file
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 

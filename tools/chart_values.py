@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.common.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
+from services.common.contract.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from services.controller.options import (
     ATTEMPTS_MAX,
     BACKOFF_MS_MAX,

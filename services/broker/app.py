@@ -31,12 +31,12 @@ from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
 from services.broker.timer.timer_metrics import TimerCollector, TimerStatistics
 from services.common.clock import Clock
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
 from services.common.disk import Disk, SystemDisk
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, ReplicaReport, WatchRequest
 from services.rpc import methods
-from services.rpc.follow import ControllerFollower
-from services.rpc.registration import BrokerRegistrar
+from services.rpc.membership.follower import ControllerFollower
+from services.rpc.membership.registrar import BrokerRegistrar
 from services.rpc.service import Channel, Service
 
 _log = structlog.get_logger()

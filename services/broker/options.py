@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from services.common.names import SHORT_NAME_PATTERN
+from services.common.contract.names import SHORT_NAME_PATTERN
 
 _MEBIBYTE = 1024 * 1024
 

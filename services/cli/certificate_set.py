@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
-from services.rpc.certificates import BACKDATED, KeyPair, authority, signed
+from services.rpc.socket.certificates import BACKDATED, KeyPair, authority, signed
 
 DAYS = 90
 AUTHORITY_DAYS = 3650

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from services.cli.admin import admin
+from services.cli.admin.commands import admin
 from services.cli.errors import WrongUseError
 from services.common.errors import ConfigurationError
 
@@ -91,7 +91,7 @@ def standalone(
 ) -> int:
     """Run everything in one process."""
     from services.cli.options import StandaloneOptions
-    from services.cli.run import run
+    from services.cli.process.run import run
 
     flags = {
         "proxy.grpc_host": host,
@@ -101,7 +101,7 @@ def standalone(
     }
     options = _load(StandaloneOptions, file, assignments, flags)
 
-    from services.cli.standalone import Standalone
+    from services.cli.process.standalone import Standalone
 
     return run(lambda: Standalone(options, data_dir), options.log)
 
@@ -138,14 +138,14 @@ def cluster(
 ) -> int:
     """Run a cluster on this machine: controllers, brokers and proxies, each a process."""
     from services.cli.options import StandaloneOptions
-    from services.cli.run import run
+    from services.cli.process.run import run
 
     options = _load(
         StandaloneOptions, file, assignments, {"proxy.grpc_port": grpc_port, "controller.http_port": http_port}
     )
 
-    from services.cli.cluster import STOP_S_MAX_OF_ALL, ClusterOfOneMachine
-    from services.cli.cluster_plan import Shape
+    from services.cli.cluster.cluster import STOP_S_MAX_OF_ALL, ClusterOfOneMachine
+    from services.cli.cluster.cluster_plan import Shape
     from services.cli.settings import given
 
     shape = Shape(
@@ -170,18 +170,18 @@ def cluster(
 def proxy(workers: int, shared_port: bool, file: Path | None, assignments: Sequence[str]) -> int:
     """Run a proxy of a cluster."""
     from services.cli.options import ClusterOptions
-    from services.cli.run import run
+    from services.cli.process.run import run
 
     options = _load(ClusterOptions, file, assignments)
 
     if workers > 1:
+        from services.cli.cluster.workers import STOP_S_MAX, ProxyWorkers
         from services.cli.settings import given
-        from services.cli.workers import STOP_S_MAX, ProxyWorkers
 
         words = given(file, assignments)
         return run(lambda: ProxyWorkers(options, words, workers), options.log, STOP_S_MAX + 1.0)
 
-    from services.cli.process import ProxyProcess
+    from services.cli.process.service_process import ProxyProcess
 
     return run(lambda: ProxyProcess(options, worker=shared_port), options.log)
 
@@ -193,11 +193,11 @@ def proxy(workers: int, shared_port: bool, file: Path | None, assignments: Seque
 def broker(data_dir: Path, file: Path | None, assignments: Sequence[str]) -> int:
     """Run a broker of a cluster."""
     from services.cli.options import ClusterOptions
-    from services.cli.run import run
+    from services.cli.process.run import run
 
     options = _load(ClusterOptions, file, assignments)
 
-    from services.cli.process import BrokerProcess, stop_s_max
+    from services.cli.process.service_process import BrokerProcess, stop_s_max
 
     return run(lambda: BrokerProcess(options, data_dir), options.log, stop_s_max(options.broker))
 
@@ -209,11 +209,11 @@ def broker(data_dir: Path, file: Path | None, assignments: Sequence[str]) -> int
 def controller(data_dir: Path, file: Path | None, assignments: Sequence[str]) -> int:
     """Run the controller of a cluster."""
     from services.cli.options import ClusterOptions
-    from services.cli.run import run
+    from services.cli.process.run import run
 
     options = _load(ClusterOptions, file, assignments)
 
-    from services.cli.process import ControllerProcess
+    from services.cli.process.service_process import ControllerProcess
 
     return run(lambda: ControllerProcess(options, data_dir), options.log)
 
@@ -245,7 +245,7 @@ main.add_command(admin)
 def _bind(parent: int | None) -> None:
     """End when the parent does, if this is a child process."""
     if parent is not None:
-        from services.cli.parent import end_with_parent
+        from services.cli.cluster.parent import end_with_parent
 
         end_with_parent(parent)
 

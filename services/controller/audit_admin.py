@@ -9,9 +9,9 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
-from services.common import names
+from services.common.contract import names
+from services.common.contract.names import Kind, Use
 from services.common.errors import StatusError
-from services.common.names import Kind, Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.controller.admin import Refusal

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from services.common import names
+from services.common.contract import names
+from services.common.contract.names import GroupName, TopicName, Use
 from services.common.errors import StatusError
-from services.common.names import GroupName, TopicName, Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import (
     BrokerInfo,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from services.common import names
+from services.common.contract import names
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic, TopicType
 from services.controller.cluster_state import ClusterState, Named, topic_type
 from services.controller.kubernetes_api import CONSUMER_GROUPS, TOPICS, ResourceKind

@@ -5,7 +5,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-from services.common import names
+from services.common.contract import names
 from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
 from services.common.pb.popwheel.v1.controller_pb2 import Group, Topic, TopicType
 from services.controller.broker_group import GroupState, IllegalStepError, ReplicaRecord, check_state

@@ -5,8 +5,8 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.common import names
 from services.common.clock import Clock
+from services.common.contract import names
 from services.common.pb.popwheel.v1.controller_pb2 import ReplicaLag
 from services.controller.admin import Refusal
 from services.controller.broker_group import NO_MASTER, GroupState, unknown_group

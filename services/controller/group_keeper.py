@@ -9,8 +9,8 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from services.common.contract.names import is_broker_group, shown
 from services.common.errors import StatusError
-from services.common.names import is_broker_group, shown
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.controller.broker_group import GroupState, follow_up, unknown_group
 from services.controller.documents import (

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.common import names
+from services.common.contract import names
 
 _SECOND_MS = 1000
 _MINUTE_MS = 60 * _SECOND_MS

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import structlog
 
-from services.common import names
 from services.common.clock import Clock
+from services.common.contract import names
+from services.common.contract.names import Use
 from services.common.errors import StatusError
-from services.common.names import Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import (
     ClusterUpdate,

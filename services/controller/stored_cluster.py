@@ -12,9 +12,9 @@ from itertools import islice
 import structlog
 
 from services.common.clock import Clock
-from services.common.cluster import LIVES, VERSIONS_PER_LIFE
+from services.common.contract.cluster_view import INCARNATIONS, VERSIONS_PER_INCARNATION
+from services.common.contract.names import is_group, is_topic, shown
 from services.common.errors import CorruptDataError
-from services.common.names import is_group, is_topic, shown
 from services.common.pb.popwheel.v1.controller_pb2 import Group, Topic
 from services.controller.cluster_book import ClusterBook, Entry, Page
 from services.controller.cluster_state import ClusterState, Named
@@ -92,7 +92,7 @@ class StoredCluster:
             state = await self.load(self._known_at_first)
             self._spare.update(dict.fromkeys(await self._store.pages()))
             return state
-        begin = self._random_source.randrange(1, LIVES) * VERSIONS_PER_LIFE
+        begin = self._random_source.randrange(1, INCARNATIONS) * VERSIONS_PER_INCARNATION
         state = ClusterState(name, self._random_source.randbytes(_RECEIPT_KEY_BYTES), begin, named=begin)
         try:
             await self._store.write(CLUSTER, cluster_document(state, ClusterBook()), None)

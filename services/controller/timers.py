@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from services.common import names, recall_handle
+from services.common.contract import names, recall_handle
+from services.common.contract.names import Use
 from services.common.errors import StatusError
-from services.common.names import Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.controller.inquiry import Answers, Inquiry, away

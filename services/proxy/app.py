@@ -9,7 +9,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from services.common.clock import Clock
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
 from services.proxy.ack.ack_handler import AckHandler
 from services.proxy.ack.renewal import Renewal, RenewalBook
@@ -39,7 +39,7 @@ from services.proxy.session.catalog import Catalog
 from services.proxy.session.clients import Clients
 from services.proxy.session.routes import Routes
 from services.proxy.session.telemetry import Telemetry
-from services.rpc.follow import ControllerFollower
+from services.rpc.membership.follower import ControllerFollower
 from services.rpc.service import Channel, Service
 
 _TICK_S = 0.1

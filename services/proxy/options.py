@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from services.common.names import PROCESS_NAME_PATTERN
+from services.common.contract.names import PROCESS_NAME_PATTERN
 
 _KIB = 1024
 _MIB = 1024 * 1024

@@ -10,8 +10,8 @@ from functools import lru_cache
 
 from google.protobuf.message import DecodeError
 
+from services.common.contract.wire_format import LENGTH_DELIMITED, garbled, read_varint, skip
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
-from services.common.wire import LENGTH_DELIMITED, garbled, read_varint, skip
 
 _SYSTEM_PROPERTIES = 3
 _BODY = 4

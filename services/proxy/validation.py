@@ -3,8 +3,8 @@
 import re
 from functools import lru_cache
 
+from services.common.contract.names import shown
 from services.common.errors import StatusError
-from services.common.names import shown
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Code,
     FilterExpression,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from services.rpc.frames import WINDOW_DEFAULT, WINDOW_MAX
+from services.rpc.http2.frames import WINDOW_DEFAULT, WINDOW_MAX
 
 MIB = 2**20
 

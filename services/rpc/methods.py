@@ -5,10 +5,10 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from services.common.contract.pop_answer import PopAnswer, decode_pop_answer, encode_pop_answer
+from services.common.contract.put import MessageRun, PutResult, decode_results, decode_runs, encode_results, encode_runs
 from services.common.pb.popwheel.v1 import broker_pb2 as broker
 from services.common.pb.popwheel.v1 import controller_pb2 as controller
-from services.common.pop_answer import PopAnswer, decode_pop_answer, encode_pop_answer
-from services.common.put import MessageRun, PutResult, decode_results, decode_runs, encode_results, encode_runs
 from services.rpc.service import Codec, Method, protobuf
 
 Request = TypeVar("Request", bound=Message)

@@ -1,8 +1,8 @@
 """What a call is, seen from both of its ends, without a word about how its bytes travel.
 
 A `Method` is declared once and used by the side that calls and the side that serves. A `Service` binds methods to
-handlers. A `Channel` calls methods: over a socket (`services.rpc.client`) or straight into a `Service` of the same
-process (`services.rpc.local`); neither side can tell.
+handlers. A `Channel` calls methods: over a socket (`services.rpc.client.socket_channel`) or straight into a
+`Service` of the same process (`services.rpc.local`); neither side can tell.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

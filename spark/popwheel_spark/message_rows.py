@@ -9,7 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from popwheel_spark.offsets import Queue
 from popwheel_spark.schema import arrow_schema
-from services.common.names import topic_of_retry_topic
+from services.common.contract.names import topic_of_retry_topic
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message, SystemProperties
 
 _GZIP = int(Encoding.GZIP)

@@ -12,7 +12,7 @@ from popwheel_spark.errors import RefusedError, UnreachableError
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
 from services.rpc.backoff import Backoff
-from services.rpc.client import connect
+from services.rpc.client.socket_channel import connect
 from services.rpc.limits import MIB, Limits
 from services.rpc.service import Channel
 from services.rpc.status import GrpcStatus, RpcError

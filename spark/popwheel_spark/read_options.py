@@ -13,7 +13,7 @@ from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import SPARKS_OWN, GivenOptions, words
 from popwheel_spark.schema import COLUMNS, ORIGIN
-from services.common import names
+from services.common.contract import names
 
 _MAX_TRIGGER_DELAY_MS = 900_000
 _DIGEST = "0" * 12

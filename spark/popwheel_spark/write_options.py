@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import SPARKS_OWN, GivenOptions
-from services.common import names
+from services.common.contract import names
 from services.common.errors import StatusError
 
 _REQUESTS_AT_ONCE = 8

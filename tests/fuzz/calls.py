@@ -14,7 +14,7 @@ from services.common.errors import code_name
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc.grpc_messages import CODE_TRAILER
+from services.rpc.http2.grpc_messages import CODE_TRAILER
 from services.rpc.status import GrpcStatus
 from tests.fuzz.accepted import Accepted
 from tests.fuzz.garbage import BAD_TEXTS, Garbage, readable

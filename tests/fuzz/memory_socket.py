@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.rpc import frames, grpc_messages, hpack
-from services.rpc.grpc_messages import MessageReader
-from services.rpc.server import Server
-from services.rpc.server_connection import ServerConnection
+from services.rpc.http2 import frames, grpc_messages, hpack
+from services.rpc.http2.grpc_messages import MessageReader
+from services.rpc.server.server import Server
+from services.rpc.server.server_connection import ServerConnection
 
 _WINDOW = 2**31 - 1
 _CHUNK_BYTES = 64 * 1024

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from hpack import Encoder
 
 from services.proxy.protocol import SERVICE
-from services.rpc import frames, hpack
-from services.rpc.frames import ErrorCode
+from services.rpc.http2 import frames, hpack
+from services.rpc.http2.frames import ErrorCode
 from tests.fuzz.garbage import Garbage
 
 _PATHS = tuple(

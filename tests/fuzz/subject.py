@@ -13,15 +13,15 @@ import structlog
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from services.cli.in_process import InProcessCluster
 from services.cli.options import StandaloneOptions
-from services.common import names
+from services.cli.process.in_process import InProcessCluster
 from services.common.clock import SystemClock
+from services.common.contract import names
 from services.common.errors import StatusError
 from services.rpc.limits import Limits
-from services.rpc.metrics import RpcMetrics
-from services.rpc.server import Server
-from services.rpc.server_connection import ServerConnection
+from services.rpc.server.metrics import RpcMetrics
+from services.rpc.server.server import Server
+from services.rpc.server.server_connection import ServerConnection
 
 TOPICS_MAX = 40
 GROUPS_MAX = 40

@@ -7,8 +7,8 @@ and others), rapid reset (CVE-2023-44487), MadeYouReset (CVE-2025-8671).
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from services.rpc import frames, grpc_messages, hpack
-from services.rpc.frames import ErrorCode
+from services.rpc.http2 import frames, grpc_messages, hpack
+from services.rpc.http2.frames import ErrorCode
 
 FRAMES = 12_000
 """As many frames an attack has, or calls: more than any limit of frames in a window of time."""

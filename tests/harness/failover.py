@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from services.cli.drills.account import Verdict
-from services.cli.links import LinksClient
-from services.cli.relay import CUT, Passage
+from services.cli.drills.links import LinksClient
+from services.cli.drills.relay import CUT, Passage
 from tests.harness.client_events import ClientEvents
 from tests.harness.cluster import ClusterCommand
 from tests.harness.standalone import ROOT

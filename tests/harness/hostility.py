@@ -14,7 +14,7 @@ from services.common.errors import code_name
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc.grpc_messages import CODE_TRAILER
+from services.rpc.http2.grpc_messages import CODE_TRAILER
 from tests.harness.client import MessagingClient, duration, make_message
 from tests.harness.metrics import lasting
 from tests.harness.others import others_are_served

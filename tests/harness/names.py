@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from services.common.names import Kind
+from services.common.contract.names import Kind
 
 _NO_NAMES = (
     "",

@@ -18,8 +18,8 @@ from services.broker.store.consume_queue import Entry
 from services.broker.store.record import Record, StoredRecord
 from services.broker.timer import stages
 from services.broker.wheel import delay
-from services.common import names
-from services.common.put import MessageRun
+from services.common.contract import names
+from services.common.contract.put import MessageRun
 
 MARK = b"poison"
 ERRORS: tuple[type[Exception], ...] = (ValueError, KeyError, TypeError, IndexError, AssertionError, ArithmeticError)

@@ -11,10 +11,10 @@ import pytest_asyncio
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import GetOffsetRequest
-from services.rpc.client import connect
-from services.rpc.grpcio_server import GrpcioServer
+from services.rpc.client.socket_channel import connect
 from services.rpc.local import LocalChannel
-from services.rpc.server import Server
+from services.rpc.server.grpcio_server import GrpcioServer
+from services.rpc.server.server import Server
 from services.rpc.service import Channel, StreamClosedError
 from services.rpc.status import GrpcStatus, RpcError
 from tests.unit.rpc.contract_service import (

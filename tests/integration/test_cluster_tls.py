@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.common.pb.popwheel.v1.broker_pb2 import GetOffsetRequest
-from services.rpc.client import connect
+from services.rpc.client.socket_channel import connect
 from services.rpc.methods import GET_OFFSET
 from services.rpc.status import RpcError
 from tests.harness.certificates import CertificateVolume, certificate_by, new_authority

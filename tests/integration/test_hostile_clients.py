@@ -17,7 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc import frames
+from services.rpc.http2 import frames
 from tests.harness.client import SERVICE, MessagingClient, make_message
 from tests.harness.hostility import (
     GROUP,

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from services.common import names
-from services.common.names import Kind, Use
+from services.common.contract import names
+from services.common.contract.names import Kind, Use
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code

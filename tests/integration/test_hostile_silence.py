@@ -15,7 +15,7 @@ import pytest
 
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc import frames
+from services.rpc.http2 import frames
 from tests.harness.client import SERVICE, MessagingClient, duration
 from tests.harness.hostility import (
     HOUR_S,

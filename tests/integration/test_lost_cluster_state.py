@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from services.common.cluster import life_of
+from services.common.contract.cluster_view import incarnation_of
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient, bodies, delayed_message
 from tests.harness.cluster import ClusterCommand
@@ -47,7 +47,7 @@ async def test_messages_and_progress_outlive_the_controllers_store(tmp_path: Pat
 
             await asyncio.to_thread(lose_state, cluster)
             async with asyncio.timeout(20):
-                while life_of(await version(cluster)) in (0, life_of(before)):
+                while incarnation_of(await version(cluster)) in (0, incarnation_of(before)):
                     await asyncio.sleep(0.1)
                 while (await client.send("Plain", b"4")).status.code != Code.OK:
                     await asyncio.sleep(0.1)

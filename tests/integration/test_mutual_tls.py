@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from services.rpc.certificate_files import CertificateFiles
-from services.rpc.certificates import KeyPair
-from services.rpc.client import connect
-from services.rpc.server import Server
+from services.rpc.client.socket_channel import connect
+from services.rpc.server.server import Server
 from services.rpc.service import Channel
+from services.rpc.socket.certificate_files import CertificateFiles
+from services.rpc.socket.certificates import KeyPair
 from services.rpc.status import GrpcStatus, RpcError
 from tests.harness.certificates import CertificateVolume, certificate_by, new_authority
 from tests.integration.test_channel_contract import trusting

@@ -9,11 +9,11 @@ import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
-from services.cli.serving import GrpcServer, grpc_server
+from services.cli.process.listeners import GrpcServer, grpc_server
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.popwheel.v1.proxy_pb2 import PullBlockResponse
-from services.rpc.grpc_messages import CODE_TRAILER
+from services.rpc.http2.grpc_messages import CODE_TRAILER
 from services.rpc.limits import Limits
 from services.rpc.service import routes_of
 from tests.harness.proxy_calls import CALLS

@@ -11,11 +11,11 @@ from prometheus_client import CollectorRegistry
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc import frames, hpack
-from services.rpc.client import SocketChannel, connect
+from services.rpc.client.socket_channel import SocketChannel, connect
+from services.rpc.http2 import frames, hpack
 from services.rpc.limits import Limits
-from services.rpc.metrics import RpcMetrics
-from services.rpc.server import Server
+from services.rpc.server.metrics import RpcMetrics
+from services.rpc.server.server import Server
 from services.rpc.service import Call, Service, Stream
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.unit.rpc.contract_service import CHAT, ECHO, LISTEN, METADATA, MISSING, REFUSE, REPEAT, WAIT, ContractService
@@ -178,7 +178,7 @@ async def test_who_is_refused_before_it_has_written_is_told_why(recorder: Record
         (grpc.StatusCode.UNIMPLEMENTED, f"there is no method {MISSING.path} here"),
         (grpc.StatusCode.OK, ""),
     }
-    assert server.partings == 0
+    assert server.delayed_ends == 0
     await server.stop(1)
 
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from services.common import names
+from services.common.contract import names
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.sim.clients import Subscription
 from tests.sim.history import Delivery, Handle, History, Polled, Sent, Settling

@@ -3,8 +3,8 @@
 import random
 from collections.abc import Sequence
 
+from services.common.contract.names import Kind, Use
 from services.common.errors import code_name
-from services.common.names import Kind, Use
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code

@@ -13,7 +13,7 @@ _IDS_OF_AN_EPOCH = 10**11
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """What a receipt handle says (`services.common.receipt`), read without its key.
+    """What a receipt handle says (`services.common.contract.receipt`), read without its key.
 
     Args:
         check_point: id of the CK, divided so that later pops have higher numbers.

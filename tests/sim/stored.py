@@ -15,9 +15,9 @@ from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.message_store import StoreCheckpoint
 from services.broker.store.record import RecordKind, StoredRecord, decode
-from services.common import names
 from services.common.clock import Clock
-from services.common.cluster import ClusterView
+from services.common.contract import names
+from services.common.contract.cluster_view import ClusterView
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
 from tests.harness.memory_disk import MemoryDisk
 from tests.sim.clients import is_same

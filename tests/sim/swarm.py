@@ -6,7 +6,7 @@ from typing import Any
 
 from services.broker.options import TimerOptions
 from services.cli.options import StandaloneOptions
-from services.common.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
+from services.common.contract.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim.clients import Manners, Subscription
 from tests.sim.delays import Delays

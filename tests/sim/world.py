@@ -11,7 +11,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from services.broker.store.consume_queue import ConsumeQueue
-from services.cli.in_process import InProcessCluster
+from services.cli.process.in_process import InProcessCluster
 from services.common.errors import CorruptDataError, UnknownFormatError
 from services.rpc.service import Channel, Service
 from tests.sim.device import SimDisk
@@ -162,7 +162,7 @@ class World:
         log.append = appended  # type: ignore[method-assign]
 
     async def _watch_failure(self, cluster: InProcessCluster) -> None:
-        """What `services.cli.run` does: end loudly when the broker cannot go on."""
+        """What `services.cli.process.run` does: end loudly when the broker cannot go on."""
         error = await cluster.broker.failure
         self.trace.add("server", "failed", error)
         self.serving = False

@@ -18,12 +18,12 @@ class Source:
 
     @property
     def name(self) -> str:
-        """`services/rpc/server.py`."""
+        """`services/rpc/server/server.py`."""
         return self.path.relative_to(ROOT).as_posix()
 
     @property
     def module(self) -> str:
-        """`services.rpc.server`; a package's `__init__` bears the package's name."""
+        """`services.rpc.server.server`; a package's `__init__` bears the package's name."""
         return self.name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
     @cached_property

@@ -8,9 +8,9 @@ from services.broker.pop.group_progress import ProgressPlace
 from services.broker.pop.in_flight import InFlight, InFlightMessage, InFlightPlace
 from services.broker.state.core import BrokerCore
 from services.broker.store.flusher import Flusher
-from services.common import names
 from services.common.clock import Clock
-from services.common.names import Use
+from services.common.contract import names
+from services.common.contract.names import Use
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.rpc.service import Call
 

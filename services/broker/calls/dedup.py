@@ -1,10 +1,10 @@
 """Finds messages that an earlier try of a send has stored already, when nobody could tell whether it had.
 
 A proxy that lost its answer (its broker died, or was deposed) tries once more at the group's master. The ids of sends
-(`services.common.send_id`) at the end of the queue tell what is there: those of the last minute, and of the last 4096
-messages at the most. They are kept while such tries come, up to a limit of their own. Past it those of the queues that
-nobody has asked about for the longest time are forgotten, and read again when somebody does: that costs time and never
-says of a message that it is not there.
+(`send_id.py`) at the end of the queue tell what is there: those of the last minute, and of the last 4096 messages at
+the most. They are kept while such tries come, up to a limit of their own. Past it those of the queues that nobody has
+asked about for the longest time are forgotten, and read again when somebody does: that costs time and never says of
+a message that it is not there.
 
 A first try may come after the second one, on a connection that its proxy has given up: what a network held back is
 delivered when it is whole again. So the ids of what was tried again are kept, too.
@@ -18,8 +18,8 @@ from services.broker.store.message_store import MessageStore
 from services.broker.timer.recovery import delay_of
 from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, fired_timer
 from services.common.clock import Clock
-from services.common.put import MessageRun
-from services.common.send_id import send_id_of
+from services.common.contract.put import MessageRun
+from services.common.contract.send_id import send_id_of
 
 _ENTRIES_MAX = 4096
 _AGE_MS_MAX = 60_000

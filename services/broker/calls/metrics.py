@@ -13,11 +13,11 @@ from prometheus_client.registry import Collector
 from services.broker.options import BrokerOptions
 from services.broker.progress.check_point import REVIVE_QUEUES
 from services.broker.state.core import BrokerCore
-from services.common import names
 from services.common.clock import Clock
+from services.common.contract import names
+from services.common.contract.pop_answer import PopAnswer
+from services.common.contract.put import MessageRun
 from services.common.disk import DiskUsage
-from services.common.pop_answer import PopAnswer
-from services.common.put import MessageRun
 from services.common.series import OTHER, Series, bounded
 from services.common.shares import Shares
 

@@ -12,11 +12,11 @@ from services.broker.store.fault import RECORD_STEP, RecordFaultError, failed_ru
 from services.broker.store.flusher import Flusher, too_few_replicas
 from services.broker.store.message_store import disk_full, disk_refusal
 from services.broker.timer.timer_server import TimerServer
-from services.common import names
+from services.common.contract import names
+from services.common.contract.names import Use
+from services.common.contract.put import MessageRun, PutResult
 from services.common.errors import CorruptDataError, StatusError
-from services.common.names import Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.put import MessageRun, PutResult
 from services.rpc.service import Call
 
 _OK = int(Code.OK)

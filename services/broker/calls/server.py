@@ -25,13 +25,13 @@ from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.flusher import Flusher
 from services.broker.store.tag import wanted_hashes
 from services.broker.timer.timer_server import TimerServer
-from services.common import names
 from services.common.clock import Clock
+from services.common.contract import names
+from services.common.contract.names import Use
+from services.common.contract.pop_answer import PopAnswer
 from services.common.errors import CorruptDataError, StatusError
-from services.common.names import Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pop_answer import PopAnswer
 from services.rpc import methods
 from services.rpc.service import Call, Service, Stream, UnaryHandler
 

@@ -13,9 +13,9 @@ from google.protobuf.message import DecodeError
 from google_crc32c import value
 
 from services.broker.state.core import BrokerCore
-from services.common import names
+from services.common.contract import names
+from services.common.contract.names import is_group, is_storable
 from services.common.errors import StatusError, UnknownFormatError
-from services.common.names import is_group, is_storable
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import GroupOffsets, KnownName, ReplicaCheckpoint
 

@@ -1,9 +1,9 @@
 """Which topics and groups a broker's log knows, and what the controllers' word makes of that (pure).
 
 A topic or group of a name is told from an earlier one by its id: the version of the controllers' state in which it was
-made. Versions only grow, as long as that state lives; one that was lost and made anew begins another life, which each
-version says (`services.common.cluster.life_of`). What is decided here the core writes down (records NAMES) before it
-acts on it, so that replicas and restarts agree.
+made. Versions only grow, as long as that state lives; one that was lost and made anew is another incarnation, which
+each version says (`services.common.contract.cluster_view.incarnation_of`). What is decided here the core writes down
+(records NAMES) before it acts on it, so that replicas and restarts agree.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from services.broker.names.known_ids import NOT_PLACED, KnownIds
-from services.common.cluster import ClusterView, life_of
+from services.common.contract.cluster_view import ClusterView, incarnation_of
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 
 _FORMER_IDS_MAX = 16
@@ -159,7 +159,7 @@ class KnownNames:
 
     def note(self, names: Names) -> None:
         """Take in a record."""
-        if self.known_version and names.heard and life_of(names.heard) != self.life:
+        if self.known_version and names.heard and incarnation_of(names.heard) != self.life:
             self._begin_anew()
         self.heard = max(self.heard, names.heard)
         self._topics.note(names.topics)
@@ -198,7 +198,7 @@ class KnownNames:
     @property
     def life(self) -> int:
         """Of the controllers' state that the log is of."""
-        return life_of(self.known_version)
+        return incarnation_of(self.known_version)
 
     def ids_of(self, topic: str) -> list[int]:
         """All ids under which records may speak of the topic that has a name now; none if none has."""
@@ -261,7 +261,7 @@ class KnownNames:
 
     @property
     def _is_of_another_life(self) -> bool:
-        return self.known_version > 0 and self.life != self._view.life
+        return self.known_version > 0 and self.life != self._view.incarnation
 
     def settled(self) -> None:
         """What `changes` gave is dealt with; if there is more that is new, it is unsettled still."""
@@ -301,7 +301,7 @@ class KnownNames:
 
     def _deleted(self, version: int) -> int:
         """In which version a name was deleted; 0 if that was not heard, or told of a state that was lost since."""
-        return version if life_of(version) == self._view.life else 0
+        return version if incarnation_of(version) == self._view.incarnation else 0
 
     @property
     def _dropped_up_to(self) -> int:
@@ -315,7 +315,7 @@ class KnownNames:
         another life of the controllers' state: which of two is the later one only they can tell.
         """
         heard_of = max(self.topic_ids.get(topic, NOT_PLACED), self._view.named, self._dropped_up_to)
-        return life_of(topic_id) == self._view.life and topic_id > heard_of
+        return incarnation_of(topic_id) == self._view.incarnation and topic_id > heard_of
 
     def is_current(self, topic: str, topic_id: int) -> bool:
         """Whether a Put's word says the topic that has the name now; 0 stands for whichever that is."""

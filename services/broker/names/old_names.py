@@ -1,8 +1,8 @@
-"""Names in a log or checkpoint that an older release let in and the gate (`services.common.names`) would not."""
+"""Names in a log or checkpoint that an older release let in and the gate (`names.py`) would not."""
 
 import structlog
 
-from services.common.names import shown
+from services.common.contract.names import shown
 
 _WARNED_MAX = 100
 

@@ -1,8 +1,8 @@
 """Where a broker's own records stand: topics whose names hold that of the cluster."""
 
 from services.broker.store.message_store import MessageStore
-from services.common import names
-from services.common.cluster import ClusterView
+from services.common.contract import names
+from services.common.contract.cluster_view import ClusterView
 
 
 class OwnTopics:

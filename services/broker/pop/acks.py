@@ -14,13 +14,13 @@ from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
-from services.common import names, receipt
-from services.common.cluster import ClusterView
+from services.common.contract import names, receipt
+from services.common.contract.cluster_view import ClusterView
+from services.common.contract.names import Use
+from services.common.contract.receipt import HandleMaker, HandleReader
 from services.common.errors import StatusError
-from services.common.names import Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.receipt import HandleMaker, HandleReader
 
 _DONE = pb.EntryResult(code=Code.OK)
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from services.broker.store.record import StoredRecord
+from services.common.contract.send_id import without_send_id
+from services.common.contract.wire_format import varint
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
-from services.common.send_id import without_send_id
-from services.common.wire import varint
 
 _SYSTEM_PROPERTIES_TAG = b"\x1a"
 _RECEIPT_HANDLE_TAG = b"\x62"

@@ -9,7 +9,7 @@ from services.broker.pop.in_flight import NO_PLACE
 from services.broker.progress.pop_state import PopState
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
-from services.common import names, receipt
+from services.common.contract import names, receipt
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 

@@ -20,15 +20,15 @@ from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.store.tag import wanted_hashes
-from services.common import names, receipt
-from services.common.cluster import ClusterView
 from services.common.cold_reads import NotInMemory
+from services.common.contract import names, receipt
+from services.common.contract.cluster_view import ClusterView
+from services.common.contract.pop_answer import PopAnswer
+from services.common.contract.receipt import HandleMaker
 from services.common.errors import CorruptDataError, StatusError
 from services.common.histogram import Histogram
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
-from services.common.pop_answer import PopAnswer
-from services.common.receipt import HandleMaker
 
 _RETRY_FIRST_ONE_IN = 5
 _TURN_BITS = 32

@@ -4,11 +4,11 @@ from google.protobuf.message import DecodeError
 
 from services.broker.progress.check_point import CheckPoint, Origin
 from services.broker.store.record import Record, RecordKind, StoredRecord
-from services.common import names
+from services.common.contract import names
+from services.common.contract.send_id import without_send_id
+from services.common.contract.wire_format import varint
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import DeadLetterQueue, Message, Resource, SystemProperties
-from services.common.send_id import without_send_id
-from services.common.wire import varint
 
 _DEAD_LETTER_QUEUE_TAG = b"\xa2\x01"
 """Field 20 of SystemProperties, length-delimited."""

@@ -18,7 +18,7 @@ from services.broker.progress.revive_table import ReviveTable
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import RecordKind, StoredRecord
-from services.common import names, receipt
+from services.common.contract import names, receipt
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from services.broker.replica.peers import Peers
 from services.broker.replica.replica_log import ReplicaLog
 from services.broker.replica.statistics import ReplicationStatistics
 from services.broker.store.raw_records import bare_records, whole_length
-from services.common import names
 from services.common.clock import Clock
+from services.common.contract import names
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import ReadRecordsRequest, ReadRecordsResponse, ReplicaStatusRequest

@@ -10,8 +10,8 @@ from services.broker.replica.log_sender import LogSender, Master
 from services.broker.replica.replica_log import ReplicaLog
 from services.broker.replica.statistics import ReplicationStatistics
 from services.broker.replica.sync_state_set import SetChange, SyncStateSet
-from services.common import names
 from services.common.clock import Clock
+from services.common.contract import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import LogChunk, ReplicateProgress

@@ -32,7 +32,7 @@ from services.broker.options import ReplicationOptions
 from services.broker.replica.lag import PositionTimes
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc.controllers import leads_not
+from services.rpc.membership.controller_channel import leads_not
 from services.rpc.status import NotProcessedError, RpcError
 
 _ASK_AGAIN_MS = 500

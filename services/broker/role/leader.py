@@ -18,7 +18,7 @@ from services.broker.supervision import supervised
 from services.broker.timer.service import TimerService
 from services.broker.timer.timer_server import TimerServer
 from services.broker.wheel.delay import TIMER_TOPIC
-from services.common.cluster import life_of
+from services.common.contract.cluster_view import incarnation_of
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
@@ -421,7 +421,7 @@ class Leader:
         known = names.known_version
 
         def is_behind() -> bool:
-            return view.life != life_of(known) or view.named < known
+            return view.incarnation != incarnation_of(known) or view.named < known
 
         if not known or not is_behind():
             return
@@ -431,7 +431,7 @@ class Leader:
                 while is_behind():
                     self._cluster_changed.clear()
                     await self._cluster_changed.wait()
-        if view.life != life_of(known):
+        if view.incarnation != incarnation_of(known):
             _log.error(
                 "the controllers have lost the state of the cluster that the broker's log is of; what the log holds is "
                 "kept, and goes on when topics and groups are made again under their names",

@@ -10,9 +10,9 @@ from services.broker.options import BrokerOptions
 from services.broker.replica.statistics import ReplicationStatistics
 from services.broker.timer.timer_metrics import TimerStatistics
 from services.common.clock import Clock
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
 from services.common.disk import Disk
-from services.rpc.follow import ControllerFollower
+from services.rpc.membership.follower import ControllerFollower
 from services.rpc.service import Channel
 
 

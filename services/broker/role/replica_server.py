@@ -9,7 +9,7 @@ from services.broker.files.replica_store import ReplicaStore
 from services.broker.options import BrokerOptions
 from services.broker.role.leader import Leader
 from services.broker.role.role import Role
-from services.common import names
+from services.common.contract import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb

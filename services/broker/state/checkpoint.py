@@ -25,8 +25,8 @@ from services.broker.progress.pop_state import PopSnapshot
 from services.broker.store.message_store import StoreCheckpoint
 from services.broker.store.queues import QueueChanges
 from services.common.clock import Uptime
+from services.common.contract.names import is_storable
 from services.common.errors import CorruptDataError, UnknownFormatError
-from services.common.names import is_storable
 
 _OLD_PREFIX = struct.Struct(">4sHI")
 _SLOT = struct.Struct(">4sHIQ")

@@ -41,9 +41,9 @@ from services.broker.store.message_store import MessageStore
 from services.broker.store.queues import QueueChanges
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer.message_timer import MessageTimer
-from services.common import names
 from services.common.clock import Clock
-from services.common.cluster import ClusterView
+from services.common.contract import names
+from services.common.contract.cluster_view import ClusterView
 from services.common.disk import Disk
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code

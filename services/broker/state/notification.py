@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.tag import filter_bytes
-from services.common import names
+from services.common.contract import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.shares import Shares

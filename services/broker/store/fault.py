@@ -12,9 +12,9 @@ status are not a record's: they pass through as they are.
 
 from types import TracebackType
 
+from services.common.contract.put import PutResult
 from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.put import PutResult
 
 REASON_LENGTH_MAX = 300
 

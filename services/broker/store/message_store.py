@@ -22,10 +22,10 @@ from services.broker.store.queues import QueueChanges, QueueName, Queues
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common.clock import Clock
 from services.common.cold_reads import ColdReads, NotInMemory, Range
+from services.common.contract.put import MessageRun
 from services.common.disk import Disk
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.put import MessageRun
 
 _Pending = tuple[int, ConsumeQueue, bytes | bytearray, Sequence[int]]
 """What is appended and not confirmed: the log's end behind it, its queue, the entries for it, their tag hashes."""

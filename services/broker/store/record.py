@@ -30,8 +30,8 @@ from typing import NamedTuple
 
 from google_crc32c import extend, value
 
+from services.common.contract.put import MessageRun
 from services.common.errors import CorruptDataError, UnknownFormatError
-from services.common.put import MessageRun
 
 HEADER = struct.Struct(">IIBBBBQIQHQQHBBIH")
 _CHECKED = struct.Struct(">BBBBQIQHQQHBBIH")

@@ -11,10 +11,10 @@ from services.broker.store.record import Record, RecordKind, hash_tag
 from services.broker.wheel.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, recall_record
 from services.broker.wheel.timer_state import SLOT_MS, TimerRequest, TimerState
 from services.common.clock import Clock
+from services.common.contract.put import MessageRun
+from services.common.contract.recall_handle import RecallHandle
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
-from services.common.put import MessageRun
-from services.common.recall_handle import RecallHandle
 from services.common.shares import room
 
 _SECONDS_MAX = 1000

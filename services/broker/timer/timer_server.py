@@ -13,15 +13,15 @@ from services.broker.timer.message_timer import MessageTimer
 from services.broker.timer.overview import PendingMessage, TimerPlace
 from services.broker.timer.timer_metrics import TimerStatistics
 from services.broker.wheel.delay import NONE, Delay
-from services.common import names, recall_handle
 from services.common.clock import Clock
-from services.common.cluster import ClusterView
+from services.common.contract import names, recall_handle
+from services.common.contract.cluster_view import ClusterView
+from services.common.contract.names import Use
+from services.common.contract.put import MessageRun, PutResult
+from services.common.contract.recall_handle import RecallHandle
 from services.common.errors import CorruptDataError, StatusError
-from services.common.names import Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.put import MessageRun, PutResult
-from services.common.recall_handle import RecallHandle
 from services.rpc.service import Call
 
 _OK = int(Code.OK)

@@ -256,7 +256,7 @@ def place_of(topic: str, receipt_handle: str) -> Place | None:
 
     Args:
         topic: its topic.
-        receipt_handle: as `services.common.receipt` makes it.
+        receipt_handle: as `services.common.contract.receipt` makes it.
     """
     words = receipt_handle.split(" ")
     if len(words) != _HANDLE_WORDS or words[_ORIGIN] != _FROM_TOPIC or not words[_OFFSET].isdigit():

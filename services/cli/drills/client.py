@@ -6,14 +6,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from services.cli.errors import CommandError
-from services.cli.serving import INTERNAL_LIMITS
+from services.cli.process.listeners import INTERNAL_LIMITS
 from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.proxy import protocol
-from services.rpc.client import connect
+from services.rpc.client.socket_channel import connect
 from services.rpc.service import Channel
 
 CALL_S_MAX = 10.0

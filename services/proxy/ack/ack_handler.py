@@ -12,10 +12,10 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from services.common import receipt
-from services.common.cluster import ClusterView
+from services.common.contract import receipt
+from services.common.contract.cluster_view import ClusterView
+from services.common.contract.names import GroupName, TopicName, Use
 from services.common.errors import StatusError
-from services.common.names import GroupName, TopicName, Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Resource, Status
 from services.common.pb.apache.rocketmq.v2.service_pb2 import (
     AckMessageRequest,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate
 from services.proxy.background import Background
 from services.proxy.errors import NoMasterError

@@ -5,7 +5,7 @@ from contextlib import suppress
 from math import inf
 
 from services.common.clock import Clock
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from services.proxy.failover.brokers import Brokers
 from services.proxy.failover.group_gate import ANYWHERE, HELD_BYTES_MAX, HELD_CALLS_MAX, Gates, for_sends, group_of

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
 from services.common.histogram import Histogram
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from services.common.series import Series

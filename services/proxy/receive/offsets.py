@@ -1,13 +1,13 @@
 """Pulls, GetOffset, UpdateOffset, QueryOffset: reading one queue by offset, without a trace in the pop state."""
 
 from services.common.clock import Clock
+from services.common.contract.names import GroupName, Use
+from services.common.contract.wire_format import field, varint
 from services.common.errors import StatusError
-from services.common.names import GroupName, Use
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageQueue, QueryOffsetPolicy
 from services.common.pb.popwheel.v1 import broker_pb2 as broker
 from services.common.pb.popwheel.v1.controller_pb2 import Topic
-from services.common.wire import field, varint
 from services.proxy.errors import NoMasterError
 from services.proxy.failover.brokers import Brokers
 from services.proxy.failover.master_calls import MasterCalls

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.common.clock import Clock
+from services.common.contract.pop_answer import PopAnswer
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import PopRequest, ReleaseRequest
-from services.common.pop_answer import PopAnswer
 from services.proxy.background import Background
 from services.proxy.failover.brokers import Brokers
 from services.proxy.failover.master_calls import MasterCalls

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from services.common.contract.names import GroupName, Use
+from services.common.contract.wire_format import field, varint
 from services.common.errors import StatusError
-from services.common.names import GroupName, Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
 from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
-from services.common.wire import field, varint
 from services.proxy.ack.renewal import RenewalBook
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions

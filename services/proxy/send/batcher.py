@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from services.common.contract.put import MessageRun, PutResult
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.put import MessageRun, PutResult
 from services.common.shares import Shares
 from services.proxy.background import Background
 from services.proxy.errors import LimitError
 from services.proxy.options import SendOptions
 from services.proxy.payload import ClientMessage
-from services.rpc.grpc_messages import status_error
+from services.rpc.http2.grpc_messages import status_error
 from services.rpc.methods import PUT
 from services.rpc.service import Channel
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError

@@ -4,10 +4,10 @@ The broker that holds the message is read from the handle; only that broker chec
 delivery was first.
 """
 
-from services.common import recall_handle
-from services.common.cluster import ClusterView
+from services.common.contract import recall_handle
+from services.common.contract.cluster_view import ClusterView
+from services.common.contract.names import Use
 from services.common.errors import StatusError
-from services.common.names import Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.apache.rocketmq.v2.service_pb2 import RecallMessageRequest, RecallMessageResponse
 from services.common.pb.popwheel.v1.broker_pb2 import RecallRequest

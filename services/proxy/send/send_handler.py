@@ -4,12 +4,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from services.common.clock import Clock
+from services.common.contract.names import TopicName, Use
+from services.common.contract.send_id import encode_send_id
 from services.common.errors import StatusError
-from services.common.names import TopicName, Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
 from services.common.pb.popwheel.v1.controller_pb2 import Topic
-from services.common.send_id import encode_send_id
 from services.proxy.background import Background
 from services.proxy.errors import LimitError
 from services.proxy.failover.brokers import Brokers

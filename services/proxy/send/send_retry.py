@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from services.common.cluster import life_of
+from services.common.contract.cluster_view import incarnation_of
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import Topic
@@ -67,7 +67,7 @@ class Send:
         topic = self.look_up(self.topic, self.messages)
         if topic.id == self.topic.id:
             return False
-        if life_of(topic.id) == life_of(self.topic.id):
+        if incarnation_of(topic.id) == incarnation_of(self.topic.id):
             self.tries.left_behind()
         self.topic = topic
         return True

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from hashlib import md5
 from typing import Any
 
+from services.common.contract.wire_format import read_varint, skip
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     ENCODING_UNSPECIFIED,
     IDENTITY,
@@ -15,7 +16,6 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Digest,
     SystemProperties,
 )
-from services.common.wire import read_varint, skip
 from services.proxy.payload import ClientMessage
 
 _PORT_SEPARATOR = ":"

@@ -1,8 +1,7 @@
 """Topics and groups as a call needs them: found, made on first use where that is allowed, or refused."""
 
-from services.common.cluster import ClusterView, life_of
-from services.common.errors import StatusError
-from services.common.names import (
+from services.common.contract.cluster_view import ClusterView, incarnation_of
+from services.common.contract.names import (
     DEAD_LETTER_PREFIX,
     GroupName,
     Kind,
@@ -11,6 +10,7 @@ from services.common.names import (
     kind_of,
     topic_of_retry_topic,
 )
+from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import (
     EnsureGroupRequest,
@@ -75,7 +75,7 @@ class Catalog:
             StatusError: as `topic` does.
         """
         now = self.find_topic(topic.name)
-        if now is None and (topic.id > self._view.named or life_of(topic.id) != self._view.life):
+        if now is None and (topic.id > self._view.named or incarnation_of(topic.id) != self._view.incarnation):
             return topic
         return now or self.topic(TopicName(topic.name))
 

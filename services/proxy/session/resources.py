@@ -5,9 +5,9 @@ stay in front. A namespace has no `%`, so it ends where the first one stands. It
 sends `shop%orders` without a namespace means the same topic.
 """
 
-from services.common import names
+from services.common.contract import names
+from services.common.contract.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, GroupName, NameTooLongError, TopicName, Use
 from services.common.errors import StatusError
-from services.common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, GroupName, NameTooLongError, TopicName, Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Resource
 from services.proxy.errors import LimitError
 

@@ -2,8 +2,8 @@
 
 from ipaddress import ip_address
 
+from services.common.contract.names import Kind, Use, kind_of
 from services.common.errors import StatusError
-from services.common.names import Kind, Use, kind_of
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Address,
     AddressScheme,

@@ -7,8 +7,8 @@ clients that are not listening yet when the first ones come.
 import asyncio
 
 from services.common.clock import Clock
+from services.common.contract.names import Use
 from services.common.errors import StatusError
-from services.common.names import Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Code,
     CustomizedBackoff,

@@ -17,7 +17,7 @@ from popwheel_spark.jobs.delivery_record import delivery_record
 from popwheel_spark.jobs.report_folder import ReportFolder
 from popwheel_spark.jobs.time_flags import Moment
 from popwheel_spark.session import spark_session
-from services.common import names
+from services.common.contract import names
 
 _COLUMNS = ("topic", "brokerName", "queueId", "queueOffset", "messageId")
 _SHOWN_MAX = 20

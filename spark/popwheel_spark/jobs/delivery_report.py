@@ -20,7 +20,7 @@ from popwheel_spark.jobs.report_folder import ReportFolder
 from popwheel_spark.jobs.time_flags import Moment, moment_words
 from popwheel_spark.session import spark_session
 from services.cli.table import print_table
-from services.common import names
+from services.common.contract import names
 
 _COLUMNS = (
     *("topic", "brokerName", "queueId", "queueOffset", "messageId"),

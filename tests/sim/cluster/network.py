@@ -1,6 +1,6 @@
 """The network: named machines, addresses at which processes listen, channels to them, and what is wrong with the ways.
 
-A `SimChannel` behaves as `services.rpc.client.SocketChannel` does: one connection, made when first needed and again
+A `SimChannel` behaves as `SocketChannel` does: one connection, made when first needed and again
 when lost, with its back-off; a way that is cut holds packets back, and either end gives a silent connection up when its
 keep-alive says so.
 """
@@ -24,7 +24,7 @@ Response = TypeVar("Response")
 
 CONNECT_TIMEOUT_S = 10.0
 KEEPALIVE_S = 10.0
-"""After so much silence a connection between our own services is given up (`services.cli.serving.INTERNAL_LIMITS`)."""
+"""After so much silence a connection between our own services is given up (`INTERNAL_LIMITS`)."""
 CONTROLLER_KEEPALIVE_S = 2.5
 """The same where the controller listens (`CONTROLLER_LIMITS`)."""
 PROXY_KEEPALIVE_S = 80.0
@@ -61,7 +61,7 @@ class Listener:
         self.connections: dict[Connection, None] = {}
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more connections and calls, wait for those under way, end the rest (as `services.rpc.server`)."""
+        """Take no more connections and calls, wait for those under way, end the rest (as `Server` does)."""
         self.is_open = False
         for end in self._ends():
             end.close()

@@ -1,4 +1,4 @@
-"""What runs in a simulated process: controller, broker or proxy, put together as `services.cli.process` does it."""
+"""What runs in a simulated process: controller, broker or proxy, put together as `service_process.py` does it."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ from services.controller.state_store import StateStore
 from services.proxy.app import ProxyApp
 from services.proxy.options import ProxyOptions
 from services.proxy.receive.shared_count import CountStore
-from services.rpc.controllers import ControllerChannel
+from services.rpc.membership.controller_channel import ControllerChannel
 from services.rpc.service import Channel, Service
 from tests.sim.cluster.network import (
     CONTROLLER_KEEPALIVE_S,
@@ -73,7 +73,7 @@ class Place:
         """The way to the controller, or to whichever of several leads."""
         if len(addresses) == 1:
             return self.channel(addresses[0])
-        # As `services.cli.serving.SEVERAL_CONTROLLERS_LIMITS`: when one hangs, another is asked soon.
+        # As `services.cli.process.listeners.SEVERAL_CONTROLLERS_LIMITS`: when one hangs, another is asked soon.
         channels = [self.network.channel(self.process, address, CONTROLLER_KEEPALIVE_S) for address in addresses]
         return ControllerChannel(channels, self.clock)
 

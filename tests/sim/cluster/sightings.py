@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from services.broker.app import BrokerApp
 from services.broker.store.consume_queue import ConsumeQueue
-from services.common import names
+from services.common.contract import names
+from services.common.contract.pop_answer import PopAnswer
 from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
-from services.common.pop_answer import PopAnswer
 from services.proxy.app import ProxyApp
 from tests.sim.history import Handle
 from tests.sim.loop import SimLoop

@@ -9,11 +9,11 @@ import pytest
 from services.broker.pop.acks import Acks
 from services.broker.progress.merge_buffer import MergeBuffer, QueueProgress
 from services.broker.state.notification import Interests, Subscriber
-from services.common import names
+from services.common.contract import names
 from services.proxy.receive.interests import InterestBook
 from services.proxy.receive.notifications import Notifications, _Link
 from services.proxy.receive.poll import Poll
-from services.rpc.registration import BrokerRegistrar
+from services.rpc.membership.registrar import BrokerRegistrar
 from tests.sim.cluster.run import run_seed
 
 SEEDS_MAX = 25

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Collection
 
-from services.common import names
+from services.common.contract import names
 from tests.sim.checker import Checker, Key
 from tests.sim.clients import Subscription
 from tests.sim.history import Delivery, History, Sent

@@ -14,9 +14,9 @@ from services.broker.options import BrokerOptions
 from services.broker.state import checkpoint as checkpoint_file
 from services.broker.state.checkpoint import Checkpoint, Row
 from services.broker.wheel import timer_checkpoint
+from services.common.contract.pop_answer import PopAnswer
+from services.common.contract.put import PutResult
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pop_answer import PopAnswer
-from services.common.put import PutResult
 from services.controller.documents import Document
 from services.rpc.methods import ACK, CHANGE_INVISIBLE, POP, PUT, RECALL
 from services.rpc.service import Call, UnaryHandler

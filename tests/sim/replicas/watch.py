@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions
 from services.broker.store.record import StoredRecord
+from services.common.contract.put import MessageRun
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from services.common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, SyncStateSetRequest
-from services.common.put import MessageRun
 from services.controller.app import ControllerApp
 from services.controller.documents import Document
 from services.rpc.methods import CHANGE_SYNC_STATE_SET, PUT

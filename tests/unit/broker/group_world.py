@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions
 from services.common.clock import Clock, SystemClock
+from services.common.contract.put import MessageRun, PutResult
 from services.common.disk import File
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
@@ -26,7 +27,6 @@ from services.common.pb.popwheel.v1.controller_pb2 import (
     Topic,
     WatchRequest,
 )
-from services.common.put import MessageRun, PutResult
 from services.rpc import methods
 from services.rpc.local import LocalChannel
 from services.rpc.service import Call, Channel, Service, Stream

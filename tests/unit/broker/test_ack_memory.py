@@ -2,7 +2,7 @@
 
 from services.broker.progress.ack_memory import CHECK_POINTS_MAX, AckMemory
 from services.broker.progress.check_point import CheckPoint
-from services.common.receipt import FROM_TOPIC
+from services.common.contract.receipt import FROM_TOPIC
 
 
 def check_point(number: int, *offsets: int) -> CheckPoint:

@@ -13,10 +13,10 @@ from services.broker.options import LogOptions
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind
 from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
+from services.common.contract.put import MessageRun
+from services.common.contract.send_id import encode_send_id
 from services.common.errors import CorruptDataError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
-from services.common.put import MessageRun
-from services.common.send_id import encode_send_id
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.unit.broker.index_bytes import replace_entry, rot_entry

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate

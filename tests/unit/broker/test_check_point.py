@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from services.broker.progress import check_point as codec
 from services.broker.progress.check_point import CheckPoint, OffsetCommit, Origin
-from services.common import receipt
+from services.common.contract import receipt
 
 NAMES = st.text(alphabet="%abcXYZ_-019", min_size=1, max_size=60)
 BIG = st.integers(0, 2**63)

@@ -5,11 +5,11 @@ import random
 from collections.abc import Awaitable, Callable
 
 from services.broker.options import BrokerOptions, LogOptions, RetentionOptions
-from services.common import names
+from services.common.contract import names
+from services.common.contract.pop_answer import PopAnswer
+from services.common.contract.put import MessageRun
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pop_answer import PopAnswer
-from services.common.put import MessageRun
 from services.rpc import methods
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.harness.memory_disk import MemoryDisk

@@ -7,7 +7,7 @@ import pytest
 from services.broker.options import BrokerOptions, LogOptions
 from services.broker.progress.check_point import OffsetCommit
 from services.broker.store.consume_queue import Entry
-from services.common import names
+from services.common.contract import names
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb

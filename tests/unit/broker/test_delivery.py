@@ -8,6 +8,7 @@ from services.broker.pop import delivery
 from services.broker.pop.redelivery import dead_letter, redelivered
 from services.broker.progress.check_point import CheckPoint
 from services.broker.store.record import StoredRecord
+from services.common.contract.wire_format import varint
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Encoding,
     Message,
@@ -15,7 +16,6 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Resource,
     SystemProperties,
 )
-from services.common.wire import varint
 
 TEXT = st.text(max_size=20).filter(lambda text: not any("\ud800" <= each <= "\udfff" for each in text))
 MESSAGES = st.builds(

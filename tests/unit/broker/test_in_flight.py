@@ -10,7 +10,7 @@ from services.broker.pop import in_flight
 from services.broker.pop.in_flight import InFlight, InFlightMessage, InFlightPlace
 from services.broker.progress.check_point import REVIVE_QUEUES, CheckPoint
 from services.broker.progress.revive_table import ReviveTable
-from services.common import names
+from services.common.contract import names
 from services.common.errors import StatusError
 from tests.harness.memory_disk import CrashKind
 from tests.unit.broker.core_world import world_of

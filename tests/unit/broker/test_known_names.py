@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from services.broker.names import known_names
 from services.broker.names.known_ids import NOT_PLACED
 from services.broker.names.known_names import KnownNames, Names, SavedNames
-from services.common.cluster import VERSIONS_PER_LIFE, ClusterView
+from services.common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
 
 KINDS = [
@@ -35,7 +35,7 @@ class Both:
     def __init__(self) -> None:
         self.view = ClusterView()
         self.names = KnownNames(self.view)
-        self.version = VERSIONS_PER_LIFE
+        self.version = VERSIONS_PER_INCARNATION
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
         self.hear(self.snapshot(1000)[0])
@@ -147,10 +147,10 @@ def go(both: Both, steps: list[tuple[str, int, bool]]) -> None:
         elif what == "restart":
             restart(both)
         elif what == "back":  # the controllers know less than they told
-            both.version = max(VERSIONS_PER_LIFE, both.version - number)
+            both.version = max(VERSIONS_PER_INCARNATION, both.version - number)
             both.hear(both.snapshot(1000)[0])
         elif what == "life":
-            both.version += VERSIONS_PER_LIFE
+            both.version += VERSIONS_PER_INCARNATION
             both.hear(both.snapshot(1000)[0])
         else:
             both.settle()

@@ -13,9 +13,9 @@ from services.broker.options import LogOptions
 from services.broker.store.message_store import MessageStore, StoreCheckpoint
 from services.broker.store.raw_records import checked_records
 from services.broker.store.record import Record, RecordKind, hash_tag
+from services.common.contract.put import MessageRun
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.put import MessageRun
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from services.common import names
+from services.common.contract import names
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
 from services.common.series import OTHER, SERIES_MAX

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from services.common import names
+from services.common.contract import names
+from services.common.contract.names import Kind, Use
+from services.common.contract.put import MessageRun
 from services.common.errors import StatusError
-from services.common.names import Kind, Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.put import MessageRun
 from services.rpc import methods
 from services.rpc.service import Method
 from tests.harness.names import BAD_GROUPS, BAD_TOPICS, OF_KIND

@@ -11,7 +11,7 @@ from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.queue_index import QueueIndex
 from services.broker.store.record import hash_tag
 from services.broker.store.tag import wanted_hashes
-from services.common import names
+from services.common.contract import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import TAG, Filter

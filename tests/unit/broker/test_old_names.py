@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from services.broker.progress.check_point import CheckPoint, OffsetCommit
 from services.broker.state import checkpoint as checkpoint_file
 from services.broker.store.record import Record, RecordKind, hash_tag
-from services.common import names, receipt
+from services.common.contract import names, receipt
 from tests.unit.broker.world import INVISIBLE_MS, World, wire_message
 
 GROUP, TOPIC = "g" * 60, "t" * 60

@@ -7,7 +7,7 @@ import pytest
 
 from services.broker.progress import oldest_messages
 from services.broker.progress.oldest_messages import Ages
-from services.common import names
+from services.common.contract import names
 from services.common.series import Labels
 from tests.unit.broker.core_world import metrics, world_of
 from tests.unit.broker.test_cold_calls import popped, serve, stored

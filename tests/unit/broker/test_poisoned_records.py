@@ -8,10 +8,10 @@ import pytest
 from services.broker.files import replica_store
 from services.broker.quarantine.entry import Step
 from services.broker.store.fault import RecordFaultError
+from services.common.contract.put import MessageRun
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.put import MessageRun
 from services.rpc import methods
 from tests.harness.poison import ERRORS, MARK, Poison
 from tests.unit.broker.test_replica_store import FOLDER, Store, log_of_a_master

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common import receipt
+from services.common.contract import receipt
+from services.common.contract.receipt import HandleMaker, HandleReader, ReceiptHandle
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.receipt import HandleMaker, HandleReader, ReceiptHandle
 
 KEY = b"a key of the tests"
 NAMES = st.text(alphabet="%abcXYZ_-019", min_size=1, max_size=60)

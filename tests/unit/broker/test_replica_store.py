@@ -15,7 +15,7 @@ from services.broker.replica.epochs import EpochFile, EpochHistory, EpochStart
 from services.broker.state.core import BrokerCore
 from services.broker.store.raw_records import checked_records
 from services.broker.store.record import Record, RecordKind, StoredRecord
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
 from services.common.errors import CorruptDataError
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk, MemoryFile

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.broker.role.reviver import Reviver
-from services.common import names
+from services.common.contract import names
 from tests.harness.manual_clock import run_virtually
 from tests.unit.broker.world import INVISIBLE_MS, World, handles
 

@@ -14,7 +14,8 @@ from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions, LogOptions, PopOptions, RetentionOptions
 from services.broker.state.checkpoint import BEGIN
 from services.broker.store.record import StoredRecord
-from services.common import names
+from services.common.contract import names
+from services.common.contract.put import MessageRun, PutResult
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
@@ -26,7 +27,6 @@ from services.common.pb.popwheel.v1.controller_pb2 import (
     Topic,
     WatchRequest,
 )
-from services.common.put import MessageRun, PutResult
 from services.rpc import methods
 from services.rpc.local import LocalChannel
 from services.rpc.service import Call, Service, Stream

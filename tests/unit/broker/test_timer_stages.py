@@ -8,9 +8,9 @@ from services.broker.timer import stages
 from services.broker.timer.service import TimerService
 from services.broker.wheel.timer_state import DueUnit, TimerLogDamagedError
 from services.broker.wheel.unit import UnitFlag
+from services.common.contract.put import MessageRun
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.put import MessageRun
 from tests.unit.broker.timer_world import TIMER_FOLDER, TOPIC, TimerWorld, timer_options
 from tests.unit.broker.world import FOLDER, run_now
 

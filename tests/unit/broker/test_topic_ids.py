@@ -11,13 +11,13 @@ import pytest
 from services.broker.store.message_store import disk_full
 from services.broker.store.record import Record, RecordKind
 from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
+from services.common.contract.names import revive_topic
+from services.common.contract.put import MessageRun, PutResult
 from services.common.errors import StatusError
-from services.common.names import revive_topic
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, ClusterUpdate, Topic, WatchRequest
-from services.common.put import MessageRun, PutResult
 from services.rpc import methods
 from services.rpc.service import Call, Service, Stream
 from tests.harness.memory_disk import CrashKind

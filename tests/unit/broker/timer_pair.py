@@ -12,11 +12,11 @@ from services.broker.store.record import RecordKind
 from services.broker.timer.message_timer import MessageTimer
 from services.broker.timer.service import TimerService
 from services.broker.wheel.timer_state import slot_of
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
+from services.common.contract.put import MessageRun
+from services.common.contract.recall_handle import RecallHandle
 from services.common.pb.popwheel.v1.broker_pb2 import TimerProgress
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Topic
-from services.common.put import MessageRun
-from services.common.recall_handle import RecallHandle
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import CrashKind, MemoryDisk
 from tests.unit.broker.timer_world import timer_options

@@ -7,8 +7,8 @@ from services.broker.store.record import RecordKind
 from services.broker.timer.message_timer import Step
 from services.broker.timer.service import TimerService
 from services.broker.wheel.timer_state import slot_of
-from services.common.put import MessageRun
-from services.common.recall_handle import RecallHandle
+from services.common.contract.put import MessageRun
+from services.common.contract.recall_handle import RecallHandle
 from tests.unit.broker.world import FOLDER, World, run_now, wire_message
 
 TIMER_FOLDER = FOLDER / "timer"

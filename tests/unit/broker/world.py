@@ -16,12 +16,12 @@ from services.broker.state.core import BrokerCore
 from services.broker.store.consume_queue import Entry
 from services.broker.store.message_store import StoreCheckpoint
 from services.broker.store.record import Record, RecordKind, StoredRecord, hash_tag
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
+from services.common.contract.pop_answer import PopAnswer
+from services.common.contract.send_id import encode_send_id
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, Resource, SystemProperties
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
-from services.common.pop_answer import PopAnswer
-from services.common.send_id import encode_send_id
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import CrashKind, MemoryDisk
 

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from services.common import names
-from services.common.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, Use
+from services.common.contract import names
+from services.common.contract.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, Use
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.controller.kubernetes_api import (
     BROKER_GROUPS,

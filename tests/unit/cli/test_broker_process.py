@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from services.cli.admin_api import AdminApi
-from services.cli.admin_drill import process_of_master
-from services.cli.broker_process import BrokerProcess, StrangeProcessError
+from services.cli.admin.api import AdminApi
+from services.cli.admin.drill import process_of_master
+from services.cli.drills.broker_process import BrokerProcess, StrangeProcessError
 from services.cli.errors import CommandError
 from services.cli.settings import assigned
 from tests.unit.cli.fake_admin_api import GROUP, STATUS, FakeAdminApi

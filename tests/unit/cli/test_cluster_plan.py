@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from services.cli.cluster_plan import Plan, Planner, Shape
+from services.cli.cluster.cluster_plan import Plan, Planner, Shape
+from services.cli.cluster.ports import Ports
 from services.cli.options import StandaloneOptions
-from services.cli.ports import Ports
 from services.common.config import load
 
 

@@ -180,7 +180,7 @@ def test_watching_shows_only_what_has_changed(monkeypatch: pytest.MonkeyPatch) -
             raise KeyboardInterrupt from None
 
     advance()
-    monkeypatch.setattr("services.cli.admin_cluster._wait", lambda _: advance())
+    monkeypatch.setattr("services.cli.admin.cluster._wait", lambda _: advance())
     with FakeAdminApi(answers) as api:
         result = call("admin", "--server", api.url, "cluster", "status", "-w", "-o", "json")
     shown = [json.loads(line) for line in result.stdout.splitlines()]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.data_lock import DataLock
+from services.cli.process.data_lock import DataLock
 from services.common.errors import ConfigurationError
 
 

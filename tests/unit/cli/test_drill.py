@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.admin_drill import partners, show_bill
+from services.cli.admin.drill import partners, show_bill
 from services.cli.drills import drill as drills
 from services.cli.drills.account import Account, Delivery
 from services.cli.drills.drill import Bill, Drill

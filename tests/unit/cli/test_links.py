@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from services.cli.drills.links import Links, LinksClient
+from services.cli.drills.relay import CUT, Passage
+from services.cli.drills.socket_owner import owner_of_port
 from services.cli.errors import CommandError
-from services.cli.links import Links, LinksClient
-from services.cli.relay import CUT, Passage
-from services.cli.socket_owner import owner_of_port
 from tests.harness.ports import free_ports
 
 HOST = "127.0.0.1"

@@ -74,7 +74,7 @@ async def test_topics_as_json(admin: Popwheel) -> None:
 async def test_many_are_listed_page_by_page_and_no_more_than_asked_for(
     admin: Popwheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.cli.admin_api._PAGE_ROWS", 2)
+    monkeypatch.setattr("services.cli.admin.api._PAGE_ROWS", 2)
     for kind in ("topic", "group"):
         for name in ("a", "b-1", "b-2", "b-3", "c"):
             await admin(kind, "create", name)
@@ -199,7 +199,7 @@ def test_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_data_folder_in_use_is_one_sentence(tmp_path: Path) -> None:
-    from services.cli.data_lock import DataLock
+    from services.cli.process.data_lock import DataLock
 
     lock = DataLock(tmp_path)
     lock.acquire()

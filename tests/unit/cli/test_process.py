@@ -9,7 +9,7 @@ import pytest
 
 from services.broker.options import BrokerOptions
 from services.cli.options import ClusterOptions
-from services.cli.process import BrokerProcess, ControllerProcess, _admin_address
+from services.cli.process.service_process import BrokerProcess, ControllerProcess, _admin_address
 from services.common.tls_options import ClusterTlsOptions
 from services.controller.options import ControllerOptions
 from tests.harness.certificates import CertificateVolume, certificate_by, new_authority

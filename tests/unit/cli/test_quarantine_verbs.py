@@ -19,7 +19,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from services.controller.app import ControllerApp
 from services.controller.options import ControllerOptions
 from services.rpc.local import LocalChannel
-from services.rpc.registration import BrokerRegistrar
+from services.rpc.membership.registrar import BrokerRegistrar
 from services.rpc.service import Service
 from tests.harness.poison import MARK, Poison
 from tests.unit.broker.core_world import world_of

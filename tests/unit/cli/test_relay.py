@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from services.cli.relay import CUT, OPEN, Passage, Passing, Relay
+from services.cli.drills.relay import CUT, OPEN, Passage, Passing, Relay
 
 HOST = "127.0.0.1"
 NOTHING_S = 0.05

@@ -12,9 +12,9 @@ from typing import NoReturn
 import pytest
 import structlog
 
-from services.cli import run as run_module
 from services.cli.errors import CommandError, WrongUseError
-from services.cli.run import run
+from services.cli.process import run as run_module
+from services.cli.process.run import run
 from services.common.errors import ConfigurationError, CorruptDataError
 from services.common.logs import LogOptions
 

@@ -17,7 +17,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from services.controller.app import ControllerApp
 from services.controller.options import ControllerOptions
 from services.rpc.local import LocalChannel
-from services.rpc.registration import BrokerRegistrar
+from services.rpc.membership.registrar import BrokerRegistrar
 from services.rpc.status import GrpcStatus, RpcError
 from tests.unit.cli.test_main import call, sentence_of
 from tests.unit.controller.fake_timer_broker import NOW_MS, FakeTimerBroker

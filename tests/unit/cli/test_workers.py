@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from services.cli.cluster_plan import check_folder
-from services.cli.ports import Ports
+from services.cli.cluster.cluster_plan import check_folder
+from services.cli.cluster.ports import Ports
+from services.cli.cluster.worker_metrics import WorkerMetrics
 from services.cli.settings import assigned, given
-from services.cli.worker_metrics import WorkerMetrics
 from services.common.errors import ConfigurationError
 
 HOST = "127.0.0.1"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common import names
-from services.common.cluster import ClusterView
+from services.common.contract import names
+from services.common.contract.cluster_view import ClusterView
+from services.common.contract.names import Kind, Use
 from services.common.errors import StatusError
-from services.common.names import Kind, Use
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, ClusterUpdate, Group, Topic
 from tests.harness.names import BAD_GROUPS, BAD_TOPICS, OF_KIND

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.common.put import MessageRun, PutResult, decode_results, decode_runs, encode_results, encode_runs
+from services.common.contract.put import MessageRun, PutResult, decode_results, decode_runs, encode_results, encode_runs
 
 
 def test_runs_come_through_as_they_are() -> None:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common import recall_handle
+from services.common.contract import recall_handle
+from services.common.contract.recall_handle import RecallHandle
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.recall_handle import RecallHandle
 
 KEY = b"k" * 32
 HANDLE = recall_handle.encode(KEY, "orders", RecallHandle("broker-a", 4096, 1_700_000_000_123, "01ABCDEF"))

@@ -1,6 +1,6 @@
 """Counts by names that clients choose: bounded, and dropped."""
 
-from services.common import names
+from services.common.contract import names
 from services.common.series import OTHER, Series, bounded
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from services.common.cluster import VERSIONS_PER_LIFE, ClusterView
+from services.common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
 from services.common.errors import StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, Group, Topic, TopicType
 from services.controller.cluster_book import ClusterBook, Entry
@@ -98,7 +98,7 @@ def less_life(found: Any) -> Any:
         return {key: less_life(value) for key, value in found.items()}
     if isinstance(found, list):
         return [less_life(value) for value in found]
-    return found % VERSIONS_PER_LIFE if type(found) is int else found
+    return found % VERSIONS_PER_INCARNATION if type(found) is int else found
 
 
 def snapshot_of(state: ClusterState) -> ClusterUpdate:

@@ -1,11 +1,11 @@
 """A broker in memory of which only the delayed messages are asked."""
 
-from services.common import recall_handle
+from services.common.contract import recall_handle
+from services.common.contract.recall_handle import RecallHandle
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
-from services.common.recall_handle import RecallHandle
 from services.rpc.local import LocalChannel
 from services.rpc.methods import RECALL, TIMER_LIST, TIMER_STATS
 from services.rpc.service import Call, Channel, Service

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.common.clock import SystemClock
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
 from services.common.errors import ConfigurationError, CorruptDataError, StatusError
 from services.common.http import make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -25,10 +25,10 @@ from services.common.pb.popwheel.v1.controller_pb2 import (
 )
 from services.controller.app import ControllerApp
 from services.controller.options import ControllerOptions
-from services.rpc.follow import ControllerFollower
 from services.rpc.local import LocalChannel
+from services.rpc.membership.follower import ControllerFollower
+from services.rpc.membership.registrar import BrokerRegistrar
 from services.rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, REGISTER_BROKER, WATCH
-from services.rpc.registration import BrokerRegistrar
 from services.rpc.service import ClientStream
 from tests.unit.controller.changes import contents, less_life
 from tests.unit.controller.nowhere import no_broker

@@ -11,14 +11,14 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common import recall_handle
 from services.common.clock import SystemClock
+from services.common.contract import recall_handle
+from services.common.contract.recall_handle import RecallHandle
 from services.common.errors import StatusError
 from services.common.http import make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import TimerStatsResponse
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
-from services.common.recall_handle import RecallHandle
 from services.controller import timer_admin
 from services.controller.app import ControllerApp
 from services.controller.cluster_state import ClusterState
@@ -27,7 +27,7 @@ from services.controller.options import ControllerOptions
 from services.controller.state_keeper import StateKeeper
 from services.controller.timers import Timers
 from services.rpc.local import LocalChannel
-from services.rpc.registration import BrokerRegistrar
+from services.rpc.membership.registrar import BrokerRegistrar
 from services.rpc.status import GrpcStatus, RpcError
 from tests.unit.controller.fake_timer_broker import NOW_MS, FakeTimerBroker
 from tests.unit.controller.test_app import until

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate
 from services.controller.snapshot import Snapshot
 from services.controller.watchers import Watcher, Watchers

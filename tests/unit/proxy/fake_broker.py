@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from services.common import recall_handle, receipt
+from services.common.contract import recall_handle, receipt
+from services.common.contract.pop_answer import PopAnswer
+from services.common.contract.put import MessageRun, PutResult
+from services.common.contract.recall_handle import RecallHandle
+from services.common.contract.send_id import without_send_id
+from services.common.contract.wire_format import field as wire_field
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, SystemProperties
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pop_answer import PopAnswer
-from services.common.put import MessageRun, PutResult
-from services.common.recall_handle import RecallHandle
-from services.common.send_id import without_send_id
-from services.common.wire import field as wire_field
 from services.rpc import methods
 from services.rpc.service import Call, Service, Stream
 from services.rpc.status import RpcError

@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from services.common.clock import Clock
+from services.common.contract.put import MessageRun, PutResult
+from services.common.contract.send_id import send_id_of
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate
-from services.common.put import MessageRun, PutResult
-from services.common.send_id import send_id_of
 from services.proxy import protocol
 from services.proxy.options import ProxyOptions
 from services.rpc.local import LocalChannel

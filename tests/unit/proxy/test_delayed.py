@@ -5,14 +5,14 @@ import asyncio
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.common import recall_handle
+from services.common.contract import recall_handle
+from services.common.contract.put import MessageRun, PutResult
+from services.common.contract.recall_handle import RecallHandle
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.common.put import MessageRun, PutResult
-from services.common.recall_handle import RecallHandle
 from services.proxy import protocol
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.unit.proxy.fake_controller import KEY

@@ -6,11 +6,11 @@ from collections import Counter
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from services.common.contract.put import MessageRun
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate
-from services.common.put import MessageRun
 from services.proxy import protocol
 from services.proxy.failover.brokers import CLOSE_AFTER_S
 from services.proxy.failover.retry_policy import LEFT_S

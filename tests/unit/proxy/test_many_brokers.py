@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from services.common.contract.put import MessageRun, PutResult
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
-from services.common.put import MessageRun, PutResult
 from services.proxy.options import ProxyOptions
 from services.proxy.payload import messages_of
 from services.rpc.local import LocalChannel

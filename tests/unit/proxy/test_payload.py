@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.common.contract.wire_format import field, varint
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
-from services.common.wire import field, varint
 from services.proxy.payload import ClientMessage, messages_of
 
 texts = st.text(max_size=20)

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
+from services.common.contract.put import PutResult
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.common.put import PutResult
 from services.proxy import protocol
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.unit.proxy.fake_broker import FakeBroker, decoded

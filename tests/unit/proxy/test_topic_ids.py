@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from services.common.cluster import VERSIONS_PER_LIFE
+from services.common.contract.cluster_view import VERSIONS_PER_INCARNATION
+from services.common.contract.put import MessageRun
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.common.put import MessageRun
 from services.rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.test_many_brokers import Cluster, cluster
 from tests.unit.proxy.virtual import now, run
@@ -158,7 +158,7 @@ def test_a_send_in_doubt_may_go_anywhere_in_a_topic_made_anew_unless_that_holds_
             first: list[MessageRun] = broker.asked("Put")[0]  # type: ignore[assignment]
             w.controller.delete_topic("orders")
             if state_was_lost:
-                w.controller.version = VERSIONS_PER_LIFE
+                w.controller.version = VERSIONS_PER_INCARNATION
             w.controller.add_topic("orders", queues=1)
             assert (await send).status.code == Code.OK
             last: list[MessageRun] = broker.asked("Put")[-1]  # type: ignore[assignment]

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from services.rpc import frames, hpack
-from services.rpc.connection import Connection
-from services.rpc.events import ConnectionFailed, Event, StreamReset
+from services.rpc.http2 import frames, hpack
+from services.rpc.http2.connection import Connection
+from services.rpc.http2.events import ConnectionFailed, Event, StreamReset
 from services.rpc.limits import Limits
 
 REQUEST = hpack.encode(

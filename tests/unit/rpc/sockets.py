@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from services.rpc.server_connection import ServerConnection
+from services.rpc.server.server_connection import ServerConnection
 from services.rpc.status import GrpcStatus
 
 

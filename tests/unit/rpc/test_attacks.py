@@ -5,13 +5,13 @@ import tracemalloc
 
 import pytest
 
-from services.cli.serving import client_limits
+from services.cli.process.listeners import client_limits
 from services.proxy.options import ProxyOptions
-from services.rpc import frames
-from services.rpc.outbox import Outbox
-from services.rpc.server import Server
-from services.rpc.server_connection import ServerConnection
-from services.rpc.streams import Stream
+from services.rpc.http2 import frames
+from services.rpc.http2.outbox import Outbox
+from services.rpc.http2.streams import Stream
+from services.rpc.server.server import Server
+from services.rpc.server.server_connection import ServerConnection
 from tests.harness.attacks import ATTACKS, Attack, Target
 from tests.unit.rpc.contract_service import ECHO, LISTEN, ContractService
 from tests.unit.rpc.peers import Served

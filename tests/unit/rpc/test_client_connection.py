@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.common.clock import SystemClock
-from services.rpc.client_connection import ClientConnection
+from services.rpc.client.client_connection import ClientConnection
 from services.rpc.deadline_timer import DeadlineTimer
 from services.rpc.limits import Limits
 from services.rpc.status import RpcError

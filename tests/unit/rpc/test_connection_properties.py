@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.rpc import frames
-from services.rpc.connection import Connection
-from services.rpc.events import Event
+from services.rpc.http2 import frames
+from services.rpc.http2.connection import Connection
+from services.rpc.http2.events import Event
 from services.rpc.limits import Limits
 from tests.unit.rpc.peers import ANSWER, REQUEST, START, TRAILERS, block, headers
 

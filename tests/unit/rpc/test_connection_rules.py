@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.rpc import frames, hpack
-from services.rpc.connection import Connection
-from services.rpc.events import (
+from services.rpc.http2 import frames, hpack
+from services.rpc.http2.connection import Connection
+from services.rpc.http2.events import (
     ConnectionFailed,
     DataReceived,
     RequestReceived,
@@ -12,7 +12,7 @@ from services.rpc.events import (
     StreamFlushed,
     StreamReset,
 )
-from services.rpc.frames import ErrorCode
+from services.rpc.http2.frames import ErrorCode
 from services.rpc.limits import Limits
 from tests.unit.rpc.peers import ANSWER, REQUEST, START, TRAILERS, Served, block, data, headers
 

@@ -6,13 +6,13 @@ import random
 import pytest
 
 from services.common.clock import SystemClock
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import controller_pb2 as pb
-from services.rpc.controllers import ControllerChannel, addresses_of
-from services.rpc.follow import ControllerFollower
 from services.rpc.local import LocalChannel
+from services.rpc.membership.controller_channel import ControllerChannel, addresses_of
+from services.rpc.membership.follower import ControllerFollower
 from services.rpc.methods import ENSURE_TOPIC, WATCH
 from services.rpc.service import Call, Service, Stream
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc import grpc_messages as grpc
+from services.rpc.http2 import grpc_messages as grpc
 from services.rpc.status import GrpcStatus, RpcError
 
 

@@ -9,8 +9,8 @@ import h2.events
 import h2.settings
 import pytest
 
-from services.rpc.connection import Connection
-from services.rpc.events import (
+from services.rpc.http2.connection import Connection
+from services.rpc.http2.events import (
     DataReceived,
     Event,
     GoingAway,
@@ -21,7 +21,7 @@ from services.rpc.events import (
     StreamFlushed,
     StreamReset,
 )
-from services.rpc.frames import ErrorCode
+from services.rpc.http2.frames import ErrorCode
 from services.rpc.limits import Limits
 from tests.unit.rpc.peers import ANSWER, REQUEST, TRAILERS
 

@@ -7,11 +7,12 @@ import pytest_asyncio
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc import frames, parting
-from services.rpc.grpc_messages import frame_message
-from services.rpc.parting import PATIENCE_S, Parting
-from services.rpc.server import Server
-from services.rpc.server_connection import ServerConnection
+from services.rpc.http2 import frames
+from services.rpc.http2.grpc_messages import frame_message
+from services.rpc.server import delayed_end
+from services.rpc.server.delayed_end import PATIENCE_S, DelayedEnd
+from services.rpc.server.server import Server
+from services.rpc.server.server_connection import ServerConnection
 from services.rpc.service import RAW, Call, Method, Service, Stream
 from services.rpc.status import GrpcStatus, RpcError
 from tests.harness.manual_clock import ManualClock
@@ -53,9 +54,9 @@ class Caller:
             await asyncio.sleep(0)
         return split(self.socket.take())
 
-    def waiting(self) -> list[Parting]:
+    def waiting(self) -> list[DelayedEnd]:
         """Ends that wait."""
-        return [call for call in self.connection._calls.values() if isinstance(call, Parting)]
+        return [call for call in self.connection._calls.values() if isinstance(call, DelayedEnd)]
 
 
 @pytest_asyncio.fixture
@@ -64,7 +65,7 @@ async def caller() -> AsyncIterator[Caller]:
     yield made
     made.connection.abort()
     await asyncio.sleep(0)
-    assert made.server.partings == 0
+    assert made.server.delayed_ends == 0
     assert not made.connection.busy
     made.server.deadlines.close()
 
@@ -136,10 +137,10 @@ async def test_who_says_nothing_is_told_in_a_moment(caller: Caller) -> None:
 
 
 async def test_no_more_ends_wait_than_allowed(caller: Caller) -> None:
-    caller.server.partings = parting.PARTINGS_MAX
+    caller.server.delayed_ends = delayed_end.DELAYED_ENDS_MAX
     assert told(await caller.send(call(1))) == [HEADERS, HEADERS, RST_STREAM]
     assert caller.waiting() == []
-    caller.server.partings = 0
+    caller.server.delayed_ends = 0
 
 
 async def test_who_cancels_or_is_let_go_needs_no_end(caller: Caller) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.rpc import frames, hpack
-from services.rpc.grpc_messages import TRAILERS_OK, frame_message
+from services.rpc.http2 import frames, hpack
+from services.rpc.http2.grpc_messages import TRAILERS_OK, frame_message
 from services.rpc.limits import Limits
-from services.rpc.metrics import RpcMetrics
-from services.rpc.server import Server
-from services.rpc.server_call import OPEN_CALL_BYTES
-from services.rpc.server_connection import ServerConnection
+from services.rpc.server.metrics import RpcMetrics
+from services.rpc.server.server import Server
+from services.rpc.server.server_call import OPEN_CALL_BYTES
+from services.rpc.server.server_connection import ServerConnection
 from services.rpc.service import Method
 from tests.harness.manual_clock import ManualClock
 from tests.unit.rpc.contract_service import CHAT, ECHO, WAIT, ContractService

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any, cast
 
-from services.rpc import frames
-from services.rpc.server import Server
-from services.rpc.server_connection import ServerConnection
+from services.rpc.http2 import frames
+from services.rpc.server.server import Server
+from services.rpc.server.server_connection import ServerConnection
 from services.rpc.service import RAW, Call, Method, Service
 from tests.unit.rpc.peers import REQUEST
 

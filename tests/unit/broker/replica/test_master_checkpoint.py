@@ -17,7 +17,7 @@ from services.broker.names.known_names import KnownNames, Names
 from services.broker.progress.merge_buffer import MergeBuffer
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.queue_index import QueueIndex
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
 from services.common.errors import StatusError, UnknownFormatError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import GroupOffsets, ReplicaCheckpoint, TimerProgress

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from services.broker.replica.replication_slave import ReplicationSlave
 from services.common.clock import SystemClock, Uptime
-from services.rpc.client import connect
-from services.rpc.server import Server
+from services.rpc.client.socket_channel import connect
+from services.rpc.server.server import Server
 from tests.harness.manual_clock import ManualClock
 from tests.unit.broker.replica.memory_log import MemoryLog
 from tests.unit.broker.replica.replicas import GROUP, World

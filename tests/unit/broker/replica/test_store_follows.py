@@ -16,7 +16,7 @@ from services.broker.replica.repair import Repairer
 from services.broker.replica.replication_slave import ReplicationSlave
 from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
-from services.common.cluster import ClusterView
+from services.common.contract.cluster_view import ClusterView
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.harness.memory_disk import MemoryDisk
 from tests.unit.broker.replica.replicas import GROUP, KnownPeers, World

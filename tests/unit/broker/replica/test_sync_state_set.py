@@ -12,7 +12,7 @@ from services.broker.options import ReplicationOptions
 from services.broker.replica.sync_state_set import SetChange, SyncStateSet
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc.controllers import failure_of
+from services.rpc.membership.controller_channel import failure_of
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 ME = 0

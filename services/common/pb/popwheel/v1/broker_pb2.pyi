@@ -110,7 +110,7 @@ class PutRun(_message.Message):
     @_builtins.property
     def system_properties(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """The insides of the clients' system_properties fields, byte for byte, and behind each a field that holds the id of
-        its send (services/common/send_id.py).
+        its send (services/common/contract/send_id.py).
         """
 
     @_builtins.property

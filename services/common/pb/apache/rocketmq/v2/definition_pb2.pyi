@@ -841,7 +841,7 @@ class SystemProperties(_message.Message):
     store_host: _builtins.str
     """Added on delivery: the broker's name."""
     receipt_handle: _builtins.str
-    """Added on delivery: shown to ack this very delivery (services/common/receipt.py)."""
+    """Added on delivery: shown to ack this very delivery (services/common/contract/receipt.py)."""
     queue_id: _builtins.int
     """Added on delivery."""
     queue_offset: _builtins.int

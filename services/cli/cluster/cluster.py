@@ -1,0 +1,98 @@
+"""`popwheel cluster`: controllers, brokers and proxies as processes of this machine, kept running by one parent."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import structlog
+
+from services.cli.cluster.children import Children
+from services.cli.cluster.cluster_plan import INSIDE, Planner, RelayPlan, Row, Shape, check_folder
+from services.cli.cluster.ports import Ports
+from services.cli.cluster.workers import STOP_S_MAX
+from services.cli.drills.links import Links
+from services.cli.options import StandaloneOptions
+from services.cli.process.data_lock import DataLock
+from services.common.clock import SystemClock
+
+_CHILD_STOP_S_MAX = STOP_S_MAX + 2.0
+
+STOP_S_MAX_OF_ALL = 3 * _CHILD_STOP_S_MAX + 2.0
+"""How long the cluster may take to end: proxies, brokers and the controller, one after the other."""
+
+_logger = structlog.get_logger()
+
+
+class ClusterOfOneMachine:
+    """The whole cluster.
+
+    Args:
+        options: settings of everything.
+        given: words of the command line that gave them, for the children.
+        shape: how many processes.
+        data_dir: folder of all that must last, and of the logs; nobody else may have it.
+    """
+
+    def __init__(self, options: StandaloneOptions, given: Sequence[str], shape: Shape, data_dir: Path) -> None:
+        self._options = options
+        self._given = given
+        self._shape = shape
+        self._data_dir = data_dir
+        self._lock = DataLock(data_dir)
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Start all processes; returns when all are ready and the table of them is shown.
+
+        Raises:
+            ConfigurationError: the data folder or a port cannot be had.
+            CommandError: a process cannot start.
+        """
+        check_folder(self._data_dir, self._shape.groups, self._shape.replicas)
+        self._lock.acquire()
+        self._stack.callback(self._lock.release)
+        logs = self._data_dir / "logs"
+        logs.mkdir(exist_ok=True)
+        ports = self._stack.enter_context(Ports())
+        plan = Planner(self._options, self._given, self._shape, self._data_dir, ports).make()
+        children = Children(plan.tiers, SystemClock(), _CHILD_STOP_S_MAX)
+        await self._relay(plan.relays, children)
+        self._stack.push_async_callback(children.stop)
+        _logger.info(
+            "starting a cluster",
+            groups=self._shape.groups,
+            replicas=self._shape.replicas,
+            controllers=self._shape.controllers,
+            proxies=self._shape.proxies,
+            data=str(self._data_dir),
+            logs=str(logs),
+        )
+        await children.start()
+        show(plan.rows)
+
+    async def stop(self) -> None:
+        """Let proxies finish what is in flight, then brokers save, then the controllers end."""
+        await self._stack.aclose()
+
+    async def failed(self) -> Exception:
+        """Never returns: a process that ends is started again."""
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    async def _relay(self, relays: Sequence[RelayPlan], children: Children) -> None:
+        """Open the relays, if there are to be any."""
+        if not relays:
+            return
+        links = Links(self._data_dir, lambda: children.pids)
+        for relay in relays:
+            links.add(relay.name, INSIDE, relay.port, relay.target_port)
+        self._stack.push_async_callback(links.stop)
+        await links.start()
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print what listens where."""
+    from services.cli.table import print_table
+
+    print_table(("process", "grpc", "http", "log"), rows)

@@ -1,0 +1,237 @@
+"""The listeners of a process: gRPC at once, HTTP when gRPC serves; and what is said when a port is taken."""
+
+import asyncio
+import resource
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from services.common.errors import ConfigurationError
+from services.common.tls_options import ClusterTlsOptions
+from services.proxy.options import ProxyOptions, TlsOptions
+from services.rpc.limits import MIB, Limits
+from services.rpc.server.metrics import RpcMetrics
+from services.rpc.service import Service
+from services.rpc.socket.certificate_files import CertificateFiles
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from services.common.http import Before, HttpServer, ReadinessChecks
+
+_logger = structlog.get_logger()
+
+INTERNAL_LIMITS = Limits(message_bytes_max=64 * MIB, keepalive_interval_s=5.0, keepalive_timeout_s=5.0)
+"""Between our own services, which bound what they send themselves."""
+
+CHANNEL_LIMITS = replace(INTERNAL_LIMITS, preface_timeout_s=2.0)
+"""Of who calls another of our services: a host that swallows what it is sent is given up before clients' own deadlines
+of three seconds, so that a send can still go elsewhere."""
+
+SEVERAL_CONTROLLERS_LIMITS = replace(CHANNEL_LIMITS, keepalive_interval_s=1.0, keepalive_timeout_s=1.5)
+"""Of who calls one of several controllers: when the leader hangs, another is asked after three seconds or so."""
+
+CONTROLLER_LIMITS = replace(INTERNAL_LIMITS, keepalive_interval_s=1.0, keepalive_timeout_s=1.5)
+"""Of the controller: a broker that hangs, with its connection open, is out of every route after three seconds or so."""
+
+
+class GrpcServer(Protocol):
+    """A listener of either transport."""
+
+    port: int
+
+    async def start(self, host: str, port: int, *, shared: bool = False) -> None:
+        """Listen and serve, perhaps on a port that other processes of the same user share."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more calls, and give those under way some seconds."""
+
+
+def client_limits(options: ProxyOptions) -> Limits:
+    """The transport's limits for clients of a proxy."""
+    limits = options.limits
+    return Limits(
+        connections_max=limits.connections_max,
+        concurrent_streams_max=limits.streams_per_connection_max,
+        message_bytes_max=limits.request_bytes_max,
+        send_buffer_bytes_max=limits.unsent_bytes_per_connection_max,
+        send_total_bytes_max=limits.unsent_bytes_max,
+        receive_total_bytes_max=limits.unfinished_bytes_max,
+        preface_timeout_s=limits.handshake_timeout_ms / 1000,
+        keepalive_interval_s=limits.keepalive_interval_ms / 1000,
+        keepalive_timeout_s=limits.keepalive_timeout_ms / 1000,
+    )
+
+
+def within_open_files(limits: Limits) -> Limits:
+    """The same with as many connections as this process may have files open, some kept back for the disk.
+
+    Without that, clients that only connect would leave the broker no file to write to. The soft limit of open files is
+    raised to the hard one first.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        return limits
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    connections = connections_within(hard)
+    # Those that are one too many are open for a moment: at the most three turns of the loop take them and close them.
+    at_once = min(limits.accepted_at_once_max, (hard - connections) // 4)
+    limits = replace(limits, accepted_at_once_max=max(1, at_once))
+    if connections >= limits.connections_max:
+        return limits
+    _logger.warning(
+        "fewer connections than proxy.limits.connections_max, as so few files may be open: raise ulimit -n",
+        connections=connections,
+        connections_max=limits.connections_max,
+        open_files=hard,
+    )
+    return replace(limits, connections_max=connections)
+
+
+def connections_within(open_files: int) -> int:
+    """How many of the files that may be open are for clients: all but a quarter, and that is 64 to 1,024."""
+    return max(1, open_files - min(1_024, max(64, open_files // 4)))
+
+
+def client_certificate(options: TlsOptions) -> CertificateFiles | None:
+    """What clients of a proxy are shown; None: a certificate is made when a client wants one.
+
+    Raises:
+        ConfigurationError: the files hold none.
+    """
+    if not options.certificate_file:
+        return None
+    try:
+        return CertificateFiles(Path(options.certificate_file), Path(options.key_file))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            "proxy.tls.certificate_file",
+            f"{options.certificate_file} and {options.key_file} are not a certificate and its key: {error}",
+        ) from error
+
+
+def cluster_certificate(options: ClusterTlsOptions) -> CertificateFiles | None:
+    """What the services of a cluster show one another; None: they speak plain text.
+
+    Raises:
+        ConfigurationError: the files do not belong together, or are not good for it.
+    """
+    if not options.certificate_file:
+        return None
+    try:
+        return CertificateFiles(Path(options.certificate_file), Path(options.key_file), Path(options.authority_file))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            "tls.certificate_file",
+            f"{options.certificate_file}, {options.key_file} and {options.authority_file} are not a certificate for "
+            f"both sides of a connection, its key and its authority: {error}",
+        ) from error
+
+
+def grpc_server(
+    service: Service,
+    transport: str,
+    limits: Limits,
+    registry: CollectorRegistry,
+    tls: CertificateFiles | None = None,
+    *,
+    plain: bool = True,
+    authority: str = "",
+) -> GrpcServer:
+    """A server of one service on the chosen transport, not listening yet.
+
+    `plain` and `authority` are what `services.rpc.server.server` says of them.
+
+    Raises:
+        ConfigurationError: a certificate is given, and the transport knows no TLS.
+    """
+    if transport == "grpcio":
+        if tls is not None:
+            raise ConfigurationError("proxy.transport", "grpcio serves plain text only; give no proxy.tls, or popwheel")
+        from services.rpc.server.grpcio_server import GrpcioServer
+
+        return GrpcioServer(service, limits, observer=RpcMetrics(registry))
+    from services.rpc.server.server import Server
+
+    metrics = RpcMetrics(registry)
+    context = None if tls is None else tls.server
+    server = Server(service, limits, tls=context, plain=plain, observer=metrics, authority=authority)
+    metrics.read_from(server.totals)
+    return server
+
+
+async def listen(server: "GrpcServer", host: str, port: int, key: str, *, shared: bool = False) -> None:
+    """Let a gRPC server listen.
+
+    Args:
+        server: not listening yet.
+        host: name or address.
+        port: 0 for any.
+        key: the setting of the port, for the sentence if it cannot be had.
+        shared: whether workers share the port.
+
+    Raises:
+        ConfigurationError: the port or the address cannot be had.
+    """
+    try:
+        await server.start(host, port, shared=shared)
+    except (OSError, OverflowError) as error:
+        raise not_ours(key, host, port, error) from error
+
+
+async def serve_http(
+    registry: CollectorRegistry,
+    checks: "ReadinessChecks",
+    host: str,
+    port: int,
+    key: str,
+    routers: Sequence["APIRouter"] = (),
+    before: "Before | None" = None,
+) -> "HttpServer":
+    """Serve health, metrics and further routes; call it when gRPC serves (see `load_http`).
+
+    `before` as for `make_http_app`.
+
+    Raises:
+        ConfigurationError: the port or the address cannot be had.
+    """
+    from importlib.metadata import version
+
+    from services.common.http import HttpServer, make_http_app
+
+    app = make_http_app("Popwheel", version("popwheel"), registry, checks, routers, before)
+    server = HttpServer(app, host, port)
+    try:
+        await server.start()
+    except OSError as error:
+        raise not_ours(key, host, port, error) from error
+    return server
+
+
+async def load_http() -> None:
+    """Load what serves HTTP in a thread: it takes some 300 ms, and calls are answered meanwhile."""
+    from importlib import import_module
+
+    await asyncio.to_thread(import_module, "services.common.http")
+
+
+def not_ours(key: str, host: str, port: int, error: Exception) -> ConfigurationError:
+    """What to say when a port or an address cannot be had; `key` is the setting to change."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return ConfigurationError(
+        key, f"cannot listen on {host_in_address(host)}:{port}: {reason}; choose another port or address"
+    )
+
+
+def host_in_address(host: str) -> str:
+    """A host as it stands in `host:port`: IPv6 addresses in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def reached_here(host: str) -> str:
+    """Where a process of this machine reaches one that listens on this host."""
+    return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

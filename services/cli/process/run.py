@@ -1,0 +1,136 @@
+"""From start to exit code: the life of a server process, its signals and its end."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import NoReturn, Protocol
+
+import structlog
+
+from services.cli.errors import CommandError, WrongUseError
+from services.cli.process.garbage_collection import GarbageCollection
+from services.common import logs
+from services.common.clock import SystemClock
+from services.common.errors import ConfigurationError, CorruptDataError, StatusError, UnknownFormatError
+from services.common.logs import LogOptions
+
+_DRAIN_S_MAX = 9.0
+_EXIT_FAILED = 1
+_GARBAGE_LOOK_S = 10.0
+
+_logger = structlog.get_logger()
+
+
+class Process(Protocol):
+    """What a server process does between its first and its last line."""
+
+    async def start(self) -> None:
+        """Serve; returns when everything is served."""
+
+    async def stop(self) -> None:
+        """Drain and end; also what a `start` that broke off had begun."""
+
+    async def failed(self) -> Exception:
+        """Return when the process cannot go on, and why."""
+
+
+def run(make: Callable[[], Process], log: LogOptions, drain_s_max: float | None = None) -> int:
+    """Run a process until a signal or a failure ends it.
+
+    Args:
+        make: makes the process, within its loop.
+        log: how it logs.
+        drain_s_max: how long its `stop` may take, with the end of a `start` that is broken off; as long as that of a
+            single process if not given.
+
+    Returns:
+        The exit code: 0 after a drain that a signal asked for, else 1.
+
+    Raises:
+        CommandError: it could not start (WrongUseError: because of a setting).
+    """
+    logs.set_up(log)
+    try:
+        return asyncio.run(_live(make, _DRAIN_S_MAX if drain_s_max is None else drain_s_max))
+    except ConfigurationError as error:
+        raise WrongUseError(str(error)) from error
+    except (CorruptDataError, UnknownFormatError, StatusError, OSError) as error:
+        raise CommandError(f"cannot start: {error}") from error
+
+
+async def _live(make: Callable[[], Process], drain_s_max: float) -> int:
+    ending = _Ending()
+    process = make()
+    start = asyncio.ensure_future(process.start())
+    asked = asyncio.ensure_future(ending.asked.wait())
+    try:
+        await asyncio.wait({start, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if start.done() and start.exception() is None:
+            GarbageCollection.begin()
+            collecting = asyncio.ensure_future(_collect_often())
+            failure = asyncio.ensure_future(process.failed())
+            await asyncio.wait({failure, asked}, return_when=asyncio.FIRST_COMPLETED)
+            collecting.cancel()
+            if failure.done():
+                _logger.error("cannot go on, ending", reason=str(failure.result()))
+                await _drain(process, start, drain_s_max)
+                return _EXIT_FAILED
+            failure.cancel()
+    finally:
+        asked.cancel()
+    if ending.asked.is_set():
+        _logger.info("draining", signal=ending.signal_name)
+    await _drain(process, start, drain_s_max)
+    if not start.cancelled() and (error := start.exception()) is not None:
+        raise error
+    _logger.info("ended")
+    return 0
+
+
+async def _collect_often() -> None:
+    garbage = GarbageCollection(SystemClock(), lambda: sum(os.times()[:2]))
+    while True:
+        await asyncio.sleep(_GARBAGE_LOOK_S)
+        garbage.look()
+
+
+async def _drain(process: Process, start: asyncio.Future[None], seconds: float) -> None:
+    stopping = asyncio.create_task(_stop(process, start))
+    await asyncio.wait([stopping], timeout=seconds)
+    if not stopping.done():  # it is not cancelled: it may wait for a device that does not answer
+        _logger.error("could not drain in time, ending at once", seconds=seconds)
+        _end_at_once()
+    await stopping
+
+
+async def _stop(process: Process, start: asyncio.Future[None]) -> None:
+    if not start.done():
+        start.cancel()
+        await asyncio.wait({start})  # what it raised is for whoever drains
+    await process.stop()
+
+
+class _Ending:
+    """Listens for the signals that ask the process to end: the first to drain, the second at once."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.signal_name = ""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self.asked.is_set():
+            _logger.warning("second signal, ending at once", signal=number.name)
+            _end_at_once()
+        self.signal_name = number.name
+        self.asked.set()
+
+
+def _end_at_once() -> NoReturn:
+    sys.stderr.flush()
+    sys.stdout.flush()
+    os._exit(_EXIT_FAILED)

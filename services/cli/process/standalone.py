@@ -1,0 +1,127 @@
+"""`popwheel standalone`: controller, broker and proxy in one loop, with no socket between them."""
+
+import asyncio
+import random
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+
+from services.broker.app import BrokerApp
+from services.cli.options import StandaloneOptions
+from services.cli.process.data_lock import DataLock
+from services.cli.process.in_process import InProcessCluster
+from services.cli.process.listeners import (
+    client_certificate,
+    client_limits,
+    grpc_server,
+    host_in_address,
+    listen,
+    load_http,
+    serve_http,
+    within_open_files,
+)
+from services.common.clock import SystemClock
+from services.rpc.socket.certificate_files import CertificateMetrics
+
+if TYPE_CHECKING:
+    from services.common.http import HttpServer
+
+_GRACE_S = 3.0
+
+_logger = structlog.get_logger()
+
+
+class Standalone:
+    """The whole cluster as one process.
+
+    Args:
+        options: settings of everything.
+        data_dir: folder of all that must last; nobody else may have it.
+    """
+
+    def __init__(self, options: StandaloneOptions, data_dir: Path) -> None:
+        clock, random_source, registry = SystemClock(), random.SystemRandom(), CollectorRegistry()
+        self._options = options
+        self._data_dir = data_dir
+        self._clock = clock
+        self._random_source = random_source
+        self._registry = registry
+        GCCollector(registry)
+        ProcessCollector(registry=registry)
+        self._lock = DataLock(data_dir)
+        self._draining = False
+        self._stack = AsyncExitStack()
+        self._broker: BrokerApp | None = None
+        self._http: HttpServer | None = None
+
+    async def start(self) -> None:
+        """Recover, then serve gRPC, then HTTP.
+
+        Raises:
+            ConfigurationError: the data folder or a port cannot be had.
+            CorruptDataError, UnknownFormatError: what is in the data folder cannot be used.
+        """
+        options, stack = self._options, self._stack
+        self._lock.acquire()
+        stack.callback(self._lock.release)
+        # Pushed first, so it ends last: health and metrics can be seen while the rest drains.
+        stack.push_async_callback(self._stop_http)
+
+        cluster = InProcessCluster(options, self._data_dir, self._clock, self._random_source, self._registry)
+        stack.push_async_callback(cluster.stop)
+        await cluster.start()
+        self._broker = cluster.broker
+        proxy = cluster.proxy
+        certificate = client_certificate(options.proxy.tls)
+        if certificate is not None:
+            CertificateMetrics(self._registry, self._clock).show("clients", certificate)
+        server = grpc_server(
+            proxy.service,
+            options.proxy.transport,
+            within_open_files(client_limits(options.proxy)),
+            self._registry,
+            certificate,
+        )
+        await listen(server, options.proxy.grpc_host, options.proxy.grpc_port, "proxy.grpc_port")
+        stack.push_async_callback(server.stop, _GRACE_S)
+        stack.callback(proxy.drain)
+
+        await load_http()
+        checks = {
+            "process": lambda: "the process is draining" if self._draining else None,
+            "controller": cluster.controller.health,
+            "broker": cluster.broker.health,
+            "registration": cluster.registrar.health,
+            "proxy": lambda: None if proxy.ready else "the proxy knows of no broker yet",
+        }
+        self._http = http = await serve_http(
+            self._registry,
+            checks,
+            options.controller.http_host,
+            options.controller.http_port,
+            "controller.http_port",
+            [cluster.controller.admin],
+        )
+        _logger.info(
+            "popwheel standalone serves",
+            grpc=f"{host_in_address(options.proxy.grpc_host)}:{server.port}",
+            http=f"http://{host_in_address(http.host)}:{http.port}",
+            data=str(self._data_dir),
+        )
+
+    async def stop(self) -> None:
+        """End long polls, finish what is in flight, save, end."""
+        self._draining = True
+        await self._stack.aclose()
+
+    async def failed(self) -> Exception:
+        """Wait until the broker cannot go on."""
+        assert self._broker is not None
+        return await asyncio.shield(self._broker.failure)  # who waits here may be cancelled, the broker goes on
+
+    async def _stop_http(self) -> None:
+        if self._http is not None:
+            await self._http.stop()

@@ -1,0 +1,73 @@
+"""From header blocks to what they say, quickly for a client that says the same again and again."""
+
+from services.rpc.http2 import hpack
+from services.rpc.http2.headers import HeaderField, RequestHead, read_field, read_request
+
+_HEADS_KEPT = 64
+_LIST_BYTES_MAX = 2048
+_BLOCK_BYTES_MAX = 1024
+_MISSES_MAX = 64
+
+
+class HeadReader:
+    """The header blocks that one side of a connection sends.
+
+    A block that leaves HPACK's table alone means the same until the table changes: it is known again by its bytes,
+    and then costs one look into a dictionary. Our own channels write such blocks. The official clients write an id into
+    each that never comes again, so a connection on which many blocks in a row were new is no longer looked up.
+
+    Args:
+        list_bytes_max: the longest header list.
+    """
+
+    def __init__(self, list_bytes_max: int) -> None:
+        self._decoder = hpack.BlockReader(read_field, list_bytes_max)
+        self._known: dict[bytes, RequestHead] = {}
+        self._generation = 0
+        self._misses = 0
+
+    def fields(self, block: bytes) -> list[HeaderField]:
+        """Any block.
+
+        Raises:
+            ProtocolError: it is none.
+            HeaderListTooLargeError: it is too long; the connection can go on.
+        """
+        return self._decoder.decode(block)
+
+    def request(self, block: bytes) -> RequestHead:
+        """The block of a request; the result is shared, never change it.
+
+        Raises:
+            ProtocolError: it is no header block.
+            HeaderListTooLargeError: it is too long; the connection can go on.
+            MalformedHeadersError: it is no request; the connection can go on.
+        """
+        if self._misses >= _MISSES_MAX:
+            return self._read(block)
+        generation = self._decoder.generation
+        if generation != self._generation:
+            self._known.clear()
+            self._generation = generation
+        head = self._known.get(block)
+        if head is not None:
+            self._misses = 0
+            return head
+        self._misses += 1
+        head = self._read(block)
+        if self._misses >= _MISSES_MAX:
+            self._known.clear()
+        elif (
+            self._decoder.generation == generation
+            and len(block) <= _BLOCK_BYTES_MAX
+            and head.list_bytes <= _LIST_BYTES_MAX
+        ):
+            if len(self._known) >= _HEADS_KEPT:
+                self._known.clear()
+            self._known[block] = head
+        return head
+
+    def _read(self, block: bytes) -> RequestHead:
+        head = read_request(self._decoder.decode(block))
+        head.list_bytes = self._decoder.list_bytes
+        return head
