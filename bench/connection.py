@@ -13,6 +13,7 @@ from typing import Self, cast
 
 from bench.headers import RequestHeaders
 from services.rpc.http2 import frames, hpack
+from services.rpc.limits import WINDOW_DEFAULT
 
 Done = Callable[[list[bytes], str], None]
 """Called once when a call ends, with the data that came in, and what went wrong ("" if nothing did)."""
@@ -45,7 +46,7 @@ class LoadConnection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._partial = b""
         self._next_stream_id = 1
-        self._window = frames.WINDOW_DEFAULT
+        self._window = WINDOW_DEFAULT
         self._frame_bytes_max = frames.FRAME_BYTES_DEFAULT
         self._taken_bytes = 0
         self._receiving = False

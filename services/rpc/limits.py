@@ -1,10 +1,15 @@
 """Every bound of the transport, and the counter that tells when someone does too much of a thing."""
 
 from dataclasses import dataclass
-
-from services.rpc.http2.frames import WINDOW_DEFAULT, WINDOW_MAX
+from typing import Final
 
 MIB = 2**20
+
+WINDOW_DEFAULT: Final = 65_535
+"""A window of HTTP/2 in the beginning, in bytes (RFC 9113, 6.9.2)."""
+
+WINDOW_MAX: Final = 2**31 - 1
+"""The widest that there can be, in bytes (RFC 9113, 6.9.1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

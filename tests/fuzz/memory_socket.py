@@ -7,6 +7,7 @@ from typing import Any
 
 from services.rpc.http2 import frames, grpc_messages, hpack
 from services.rpc.http2.grpc_messages import MessageReader
+from services.rpc.limits import WINDOW_DEFAULT
 from services.rpc.server.server import Server
 from services.rpc.server.server_connection import ServerConnection
 
@@ -110,7 +111,7 @@ class MemoryClient:
         self.connection.connection_made(self._transport)
         given = {frames.SETTING_INITIAL_WINDOW_SIZE: _WINDOW} if settings is None else settings
         self._start = frames.PREFACE + frames.settings(dict(given))
-        self._start += frames.window_update(0, _WINDOW - frames.WINDOW_DEFAULT)
+        self._start += frames.window_update(0, _WINDOW - WINDOW_DEFAULT)
 
     @property
     def closed(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from services.rpc.http2 import frames, grpc_messages, hpack
 from services.rpc.http2.frames import ErrorCode
+from services.rpc.limits import WINDOW_DEFAULT
 
 FRAMES = 12_000
 """As many frames an attack has, or calls: more than any limit of frames in a window of time."""
@@ -70,7 +71,7 @@ class Attack:
 
     def start(self) -> bytes:
         """The handshake."""
-        wide = frames.window_update(0, _BIG - frames.WINDOW_DEFAULT)
+        wide = frames.window_update(0, _BIG - WINDOW_DEFAULT)
         return frames.PREFACE + frames.settings(self.settings) + wide
 
 

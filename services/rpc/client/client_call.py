@@ -3,57 +3,20 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from services.common.errors import StatusError
+from services.rpc.client.client_connection import ClientCall, ClientConnection
 from services.rpc.http2 import grpc_messages
-from services.rpc.http2.frames import ErrorCode
 from services.rpc.http2.grpc_messages import PREFIX_BYTES, MessageReader
 from services.rpc.http2.headers import ResponseHead
 from services.rpc.service import Method, StreamClosedError
-from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
-
-if TYPE_CHECKING:
-    from services.rpc.client.client_connection import ClientConnection
+from services.rpc.status import GrpcStatus, RpcError
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
-
-_STATUS_OF_RESET = {
-    ErrorCode.REFUSED_STREAM: GrpcStatus.UNAVAILABLE,
-    ErrorCode.CANCEL: GrpcStatus.CANCELLED,
-    ErrorCode.ENHANCE_YOUR_CALM: GrpcStatus.RESOURCE_EXHAUSTED,
-}
-
-
-def error_of_reset(code: ErrorCode, message: str) -> RpcError:
-    """What a stream's reset means to its call."""
-    if code is ErrorCode.REFUSED_STREAM:
-        return NotProcessedError(message)
-    return RpcError(_STATUS_OF_RESET.get(code, GrpcStatus.INTERNAL), message)
-
-
-class ClientCall:
-    """What a connection tells a call that is under way on one of its streams."""
-
-    __slots__ = ()
-
-    def response(self, head: ResponseHead, *, ended: bool) -> None:
-        """Headers or, with `ended`, trailers came in."""
-        raise NotImplementedError
-
-    def data(self, data: bytes, *, ended: bool) -> None:
-        """Data came in."""
-        raise NotImplementedError
-
-    def fail(self, error: StatusError | RpcError) -> None:
-        """The call is over."""
-        raise NotImplementedError
-
-    def flushed(self) -> None:
-        """What waited for the stream's window, or for the socket, has gone out."""
 
 
 class UnaryClientCall(ClientCall):
@@ -66,7 +29,7 @@ class UnaryClientCall(ClientCall):
 
     __slots__ = ("__weakref__", "_connection", "_deadline_step", "_message", "_reader", "answer", "stream_id")
 
-    def __init__(self, connection: "ClientConnection", deadline: float | None) -> None:
+    def __init__(self, connection: ClientConnection, deadline: float | None) -> None:
         self._connection = connection
         self.answer: asyncio.Future[bytes] = connection.loop.create_future()
         self.stream_id = 0
@@ -170,7 +133,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
     def __init__(
         self,
         method: Method[Request, Response],
-        connect: Callable[["SocketStream[Response, Request]"], Awaitable["ClientConnection"]],
+        connect: Callable[["SocketStream[Response, Request]"], Awaitable[ClientConnection]],
     ) -> None:
         self._method = method
         self._connection: ClientConnection | None = None
@@ -184,9 +147,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
         self._waiters: list[asyncio.Future[None]] = []
         self._opening: asyncio.Task[None] | None = asyncio.get_running_loop().create_task(self._open(connect))
 
-    async def _open(
-        self, connect: Callable[["SocketStream[Response, Request]"], Awaitable["ClientConnection"]]
-    ) -> None:
+    async def _open(self, connect: Callable[["SocketStream[Response, Request]"], Awaitable[ClientConnection]]) -> None:
         try:
             await connect(self)
         except RpcError as error:
@@ -195,7 +156,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
             self._opening = None
             self._wake()
 
-    def opened(self, connection: "ClientConnection", stream_id: int) -> None:
+    def opened(self, connection: ClientConnection, stream_id: int) -> None:
         """The stream was opened."""
         self._connection = connection
         self.stream_id = stream_id
@@ -306,7 +267,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
         connection.http2.send_data(self.stream_id, b"", end=True)
         connection.flush_soon()
 
-    async def _connected(self) -> "ClientConnection":
+    async def _connected(self) -> ClientConnection:
         while self._connection is None and not self._over:
             await self._wait()
         if self._over or self._connection is None:

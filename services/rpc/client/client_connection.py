@@ -4,7 +4,7 @@ import asyncio
 import ssl
 
 from services.common.clock import Clock
-from services.rpc.client.client_call import ClientCall, UnaryClientCall, error_of_reset
+from services.common.errors import StatusError
 from services.rpc.deadline_timer import DeadlineTimer
 from services.rpc.http2.events import (
     ConnectionFailed,
@@ -18,6 +18,7 @@ from services.rpc.http2.events import (
     StreamReset,
 )
 from services.rpc.http2.frames import ErrorCode
+from services.rpc.http2.headers import ResponseHead
 from services.rpc.limits import Limits
 from services.rpc.socket.endpoint import Endpoint
 from services.rpc.socket.tls import TlsSession, reason_of
@@ -25,6 +26,41 @@ from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 _KEEPALIVE_PING = b"stillher"
 _LINGER_S = 1.0
+
+
+_STATUS_OF_RESET = {
+    ErrorCode.REFUSED_STREAM: GrpcStatus.UNAVAILABLE,
+    ErrorCode.CANCEL: GrpcStatus.CANCELLED,
+    ErrorCode.ENHANCE_YOUR_CALM: GrpcStatus.RESOURCE_EXHAUSTED,
+}
+
+
+def _error_of_reset(code: ErrorCode, message: str) -> RpcError:
+    """What a stream's reset means to its call."""
+    if code is ErrorCode.REFUSED_STREAM:
+        return NotProcessedError(message)
+    return RpcError(_STATUS_OF_RESET.get(code, GrpcStatus.INTERNAL), message)
+
+
+class ClientCall:
+    """What a connection tells a call that is under way on one of its streams."""
+
+    __slots__ = ()
+
+    def response(self, head: ResponseHead, *, ended: bool) -> None:
+        """Headers or, with `ended`, trailers came in."""
+        raise NotImplementedError
+
+    def data(self, data: bytes, *, ended: bool) -> None:
+        """Data came in."""
+        raise NotImplementedError
+
+    def fail(self, error: StatusError | RpcError) -> None:
+        """The call is over."""
+        raise NotImplementedError
+
+    def flushed(self) -> None:
+        """What waited for the stream's window, or for the socket, has gone out."""
 
 
 class ClientConnection(Endpoint):
@@ -114,7 +150,7 @@ class ClientConnection(Endpoint):
             case StreamReset(stream_id, code, message):
                 call = self._calls.get(stream_id)
                 if call is not None:
-                    call.fail(error_of_reset(code, message))
+                    call.fail(_error_of_reset(code, message))
             case StreamFlushed(stream_id):
                 call = self._calls.get(stream_id)
                 if call is not None:
@@ -181,10 +217,11 @@ class ClientConnection(Endpoint):
         self.flush_soon()
         return stream_id
 
-    def request(self, call: UnaryClientCall, block: bytes, data: bytes) -> None:
-        """Begin a call with its one message."""
-        call.stream_id = self.open_stream(call, block)
-        self.http2.send_data(call.stream_id, data, end=True)
+    def request(self, call: ClientCall, block: bytes, data: bytes) -> int:
+        """Begin a call with its one message; gives its stream."""
+        stream_id = self.open_stream(call, block)
+        self.http2.send_data(stream_id, data, end=True)
+        return stream_id
 
     def reset(self, stream_id: int) -> None:
         """Give a call up."""

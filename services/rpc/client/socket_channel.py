@@ -88,7 +88,7 @@ class SocketChannel:
             if connection is None or not connection.http2.can_open_stream:
                 connection = await self._ready_until(deadline)
             call = UnaryClientCall(connection, deadline)
-            connection.request(call, self._block(method, deadline, metadata), data)
+            call.stream_id = connection.request(call, self._block(method, deadline, metadata), data)
             try:
                 answer = await call.answer
             except asyncio.CancelledError:

@@ -26,7 +26,7 @@ from services.rpc.http2.head_reader import HeadReader
 from services.rpc.http2.headers import HeaderField, MalformedHeadersError, RequestHead, check_trailers, read_response
 from services.rpc.http2.sender import GOING_AWAY_PING, Sender
 from services.rpc.http2.streams import Closing, Stream
-from services.rpc.limits import FloodCounter, Limits
+from services.rpc.limits import WINDOW_MAX, FloodCounter, Limits
 
 
 class Connection(Sender):
@@ -310,7 +310,7 @@ class Connection(Sender):
         self._events.append(SettingsChanged())
 
     def _check_setting(self, key: int, value: int) -> None:
-        if key == frames.SETTING_INITIAL_WINDOW_SIZE and value > frames.WINDOW_MAX:
+        if key == frames.SETTING_INITIAL_WINDOW_SIZE and value > WINDOW_MAX:
             raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "an initial window beyond 2^31 - 1")
         if key == frames.SETTING_MAX_FRAME_SIZE and not frames.FRAME_BYTES_DEFAULT <= value <= frames.FRAME_BYTES_MAX:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a frame size outside 2^14 to 2^24 - 1")
@@ -366,7 +366,7 @@ class Connection(Sender):
         if len(payload) != 4:
             raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "a WINDOW_UPDATE frame is four bytes")
         self._count(self._window_updates, "window_updates_max")
-        increment = int.from_bytes(payload, "big") & frames.WINDOW_MAX
+        increment = int.from_bytes(payload, "big") & WINDOW_MAX
         if not stream_id:
             if not increment:
                 raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "the connection's window is opened by 0")

@@ -6,8 +6,6 @@ from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER_BYTES: Final = 9
-WINDOW_DEFAULT: Final = 65_535
-WINDOW_MAX: Final = 2**31 - 1
 FRAME_BYTES_DEFAULT: Final = 2**14
 FRAME_BYTES_MAX: Final = 2**24 - 1
 STREAM_ID_MAX: Final = 2**31 - 1

@@ -5,6 +5,7 @@ from collections import deque
 from services.rpc.http2 import frames
 from services.rpc.http2.frames import END_HEADERS, END_STREAM, FRAME_HEADER, ErrorCode, ProtocolError, StreamError
 from services.rpc.http2.streams import Stream
+from services.rpc.limits import WINDOW_DEFAULT, WINDOW_MAX
 
 
 class Outbox:
@@ -14,8 +15,8 @@ class Outbox:
     """
 
     def __init__(self) -> None:
-        self.window = frames.WINDOW_DEFAULT
-        self.initial_window = frames.WINDOW_DEFAULT
+        self.window = WINDOW_DEFAULT
+        self.initial_window = WINDOW_DEFAULT
         self.frame_bytes_max = frames.FRAME_BYTES_DEFAULT
         self.queued_bytes = 0
         self._patient = 0
@@ -151,7 +152,7 @@ class Outbox:
             ProtocolError: FLOW_CONTROL_ERROR if it is too wide now.
         """
         self.window += increment
-        if self.window > frames.WINDOW_MAX:
+        if self.window > WINDOW_MAX:
             raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window is opened beyond 2^31 - 1")
         flushed = []
         while self._waiting and self.window > 0:
@@ -167,7 +168,7 @@ class Outbox:
             StreamError: FLOW_CONTROL_ERROR if it is too wide now.
         """
         stream.send_window += increment
-        if stream.send_window > frames.WINDOW_MAX:
+        if stream.send_window > WINDOW_MAX:
             raise StreamError(
                 stream.stream_id, ErrorCode.FLOW_CONTROL_ERROR, "a stream's window is opened beyond 2^31 - 1"
             )

@@ -7,7 +7,7 @@ from services.rpc.http2.flow import ReceiveWindow
 from services.rpc.http2.frames import ErrorCode
 from services.rpc.http2.outbox import Outbox
 from services.rpc.http2.streams import ClosedStreams, Closing, Stream
-from services.rpc.limits import Limits
+from services.rpc.limits import WINDOW_DEFAULT, Limits
 
 GOING_AWAY_PING: Final = b"goingawy"
 _UNLIMITED = 2**31 - 1
@@ -52,8 +52,8 @@ class Sender:
         else:
             settings[frames.SETTING_MAX_CONCURRENT_STREAMS] = limits.concurrent_streams_max
         self.outbox.control(frames.settings(settings))
-        if limits.connection_window_bytes > frames.WINDOW_DEFAULT:
-            self.outbox.control(frames.window_update(0, limits.connection_window_bytes - frames.WINDOW_DEFAULT))
+        if limits.connection_window_bytes > WINDOW_DEFAULT:
+            self.outbox.control(frames.window_update(0, limits.connection_window_bytes - WINDOW_DEFAULT))
 
     def ping(self, opaque: bytes) -> None:
         """Ask the other side for a sign of life; `PingAcknowledged` brings it. Eight bytes, not `goingawy`."""

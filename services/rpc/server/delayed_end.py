@@ -7,14 +7,12 @@ after that for the outcome of the call: "Internal error from Core" in place of t
 status waits for the first message, which as a rule is on its way already.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from services.rpc.http2.events import DataReceived
 from services.rpc.http2.grpc_messages import PREFIX_BYTES
+from services.rpc.server.host import Carrier
 from services.rpc.status import RpcError
-
-if TYPE_CHECKING:
-    from services.rpc.server.server_connection import ServerConnection
 
 PATIENCE_S: Final = 0.1
 """For how long after its headers a caller's first message is waited for."""
@@ -38,9 +36,7 @@ class DelayedEnd:
 
     __slots__ = ("_connection", "_end", "_got_bytes", "_prefix", "_step", "_stream_id", "counted_bytes")
 
-    def __init__(
-        self, connection: "ServerConnection", stream_id: int, end: bytes, deadline: float, begun: bytes = b""
-    ) -> None:
+    def __init__(self, connection: Carrier, stream_id: int, end: bytes, deadline: float, begun: bytes = b"") -> None:
         self._connection = connection
         self._stream_id = stream_id
         self._end = end
@@ -89,7 +85,7 @@ class DelayedEnd:
         """Nothing waits for this."""
 
 
-def tell_end(connection: "ServerConnection", stream_id: int, end: bytes) -> None:
+def tell_end(connection: Carrier, stream_id: int, end: bytes) -> None:
     """Send the end of an answer, behind all that waits on its stream."""
     http2 = connection.http2
     if http2.is_blocked(stream_id):

@@ -1,15 +1,11 @@
 """What a request gets that is no gRPC call: an answer that a browser or a probe can show."""
 
-from typing import TYPE_CHECKING
-
 from services.rpc.http2 import hpack
 from services.rpc.http2.events import DataReceived
 from services.rpc.http2.headers import RequestHead
+from services.rpc.server.host import Carrier
 from services.rpc.server.server_call import OPEN_CALL_BYTES
 from services.rpc.status import RpcError
-
-if TYPE_CHECKING:
-    from services.rpc.server.server_connection import ServerConnection
 
 
 class NotGrpc:
@@ -21,7 +17,7 @@ class NotGrpc:
         head: its headers.
     """
 
-    def __init__(self, connection: "ServerConnection", stream_id: int, head: RequestHead) -> None:
+    def __init__(self, connection: Carrier, stream_id: int, head: RequestHead) -> None:
         self._connection = connection
         self._stream_id = stream_id
         self._head = head

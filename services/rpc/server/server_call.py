@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -13,12 +13,10 @@ from services.rpc.http2 import grpc_messages, hpack
 from services.rpc.http2.events import DataReceived
 from services.rpc.http2.grpc_messages import PREFIX_BYTES, RESPONSE_HEADERS, TRAILERS_OK, MessageReader
 from services.rpc.http2.headers import RequestHead
+from services.rpc.server.host import Carrier
 from services.rpc.server.light_task import LightTask
 from services.rpc.service import Call, Method, StreamClosedError
 from services.rpc.status import GrpcStatus, RpcError
-
-if TYPE_CHECKING:
-    from services.rpc.server.server_connection import ServerConnection
 
 log = structlog.get_logger()
 
@@ -66,7 +64,7 @@ class ServerCall:
 
     def __init__(
         self,
-        connection: "ServerConnection",
+        connection: Carrier,
         stream_id: int,
         head: RequestHead,
         method: Method[Any, Any],
@@ -219,7 +217,7 @@ class UnaryCall(ServerCall):
 
     def __init__(
         self,
-        connection: "ServerConnection",
+        connection: Carrier,
         stream_id: int,
         head: RequestHead,
         method: Method[Any, Any],
@@ -303,7 +301,7 @@ class StreamCall(ServerCall):
 
     def __init__(
         self,
-        connection: "ServerConnection",
+        connection: Carrier,
         stream_id: int,
         head: RequestHead,
         method: Method[Any, Any],
@@ -378,7 +376,7 @@ class StreamCall(ServerCall):
         self._wake_senders()
         if self._kept_end is not None:
             assert self._reader is not None
-            self._connection.part(self.stream_id, self._kept_end, self._started, self._reader.partial)
+            self._connection.end_later(self.stream_id, self._kept_end, self._started, self._reader.partial)
 
     def _wake_receiver(self) -> None:
         if self._receiver is not None and not self._receiver.done():

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import structlog
 
@@ -20,15 +20,12 @@ from services.rpc.http2.events import (
     StreamReset,
 )
 from services.rpc.server.delayed_end import DELAYED_ENDS_MAX, PATIENCE_S, DelayedEnd, tell_end
+from services.rpc.server.host import Carrier, Host
 from services.rpc.server.not_grpc import NotGrpc
 from services.rpc.server.server_call import ServerCall, StreamCall, UnaryCall
 from services.rpc.server.totals import RECEIVED
-from services.rpc.socket.endpoint import Endpoint
 from services.rpc.socket.tls import TlsSession, reason_of
 from services.rpc.status import GrpcStatus, RpcError
-
-if TYPE_CHECKING:
-    from services.rpc.server.server import Server
 
 log = structlog.get_logger()
 
@@ -39,7 +36,7 @@ _CLOSING_TIMEOUT_S = 5.0
 _STALLED_S = 3.0
 
 
-class ServerConnection(Endpoint):
+class ServerConnection(Carrier):
     """A client's connection to a `Server`.
 
     What comes in during one turn of the loop is answered by one write: handlers that do not wait have answered by
@@ -50,20 +47,18 @@ class ServerConnection(Endpoint):
         server: what it belongs to.
     """
 
-    def __init__(self, server: "Server") -> None:
-        super().__init__(server.limits, server.clock, client=False)
-        self.server = server
+    def __init__(self, server: Host) -> None:
+        super().__init__(server)
         self._detected = False
         self._ready = False
         self._calls: dict[int, ServerCall | NotGrpc | DelayedEnd] = {}
         self._unary_calls = 0
-        self._lingering: set[ServerCall] = set()
+        self._lingering: set[object] = set()
         self._opened_at = self._heard_at = self._last_call_at = self._taken_at = self.now
         self._closing_at: float | None = None
         self._pinged_at: float | None = None
         self._taken_bytes = 0
-        # What its calls hold; and what of this and of unsent bytes is part of the server's totals.
-        self.received_bytes = 0
+        # What of the bytes that its calls hold, and of unsent ones, is part of the server's totals.
         self._received_told = 0
         self._unsent_told = 0
         self._let_go = False
@@ -221,19 +216,17 @@ class ServerConnection(Endpoint):
         if event.ended:
             tell_end(self, event.stream_id, _refusal(error))
         else:
-            self.part(event.stream_id, _refusal(error), self.now)
+            self.end_later(event.stream_id, _refusal(error), self.now)
 
     # What calls say
 
     def answered(self) -> None:
-        """A unary call has its answer: write it now if it is the last, else with those that this turn may bring."""
         if self._unary_calls > 1:
             self.flush_soon()
         elif not self._receiving:
             self.flush()
 
     def call_ended(self, stream_id: int) -> None:
-        """A call is over as far as its caller is concerned."""
         if self._calls.pop(stream_id, None).__class__ is UnaryCall:
             self._unary_calls -= 1
         if not self._calls:
@@ -241,28 +234,18 @@ class ServerConnection(Endpoint):
             if self.http2.refusing:
                 self.loop.call_soon(self._close_if_idle)
 
-    def part(self, stream_id: int, end: bytes, since: float, begun: bytes = b"") -> None:
-        """End a call whose caller has not sent its first message yet (`DelayedEnd`).
-
-        Args:
-            stream_id: its stream.
-            end: headers that end the answer.
-            since: when the call came in, in seconds of the monotonic clock.
-            begun: what has come of the first message.
-        """
+    def end_later(self, stream_id: int, end: bytes, since: float, begun: bytes = b"") -> None:
         deadline = since + PATIENCE_S
         if self.server.delayed_ends < DELAYED_ENDS_MAX and self.clock.monotonic() < deadline:
             self._calls[stream_id] = DelayedEnd(self, stream_id, end, deadline, begun)
         else:
             tell_end(self, stream_id, end)
 
-    def lingering_began(self, call: ServerCall) -> None:
-        """A call is over and its handler is not yet."""
+    def lingering_began(self, call: object) -> None:
         self._lingering.add(call)
         self.http2.lingering = len(self._lingering)
 
-    def lingering_ended(self, call: ServerCall) -> None:
-        """Now its handler has ended, too."""
+    def lingering_ended(self, call: object) -> None:
         self._lingering.discard(call)
         self.http2.lingering = len(self._lingering)
         self.server.handler_ended(self)
@@ -281,7 +264,6 @@ class ServerConnection(Endpoint):
 
     @property
     def received_total(self) -> int:
-        """Bytes of requests, frames and records that are not finished."""
         if self._transport is None or self._let_go:
             self._received_told = 0
         else:
@@ -291,7 +273,6 @@ class ServerConnection(Endpoint):
 
     @property
     def unsent_total(self) -> int:
-        """Bytes that the client has not taken."""
         if self._transport is None or self._let_go:
             self._unsent_told = 0
         else:
@@ -342,22 +323,18 @@ class ServerConnection(Endpoint):
 
     @property
     def busy(self) -> bool:
-        """Whether a call is under way, or a handler still runs."""
         return bool(self._calls or self._lingering)
 
     def go_away(self) -> None:
-        """Begin to close well (`Connection.go_away`); the socket closes after the last call."""
         self.http2.go_away()
         self.flush()
 
     def refuse_streams(self) -> None:
-        """Take no call any more; the socket closes after the last one under way."""
         self.http2.refuse_streams()
         self.flush()
         self._close_if_idle()
 
     def end_calls(self, error: RpcError) -> None:
-        """End all calls with an error and close."""
         for call in list(self._calls.values()):
             call.refuse(error)
         self.refuse_streams()
@@ -374,14 +351,12 @@ class ServerConnection(Endpoint):
             self._transport.close()
 
     def abort_for(self, limit: str) -> None:
-        """Close at once, because the client went past a limit."""
         self._let_go = True
         self.server.observer.limit_hit(limit)
         log.info("connection closed", peer=self.peer, limit=limit)
         self.abort()
 
     def check(self, now: float) -> None:
-        """Look for a client that is silent, half-open, idle or does not read; called every second or so."""
         if self._transport is None:
             return
         limits = self.limits
