@@ -23,6 +23,21 @@ class StatusError(Exception):
         return f"{code_name(self.code)}: {self.message}"
 
 
+class NotLeadingError(StatusError):
+    """A controller's refusal because it does not lead: it has not looked at what was asked, so nothing of it was done.
+
+    Whoever gets one is told by its type, here and behind a socket; other refusals with HA_NOT_AVAILABLE prove nothing.
+
+    Args:
+        message: one sentence for a person.
+        leader: where the admin API of the one that leads is, `host:port`; empty if that is not known.
+    """
+
+    def __init__(self, message: str, leader: str = "") -> None:
+        super().__init__(Code.HA_NOT_AVAILABLE, message)
+        self.leader = leader
+
+
 class CorruptDataError(Exception):
     """Stored bytes that were once known to be good and are not any more (invariant S7): the service must not go on."""
 

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException
 
-from services.common.errors import StatusError, code_name
+from services.common.errors import NotLeadingError, StatusError, code_name
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 ReadinessChecks = Mapping[str, Callable[[], str | None]]
@@ -155,13 +155,14 @@ def http_status(code: int) -> int:
     return status if status in _HTTP_STATUSES else (400 if 40000 <= code < 50000 else 500)
 
 
-def _refusal(status: int, code: str, message: str) -> JSONResponse:
-    return JSONResponse({"code": code, "message": message}, status_code=status)
+def _refusal(status: int, code: str, message: str, **more: str) -> JSONResponse:
+    return JSONResponse({"code": code, "message": message, **more}, status_code=status)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, StatusError)
-    return _refusal(http_status(error.code), code_name(error.code), error.message)
+    more = {"leader": error.leader} if isinstance(error, NotLeadingError) else {}
+    return _refusal(http_status(error.code), code_name(error.code), error.message, **more)
 
 
 async def _not_understood(request: Request, error: Exception) -> Response:

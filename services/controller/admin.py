@@ -106,10 +106,11 @@ class Cluster(BaseModel):
 
 
 class Refusal(BaseModel):
-    """Why a request was refused."""
+    """Why a request was refused; `leader` is there, perhaps empty, if only because another controller leads."""
 
     code: str
     message: str
+    leader: str | None = None
 
 
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": Refusal, "description": "There is none of that name."}}

@@ -12,8 +12,7 @@ from contextlib import suppress
 import structlog
 
 from services.common.clock import Clock
-from services.common.errors import ConfigurationError, CorruptDataError, StatusError, UnknownFormatError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.errors import ConfigurationError, CorruptDataError, NotLeadingError, UnknownFormatError
 from services.controller.documents import LEASE, lease_of
 from services.controller.lease import LeaseHolder
 from services.controller.state_store import ConflictError, StateStore
@@ -49,7 +48,7 @@ class Leadership:
         lease_s: float,
         clock: Clock,
         begin: Callable[[], Awaitable[None]],
-        end: Callable[[StatusError], Awaitable[None]],
+        end: Callable[[NotLeadingError], Awaitable[None]],
         check_store: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
@@ -87,8 +86,7 @@ class Leadership:
         """See that this controller leads.
 
         Raises:
-            StatusError: HA_NOT_AVAILABLE, which names the one that does. It begins with one of NOT_LEADING_WORDS, from
-                which others know that nothing was done.
+            NotLeadingError: which names the one that does.
         """
         if not self.leads:
             raise self._refusal()
@@ -127,7 +125,7 @@ class Leadership:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._begun:
-            await self._follow(StatusError(Code.HA_NOT_AVAILABLE, "this controller is stopping; ask another one"))
+            await self._follow(NotLeadingError("this controller is stopping; ask another one"))
         await self._give_back()
 
     # The lease.
@@ -235,7 +233,7 @@ class Leadership:
         if self._holder.lease is not None:
             _logger.warning("this controller leads", turn=self._holder.lease.turn)
 
-    async def _follow(self, refusal: StatusError) -> None:
+    async def _follow(self, refusal: NotLeadingError) -> None:
         if self._active and self._store is not None:
             _logger.warning("this controller does not lead any more")
         self._active = False
@@ -257,13 +255,13 @@ class Leadership:
             _logger.error("the lead could not be ended well", exc_info=worse)
         await self._give_back()
 
-    def _refusal(self) -> StatusError:
+    def _refusal(self) -> NotLeadingError:
+        # Releases without `NotLeadingError` know these refusals by how their sentences begin: they go on beginning so.
         leader = self._holder.leader
         if self._active or leader is None:
-            return StatusError(Code.HA_NOT_AVAILABLE, "no controller leads at this moment; ask again")
-        return StatusError(
-            Code.HA_NOT_AVAILABLE,
-            f"this controller does not lead; the one at {leader.address} does (admin API: {leader.admin})",
+            return NotLeadingError("no controller leads at this moment; ask again")
+        return NotLeadingError(
+            f"this controller does not lead; the one at {leader.address} does (admin API: {leader.admin})", leader.admin
         )
 
 

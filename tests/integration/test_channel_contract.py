@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from services.common.errors import StatusError
+from services.common.errors import NotLeadingError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import GetOffsetRequest
 from services.rpc.client.socket_channel import connect
@@ -120,6 +120,7 @@ async def test_refusals(channel: Channel) -> None:
     error = await failure(channel.call(REFUSE, b""))
     assert isinstance(error, StatusError)
     assert (error.code, error.message) == (Code.TOPIC_NOT_FOUND, "there is no topic “naïve” (100%)")
+    assert isinstance(await failure(channel.call(REFUSE, b"who leads")), NotLeadingError)
     passed_on = await failure(channel.call(UNREACHABLE, b""))
     assert isinstance(passed_on, RpcError)
     assert (passed_on.status, passed_on.message) == (GrpcStatus.UNAVAILABLE, "the broker is away")

@@ -30,9 +30,8 @@ from typing import NamedTuple
 
 from services.broker.options import ReplicationOptions
 from services.broker.replica.lag import PositionTimes
-from services.common.errors import StatusError
+from services.common.errors import NotLeadingError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc.membership.controller_channel import leads_not
 from services.rpc.status import NotProcessedError, RpcError
 
 _ASK_AGAIN_MS = 500
@@ -63,10 +62,10 @@ def is_certain(failure: StatusError | RpcError) -> bool:
     that none leads. Proof of the last: a controller says it before it looks at the wish, and a call ends with it only
     if all who were asked before said it, too, or were not reached (`failure_of`); so, as nothing on the way makes a
     call twice, nobody has the wish any more. Not PRECONDITION_FAILED: it says that a newer state is stored, which may
-    be the very one that was asked for. Nor HA_NOT_AVAILABLE in other words (`leads_not`).
+    be the very one that was asked for. Nor HA_NOT_AVAILABLE that is no `NotLeadingError`.
     """
     if isinstance(failure, StatusError):
-        return failure.code == Code.BAD_REQUEST or leads_not(failure)
+        return failure.code == Code.BAD_REQUEST or isinstance(failure, NotLeadingError)
     return isinstance(failure, NotProcessedError)
 
 

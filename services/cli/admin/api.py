@@ -1,7 +1,6 @@
 """How commands ask the controller's admin API, and show what it answers."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -11,12 +10,9 @@ import click
 
 from services.cli.errors import CommandError, WrongUseError
 from services.cli.table import print_table
-from services.common.not_leading import NOT_LEADING_WORDS
 
 _TIMEOUT_S = 10.0
 _PAGE_ROWS = 500
-_NOT_LEADING = "HA_NOT_AVAILABLE"
-_LEADER = re.compile(r"\(admin API: ([^)\s]+)\)")
 
 Format = Literal["table", "json"]
 Row = Mapping[str, Any]
@@ -57,10 +53,10 @@ class AdminApi:
                 return _request(server, method, path, body, timeout_s)
             except RefusedError as error:
                 last: CommandError = error
-                if error.code != _NOT_LEADING or not error.sentence.startswith(NOT_LEADING_WORDS):
+                if error.leader is None:
                     raise
-                if (leader := _LEADER.search(error.sentence)) and f"http://{leader[1]}" not in ask:
-                    ask.append(f"http://{leader[1]}")
+                if error.leader and f"http://{error.leader}" not in ask:
+                    ask.append(f"http://{error.leader}")
             except _SilentError as error:
                 if error.may_have_heard and method != "GET":
                     raise
@@ -97,12 +93,15 @@ class RefusedError(CommandError):
     Args:
         code: why, in a word.
         sentence: why.
+        leader: None if it has looked at what was asked; else where the controller that leads answers, `host:port`,
+            empty if that is not known.
     """
 
-    def __init__(self, code: str, sentence: str) -> None:
+    def __init__(self, code: str, sentence: str, leader: str | None = None) -> None:
         super().__init__(f"{code}: {sentence}")
         self.code = code
         self.sentence = sentence
+        self.leader = leader
 
 
 class _SilentError(CommandError):
@@ -148,7 +147,10 @@ def _refusal(content: bytes) -> RefusedError | None:
         return None
     if not isinstance(refusal, dict) or not isinstance(refusal.get("message"), str):
         return None
-    return RefusedError(str(refusal.get("code", "REFUSED")), refusal["message"])
+    leader = refusal.get("leader")
+    return RefusedError(
+        str(refusal.get("code", "REFUSED")), refusal["message"], leader if isinstance(leader, str) else None
+    )
 
 
 def moment(time_ms: int) -> str:

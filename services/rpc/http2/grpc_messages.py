@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from services.common.errors import StatusError, code_name
+from services.common.errors import NotLeadingError, StatusError, code_name
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.rpc.http2 import hpack
 from services.rpc.status import GrpcStatus, RpcError
@@ -17,6 +17,9 @@ TIMEOUT_S_MAX: Final = 365.0 * 24 * 3600
 
 CODE_TRAILER: Final = "popwheel-code"
 """Carries the number of a `StatusError` between our own services."""
+
+NOT_LEADING_TRAILER: Final = "popwheel-not-leading"
+"""Is there, with any value, if that error is a `NotLeadingError`."""
 
 RESPONSE_HEADERS: Final = hpack.encode(
     [(b":status", b"200"), (b"content-type", CONTENT_TYPE), (b"grpc-accept-encoding", b"identity")]
@@ -189,14 +192,17 @@ def grpc_status(code: int) -> GrpcStatus:
 
 def trailers_of_error(error: StatusError | RpcError) -> list[hpack.Field]:
     """The trailers with which a failed call ends."""
-    if isinstance(error, StatusError):
-        status = grpc_status(error.code)
-        return [
-            (b"grpc-status", b"%d" % status),
-            (b"grpc-message", quote_message(error.message)),
-            (CODE_TRAILER.encode(), b"%d" % error.code),
-        ]
-    return [(b"grpc-status", b"%d" % error.status), (b"grpc-message", quote_message(error.message))]
+    status = grpc_status(error.code) if isinstance(error, StatusError) else error.status
+    own = [(name.encode(), value.encode()) for name, value in own_trailers(error)]
+    return [(b"grpc-status", b"%d" % status), (b"grpc-message", quote_message(error.message)), *own]
+
+
+def own_trailers(error: StatusError | RpcError) -> list[tuple[str, str]]:
+    """What the trailers say beside gRPC's own: read by our own services."""
+    if not isinstance(error, StatusError):
+        return []
+    code = (CODE_TRAILER, str(int(error.code)))
+    return [code, (NOT_LEADING_TRAILER, "1")] if isinstance(error, NotLeadingError) else [code]
 
 
 def error_of_trailers(fields: Mapping[str, str]) -> StatusError | RpcError | None:
@@ -207,6 +213,8 @@ def error_of_trailers(fields: Mapping[str, str]) -> StatusError | RpcError | Non
     message = unquote_message(fields.get("grpc-message", ""))
     number = fields.get(CODE_TRAILER, "")
     if number.isascii() and number.isdigit():
+        if NOT_LEADING_TRAILER in fields:
+            return NotLeadingError(message)
         return status_error(int(number), message)
     try:
         status = GrpcStatus(int(text))

@@ -1,6 +1,6 @@
 """The way to whichever of several controllers leads.
 
-One of them leads, the others refuse (`leads_not`). A unary call goes round until one takes it; when a stream
+One of them leads, the others refuse (`NotLeadingError`). A unary call goes round until one takes it; when a stream
 ends, the next one goes to another controller (`follow`, `registration`). What is asked of controllers may be asked
 twice, and several may have done it: what a call raises is told of all that were asked (`failure_of`).
 """
@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from services.common.clock import Clock
-from services.common.errors import StatusError
-from services.common.not_leading import NOT_LEADING_WORDS
+from services.common.errors import NotLeadingError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.rpc.service import Channel, ClientStream, Method, StreamClosedError
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
@@ -141,11 +140,6 @@ class _Stream(Generic[Response, Request]):
             self._ended()
 
 
-def leads_not(error: StatusError) -> bool:
-    """Whether a controller refuses because it does not lead: it has not even looked at what was asked (pure)."""
-    return error.code == Code.HA_NOT_AVAILABLE and error.message.startswith(NOT_LEADING_WORDS)
-
-
 def failure_of(failures: Sequence[StatusError | RpcError]) -> StatusError | RpcError:
     """What is told of a call that went well nowhere (pure).
 
@@ -157,13 +151,24 @@ def failure_of(failures: Sequence[StatusError | RpcError]) -> StatusError | RpcE
         failures: of those that were asked, at least one, in their order.
     """
     for failure in failures:
-        if isinstance(failure, RpcError) and not isinstance(failure, NotProcessedError):
+        if _is_in_doubt(failure):
             return failure
     return next((failure for failure in reversed(failures) if isinstance(failure, StatusError)), failures[0])
 
 
+def _is_in_doubt(failure: StatusError | RpcError) -> bool:
+    """Whether a controller that failed so may have done it: one that said in so many words that it did not, has not."""
+    if isinstance(failure, StatusError):
+        return failure.code == Code.HA_NOT_AVAILABLE and not isinstance(failure, NotLeadingError)
+    return not isinstance(failure, NotProcessedError)
+
+
 def _may_go_on(error: StatusError | RpcError) -> bool:
-    """Whether a controller does not lead, or is away: another one may be asked."""
+    """Whether a controller does not lead, or is away: another one may be asked.
+
+    One that gives up what it began refuses with HA_NOT_AVAILABLE, too, and so does one of an earlier release that does
+    not lead: nothing of these is proved, and what is asked of controllers may be asked twice.
+    """
     if isinstance(error, StatusError):
-        return leads_not(error)
+        return error.code == Code.HA_NOT_AVAILABLE
     return error.status in _AWAY

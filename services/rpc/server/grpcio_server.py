@@ -184,10 +184,7 @@ async def _abort(context: Any, status: GrpcStatus, error: StatusError | RpcError
     import grpc
 
     codes = {code.value[0]: code for code in grpc.StatusCode}
-    trailers: tuple[tuple[str, str], ...] = ()
-    if isinstance(error, StatusError):
-        trailers = ((grpc_messages.CODE_TRAILER, str(int(error.code))),)
-    await context.abort(codes[int(status)], error.message, trailers)
+    await context.abort(codes[int(status)], error.message, tuple(grpc_messages.own_trailers(error)))
 
 
 def _peer(context: Any) -> str:

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from services.common.not_leading import NOT_LEADING_WORDS
 from services.controller import leadership
 from tests.unit.cli.fake_admin_api import GROUP, REPLICAS, STATUS, FakeAdminApi
 from tests.unit.cli.test_main import call, sentence_of
 
 WORD = "lose-broker-0"
 LOSS = {"code": "BAD_REQUEST", "message": f"up to 96 bytes may be lost; say the word {WORD}"}
-NOT_LEADING = {"code": "HA_NOT_AVAILABLE", "message": "no controller leads at this moment; ask again"}
+NOT_LEADING = {"code": "HA_NOT_AVAILABLE", "message": "no controller leads at this moment; ask again", "leader": ""}
 
 
 def lines_of(result: Result) -> list[list[str]]:
@@ -152,16 +151,16 @@ def test_where_nothing_is_changed_a_controller_that_ends_is_passed_by() -> None:
     assert json.loads(result.stdout) == STATUS
 
 
-def test_what_a_controller_that_does_not_lead_says_begins_as_others_know_it() -> None:
+def test_what_a_controller_that_does_not_lead_says_begins_as_earlier_releases_know_it() -> None:
     source = inspect.getsource(leadership)
-    assert all(f'"{words}' in source for words in NOT_LEADING_WORDS)
-    assert source.count("Code.HA_NOT_AVAILABLE,") == len(NOT_LEADING_WORDS)
+    begins = ("this controller does not lead", "no controller leads", "this controller is stopping")
+    assert all(f'"{words}' in source for words in begins)
+    assert source.count("NotLeadingError(") == len(begins)
 
 
 def test_a_controller_that_does_not_lead_says_who_does() -> None:
     with FakeAdminApi({"GET /cluster/status": (200, STATUS)}) as leader:
-        named = f"the one at 127.0.0.1:8083 does (admin API: {leader.url.removeprefix('http://')})"
-        refusal = {"code": "HA_NOT_AVAILABLE", "message": f"this controller does not lead; {named}"}
+        refusal = {"code": "HA_NOT_AVAILABLE", "message": "not I", "leader": leader.url.removeprefix("http://")}
         with FakeAdminApi({"GET /cluster/status": (500, refusal)}) as other:
             result = call("admin", "--server", other.url, "cluster", "status", "-o", "json")
     assert json.loads(result.stdout) == STATUS

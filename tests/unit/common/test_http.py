@@ -9,7 +9,7 @@ import pytest
 from fastapi import APIRouter
 from prometheus_client import CollectorRegistry, Counter
 
-from services.common.errors import StatusError
+from services.common.errors import NotLeadingError, StatusError
 from services.common.http import HttpServer, http_status, make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
@@ -22,6 +22,10 @@ def client_of(reasons: dict[str, str | None]) -> httpx.AsyncClient:
     @router.get("/refused")
     async def refuse() -> None:
         raise StatusError(Code.TOPIC_NOT_FOUND, "there is no topic x")
+
+    @router.get("/not-leading")
+    async def refuse_to_lead() -> None:
+        raise NotLeadingError("not I", "10.0.0.7:8080")
 
     checks = {name: (lambda reason=reason: reason) for name, reason in reasons.items()}
     app = make_http_app("test", "0", registry, checks, [router])
@@ -56,6 +60,8 @@ async def test_refusals_have_one_form() -> None:
         answer = await http.get("/refused")
         assert answer.status_code == 404
         assert answer.json() == {"code": "TOPIC_NOT_FOUND", "message": "there is no topic x"}
+        not_leading = {"code": "HA_NOT_AVAILABLE", "message": "not I", "leader": "10.0.0.7:8080"}
+        assert (await http.get("/not-leading")).json() == not_leading
         assert (await http.get("/nowhere")).json()["code"] == "NOT_FOUND"
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from services.common.errors import StatusError
+from services.common.errors import NotLeadingError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import GetOffsetRequest
 from services.rpc.service import RAW, Call, Method, Service, Stream, StreamClosedError, protobuf
@@ -83,7 +83,9 @@ class ContractService:
         return request
 
     async def refuse(self, call: Call, request: bytes) -> bytes:
-        """Refuse with a status of the protocol."""
+        """Refuse with a status of the protocol; whoever asks `who leads` is told that it is not this one."""
+        if request == b"who leads":
+            raise NotLeadingError("not I")
         raise StatusError(Code.TOPIC_NOT_FOUND, "there is no topic “naïve” (100%)")
 
     async def unreachable(self, call: Call, request: bytes) -> bytes:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.errors import StatusError
+from services.common.errors import NotLeadingError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.rpc.http2 import grpc_messages as grpc
 from services.rpc.status import GrpcStatus, RpcError
@@ -114,6 +114,16 @@ def test_how_refusals_travel(code: Code.ValueType, status: GrpcStatus) -> None:
     error = grpc.error_of_trailers(fields)
     assert isinstance(error, StatusError)
     assert (error.code, error.message) == (code, "naïve 100%")
+
+
+def test_a_refusal_of_one_that_does_not_lead_travels_as_such() -> None:
+    fields = {name.decode(): value.decode() for name, value in grpc.trailers_of_error(NotLeadingError("not I"))}
+    assert fields["grpc-status"] == str(int(GrpcStatus.UNAVAILABLE))
+    error = grpc.error_of_trailers(fields)
+    assert isinstance(error, NotLeadingError)
+    assert (error.code, error.message) == (Code.HA_NOT_AVAILABLE, "not I")
+    del fields[grpc.NOT_LEADING_TRAILER]
+    assert not isinstance(grpc.error_of_trailers(fields), NotLeadingError)
 
 
 def test_other_endings() -> None:

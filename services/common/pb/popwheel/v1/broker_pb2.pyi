@@ -4,6 +4,8 @@ isort:skip_file
 What a proxy asks of a broker. One broker process is one replica of one broker name.
 Errors: a failed call ends with a gRPC status whose trailer `popwheel-code` holds the number of an
 apache.rocketmq.v2.Code; results of single entries carry that number themselves (20000 = OK).
+The trailer `popwheel-not-leading` is there, too, if a controller refuses because it does not lead: it has not looked
+at what was asked.
 """
 
 from collections import abc as _abc
