@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.source import ROOT, Source, sources
+from tests.unit.source import GENERATED, ROOT, Source, sources
 
 LINES_MAX = 700
 
@@ -15,6 +15,7 @@ FLOORS = {"common": 0, "rpc": 1, "proxy": 2, "broker": 2, "controller": 2, "cli"
 
 WINGS = {
     "common": ("contract",),
+    "rpc": ("http2", "socket", "server", "client", "membership"),
     "cli": ("process", "drills", "cluster", "admin"),
     "broker": (
         *("store", "names", "wheel", "progress", "quarantine", "pop", "timer", "state"),
@@ -228,6 +229,12 @@ def imports_within(service: str) -> dict[str, set[str]]:
         source.module: source.imports for source in of_services() if source.module.startswith(f"services.{service}.")
     }
     return {module: imports & (found.keys() - {module}) for module, imports in found.items()}
+
+
+@pytest.mark.parametrize("service", WINGS)
+def test_the_table_has_all_wings(service: str) -> None:
+    folders = {file.parent.name for file in (ROOT / "services" / service).glob("*/__init__.py")}
+    assert folders - {GENERATED.rpartition(".")[2]} == set(WINGS[service])
 
 
 @pytest.mark.parametrize("service", WINGS)
