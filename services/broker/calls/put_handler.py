@@ -107,11 +107,11 @@ class PutHandler:
     async def _put_current(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append runs for topics that have their names; if a topic goes before that is durable, it is refused."""
         if self._again.kept_ids:
-            runs = [replace(run, again=True) if self._again.is_late(run) else run for run in runs]
+            runs = [replace(run, is_retry=True) if self._again.is_late(run) else run for run in runs]
         before = self._ids_of(runs)
         for run in runs:
-            if run.again or run.due_ms:
-                put = self._put_again if any(run.again for run in runs) else self._put_some_delayed
+            if run.is_retry or run.due_ms:
+                put = self._put_again if any(run.is_retry for run in runs) else self._put_some_delayed
                 break
         else:
             put = self._put_at_once
@@ -225,7 +225,7 @@ class PutHandler:
         for run in runs:
             try:
                 with RECORD_STEP:
-                    found.append(self._again.find(run) if run.again else [None] * len(run.payloads))
+                    found.append(self._again.find(run) if run.is_retry else [None] * len(run.payloads))
             except CorruptDataError as error:
                 found.append(error)
             except RecordFaultError as fault:

@@ -21,7 +21,7 @@ class MessageRun:
             it (`services.common.contract.send_id`).
         tags: their tags, empty for none.
         due_ms: when each is to be delivered, wall clock; no column at all if they are not delayed.
-        again: whether an earlier try may have stored them: messages that stand at the end of the queue already, as
+        is_retry: whether an earlier try may have stored them: messages that stand at the end of the queue already, as
             the ids of their sends tell, are not stored once more, and the answer is where they stand.
         topic_id: which topic of that name; 0 if it is not said.
     """
@@ -32,7 +32,7 @@ class MessageRun:
     system_properties: Sequence[bytes]
     tags: Sequence[str]
     due_ms: Sequence[int] = ()
-    again: bool = False
+    is_retry: bool = False
     topic_id: int = 0
 
     @property
@@ -72,7 +72,7 @@ def encode_runs(runs: Sequence[MessageRun]) -> bytes:
             system_properties=run.system_properties,
             tags=run.tags,
             due_ms=run.due_ms,
-            again=run.again,
+            again=run.is_retry,
             topic_id=run.topic_id,
         )
     return request.SerializeToString()

@@ -335,7 +335,7 @@ def _retry_runs(shipment: Shipment) -> list[MessageRun]:
             [message.system_properties],
             [message.properties.tag],
             shipment.due_ms[index : index + 1],
-            again=True,
+            is_retry=True,
             topic_id=shipment.topic_id,
         )
         for index, message in enumerate(shipment.messages)

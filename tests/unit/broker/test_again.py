@@ -55,7 +55,7 @@ def finder_of(store: MessageStore, clock: ManualClock, later: Later | None = Non
 def run_of(*numbers: int, again: bool = False, queue_id: int = 0) -> MessageRun:
     count = len(numbers)
     properties = [SystemProperties(message_id="same").SerializeToString() + encode_send_id(each) for each in numbers]
-    return MessageRun(TOPIC, queue_id, [b"payload"] * count, properties, [""] * count, again=again)
+    return MessageRun(TOPIC, queue_id, [b"payload"] * count, properties, [""] * count, is_retry=again)
 
 
 @pytest.mark.parametrize("saved", [0, 1, 16, 17, 40, COUNT - 1, COUNT])

@@ -154,7 +154,7 @@ def test_what_ends_a_delivery() -> None:
 def test_a_send_that_is_tried_again() -> None:
     async def work(broker: Broker) -> None:
         run = (await stored(broker, 2))[-1]
-        run.again = True
+        run.is_retry = True
         (result,) = await broker.channel.call(methods.PUT, [run])
         assert (result.code, result.queue_offset) == (Code.OK, 1)
 

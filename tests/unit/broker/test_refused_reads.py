@@ -34,7 +34,7 @@ def test_a_pop_whose_queue_can_not_be_read_is_told_so_and_takes_all_afterwards(m
 def test_a_send_that_is_tried_again_and_can_not_be_looked_up_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(broker: Broker) -> None:
         run = (await stored(broker, 2))[-1]
-        run.again = True
+        run.is_retry = True
         with monkeypatch.context() as patch:
             patch.setattr(broker.disk, "open", refuse)
             with pytest.raises(StatusError) as refused:

@@ -30,7 +30,7 @@ class GroupLog(FakeBroker):
         """Messages that are tried again are not stored twice, as a broker has it."""
         results: list[PutResult] = []
         for run in request:
-            found = self._found(run) if run.again else None
+            found = self._found(run) if run.is_retry else None
             if found is None:
                 results += await super()._put(call, [run])
             else:

@@ -77,7 +77,7 @@ def test_what_may_be_stored_is_tried_again_at_the_same_group_and_stored_once() -
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 8}
             assert sorted(w.logs["a"].ids + w.logs["b"].ids) == names(8)
             assert len(w.logs["a"].ids) == 4
-            again = [one for one in runs_of(w, "a") if one.again]
+            again = [one for one in runs_of(w, "a") if one.is_retry]
             assert [len(one.payloads) for one in again] == [1, 1, 1, 1], "some may be stored and others not"
             offsets = [one.result().entries[0].offset for one in sends]
             assert sorted(offsets) == [0, 0, 1, 1, 2, 2, 3, 3]

@@ -129,7 +129,7 @@ async def test_a_put_of_unknown_outcome_is_repeated_at_the_same_broker_which_is_
         assert (await w.send(message())).status.code == Code.PROXY_TIMEOUT
         asked, not_asked = sorted((broker.asked("Put") for broker in w.brokers.values()), key=len, reverse=True)
         assert not_asked == []
-        assert [run.again for runs in asked for run in runs] == [False, *[True] * (len(asked) - 1)]  # type: ignore[attr-defined]
+        assert [run.is_retry for runs in asked for run in runs] == [False, *[True] * (len(asked) - 1)]  # type: ignore[attr-defined]
         assert len(asked) > 1
 
 

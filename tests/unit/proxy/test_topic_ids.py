@@ -163,6 +163,6 @@ def test_a_send_in_doubt_may_go_anywhere_in_a_topic_made_anew_unless_that_holds_
             assert (await send).status.code == Code.OK
             last: list[MessageRun] = broker.asked("Put")[-1]  # type: ignore[assignment]
             place = (True, first[0].queue_id) if state_was_lost else (False, 0)
-            assert [(each.again, each.queue_id) for each in last] == [place]
+            assert [(each.is_retry, each.queue_id) for each in last] == [place]
 
     run(scenario())
