@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from services.cli.drills.relay import OPEN, Passage, Passing, Relay
+from services.cli.drills.relay import OPEN, Flow, Passage, Relay
 from services.cli.drills.socket_owner import owner_of_port
 from services.cli.errors import CommandError
 
@@ -123,8 +123,8 @@ class Links:
                 return {"names": sorted(self._relays)}
             one, other = map(str, order["between"])
             passage = Passage(
-                Passing(order.get("to_server", "open")),
-                Passing(order.get("to_client", "open")),
+                Flow(order.get("to_server", "open")),
+                Flow(order.get("to_client", "open")),
                 float(order.get("delay_s", 0.0)),
                 bool(order.get("refused", False)),
             )

@@ -11,7 +11,7 @@ _CHUNKS_WAITING_MAX = 64
 _CONNECT_TIMEOUT_S = 5.0
 
 
-class Passing(Enum):
+class Flow(Enum):
     """What happens to what one side sends to the other."""
 
     OPEN = "open"
@@ -33,14 +33,14 @@ class Passage:
         refused: connections are reset, and new ones as soon as they are made.
     """
 
-    to_server: Passing = Passing.OPEN
-    to_client: Passing = Passing.OPEN
+    to_server: Flow = Flow.OPEN
+    to_client: Flow = Flow.OPEN
     delay_s: float = 0.0
     refused: bool = False
 
 
 OPEN = Passage()
-CUT = Passage(Passing.HELD, Passing.HELD)
+CUT = Passage(Flow.HELD, Flow.HELD)
 """As if a cable had been pulled: connections seem to be there, and nothing is answered."""
 
 
@@ -139,7 +139,7 @@ class _Connection:
 
     def set(self, passage: Passage) -> None:
         """Have it so from now on."""
-        lossless = Passing.LOST not in (passage.to_server, passage.to_client)
+        lossless = Flow.LOST not in (passage.to_server, passage.to_client)
         self._passage = passage
         if passage.refused or (self._lost and lossless):
             self.reset()
@@ -165,7 +165,7 @@ class _Connection:
             await asyncio.gather(work, ended, return_exceptions=True)
 
     async def _work(self, host: str, port: int) -> None:
-        while self._passage.to_server is not Passing.OPEN:  # who calls through a cut cable reaches nobody
+        while self._passage.to_server is not Flow.OPEN:  # who calls through a cut cable reaches nobody
             await self._changed.wait()
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
@@ -184,7 +184,7 @@ class _Connection:
             await asyncio.gather(*ways, return_exceptions=True)
 
     async def _pass(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passing: Callable[[], Passing]
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passing: Callable[[], Flow]
     ) -> None:
         """One way, until its end has been passed on."""
         loop = asyncio.get_running_loop()
@@ -207,9 +207,9 @@ class _Connection:
                 due, data = await waiting.get()
                 if (early_s := due - loop.time()) > 0:
                     await asyncio.sleep(early_s)
-                while passing() is Passing.HELD:  # a reset, too, is seen by nobody behind a cut cable
+                while passing() is Flow.HELD:  # a reset, too, is seen by nobody behind a cut cable
                     await self._changed.wait()
-                if passing() is Passing.LOST:
+                if passing() is Flow.LOST:
                     self._lost = True
                 elif data is None:
                     self.reset()

@@ -61,7 +61,7 @@ def run(make: Callable[[], Process], log: LogOptions, drain_s_max: float | None 
 
 
 async def _live(make: Callable[[], Process], drain_s_max: float) -> int:
-    ending = _Ending()
+    ending = _EndSignals()
     process = make()
     start = asyncio.ensure_future(process.start())
     asked = asyncio.ensure_future(ending.asked.wait())
@@ -112,7 +112,7 @@ async def _stop(process: Process, start: asyncio.Future[None]) -> None:
     await process.stop()
 
 
-class _Ending:
+class _EndSignals:
     """Listens for the signals that ask the process to end: the first to drain, the second at once."""
 
     def __init__(self) -> None:

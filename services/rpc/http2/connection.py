@@ -25,7 +25,7 @@ from services.rpc.http2.frames import ErrorCode, ProtocolError, StreamError
 from services.rpc.http2.head_reader import HeadReader
 from services.rpc.http2.headers import HeaderField, MalformedHeadersError, RequestHead, check_trailers, read_response
 from services.rpc.http2.sender import GOING_AWAY_PING, Sender
-from services.rpc.http2.streams import Closing, Stream
+from services.rpc.http2.streams import Closure, Stream
 from services.rpc.limits import WINDOW_MAX, FloodCounter, Limits
 
 
@@ -108,10 +108,10 @@ class Connection(Sender):
         self.outbox.control(frames.rst_stream(error.stream_id, error.code))
         stream = self.streams.get(error.stream_id)
         if stream is not None:
-            self._close(stream, Closing.RESET_HERE)
+            self._close(stream, Closure.RESET_HERE)
             self._events.append(StreamReset(error.stream_id, error.code, error.message))
         else:
-            self._closed.add(error.stream_id, Closing.RESET_HERE)
+            self._closed.add(error.stream_id, Closure.RESET_HERE)
         self._count(self._resets, "resets_max")
 
     def _count(self, counter: FloodCounter, limit: str) -> None:
@@ -165,15 +165,15 @@ class Connection(Sender):
             raise StreamError(stream_id, ErrorCode.STREAM_CLOSED, "data on a stream whose end was sent")
         if self._is_idle(stream_id):
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "data on a stream that is not open")
-        closing = self._closed.get(stream_id)
-        if closing is Closing.ENDED:
+        closure = self._closed.get(stream_id)
+        if closure is Closure.ENDED:
             raise ProtocolError(ErrorCode.STREAM_CLOSED, "data on a stream that has ended")
-        if closing is not Closing.RESET_HERE:
+        if closure is not Closure.RESET_HERE:
             raise StreamError(stream_id, ErrorCode.STREAM_CLOSED, "data on a closed stream")
 
     def _remote_ended(self, stream: Stream) -> None:
         if stream.local_ended:
-            self._close(stream, Closing.ENDED)
+            self._close(stream, Closure.ENDED)
         elif self._client:
             # The answer is complete: what we still had to say is of no use to anyone.
             self.reset(stream.stream_id, ErrorCode.NO_ERROR)
@@ -199,12 +199,12 @@ class Connection(Sender):
             self._on_request_trailers(stream, fields, ended)
 
     def _on_late_headers(self, stream_id: int) -> None:
-        closing = None if self._is_idle(stream_id) else self._closed.get(stream_id)
-        if closing is None:
+        closure = None if self._is_idle(stream_id) else self._closed.get(stream_id)
+        if closure is None:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"headers on stream {stream_id}, which cannot be opened")
-        if closing is Closing.ENDED:
+        if closure is Closure.ENDED:
             raise ProtocolError(ErrorCode.STREAM_CLOSED, "headers on a stream that has ended")
-        if closing is Closing.RESET_THERE:
+        if closure is Closure.RESET_THERE:
             raise StreamError(stream_id, ErrorCode.STREAM_CLOSED, "headers on a closed stream")
 
     def _on_request(self, stream_id: int, block: bytes, *, ended: bool, self_dependent: bool) -> None:
@@ -283,7 +283,7 @@ class Connection(Sender):
         stream = self.streams.get(stream_id)
         if stream is not None:
             code = _error_code(payload)
-            self._close(stream, Closing.RESET_THERE)
+            self._close(stream, Closure.RESET_THERE)
             self._events.append(StreamReset(stream_id, code, f"reset by the other side ({code.name})"))
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:

@@ -3,10 +3,9 @@
 from typing import Final
 
 from services.rpc.http2 import frames, hpack
-from services.rpc.http2.flow import ReceiveWindow
 from services.rpc.http2.frames import ErrorCode
 from services.rpc.http2.outbox import Outbox
-from services.rpc.http2.streams import ClosedStreams, Closing, Stream
+from services.rpc.http2.streams import ClosedStreams, Closure, ReceiveWindow, Stream
 from services.rpc.limits import WINDOW_DEFAULT, Limits
 
 GOING_AWAY_PING: Final = b"goingawy"
@@ -157,7 +156,7 @@ class Sender:
         stream = self.streams.get(stream_id)
         if stream is not None:
             self.outbox.control(frames.rst_stream(stream_id, code))
-            self._close(stream, Closing.RESET_HERE)
+            self._close(stream, Closure.RESET_HERE)
 
     def collect(self, stream_id: int) -> None:
         """Open a stream's window although what came is still held: its message is only of use when it is whole."""
@@ -195,13 +194,13 @@ class Sender:
     def _finish(self, stream: Stream) -> None:
         """Our direction has ended; the stream is over if the other one has, or if nobody wants the rest of it."""
         if stream.remote_ended:
-            self._close(stream, Closing.ENDED)
+            self._close(stream, Closure.ENDED)
         elif not self._client:
             # The answer is complete and the request is not: the rest is of no use (RFC 9113, 8.1).
             self.reset(stream.stream_id, ErrorCode.NO_ERROR)
 
-    def _close(self, stream: Stream, closing: Closing) -> None:
+    def _close(self, stream: Stream, closure: Closure) -> None:
         del self.streams[stream.stream_id]
-        self._closed.add(stream.stream_id, closing)
+        self._closed.add(stream.stream_id, closure)
         if stream.queue is not None:
             self.outbox.forget(stream)

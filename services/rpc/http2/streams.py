@@ -1,11 +1,46 @@
-"""One stream of a connection, and the memory of those that are closed (RFC 9113, 5.1)."""
+"""One stream of a connection and its window, and the memory of those that are closed (RFC 9113, 5.1 and 5.2)."""
 
 from collections import deque
 from enum import Enum, auto
 
-from services.rpc.http2.flow import ReceiveWindow
-
 _REMEMBERED = 1024
+
+
+class ReceiveWindow:
+    """What the other side may still send on a stream or a connection, and when it may send more.
+
+    Args:
+        size: bytes that may be under way or held at a time.
+        held_max: bytes that may be held before the window begins to shrink below `size`.
+    """
+
+    __slots__ = ("_held_max", "_size", "available", "held")
+
+    def __init__(self, size: int, held_max: int) -> None:
+        self.available = size
+        self.held = 0
+        self._size = size
+        self._held_max = held_max
+
+    def take(self, count: int) -> bool:
+        """Note that `count` bytes came in and are held; False if the other side was not allowed to send as many."""
+        self.available -= count
+        self.held += count
+        return self.available >= 0
+
+    @property
+    def is_low(self) -> bool:
+        """Whether it is worth asking for an increment."""
+        return self.available * 2 <= self._size
+
+    def increment(self) -> int:
+        """By how much to open the window now; 0 as long as that is less than half of it."""
+        room = self._held_max - self.held
+        missing = (self._size if room > self._size else room) - self.available
+        if missing * 2 < self._size:
+            return 0
+        self.available += missing
+        return missing
 
 
 class Stream:
@@ -46,7 +81,7 @@ class Stream:
         self.queued_end = False
 
 
-class Closing(Enum):
+class Closure(Enum):
     """How a stream came to its end; it decides what a late frame on it means."""
 
     ENDED = auto()
@@ -60,16 +95,16 @@ class ClosedStreams:
     __slots__ = ("_older", "_recent")
 
     def __init__(self) -> None:
-        self._recent: dict[int, Closing] = {}
-        self._older: dict[int, Closing] = {}
+        self._recent: dict[int, Closure] = {}
+        self._older: dict[int, Closure] = {}
 
-    def add(self, stream_id: int, closing: Closing) -> None:
+    def add(self, stream_id: int, closure: Closure) -> None:
         """Note that a stream is over."""
-        self._recent[stream_id] = closing
+        self._recent[stream_id] = closure
         if len(self._recent) >= _REMEMBERED:
             self._older = self._recent
             self._recent = {}
 
-    def get(self, stream_id: int) -> Closing | None:
+    def get(self, stream_id: int) -> Closure | None:
         """How a stream ended; None if that is forgotten or it never began."""
         return self._recent.get(stream_id) or self._older.get(stream_id)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from services.cli.drills.relay import CUT, OPEN, Passage, Passing, Relay
+from services.cli.drills.relay import CUT, OPEN, Flow, Passage, Relay
 
 HOST = "127.0.0.1"
 NOTHING_S = 0.05
@@ -111,7 +111,7 @@ async def test_half_open() -> None:
     async with world() as it:
         line = await it.line()
         await line.say(b"before")
-        it.relay.set(Passage(to_client=Passing.HELD))
+        it.relay.set(Passage(to_client=Flow.HELD))
         line.writer.write(b"heard")
         assert await line.hears_nothing()
         assert bytes(it.heard) == b"beforeheard", "the other way is open"
@@ -122,7 +122,7 @@ async def test_what_is_lost_is_gone_and_its_connection_with_it() -> None:
         line, other = await it.line(), await it.line()
         await line.say(b"before")
         await other.say(b"x")
-        it.relay.set(Passage(Passing.LOST, Passing.LOST))
+        it.relay.set(Passage(Flow.LOST, Flow.LOST))
         line.writer.write(b"meanwhile")
         assert await line.hears_nothing()
         it.relay.set(OPEN)
