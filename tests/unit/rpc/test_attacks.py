@@ -13,6 +13,7 @@ from services.rpc.http2.streams import Stream
 from services.rpc.server.server import Server
 from services.rpc.server.server_connection import ServerConnection
 from tests.harness.attacks import ATTACKS, Attack, Target
+from tests.harness.manual_clock import ManualClock
 from tests.unit.rpc.contract_service import ECHO, LISTEN, ContractService
 from tests.unit.rpc.peers import Served
 from tests.unit.rpc.sockets import Observer, Socket
@@ -32,7 +33,7 @@ class Attacked:
 
     def __init__(self, attack: Attack) -> None:
         self.observer = Observer()
-        self.server = Server(ContractService().service, LIMITS, observer=self.observer)
+        self.server = Server(ContractService().service, LIMITS, observer=self.observer, clock=ManualClock())
         self.connection = ServerConnection(self.server)
         self.socket = Socket(self.connection, reads=attack.reads)
         self.connection.connection_made(self.socket)
