@@ -16,19 +16,17 @@ from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRespons
 from services.rpc.service import Channel
 
 
-def send_rows(options: WriteOptions, origin: Origin, batches: Iterator[pa.RecordBatch]) -> int:
-    """Send all rows of a task; returns how many there were when each is stored (see `Sender.send`)."""
-    rows = 0
+def send_rows(options: WriteOptions, origin: Origin, batches: Iterator[pa.RecordBatch]) -> None:
+    """Send all rows of a task; returns when each is stored (see `Sender.send`)."""
     requests = RowRequests(options.topic, origin, time.time_ns())
     with asyncio.Runner() as runner:
         proxies = Proxies(options.connection)
         sender = Sender(proxies, options.requests_at_once)
         try:
             for batch in batches:
-                rows += runner.run(sender.send(requests.of(batch)))
+                runner.run(sender.send(requests.of(batch)))
         finally:
             runner.run(proxies.close())
-    return rows
 
 
 class Sender:
@@ -43,9 +41,8 @@ class Sender:
         self._proxies = proxies
         self._at_once = at_once
 
-    async def send(self, requests: Iterable[RowRequest]) -> int:
-        """Send all; returns how many messages there were when each is stored, once or, after a try whose outcome is not
-        known, more often.
+    async def send(self, requests: Iterable[RowRequest]) -> None:
+        """Send all; returns when each message is stored, once or, after a try whose outcome is not known, more often.
 
         Raises:
             RefusedError: messages are not what the cluster takes.
@@ -54,17 +51,14 @@ class Sender:
         left = iter(requests)
         try:
             async with asyncio.TaskGroup() as group:
-                workers = [group.create_task(self._work(left)) for _ in range(self._at_once)]
+                for _ in range(self._at_once):
+                    group.create_task(self._work(left))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        return sum(worker.result() for worker in workers)
 
-    async def _work(self, left: Iterator[RowRequest]) -> int:
-        count = 0
+    async def _work(self, left: Iterator[RowRequest]) -> None:
         for request in left:
             await self._send(request)
-            count += len(request.messages)
-        return count
 
     async def _send(self, request: RowRequest) -> None:
         left = request.messages

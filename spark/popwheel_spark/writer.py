@@ -5,7 +5,6 @@ What sends is imported by the tasks alone, not by the steps on the driver (see `
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -20,29 +19,19 @@ _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 
 
-@dataclass
-class Sent(WriterCommitMessage):
-    """What a task has sent.
-
-    Args:
-        rows: how many.
-    """
-
-    rows: int
-
-
 def _task() -> TaskContext:
     task = TaskContext.get()
     assert task is not None, "rows are sent by tasks"
     return task
 
 
-def _send(options: WriteOptions, query: str, batch: int, rows: Iterator["pa.RecordBatch"]) -> Sent:
+def _send(options: WriteOptions, query: str, batch: int, rows: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
     """Send all rows of a task."""
     from popwheel_spark.row_requests import Origin
     from popwheel_spark.sender import send_rows
 
-    return Sent(send_rows(options, Origin(query, batch, _task().partitionId()), rows))
+    send_rows(options, Origin(query, batch, _task().partitionId()), rows)
+    return WriterCommitMessage()
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -56,7 +45,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._query = str(uuid.uuid4())
 
-    def write(self, iterator: Iterator["pa.RecordBatch"]) -> Sent:
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
         """Send a part, on an executor."""
         return _send(self._options, self._query, 0, iterator)
 
@@ -71,7 +60,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator["pa.RecordBatch"]) -> Sent:
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
         """Send a part of a micro-batch, on an executor. Its keys are the same if the query is restarted."""
         task = _task()
         query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)

@@ -33,6 +33,16 @@ def test_long_queues_are_split_more_often() -> None:
     assert [part.queue for part in parts].count(small) == 1
 
 
+def test_queues_are_not_split_while_there_are_enough() -> None:
+    whole = [QueueRange(Queue("t", "b-0", number), 0, rows) for number, rows in enumerate((10, 10, 80))]
+    assert split(whole, 3, 0) == whole
+
+
+def test_no_task_is_without_rows() -> None:
+    queue = Queue("t", "b-0", 0)
+    assert split([QueueRange(queue, 5, 7)], 9, 0) == [QueueRange(queue, 5, 6), QueueRange(queue, 6, 7)]
+
+
 @given(places, places, st.integers(1, 5000), st.sampled_from((1.0, 3.5, 100.0)))
 def test_a_micro_batch_keeps_to_its_limit_and_goes_on(start: Offsets, end: Offsets, limit: int, weight: float) -> None:
     ahead = {queue: max(offset, start.get(queue, 0)) for queue, offset in end.items()}
@@ -50,3 +60,13 @@ def test_each_queue_goes_on_by_its_share_of_the_backlog() -> None:
     small, large = Queue("t", "b-0", 0), Queue("t", "b-0", 1)
     reached = admit({small: 100}, {small: 200, large: 900}, {small: 1, large: 1}, 100)
     assert reached == {small: 110, large: 90}
+
+
+def test_what_rounding_leaves_goes_to_those_for_whom_most_waits() -> None:
+    few, some, most = (Queue("t", "b-0", number) for number in range(3))
+    assert admit({}, {few: 1, some: 2, most: 3}, {few: 1, some: 1, most: 1}, 2) == {few: 0, some: 0, most: 2}
+
+
+def test_a_queue_that_is_shorter_than_it_was_begins_anew() -> None:
+    anew, other = Queue("t", "b-0", 0), Queue("t", "b-0", 1)
+    assert admit({anew: 100, other: 0}, {anew: 50, other: 900}, {anew: 1, other: 1}, 10) == {anew: 50, other: 10}

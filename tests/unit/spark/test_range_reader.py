@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from popwheel_spark.errors import DataLossError
+from popwheel_spark.errors import DataLossError, UnreachableError
 from popwheel_spark.offsets import Offsets, Queue
 from popwheel_spark.plan import QueueRange
 from popwheel_spark.queue_client import Pulled, QueueClient
-from popwheel_spark.range_reader import ROWS_MAX, RangeReader
+from popwheel_spark.range_reader import BYTES_MAX, PULL_BYTES, ROWS_MAX, RangeReader
 from popwheel_spark.read_options import read_options
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
 
@@ -77,17 +77,20 @@ def test_every_message_comes_once_and_in_order(start: int, end: int, most: int) 
     assert read(OneQueue(0, 500, most=most), start, end) == list(range(start, end))
 
 
-def test_a_batch_of_rows_has_a_limit_of_rows() -> None:
-    assert read(OneQueue(0, 2 * ROWS_MAX + 5), 0, 2 * ROWS_MAX + 5) == list(range(2 * ROWS_MAX + 5))
+@pytest.mark.parametrize(("options", "every"), [({}, 1), ({"tags": "a"}, 3)], ids=["all", "filtered"])
+def test_a_batch_of_rows_has_a_limit_of_rows(options: dict[str, str], every: int) -> None:
+    end = every * (ROWS_MAX + 5)
+    assert read(OneQueue(0, end, most=256), 0, end, **options) == list(range(0, end, every))
 
 
-def test_a_batch_of_rows_has_a_limit_of_bytes() -> None:
-    queue = OneQueue(0, 300, body=bytes(2**20), most=4)
-    reader = RangeReader(
-        queue, read_options({"endpoints": "h:1", "topic": "orders", "columns": "queueId"}), QueueRange(QUEUE, 0, 300)
-    )
-    batch, at = asyncio.run(reader.batch(0))
-    assert batch.num_rows == at < 300
+@pytest.mark.parametrize("options", [{}, {"tags": "a"}], ids=["all", "filtered"])
+@pytest.mark.parametrize(("size", "most"), [(2**20, 4), (2**12, 1000)], ids=["large", "small"])
+def test_a_batch_of_rows_has_a_limit_of_bytes(size: int, most: int, options: dict[str, str]) -> None:
+    given = {"endpoints": "h:1", "topic": "orders", "columns": "queueId"} | options
+    queue, end = OneQueue(0, 20_000, body=bytes(size), most=most), 16_000
+    batch, at = asyncio.run(RangeReader(queue, read_options(given), QueueRange(QUEUE, 0, end)).batch(0))
+    assert at < end
+    assert BYTES_MAX <= batch.num_rows * (size + 100) < BYTES_MAX + 5 * PULL_BYTES
 
 
 @pytest.mark.parametrize(("size", "fitting"), [(2**20, 1), (2**16, 15), (100, 256)])
@@ -95,10 +98,13 @@ def test_as_many_are_asked_for_at_once_as_have_a_mebibyte(size: int, fitting: in
     queue = OneQueue(0, 2000, body=bytes(size), most=1000)
     assert len(read(queue, 0, 500)) == 500
     assert max(queue.asked[4:]) == fitting
+    queue.asked.clear()
+    assert len(read(queue, 0, 500, tags="a")) == 167
+    assert max(queue.asked[1:]) == fitting
 
 
 def test_what_a_filter_keeps_back_is_not_lost() -> None:
-    assert read(OneQueue(0, 500), 10, 400, tags="a") == list(range(12, 400, 3))
+    assert read(OneQueue(0, 500), 10, 402, tags="a") == list(range(12, 402, 3))
 
 
 @pytest.mark.parametrize("options", [{}, {"tags": "a"}], ids=["all", "filtered"])
@@ -113,6 +119,9 @@ def test_retention_may_take_what_it_likes_if_that_is_no_error(caplog: pytest.Log
         assert read(OneQueue(450, 500), 10, 400, failOnDataLoss="false") == []
     assert "from offset 10 up to 200 are gone" in caplog.text
     assert "from offset 10 up to 400 are gone" in caplog.text
+    with caplog.at_level(logging.WARNING):
+        assert read(OneQueue(200, 500, damaged=(200,)), 10, 400, failOnDataLoss="false") == list(range(201, 400))
+    assert "from offset 200 up to 201 are gone: the broker cannot read them" in caplog.text
 
 
 def test_what_the_broker_cannot_read_is_told_apart_from_what_retention_took() -> None:
@@ -120,11 +129,36 @@ def test_what_the_broker_cannot_read_is_told_apart_from_what_retention_took() ->
         read(OneQueue(0, 500, damaged=(50, 51)), 0, 400)
 
 
-def test_a_queue_that_is_too_short_is_waited_for_and_then_told() -> None:
-    queue = OneQueue(0, 100)
+class Growing(OneQueue):
+    """A queue of 100 messages that has 400 more when it is asked for the fourth time."""
+
+    async def pull(self, queue: Queue, offset: int, count: int, tags: str) -> Pulled:
+        if len(self.asked) == 3:
+            self.end += 400
+        return await super().pull(queue, offset, count, tags)
+
+
+def test_a_queue_that_is_too_short_is_waited_for() -> None:
+    assert read(Growing(0, 100), 90, 110, timeoutMs="60000") == list(range(90, 110))
+
+
+def test_a_queue_that_stays_too_short_is_told() -> None:
     with pytest.raises(DataLossError, match="from offset 100 up to 110 are gone: the queue ends there"):
-        read(queue, 90, 110)
-    assert len(queue.asked) > 2
+        read(OneQueue(0, 100), 90, 110)
+
+
+class HalfDead(OneQueue):
+    """A queue whose first messages can not be asked for, and whose others never come."""
+
+    async def pull(self, queue: Queue, offset: int, count: int, tags: str) -> Pulled:
+        if offset:
+            await asyncio.Event().wait()
+        raise UnreachableError("no proxy answers")
+
+
+def test_what_is_still_asked_for_is_given_up_when_a_pull_fails() -> None:
+    with pytest.raises(UnreachableError):
+        read(HalfDead(0, 500), 0, 500)
 
 
 def test_a_new_queue_may_begin_behind_its_start() -> None:

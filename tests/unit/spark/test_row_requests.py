@@ -58,6 +58,12 @@ def test_a_row_that_says_little() -> None:
     assert not properties.HasField("tag") and not properties.HasField("delivery_timestamp")
 
 
+def test_a_row_with_a_message_group_is_in_order_within_it() -> None:
+    (message,) = sent([{"body": b"x", "messageGroup": "g"}])
+    assert message.system_properties.message_group == "g"
+    assert message.system_properties.message_type == MessageType.FIFO
+
+
 def test_the_option_wins_over_the_column() -> None:
     assert sent([{"body": b"x", "topic": "t"}], topic="o")[0].topic.name == "o"
 
@@ -79,6 +85,7 @@ def test_requests_have_limits_of_messages_and_bytes() -> None:
 
     assert sizes(2 * MESSAGES_MAX + 1, b"x") == [MESSAGES_MAX, MESSAGES_MAX, 1]
     assert sizes(3, bytes(2**22)) == [1, 1, 1]
+    assert sizes(5, bytes(600_000)) == [2, 2, 1]
     assert sizes(0, b"") == []
 
 

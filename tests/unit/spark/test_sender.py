@@ -53,27 +53,48 @@ class Answering(Proxies):
         return response
 
 
-def send(proxies: Answering) -> int:
-    """Send two requests in turn; how many messages there were."""
-    requests = [RowRequest("q/0/0/0", [b"a", b"b", b"c"]), RowRequest("q/0/0/3", [b"d"])]
-    return asyncio.run(Sender(proxies, 1).send(requests))
+REQUESTS = (RowRequest("q/0/0/0", [b"a", b"b", b"c"]), RowRequest("q/0/0/3", [b"d"]))
+
+
+def sent(*answers: tuple[Code.ValueType, ...]) -> list[bytes]:
+    """Send two requests in turn; what proxies were asked that answer so."""
+    proxies = Answering(*answers)
+    asyncio.run(Sender(proxies, 1).send(REQUESTS))
+    return proxies.asked
 
 
 def test_messages_that_are_stored_are_sent_once() -> None:
-    proxies = Answering((OK, OK, OK, OK), (OK, OK))
-    assert (send(proxies), proxies.asked) == (4, [b"abc", b"d"])
+    assert sent((OK, OK, OK, OK), (OK, OK)) == [b"abc", b"d"]
 
 
 def test_only_those_that_are_not_stored_are_sent_again() -> None:
-    proxies = Answering((Code.MULTIPLE_RESULTS, AWAY, OK, AWAY), (Code.MULTIPLE_RESULTS, OK, AWAY), (OK, OK), (OK, OK))
-    assert (send(proxies), proxies.asked) == (4, [b"abc", b"ac", b"c", b"d"])
+    parts = (Code.MULTIPLE_RESULTS, AWAY, OK, AWAY), (Code.MULTIPLE_RESULTS, OK, AWAY)
+    assert sent(*parts, (OK, OK), (OK, OK)) == [b"abc", b"ac", b"c", b"d"]
 
 
 def test_a_request_of_which_nothing_was_looked_at_is_sent_again_whole() -> None:
-    proxies = Answering((AWAY,), (AWAY, AWAY, AWAY, AWAY), (OK, OK, OK, OK), (OK, OK))
-    assert (send(proxies), proxies.asked) == (4, [b"abc", b"abc", b"abc", b"d"])
+    assert sent((AWAY,), (AWAY, AWAY, AWAY, AWAY), (OK, OK, OK, OK), (OK, OK)) == [b"abc", b"abc", b"abc", b"d"]
 
 
 def test_what_is_refused_is_named_by_its_first_row() -> None:
     with pytest.raises(RefusedError, match="sending 1 rows from q/0/0/3 on: MESSAGE_BODY_EMPTY"):
-        send(Answering((OK, OK, OK, OK), (EMPTY, EMPTY)))
+        sent((OK, OK, OK, OK), (EMPTY, EMPTY))
+
+
+class Counting(Proxies):
+    """Proxies that answer when so many calls are under way.
+
+    Args:
+        at_once: so many.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._met = asyncio.Barrier(at_once)
+
+    async def call(self, what: str, once: Callable[[Channel], Awaitable[T]]) -> T:
+        await self._met.wait()
+        return None  # type: ignore[return-value]
+
+
+def test_so_many_requests_are_under_way_at_once() -> None:
+    asyncio.run(Sender(Counting(2), 2).send(REQUESTS))
