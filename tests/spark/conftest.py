@@ -1,14 +1,12 @@
 """One Spark for all tests, a server that tests of a module share, and ways to fill its topics."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.harness.standalone import StandaloneProcess
 from tests.spark.local_spark import local_spark
-from tests.spark.topics import Topics
+from tests.spark.topics import Topics, own_topics
 
 
 @pytest.fixture(scope="session")
@@ -19,20 +17,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProcess]:
-    """A server for the tests of a module."""
-    with StandaloneProcess(tmp_path_factory.mktemp("server") / "data", ("--set", "broker.flush=async")) as process:
-        yield process
-
-
-@pytest.fixture
-def topics(server: StandaloneProcess) -> Iterator[Topics]:
-    """Makes and fills topics of the server."""
-    with Topics(server.grpc_address, server.http_url) as made:
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
+    """Makes and fills topics of a server that the tests of a module share."""
+    with own_topics(tmp_path_factory.mktemp("server"), "broker.flush=async") as made:
         yield made
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> str:
-    """Where a stream keeps what it has done."""
-    return str(tmp_path / "checkpoint")

@@ -7,9 +7,31 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from popwheel_spark.session import spark_session
+
+
+def stream_to_parquet(rows: DataFrame, folder: Path) -> StreamingQuery:
+    """Write what a stream has now; returns the query at its end.
+
+    Args:
+        rows: a stream.
+        folder: gets `files`, and `checkpoint`, from which the next call goes on.
+
+    Raises:
+        StreamingQueryException: it failed.
+    """
+    query = (
+        rows.writeStream.format("parquet")
+        .option("path", str(folder / "files"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
 
 
 def round_trip(spark: SparkSession, connection: Mapping[str, str], topic: str, into: str, folder: Path) -> None:
@@ -20,22 +42,13 @@ def round_trip(spark: SparkSession, connection: Mapping[str, str], topic: str, i
         connection: the options that say how the cluster is reached.
         topic: is read.
         into: is sent to.
-        folder: for what was read: `batch` and `stream`.
+        folder: for what was read: `batch/files` and `stream/files`.
     """
     options = {**connection, "topic": topic, "startingOffsets": "earliest"}
     batch = spark.read.format("popwheel").options(**options).load()
-    batch.write.parquet(str(folder / "batch"))
-    query = (
-        spark.readStream.format("popwheel")
-        .options(**options, maxRowsPerTrigger="150")
-        .load()
-        .writeStream.format("parquet")
-        .option("path", str(folder / "stream"))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    batch.write.parquet(str(folder / "batch" / "files"))
+    stream = spark.readStream.format("popwheel").options(**options, maxRowsPerTrigger="150").load()
+    stream_to_parquet(stream, folder / "stream")
     sent = batch.select("body", "tag", "keys", "properties")
     sent.write.format("popwheel").mode("append").options(**connection, topic=into).save()
 

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from tests.harness.cluster import ClusterCommand
-from tests.harness.standalone import StandaloneProcess
 from tests.spark import fragile
-from tests.spark.topics import Topics
+from tests.spark.round_trip import stream_to_parquet
+from tests.spark.topics import Topics, own_topics
 
 MESSAGES = int(os.environ.get("SPARK_MESSAGES") or 20_000)
 PLACE = ("brokerName", "queueId", "queueOffset")
@@ -175,15 +175,7 @@ def test_all_messages_of_two_brokers_are_read_by_id(spark: SparkSession, tmp_pat
             sent = topics.fill(topics.make("million", queues=4), MESSAGES)
         options = {"endpoints": ",".join(endpoints), "topic": "million", "startingOffsets": "earliest"}
         stream = spark.readStream.format("popwheel").options(**options, maxRowsPerTrigger=str(MESSAGES // 4)).load()
-        query = (
-            stream.select("messageId", *PLACE)
-            .writeStream.format("parquet")
-            .option("path", str(tmp_path / "files"))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        stream_to_parquet(stream.select("messageId", *PLACE), tmp_path)
         batch = spark.read.format("popwheel").options(**options).load().select("messageId", *PLACE)
         for frame in (batch, spark.read.parquet(str(tmp_path / "files"))):
             rows = frame.collect()
@@ -196,17 +188,7 @@ def test_a_worker_that_is_killed_reads_the_same_rows_again(spark: SparkSession, 
     spark.dataSource.register(fragile.FragileDataSource)
     sent = topics.fill(topics.make("fragile"), 2_000)
     options = topics.options | {"topic": "fragile", "startingOffsets": "earliest", "path": str(tmp_path / "died")}
-    query = (
-        spark.readStream.format("fragile")
-        .options(**options)
-        .load()
-        .writeStream.format("parquet")
-        .option("path", str(tmp_path / "files"))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    stream_to_parquet(spark.readStream.format("fragile").options(**options).load(), tmp_path)
     assert (tmp_path / "died").exists()
     rows = spark.read.parquet(str(tmp_path / "files")).select("messageId").collect()
     assert sorted(row.messageId for row in rows) == sorted(sent)
@@ -215,12 +197,8 @@ def test_a_worker_that_is_killed_reads_the_same_rows_again(spark: SparkSession, 
 @pytest.fixture
 def forgetful(tmp_path: Path) -> Iterator[Topics]:
     """Topics of a server that keeps messages for a second, in small segments."""
-    words = ("broker.log.segment_bytes=65536", "broker.retention.hours=0.0003", "broker.retention.interval_ms=100")
-    settings = [word for each in words for word in ("--set", each)]
-    with (
-        StandaloneProcess(tmp_path / "forgetful" / "data", settings) as server,
-        Topics(server.grpc_address, server.http_url) as topics,
-    ):
+    settings = ("broker.log.segment_bytes=65536", "broker.retention.hours=0.0003", "broker.retention.interval_ms=100")
+    with own_topics(tmp_path / "forgetful", *settings) as topics:
         yield topics
 
 

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from popwheel_spark.repeats import without_repeats
-from tests.harness.standalone import ROOT, StandaloneProcess
+from tests.harness.standalone import ROOT
 from tests.spark.topics import Topics
 
 TYPES = "topic STRING, body BINARY, tag STRING, keys ARRAY<STRING>, properties MAP<STRING, STRING>"
@@ -108,8 +108,8 @@ def test_what_can_not_be_sent_is_said(
     assert sentence in str(caught.value)
 
 
-def test_the_quick_start_runs(spark: SparkSession, server: StandaloneProcess, tmp_path: Path) -> None:
-    words = [sys.executable, str(ROOT / "demo" / "spark_quick_start.py"), server.grpc_address, str(tmp_path)]
+def test_the_quick_start_runs(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    words = [sys.executable, str(ROOT / "demo" / "spark_quick_start.py"), topics.address, str(tmp_path)]
     ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "|    1000|" in ended.stdout

@@ -51,10 +51,10 @@ def test_a_cluster_gives_what_one_process_gives(
 
     first, second = cluster.executors()
     assert len(first) == 1 and first == second, "both workers ran it"
-    wanted = rows(spark.read.parquet(str(local / "batch")))
+    wanted = rows(spark.read.parquet(str(local / "batch" / "files")))
     assert {row["messageId"] for row in wanted} == sent
     for folder in (local / "stream", remote / "batch", remote / "stream"):
-        assert rows(spark.read.parquet(str(folder))) == wanted
+        assert rows(spark.read.parquet(str(folder / "files"))) == wanted
     for topic in (here, there):
         carried = spark.read.format("popwheel").options(**topics.options, topic=topic).load().select(*CARRIED)
         assert rows(carried) == sorted((Row(**{name: row[name] for name in CARRIED}) for row in wanted), key=repr)

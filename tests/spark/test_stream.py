@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from tests.harness.client import MessagingClient
+from tests.spark.round_trip import stream_to_parquet
 from tests.spark.topics import Topics
 
 
@@ -37,15 +38,7 @@ class Archive:
             StreamingQueryException: it failed.
         """
         stream = self._spark.readStream.format("popwheel").options(**self._options).load()
-        query = (
-            stream.writeStream.format("parquet")
-            .option("path", str(self._folder / "files"))
-            .option("checkpointLocation", str(self._folder / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        return query
+        return stream_to_parquet(stream, self._folder)
 
     def ids(self) -> list[str]:
         """Message ids of all rows so far, in order."""

@@ -8,9 +8,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.harness.certificates import CertificateVolume, certificate_by, new_authority
-from tests.harness.standalone import StandaloneProcess
 from tests.spark.round_trip import round_trip
-from tests.spark.topics import Topics
+from tests.spark.topics import Topics, own_topics
 
 OURS = new_authority()
 FOREIGN = new_authority()
@@ -21,12 +20,8 @@ def secret(tmp_path: Path) -> Iterator[Topics]:
     """Topics of a server whose certificate is by `OURS`."""
     volume = CertificateVolume(tmp_path / "certificates")
     volume.hold(certificate_by(OURS))
-    files = (f"proxy.tls.certificate_file={volume.certificate}", f"proxy.tls.key_file={volume.key}")
-    words = [word for each in files for word in ("--set", each)]
-    with (
-        StandaloneProcess(tmp_path / "server" / "data", words) as server,
-        Topics(server.grpc_address, server.http_url) as topics,
-    ):
+    settings = (f"proxy.tls.certificate_file={volume.certificate}", f"proxy.tls.key_file={volume.key}")
+    with own_topics(tmp_path / "server", *settings) as topics:
         yield topics
 
 
@@ -40,7 +35,8 @@ def test_a_query_speaks_tls_with_whom_it_trusts(spark: SparkSession, secret: Top
     options = {"endpoints": secret.address, "tls": "true", "tlsCaFile": str(trusted)}
     round_trip(spark, options, "Secret", into, tmp_path / "read")
     for name in ("batch", "stream"):
-        assert {row["messageId"] for row in spark.read.parquet(str(tmp_path / "read" / name)).collect()} == sent
+        rows = spark.read.parquet(str(tmp_path / "read" / name / "files")).collect()
+        assert {row["messageId"] for row in rows} == sent
     assert spark.read.format("popwheel").options(**options, topic=into).load().count() == 100
 
     options |= {"tlsCaFile": str(foreign), "timeoutMs": "500"}

@@ -3,12 +3,15 @@
 import asyncio
 import json
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from tests.harness.client import MessagingClient, make_message
+from tests.harness.standalone import StandaloneProcess
 
 _BATCH = 64
 _AT_ONCE = 8
@@ -94,3 +97,19 @@ class Topics:
         if self._client is not None:
             self._runner.run(self._client.close())
         self._runner.close()
+
+
+@contextmanager
+def own_topics(folder: Path, *settings: str) -> Iterator[Topics]:
+    """Topics of a server of their own.
+
+    Args:
+        folder: of the server.
+        settings: of it, as `broker.flush=async`.
+    """
+    words = [word for setting in settings for word in ("--set", setting)]
+    with (
+        StandaloneProcess(folder / "data", words) as server,
+        Topics(server.grpc_address, server.http_url) as topics,
+    ):
+        yield topics
