@@ -271,7 +271,7 @@ PROXIES = [
         "SendTries.failed",
         "self.doubted = place",
         "self.doubted = None",
-        "proxy/test_tries.py",
+        "proxy/test_retry_policy.py",
         CLUSTER,
     ),
     Mutant(

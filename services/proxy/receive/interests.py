@@ -125,6 +125,13 @@ class Interest:
         """What makes it the one it is."""
         return (self.topic, self.group, self.filter.kind, self.filter.expression)
 
+    def at(self, broker: str) -> Waiting:
+        """What is known of a broker; nothing yet for one that was not heard of."""
+        known = self.waiting.get(broker)
+        if known is None:
+            known = self.waiting[broker] = Waiting(broker)
+        return known
+
     @property
     def is_quiet(self) -> bool:
         """Whether all brokers would tell of what comes, and nothing is known to be there or on its way.
@@ -228,9 +235,7 @@ class InterestBook:
 
     def begin(self, interest: Interest, broker: str) -> Ticket:
         """A poll is about to pop, woken or not; `finish`, `fail` or `hand_back` must follow."""
-        waiting = interest.waiting.get(broker)
-        if waiting is None:
-            waiting = interest.waiting[broker] = Waiting(broker)
+        waiting = interest.at(broker)
         waiting.pops += 1
         self._weigh(interest, waiting)
         return Ticket(interest, waiting, waiting.notifications)
@@ -307,9 +312,7 @@ class InterestBook:
             self._confirm(interest, broker)
         if not messages:
             return
-        waiting = interest.waiting.get(broker)
-        if waiting is None:
-            waiting = interest.waiting[broker] = Waiting(broker)
+        waiting = interest.at(broker)
         waiting.notifications += 1
         waiting.shared = shared and not waiting.messages
         # The answer to a pop may have counted these messages already.
@@ -408,9 +411,7 @@ class InterestBook:
         One that pops elsewhere will do: it pops there before it waits, so that no turn is in vain because of others.
         """
         if interest.polls:
-            waiting = interest.waiting.get(broker)
-            if waiting is None:
-                waiting = interest.waiting[broker] = Waiting(broker)
+            waiting = interest.at(broker)
             waiting.messages = max(waiting.messages, 1)
             self._wake(interest, waiting, now)
 
