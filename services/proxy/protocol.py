@@ -38,10 +38,10 @@ FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE = _method(
 )
 PULL_MESSAGE = _raw_answer("PullMessage", protobuf(pb.PullMessageRequest))
 """Answers bytes of PullMessageResponse."""
-PULL_BLOCK: Method[pb.PullMessageRequest, bytes] = Method(
-    "popwheel.v1.Proxy", "PullBlock", protobuf(pb.PullMessageRequest), RAW
+PULL_RECORDS: Method[pb.PullMessageRequest, bytes] = Method(
+    "popwheel.v1.Proxy", "PullRecords", protobuf(pb.PullMessageRequest), RAW
 )
-"""Answers bytes of PullBlockResponse; of all methods here the one that is not of the official protocol."""
+"""Answers bytes of PullRecordsResponse; of all methods here the one that is not of the official protocol."""
 UPDATE_OFFSET = _method("UpdateOffset", pb.UpdateOffsetRequest, pb.UpdateOffsetResponse)
 GET_OFFSET = _method("GetOffset", pb.GetOffsetRequest, pb.GetOffsetResponse)
 QUERY_OFFSET = _method("QueryOffset", pb.QueryOffsetRequest, pb.QueryOffsetResponse)

@@ -91,7 +91,7 @@ class MessagingServer:
             self._bind(method, _not_supported(f"{what} not supported yet; nothing was changed"), response)
         self.service.stream(protocol.RECEIVE_MESSAGE, self._receive)
         self.service.stream(protocol.PULL_MESSAGE, self._pull)
-        self.service.unary(protocol.PULL_BLOCK, self._pull_block)
+        self.service.unary(protocol.PULL_RECORDS, self._pull_records)
         self.service.stream(protocol.TELEMETRY, self._open_telemetry)
 
     def _bind(
@@ -136,17 +136,17 @@ class MessagingServer:
 
         await self._stream_answer(call, stream, "PullMessage", pull)
 
-    async def _pull_block(self, call: Call, request: pb.PullMessageRequest) -> bytes:
+    async def _pull_records(self, call: Call, request: pb.PullMessageRequest) -> bytes:
         """Serve a pull that has no status in its answer; what is raised goes into its trailers."""
         began = self._clock.monotonic()
         given = OK
         try:
-            return await self._offsets.pull_block(call, client_id_of(call), request, began)
+            return await self._offsets.pull_records(call, client_id_of(call), request, began)
         except (StatusError, RpcError) as error:
             given = self._refusal(error)
             raise StatusError(given.code, given.message) from error
         finally:
-            self._metrics.latency.observe("PullBlock", given.code, (self._clock.monotonic() - began) * 1000)
+            self._metrics.latency.observe("PullRecords", given.code, (self._clock.monotonic() - began) * 1000)
 
     async def _stream_answer(
         self, call: Call, stream: Stream[Any, bytes], name: str, work: Callable[[], Awaitable[None]]

@@ -9,7 +9,7 @@ from services.common.contract.pop_answer import PopAnswer, decode_pop_answer, en
 from services.common.contract.put import MessageRun, PutResult, decode_results, decode_runs, encode_results, encode_runs
 from services.common.pb.popwheel.v1 import broker_pb2 as broker
 from services.common.pb.popwheel.v1 import controller_pb2 as controller
-from services.rpc.service import Codec, Method, protobuf
+from services.rpc.service import RAW, Codec, Method, protobuf
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -33,6 +33,10 @@ RENEW = _method("popwheel.v1.Broker", "Renew", broker.RenewRequest, broker.Renew
 RELEASE = _method("popwheel.v1.Broker", "Release", broker.ReleaseRequest, broker.ReleaseResponse)
 DEAD_LETTER = _method("popwheel.v1.Broker", "DeadLetter", broker.DeadLetterRequest, broker.DeadLetterResponse)
 PULL = _method("popwheel.v1.Broker", "Pull", broker.PullRequest, broker.PullResponse)
+PULL_RECORDS: Method[broker.PullRequest, bytes] = Method(
+    "popwheel.v1.Broker", "PullRecords", protobuf(broker.PullRequest), RAW
+)
+"""Answers bytes of PullRecordsResponse (`services.common.contract.record_block`)."""
 QUERY_OFFSET = _method("popwheel.v1.Broker", "QueryOffset", broker.QueryOffsetRequest, broker.QueryOffsetResponse)
 GET_OFFSET = _method("popwheel.v1.Broker", "GetOffset", broker.GetOffsetRequest, broker.GetOffsetResponse)
 UPDATE_OFFSET = _method("popwheel.v1.Broker", "UpdateOffset", broker.UpdateOffsetRequest, broker.UpdateOffsetResponse)

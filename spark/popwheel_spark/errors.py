@@ -28,3 +28,7 @@ class RefusedError(PopwheelSparkError):
 
 class DataLossError(PopwheelSparkError):
     """Messages that were to be read are not there any more, and `failOnDataLoss` is true."""
+
+
+class FormatError(PopwheelSparkError):
+    """Records that this release cannot read, as they are of a newer one."""

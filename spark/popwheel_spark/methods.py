@@ -24,6 +24,6 @@ SEND: Method[bytes, service.SendMessageResponse] = Method(
     _SERVICE, "SendMessage", RAW, protobuf(service.SendMessageResponse)
 )
 PULL: Method[service.PullMessageRequest, bytes] = Method(
-    "popwheel.v1.Proxy", "PullBlock", protobuf(service.PullMessageRequest), RAW
+    "popwheel.v1.Proxy", "PullRecords", protobuf(service.PullMessageRequest), RAW
 )
-"""Answers bytes of PullBlockResponse, whose length is of use."""
+"""Answers bytes of PullRecordsResponse (`services.common.contract.record_block`)."""

@@ -15,7 +15,7 @@ _ENDING = ".zip"
 
 
 def write_package(file: Path) -> None:
-    """Write the code that workers need, beside protobuf and PyArrow, into a zip file.
+    """Write the code that workers need, beside protobuf, NumPy and PyArrow, into a zip file.
 
     Args:
         file: is made, or made anew.

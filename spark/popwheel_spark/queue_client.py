@@ -1,8 +1,7 @@
 """What a cluster is asked about queues and their messages: where they are, from where to where, and what is in them."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -13,31 +12,16 @@ from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.methods import COMMIT, OFFSET, PULL, ROUTE
 from popwheel_spark.offsets import EARLIEST, LATEST, Offsets, Queue
 from popwheel_spark.proxies import Proxies, check
+from services.common.contract.record_block import NO_RECORDS, RecordBlock, decode_block
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, MessageQueue, QueryOffsetPolicy
-from services.common.pb.popwheel.v1.proxy_pb2 import PullBlockResponse
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageQueue, QueryOffsetPolicy
 from services.rpc.service import Channel
 
 _CALLS_AT_ONCE = 64
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Pulled:
-    """What one pull gave.
-
-    Args:
-        messages: in the order of their offsets.
-        next_offset: where to go on; beyond what a filter kept back.
-        bytes: of the answer.
-    """
-
-    messages: Sequence[Message]
-    next_offset: int
-    bytes: int
 
 
 class QueueClient:
@@ -124,7 +108,7 @@ class QueueClient:
         async with self._at_once:
             return await self._proxies.call(f"asking for an offset of {queue}", once)
 
-    async def pull(self, queue: Queue, offset: int, count: int, tags: str) -> Pulled:
+    async def pull(self, queue: Queue, offset: int, count: int, tags: str) -> RecordBlock:
         """Messages from an offset on, without waiting for new ones.
 
         Args:
@@ -134,7 +118,7 @@ class QueueClient:
             tags: what the broker filters by; empty: nothing.
 
         Returns:
-            No messages, and the same offset, if there are none that far.
+            No records, and the same offset, if there are none that far.
 
         Raises:
             RefusedError, UnreachableError: see `Proxies.call`.
@@ -146,15 +130,13 @@ class QueueClient:
             request.filter_expression.type = definition.TAG
             request.filter_expression.expression = tags
 
-        async def once(channel: Channel) -> Pulled:
+        async def once(channel: Channel) -> RecordBlock:
             try:
-                data = await channel.call(PULL, request, metadata=self._proxies.metadata)
+                return decode_block(await channel.call(PULL, request, metadata=self._proxies.metadata))
             except StatusError as error:
                 if error.code == Code.ILLEGAL_OFFSET:  # the queue is not even so long
-                    return Pulled((), offset, 0)
+                    return NO_RECORDS._replace(next_offset=offset)
                 raise
-            block = PullBlockResponse.FromString(data)
-            return Pulled(block.messages, block.next_offset, len(data))
 
         return await self._proxies.call(f"pulling from {queue} at {offset}", once)
 

@@ -7,22 +7,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from popwheel_spark.data_loss import gone, report_loss
-from popwheel_spark.message_rows import record_batch
 from popwheel_spark.offsets import START, Queue
 from popwheel_spark.plan import QueueRange
-from popwheel_spark.queue_client import Pulled, QueueClient
+from popwheel_spark.queue_client import QueueClient
 from popwheel_spark.read_options import ReadOptions
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
+from popwheel_spark.record_rows import record_batch
+from services.common.contract.record_block import RecordBlock
 from services.rpc.backoff import Backoff
 
 ROWS_MAX: Final = 10_000
-"""Rows of one batch."""
-BYTES_MAX: Final = 16 * 2**20
-"""No more is pulled for a batch whose messages have so many bytes."""
-PULL_MESSAGES: Final = 256
+"""Rows that are pulled in one go."""
+BYTES_MAX: Final = 8 * 2**20
+"""No more is pulled in one go when its records have so many bytes."""
+PULL_MESSAGES: Final = 1024
 """As many as a proxy gives at once."""
 PULL_BYTES: Final = 2**20
 """No more messages are asked for at once than have so many bytes together, by the size of those that came before."""
@@ -31,41 +32,40 @@ _PULLS_AT_ONCE = 4
 
 
 @dataclass(slots=True)
-class _Batch:
-    """What was pulled for one batch of rows.
+class _Haul:
+    """What was pulled in one go.
 
     Args:
         at: where to go on.
-        messages: in order.
+        blocks: in order.
+        rows: of all blocks.
         bytes: of all answers.
         gaps: offsets from .. up to .. that were passed over: filtered, or gone.
     """
 
     at: int
-    messages: list[Message] = field(default_factory=list)
+    blocks: list[RecordBlock] = field(default_factory=list)
+    rows: int = 0
     bytes: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)
 
-    def take(self, pulled: Pulled, end: int) -> None:
+    def take(self, pulled: RecordBlock, end: int) -> None:
         """Take what is new of an answer: other pulls may have given some of it already."""
-        self.bytes += pulled.bytes
-        for message in pulled.messages:
-            offset = message.system_properties.queue_offset
-            if offset >= end:
-                break
-            if offset < self.at:
-                continue
-            if offset > self.at:
-                self.pass_to(offset)
-            self.messages.append(message)
-            self.at = offset + 1
-        self.pass_to(min(end, pulled.next_offset))
-
-    def pass_to(self, offset: int) -> None:
-        """Nothing came from here up to this offset."""
-        if offset > self.at:
-            self.gaps.append((self.at, offset))
-            self.at = offset
+        self.bytes += len(pulled.data)
+        offsets = pulled.heads()["queue_offset"].astype(np.int64)
+        first, behind = np.searchsorted(offsets, (self.at, end)).tolist()
+        if first < behind:
+            offsets = offsets[first:behind]
+            expected = np.concatenate(((self.at,), offsets[:-1] + 1))
+            passed = offsets != expected
+            self.gaps += zip(expected[passed].tolist(), offsets[passed].tolist(), strict=True)
+            self.blocks.append(pulled.part(first, behind))
+            self.rows += len(offsets)
+            self.at = int(offsets[-1]) + 1
+        stop = min(end, pulled.next_offset)
+        if stop > self.at:
+            self.gaps.append((self.at, stop))
+            self.at = stop
 
 
 class RangeReader:
@@ -85,30 +85,33 @@ class RangeReader:
         self._backoff = Backoff(random.Random())
         self._at_once = _FIRST_PULL_MESSAGES
 
-    async def batch(self, at: int) -> tuple[pa.RecordBatch, int]:
-        """The rows from an offset on, and the offset to go on with.
+    async def batches(self, at: int) -> tuple[list[pa.RecordBatch], int]:
+        """Rows from an offset on, a batch for each answer, and the offset to go on with.
+
+        Spark takes batches of a mebibyte in less time than larger ones.
 
         Raises:
             DataLossError: some are gone, and that is an error.
+            FormatError: the brokers are of a newer release.
             RefusedError, UnreachableError: see `Proxies.call`.
         """
-        batch = _Batch(at)
+        haul = _Haul(at)
         if self._options.tags:
-            await self._pull_filtered(batch)
+            await self._pull_filtered(haul)
         else:
-            await self._pull_ahead(batch)
-        if batch.gaps:
-            await self._check(batch.gaps)
-        return record_batch(self._queue, batch.messages, self._options.columns), batch.at
+            await self._pull_ahead(haul)
+        if haul.gaps:
+            await self._check(haul.gaps)
+        return [record_batch(self._queue, block, self._options.columns) for block in haul.blocks], haul.at
 
-    async def _pull_ahead(self, batch: _Batch) -> None:
+    async def _pull_ahead(self, haul: _Haul) -> None:
         """Without a filter offsets have no gaps, so that several pulls can be on their way."""
-        last = min(self._end, batch.at + ROWS_MAX)
-        asked = batch.at
-        ahead: deque[tuple[int, asyncio.Task[Pulled]]] = deque()
+        last = min(self._end, haul.at + ROWS_MAX)
+        asked = haul.at
+        ahead: deque[tuple[int, asyncio.Task[RecordBlock]]] = deque()
         try:
-            while batch.at < last:
-                while (asked := max(asked, batch.at)) < last and self._may_ask(batch, len(ahead)):
+            while haul.at < last:
+                while (asked := max(asked, haul.at)) < last and self._may_ask(haul, len(ahead)):
                     stop = min(asked + self._at_once, last)
                     pull = self._pull(asked, stop - asked)
                     ahead.append((stop, asyncio.create_task(pull)))
@@ -116,25 +119,25 @@ class RangeReader:
                 if not ahead:
                     return
                 stop, task = ahead.popleft()
-                batch.take(await task, self._end)
-                while batch.at < stop:  # an answer holds fewer than asked for if they are large
-                    if batch.bytes >= BYTES_MAX:
+                haul.take(await task, self._end)
+                while haul.at < stop:  # an answer holds fewer than asked for if they are large
+                    if haul.bytes >= BYTES_MAX:
                         return
-                    await self._pull_on(batch, stop - batch.at)
+                    await self._pull_on(haul, stop - haul.at)
         finally:
             for _, task in ahead:
                 task.cancel()
             await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
 
-    def _may_ask(self, batch: _Batch, ahead: int) -> bool:
-        return ahead < _PULLS_AT_ONCE and batch.bytes < BYTES_MAX
+    def _may_ask(self, haul: _Haul, ahead: int) -> bool:
+        return ahead < _PULLS_AT_ONCE and haul.bytes < BYTES_MAX
 
-    async def _pull_filtered(self, batch: _Batch) -> None:
+    async def _pull_filtered(self, haul: _Haul) -> None:
         """Where the next pull begins only the answer says."""
-        while batch.at < self._end and (room := ROWS_MAX - len(batch.messages)) and batch.bytes < BYTES_MAX:
-            await self._pull_on(batch, room)
+        while haul.at < self._end and (room := ROWS_MAX - haul.rows) and haul.bytes < BYTES_MAX:
+            await self._pull_on(haul, room)
 
-    async def _pull_on(self, batch: _Batch, count: int) -> None:
+    async def _pull_on(self, haul: _Haul, count: int) -> None:
         """Pull until something has come. What was planned is there: if a queue seems shorter, its new master has yet
         to learn what the old one has promised.
 
@@ -143,23 +146,23 @@ class RangeReader:
         """
         clock = asyncio.get_running_loop().time
         give_up_at = clock() + self._options.connection.timeout_s
-        before = batch.at
+        before = haul.at
         while True:
-            batch.take(await self._pull(batch.at, count), self._end)
-            if batch.at > before:
+            haul.take(await self._pull(haul.at, count), self._end)
+            if haul.at > before:
                 self._backoff.reset()
                 return
             if clock() > give_up_at:
                 self._lost(before, self._end, "the queue ends there; was the topic deleted, and made anew?")
-                batch.at = self._end
+                haul.at = self._end
                 return
             await asyncio.sleep(self._backoff.next_s())
 
-    async def _pull(self, offset: int, count: int) -> Pulled:
+    async def _pull(self, offset: int, count: int) -> RecordBlock:
         """Pull so many messages at the most, and learn from their size how many are asked for from now on."""
         pulled = await self._client.pull(self._queue, offset, min(count, self._at_once), self._options.tags)
-        if pulled.messages:
-            fitting = PULL_BYTES * len(pulled.messages) // max(1, pulled.bytes)
+        if len(pulled.begins):
+            fitting = PULL_BYTES * len(pulled.begins) // len(pulled.data)
             self._at_once = max(1, min(PULL_MESSAGES, fitting))
         return pulled
 
@@ -181,7 +184,7 @@ def read_range(options: ReadOptions, what: QueueRange) -> Iterator[pa.RecordBatc
     """All rows of a range. Between two batches no call is on its way: whoever takes them may take his time.
 
     Raises:
-        DataLossError, RefusedError, UnreachableError: see `RangeReader.batch`.
+        DataLossError, FormatError, RefusedError, UnreachableError: see `RangeReader.batches`.
     """
     with asyncio.Runner() as runner:
         client = QueueClient(options.connection, options.group)
@@ -189,8 +192,7 @@ def read_range(options: ReadOptions, what: QueueRange) -> Iterator[pa.RecordBatc
         try:
             at = what.start
             while at < what.end:
-                batch, at = runner.run(reader.batch(at))
-                if batch.num_rows:
-                    yield batch
+                batches, at = runner.run(reader.batches(at))
+                yield from batches
         finally:
             runner.run(client.close())

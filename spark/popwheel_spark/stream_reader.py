@@ -139,7 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for each in ranges(begin, end):
             pulled = await client.pull(each.queue, each.start, _SAMPLE, self._options.tags)
             passed = max(1, pulled.next_offset - each.start)
-            weights[each.queue] = max(1.0, sum(message.ByteSize() for message in pulled.messages) / passed)
+            weights[each.queue] = max(1.0, float(pulled.lengths.sum()) / passed)
         return weights
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

@@ -129,7 +129,7 @@ class CallFuzzer:
                 group=group(), topic=topic(), receipt_handle=handle(), message_id="m"
             ),
             "PullMessage": pull,
-            "PullBlock": pull,
+            "PullRecords": pull,
             "UpdateOffset": lambda: pb.UpdateOffsetRequest(group=group(), message_queue=queue(), offset=0),
             "GetOffset": lambda: pb.GetOffsetRequest(group=group(), message_queue=queue()),
             "QueryOffset": lambda: pb.QueryOffsetRequest(

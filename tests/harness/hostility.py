@@ -143,7 +143,7 @@ def naming(topic: str = TOPIC, group: str = GROUP) -> dict[str, Message]:
         ),
         "ForwardMessageToDeadLetterQueue": pb.ForwardMessageToDeadLetterQueueRequest(**names, receipt_handle="none"),
         "PullMessage": pb.PullMessageRequest(group=names["group"], message_queue=queue(topic), batch_size=1),
-        "PullBlock": pb.PullMessageRequest(group=names["group"], message_queue=queue(topic), batch_size=1),
+        "PullRecords": pb.PullMessageRequest(group=names["group"], message_queue=queue(topic), batch_size=1),
         "UpdateOffset": pb.UpdateOffsetRequest(group=names["group"], message_queue=queue(topic), offset=0),
         "GetOffset": pb.GetOffsetRequest(group=names["group"], message_queue=queue(topic)),
         "QueryOffset": pb.QueryOffsetRequest(message_queue=queue(topic)),

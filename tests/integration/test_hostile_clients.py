@@ -249,7 +249,7 @@ NUMBERS: list[tuple[str, Message, int]] = [
     *[("ReceiveMessage", poll(long_polling_timeout=far), Code.ILLEGAL_POLLING_TIME) for far in FAR[:2]],
     *[
         (method, pb.PullMessageRequest(**pulled), code)
-        for method in ("PullMessage", "PullBlock")
+        for method in ("PullMessage", "PullRecords")
         for pulled, code in (
             ({"group": naming()["AckMessage"].group, "message_queue": queue(number=8)}, Code.BAD_REQUEST),  # type: ignore[attr-defined]
             ({"group": d.Resource(name=GROUP), "message_queue": queue(), "offset": -1}, Code.ILLEGAL_OFFSET),

@@ -45,7 +45,7 @@ USE_OF = {
     "ChangeInvisibleDuration": Use.RECEIVE,
     "ForwardMessageToDeadLetterQueue": Use.RECEIVE,
     "PullMessage": Use.PULL,
-    "PullBlock": Use.PULL,
+    "PullRecords": Use.PULL,
     "QueryRoute": Use.QUERY,
     "QueryOffset": Use.QUERY,
     "GetOffset": Use.QUERY,

@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry
 from services.cli.process.listeners import GrpcServer, grpc_server
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.popwheel.v1.proxy_pb2 import PullBlockResponse
 from services.rpc.http2.grpc_messages import CODE_TRAILER
 from services.rpc.limits import Limits
 from services.rpc.service import routes_of
 from tests.harness.proxy_calls import CALLS
-from tests.unit.proxy.world import CLIENT, World, message, world
+from tests.unit.proxy.fake_broker import RECORDS
+from tests.unit.proxy.world import CLIENT, World, world
 
 TRANSPORTS = ("popwheel", "grpcio")
 
@@ -91,16 +91,11 @@ async def test_each_call_answers_an_empty_request_alike(pair: Pair, metadata: di
         assert bool(end.code) != call.has_status, (name, end)
 
 
-async def test_a_block_of_messages_is_pulled_alike(pair: Pair) -> None:
-    bodies = [b"%d" % number for number in range(40)]
-    await pair.proxy.send(*[message(body=body) for body in bodies])
+async def test_a_block_of_records_is_pulled_alike(pair: Pair) -> None:
     request = pb.PullMessageRequest(
         group=d.Resource(name="group"),
         message_queue=d.MessageQueue(topic=d.Resource(name="orders"), broker=d.Broker(name="b1")),
         batch_size=256,
     )
-    end = await pair.call("PullBlock", request.SerializeToString())
-    (data,) = end.messages
-    block = PullBlockResponse.FromString(data)
-    assert [each.body for each in block.messages] == bodies
-    assert block.next_offset == len(bodies)
+    end = await pair.call("PullRecords", request.SerializeToString())
+    assert end.messages == (RECORDS,)

@@ -23,6 +23,7 @@ _OF_MASTERS: tuple[Method[Any, Any], ...] = (
     methods.RELEASE,
     methods.DEAD_LETTER,
     methods.PULL,
+    methods.PULL_RECORDS,
     methods.QUERY_OFFSET,
     methods.GET_OFFSET,
     methods.UPDATE_OFFSET,

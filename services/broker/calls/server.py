@@ -23,12 +23,14 @@ from services.broker.state.notification import Interest, Subscriber
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.flusher import Flusher
+from services.broker.store.record_block import choose
 from services.broker.store.tag import wanted_hashes
 from services.broker.timer.timer_server import TimerServer
 from services.common.clock import Clock
 from services.common.contract import names
 from services.common.contract.names import Use
 from services.common.contract.pop_answer import PopAnswer
+from services.common.contract.record_block import NOTHING, encode_block
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
@@ -38,6 +40,10 @@ from services.rpc.service import Call, Service, Stream, UnaryHandler
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 Result = TypeVar("Result")
+
+_PullOnce = Callable[[pb.PullRequest, int, frozenset[int] | None], tuple[Response, bool, int]]
+"""Pulls without waiting, from an offset on, what has one of some tags: the answer, whether it holds a message, and the
+offset to go on with."""
 
 _SCAN_ENTRIES = 4096
 _NO_INVISIBLE_DURATION = None
@@ -94,6 +100,7 @@ class BrokerServer:
         self.service.unary(methods.RELEASE, _naming_trouble(self.release))
         self.service.unary(methods.DEAD_LETTER, _naming_trouble(self.dead_letter))
         self.service.unary(methods.PULL, _naming_trouble(self.pull))
+        self.service.unary(methods.PULL_RECORDS, _naming_trouble(self.pull_records))
         self.service.unary(methods.QUERY_OFFSET, _naming_trouble(self.query_offset))
         self.service.unary(methods.GET_OFFSET, self.get_offset)
         self.service.unary(methods.UPDATE_OFFSET, self.update_offset)
@@ -219,12 +226,19 @@ class BrokerServer:
 
     async def pull(self, call: Call, request: pb.PullRequest) -> pb.PullResponse:
         """Read by offset, waiting for a first message if asked to."""
+        return await self._pull(request, self._pull_once)
+
+    async def pull_records(self, call: Call, request: pb.PullRequest) -> bytes:
+        """The same as records of the log."""
+        return await self._pull(request, self._pull_records_once)
+
+    async def _pull(self, request: pb.PullRequest, once: "_PullOnce[Response]") -> Response:
         _check_names(request, Use.PULL)
         deadline = self._clock.monotonic() + request.wait_ms / 1000
         wanted = wanted_hashes(request.filter)
         offset = request.offset
         while True:
-            response, found, offset = await self._reading(partial(self._pull_once, request, offset, wanted))
+            response, found, offset = await self._reading(partial(once, request, offset, wanted))
             remaining = deadline - self._clock.monotonic()
             if found or remaining <= 0:
                 return response
@@ -254,11 +268,7 @@ class BrokerServer:
     def _pull_once(
         self, request: pb.PullRequest, offset: int, wanted: frozenset[int] | None
     ) -> tuple[pb.PullResponse, bool, int]:
-        self._core.settle((request.topic,))
-        queue = self._core.store.queue(request.topic, request.queue_id)
-        max_offset = 0 if queue is None else queue.max_offset
-        if offset < 0 or offset > max_offset:
-            raise _illegal_offset(offset, max_offset)
+        queue = self._queue_to_pull(request, offset)
         if queue is None:
             return pb.PullResponse(next_offset=offset), False, offset
         at = max(offset, queue.min_offset)
@@ -283,6 +293,29 @@ class BrokerServer:
         except RecordFaultError:
             messages = self._pulled_one_by_one(queue, offsets, entries, common)
         return pb.PullResponse(messages=messages, next_offset=at), bool(messages), at
+
+    def _queue_to_pull(self, request: pb.PullRequest, offset: int) -> ConsumeQueue | None:
+        """None if it has never had a message. Raises StatusError: it has no such offset."""
+        self._core.settle((request.topic,))
+        queue = self._core.store.queue(request.topic, request.queue_id)
+        max_offset = 0 if queue is None else queue.max_offset
+        if offset < 0 or offset > max_offset:
+            raise _illegal_offset(offset, max_offset)
+        return queue
+
+    def _pull_records_once(
+        self, request: pb.PullRequest, offset: int, wanted: frozenset[int] | None
+    ) -> tuple[bytes, bool, int]:
+        queue = self._queue_to_pull(request, offset)
+        at = offset if queue is None else max(offset, queue.min_offset)
+        entries = (
+            b"" if queue is None else queue.read_packed(at, request.max_messages if wanted is None else _SCAN_ENTRIES)
+        )
+        if queue is None or not entries:
+            return encode_block(at, NOTHING, ()), False, at
+        places, at = choose(entries, at, wanted, request.max_messages, self._options.pop.response_bytes_max)
+        records = self._core.store.read_block(queue, places) if len(places.offsets) else ()
+        return encode_block(at, places.lengths, records), bool(records), at
 
     def _pulled_one_by_one(
         self, queue: ConsumeQueue, offsets: Sequence[int], entries: Sequence[Entry], common: bytes

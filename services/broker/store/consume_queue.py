@@ -131,10 +131,14 @@ class ConsumeQueue:
         Raises:
             CorruptDataError: they are damaged or missing (S7).
         """
+        return unpacked_entries(self.read_packed(offset, count))
+
+    def read_packed(self, offset: int, count: int) -> bytes:
+        """The bytes of what `read` gives. Raises as it does."""
         offset = max(offset, self.min_offset)
         count = min(count, self.max_offset - offset)
         if count <= 0:
-            return []
+            return b""
         base = self._base
         data = b""
         if offset < base:
@@ -144,7 +148,7 @@ class ConsumeQueue:
         if count > 0 and self._window is not None:
             start = (offset - base) * ENTRY_BYTES
             data += self._window[start : start + count * ENTRY_BYTES]
-        return unpacked_entries(data)
+        return data
 
     def first_at_or_after(self, position: int) -> int:
         """Offset of the first entry that is held whose record stands at or after `position` of the commit log; where

@@ -20,6 +20,7 @@ from services.broker.store.consume_queue import ConsumeQueue, Entry, packed_entr
 from services.broker.store.queue_index import IndexGaps, QueueIndex, goes_not_on
 from services.broker.store.queues import QueueChanges, QueueName, Queues
 from services.broker.store.record import Record, RecordKind, StoredRecord
+from services.broker.store.record_block import Places, Spans, are_sound, stretches
 from services.common.clock import Clock
 from services.common.cold_reads import ColdReads, NotInMemory, Range
 from services.common.contract.put import MessageRun
@@ -311,6 +312,35 @@ class MessageStore:
         for offset, found in zip(offsets, records, strict=True):
             check_place(queue, offset, found)
         return records
+
+    def read_block(self, queue: ConsumeQueue, places: Places) -> list[bytes]:
+        """The records of messages of a queue as they are in the log, one after another, each checked as `read_checked`
+        does. Raises as that does.
+        """
+        try:
+            read = places.spans(_READ_GAP_BYTES)
+            data = self._read_spans(read)
+            if len(data) != read.bytes:  # a segment ends within one of them
+                read = places.spans(-1)
+                data = self._read_spans(read)
+            if are_sound(data, read.begins, places, queue):
+                return stretches(data, read.begins, places.lengths)
+        except ValueError:
+            pass  # an entry leads out of the log
+        self.read_checked(queue, places.offsets.tolist(), places.entries())  # says which it is, and what is wrong
+        raise CorruptDataError(f"an entry of consume queue {queue.topic}/{queue.queue_id} says a wrong length")
+
+    def _read_spans(self, spans: Spans) -> bytes:
+        found: list[bytes] = []
+        missing: list[Range] = []
+        for position, length in zip(spans.positions, spans.lengths, strict=True):
+            try:
+                found.append(self.log.read(position, length))
+            except NotInMemory as cold:
+                missing += cold.ranges  # all that are missing are fetched at once
+        if missing:
+            raise NotInMemory(missing)
+        return b"".join(found)
 
     def position_of(self, queue: ConsumeQueue, offset: int) -> int | None:
         """Where the record of an offset stands in the log; None if there is none. Raises as `read_checked`."""

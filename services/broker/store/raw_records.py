@@ -11,14 +11,13 @@ from google_crc32c import value
 from services.broker.store.record import (
     HEADER,
     HEADER_BYTES,
-    MAGIC,
     RECORD_BYTES_MAX,
-    VERSION,
     RecordKind,
     StoredRecord,
     decode,
     topic_name,
 )
+from services.common.contract.record_block import MAGIC, VERSION
 from services.common.errors import CorruptDataError
 
 _BEGINNING = struct.Struct(">IIBxxxQ")

@@ -31,14 +31,12 @@ from typing import NamedTuple
 from google_crc32c import extend, value
 
 from services.common.contract.put import MessageRun
+from services.common.contract.record_block import MAGIC, VERSION
 from services.common.errors import CorruptDataError, UnknownFormatError
 
 HEADER = struct.Struct(">IIBBBBQIQHQQHBBIH")
 _CHECKED = struct.Struct(">BBBBQIQHQQHBBIH")
 _LENGTH_AND_CHECKSUM = struct.Struct(">II")
-MAGIC = 0xA7
-VERSION = 1
-
 HEADER_BYTES = HEADER.size
 RECORD_BYTES_MAX = 64 * 1024 * 1024
 

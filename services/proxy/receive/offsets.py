@@ -1,5 +1,7 @@
 """Pulls, GetOffset, UpdateOffset, QueryOffset: reading one queue by offset, without a trace in the pop state."""
 
+from typing import TypeVar
+
 from services.common.clock import Clock
 from services.common.contract.names import GroupName, Use
 from services.common.contract.wire_format import field, varint
@@ -16,8 +18,10 @@ from services.proxy.session.catalog import Catalog
 from services.proxy.session.resources import group_name, topic_name
 from services.proxy.statuses import OK
 from services.proxy.validation import filter_of
-from services.rpc.methods import GET_OFFSET, PULL, QUERY_OFFSET, UPDATE_OFFSET
-from services.rpc.service import Call, Stream
+from services.rpc.methods import GET_OFFSET, PULL, PULL_RECORDS, QUERY_OFFSET, UPDATE_OFFSET
+from services.rpc.service import Call, Method, Stream
+
+Answer = TypeVar("Answer")
 
 _TIMESTAMP_MS_MAX = 2**62
 _OK_ANSWER = pb.PullMessageResponse(status=OK).SerializeToString()
@@ -71,7 +75,8 @@ class Offsets:
         request = await stream.receive()
         if request is None:
             raise StatusError(Code.BAD_REQUEST, "PullMessage needs one request")
-        answer = await self._pulled(call, client_id, request, now, self._limits.batch(request.batch_size))
+        messages_max = self._limits.batch(request.batch_size)
+        answer = await self._pulled(PULL, call, client_id, request, now, messages_max)
         next_offset = _next_offset(answer.next_offset)
         if not answer.messages:
             nothing = pb.PullMessageResponse()
@@ -81,18 +86,24 @@ class Offsets:
             return
         await stream.send((_OK_ANSWER, *(field(2, message) for message in answer.messages), next_offset))
 
-    async def pull_block(self, call: Call, client_id: str, request: pb.PullMessageRequest, now: float) -> bytes:
-        """What `pull` answers, in one piece; no messages if none came in time.
+    async def pull_records(self, call: Call, client_id: str, request: pb.PullMessageRequest, now: float) -> bytes:
+        """What `pull` reads, as records of the log; none if none came in time.
 
         Returns:
-            A PullBlockResponse, whose fields are those of the broker's answer. Raises as `pull` does.
+            A PullRecordsResponse, as the broker made it. Raises as `pull` does.
         """
         messages_max = self._limits.block(request.batch_size)
-        return (await self._pulled(call, client_id, request, now, messages_max)).SerializeToString()
+        return await self._pulled(PULL_RECORDS, call, client_id, request, now, messages_max)
 
     async def _pulled(
-        self, call: Call, client_id: str, request: pb.PullMessageRequest, now: float, messages_max: int
-    ) -> broker.PullResponse:
+        self,
+        method: Method[broker.PullRequest, Answer],
+        call: Call,
+        client_id: str,
+        request: pb.PullMessageRequest,
+        now: float,
+        messages_max: int,
+    ) -> Answer:
         """What the broker answers to a pull of so many messages at the most."""
         group = group_name(request.group)
         self._catalog.check_group(group)
@@ -119,7 +130,7 @@ class Offsets:
 
         self._admission.enter(client_id, call.peer, group)
         try:
-            answer, _ = await self._masters.call(name, PULL, asked, call.deadline, wait_s=wait_ms / 1000, retry=again)
+            answer, _ = await self._masters.call(name, method, asked, call.deadline, wait_s=wait_ms / 1000, retry=again)
         finally:
             self._admission.leave(client_id, call.peer, group)
         await self._catalog.ensure_group(group)  # last, as it must not be made for a request that is refused (E1)

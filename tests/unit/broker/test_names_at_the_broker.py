@@ -29,6 +29,7 @@ USE_OF = {
     "Release": Use.RECEIVE,
     "DeadLetter": Use.RECEIVE,
     "Pull": Use.PULL,
+    "PullRecords": Use.PULL,
     "QueryOffset": Use.QUERY,
     "GetOffset": Use.QUERY,
     "TimerList": Use.QUERY,

@@ -45,6 +45,10 @@ class Timer(NamedTuple):
     message: Message
 
 
+RECORDS = bytes(range(256)) * 400
+"""What it answers to PullRecords."""
+
+
 class FakeBroker:
     """Serves popwheel.v1.Broker; what it was asked is kept in `calls`."""
 
@@ -79,6 +83,7 @@ class FakeBroker:
         service.unary(methods.RELEASE, self._release)
         service.unary(methods.DEAD_LETTER, self._dead_letter)
         service.unary(methods.PULL, self._pull)
+        service.unary(methods.PULL_RECORDS, self._pull_records)
         service.unary(methods.GET_OFFSET, self._get_offset)
         service.unary(methods.UPDATE_OFFSET, self._update_offset)
         service.unary(methods.QUERY_OFFSET, self._query_offset)
@@ -244,6 +249,10 @@ class FakeBroker:
         log = self.topics.get(request.topic, [])[request.offset : request.offset + request.max_messages]
         messages = [stored.payload + wire_field(3, without_send_id(stored.system_properties)) for stored in log]
         return pb.PullResponse(messages=messages, next_offset=request.offset + len(messages))
+
+    async def _pull_records(self, call: Call, request: pb.PullRequest) -> bytes:
+        self.calls.append(("PullRecords", request))
+        return RECORDS
 
     async def _get_offset(self, call: Call, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
         return pb.GetOffsetResponse(offset=self.offsets.get((request.group, request.topic, request.queue_id), -1))

@@ -9,10 +9,10 @@ from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, QueryOffsetPolicy
 from services.common.pb.popwheel.v1 import broker_pb2 as broker
-from services.common.pb.popwheel.v1.proxy_pb2 import PullBlockResponse
 from services.proxy import protocol
 from services.proxy.statuses import is_old
 from services.rpc.service import Method
+from tests.unit.proxy.fake_broker import RECORDS
 from tests.unit.proxy.world import CLIENT, World, message, world
 
 GROUP = d.Resource(name="group")
@@ -26,10 +26,8 @@ def pull_request(**fields: object) -> pb.PullMessageRequest:
     return pb.PullMessageRequest(**{"group": GROUP, "message_queue": queue(), "batch_size": 10, **fields})  # type: ignore[arg-type]
 
 
-async def pull_block(w: World, **fields: object) -> PullBlockResponse:
-    return PullBlockResponse.FromString(
-        await w.channel.call(protocol.PULL_BLOCK, pull_request(**fields), metadata=CLIENT)
-    )
+async def pull_records(w: World, **fields: object) -> bytes:
+    return await w.channel.call(protocol.PULL_RECORDS, pull_request(**fields), metadata=CLIENT)
 
 
 async def pull(w: World, **fields: object) -> list[pb.PullMessageResponse]:
@@ -73,26 +71,25 @@ async def test_a_pull_that_breaks_a_rule(fields: dict[str, object], code: int) -
         (answer,) = await pull(w, **fields)
         assert answer.status.code == code
         with pytest.raises(StatusError) as refused:
-            await pull_block(w, **fields)
+            await pull_records(w, **fields)
         assert refused.value.code == code
-        assert w.broker.asked("Pull") == []
+        assert w.broker.asked("Pull") == w.broker.asked("PullRecords") == []
 
 
-async def test_a_block_is_what_a_pull_reads_in_one_message() -> None:
+async def test_records_are_passed_on_as_the_broker_answers_them() -> None:
     async with world() as w:
-        await w.send(message(body=b"0"), message(body=b"1"))
-        _, *pulled, behind = await pull(w)
-        block = await pull_block(w)
-        assert list(block.messages) == [each.message for each in pulled]
-        assert block.next_offset == behind.next_offset
-        assert await pull_block(w, offset=2) == PullBlockResponse(next_offset=2)
+        assert await pull_records(w, offset=7, filter_expression=d.FilterExpression(expression="a")) == RECORDS
+        (request,) = w.broker.asked("PullRecords")
+        assert isinstance(request, broker.PullRequest)
+        assert (request.topic, request.queue_id, request.offset) == ("orders", 0, 7)
+        assert (request.filter.kind, request.filter.expression) == (broker.FilterKind.TAG, "a")
 
 
-@pytest.mark.parametrize(("asked", "given"), [(0, 1), (200, 200), (257, 256), (2**31 - 1, 256)])
+@pytest.mark.parametrize(("asked", "given"), [(0, 1), (200, 200), (1025, 1024), (2**31 - 1, 1024)])
 async def test_a_block_has_a_limit_of_messages(asked: int, given: int) -> None:
     async with world() as w:
-        await pull_block(w, batch_size=asked)
-        (request,) = w.broker.asked("Pull")
+        await pull_records(w, batch_size=asked)
+        (request,) = w.broker.asked("PullRecords")
         assert isinstance(request, broker.PullRequest)
         assert request.max_messages == given
 

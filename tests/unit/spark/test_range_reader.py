@@ -9,12 +9,20 @@ import pytest
 from popwheel_spark.errors import DataLossError, UnreachableError
 from popwheel_spark.offsets import Offsets, Queue
 from popwheel_spark.plan import QueueRange
-from popwheel_spark.queue_client import Pulled, QueueClient
+from popwheel_spark.queue_client import QueueClient
 from popwheel_spark.range_reader import BYTES_MAX, PULL_BYTES, ROWS_MAX, RangeReader
 from popwheel_spark.read_options import read_options
+from services.common.contract.record_block import RecordBlock
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
+from tests.harness.records import block_of, record_of
 
 QUEUE = Queue("orders", "b-0", 3)
+
+
+def record_with(body: bytes, number: int) -> bytes:
+    message = Message(body=body)
+    message.system_properties.queue_offset = number
+    return record_of(message)
 
 
 class OneQueue(QueueClient):
@@ -34,21 +42,19 @@ class OneQueue(QueueClient):
         self.first, self.end, self.most, self.damaged, self.body = first, end, most, set(damaged), body
         self.asked: list[int] = []
 
-    async def pull(self, queue: Queue, offset: int, count: int, tags: str) -> Pulled:
+    async def pull(self, queue: Queue, offset: int, count: int, tags: str) -> RecordBlock:
         self.asked.append(count)
         at = max(offset, self.first)
-        messages: list[Message] = []
+        records: list[bytes] = []
         next_offset = at
         for number in range(at, self.end):
             next_offset = number + 1
             if number in self.damaged or (tags and number % 3):
                 continue
-            message = Message(body=self.body)
-            message.system_properties.queue_offset = number
-            messages.append(message)
-            if len(messages) == min(count, self.most):
+            records.append(record_with(self.body, number))
+            if len(records) == min(count, self.most):
                 break
-        return Pulled(messages, next_offset, sum(message.ByteSize() for message in messages))
+        return block_of(records, next_offset)
 
     async def firsts(self, queues: Iterable[Queue]) -> Offsets:
         return dict.fromkeys(queues, self.first)
@@ -63,9 +69,10 @@ def read(queue: OneQueue, start: int, end: int, **options: str) -> list[int]:
         found: list[int] = []
         at = start
         while at < end:
-            batch, at = await reader.batch(at)
-            assert batch.num_rows <= ROWS_MAX
-            found += batch.column("queueOffset").to_pylist()
+            batches, at = await reader.batches(at)
+            assert sum(batch.num_rows for batch in batches) <= ROWS_MAX
+            for batch in batches:
+                found += batch.column("queueOffset").to_pylist()
         return found
 
     return asyncio.run(all_of_it())
@@ -88,18 +95,19 @@ def test_a_batch_of_rows_has_a_limit_of_rows(options: dict[str, str], every: int
 def test_a_batch_of_rows_has_a_limit_of_bytes(size: int, most: int, options: dict[str, str]) -> None:
     given = {"endpoints": "h:1", "topic": "orders", "columns": "queueId"} | options
     queue, end = OneQueue(0, 20_000, body=bytes(size), most=most), 16_000
-    batch, at = asyncio.run(RangeReader(queue, read_options(given), QueueRange(QUEUE, 0, end)).batch(0))
+    batches, at = asyncio.run(RangeReader(queue, read_options(given), QueueRange(QUEUE, 0, end)).batches(0))
     assert at < end
-    assert BYTES_MAX <= batch.num_rows * (size + 100) < BYTES_MAX + 5 * PULL_BYTES
+    assert BYTES_MAX <= sum(batch.num_rows for batch in batches) * (size + 100) < BYTES_MAX + 5 * PULL_BYTES
 
 
-@pytest.mark.parametrize(("size", "fitting"), [(2**20, 1), (2**16, 15), (100, 256)])
+@pytest.mark.parametrize(("size", "fitting"), [(2**20, 1), (2**16, 15), (100, 1024)])
 def test_as_many_are_asked_for_at_once_as_have_a_mebibyte(size: int, fitting: int) -> None:
-    queue = OneQueue(0, 2000, body=bytes(size), most=1000)
-    assert len(read(queue, 0, 500)) == 500
+    end = 100 + 3 * fitting
+    queue = OneQueue(0, 2 * end, body=bytes(size), most=2000)
+    assert len(read(queue, 0, end)) == end
     assert max(queue.asked[4:]) == fitting
     queue.asked.clear()
-    assert len(read(queue, 0, 500, tags="a")) == 167
+    assert len(read(queue, 0, end, tags="a")) == -(-end // 3)
     assert max(queue.asked[1:]) == fitting
 
 
@@ -132,7 +140,7 @@ def test_what_the_broker_cannot_read_is_told_apart_from_what_retention_took() ->
 class Growing(OneQueue):
     """A queue of 100 messages that has 400 more when it is asked for the fourth time."""
 
-    async def pull(self, queue: Queue, offset: int, count: int, tags: str) -> Pulled:
+    async def pull(self, queue: Queue, offset: int, count: int, tags: str) -> RecordBlock:
         if len(self.asked) == 3:
             self.end += 400
         return await super().pull(queue, offset, count, tags)
@@ -150,7 +158,7 @@ def test_a_queue_that_stays_too_short_is_told() -> None:
 class HalfDead(OneQueue):
     """A queue whose first messages can not be asked for, and whose others never come."""
 
-    async def pull(self, queue: Queue, offset: int, count: int, tags: str) -> Pulled:
+    async def pull(self, queue: Queue, offset: int, count: int, tags: str) -> RecordBlock:
         if offset:
             await asyncio.Event().wait()
         raise UnreachableError("no proxy answers")

@@ -22,19 +22,18 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as apache_dot_rocketmq_dot_v2_dot_definition__pb2
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as apache_dot_rocketmq_dot_v2_dot_service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17popwheel/v1/proxy.proto\x12\x0bpopwheel.v1\x1a#apache/rocketmq/v2/definition.proto\x1a apache/rocketmq/v2/service.proto\"W\n\x11PullBlockResponse\x12-\n\x08messages\x18\x01 \x03(\x0b\x32\x1b.apache.rocketmq.v2.Message\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x32\\\n\x05Proxy\x12S\n\tPullBlock\x12&.apache.rocketmq.v2.PullMessageRequest\x1a\x1e.popwheel.v1.PullBlockResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17popwheel/v1/proxy.proto\x12\x0bpopwheel.v1\x1a apache/rocketmq/v2/service.proto\"L\n\x13PullRecordsResponse\x12\x13\n\x0bnext_offset\x18\x01 \x01(\x03\x12\x0f\n\x07lengths\x18\x02 \x03(\x07\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x32`\n\x05Proxy\x12W\n\x0bPullRecords\x12&.apache.rocketmq.v2.PullMessageRequest\x1a .popwheel.v1.PullRecordsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'services.common.pb.popwheel.v1.proxy_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PULLBLOCKRESPONSE']._serialized_start=111
-  _globals['_PULLBLOCKRESPONSE']._serialized_end=198
-  _globals['_PROXY']._serialized_start=200
-  _globals['_PROXY']._serialized_end=292
+  _globals['_PULLRECORDSRESPONSE']._serialized_start=74
+  _globals['_PULLRECORDSRESPONSE']._serialized_end=150
+  _globals['_PROXY']._serialized_start=152
+  _globals['_PROXY']._serialized_end=248
 # @@protoc_insertion_point(module_scope)

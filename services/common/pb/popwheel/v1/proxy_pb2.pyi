@@ -3,7 +3,6 @@
 isort:skip_file
 """
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as _definition_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -20,26 +19,35 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
-class PullBlockResponse(_message.Message):
-    """The fields of PullResponse, so that a proxy passes on what a broker says."""
+class PullRecordsResponse(_message.Message):
+    """What a broker answers to PullRecords; a proxy passes on its bytes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    MESSAGES_FIELD_NUMBER: _builtins.int
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    LENGTHS_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
     next_offset: _builtins.int
+    """Where to go on: beyond what a filter kept back."""
+    records: _builtins.bytes
+    """The records, one after another, in the order of their offsets, checked by the broker. Their layout is that of the
+    log (services/broker/store/record.py); each says which version of it is its own.
+    """
     @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_definition_pb2.Message]: ...
+    def lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of each record, in bytes."""
+
     def __init__(
         self,
         *,
-        messages: _abc.Iterable[_definition_pb2.Message] | None = ...,
         next_offset: _builtins.int = ...,
+        lengths: _abc.Iterable[_builtins.int] | None = ...,
+        records: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "next_offset", b"next_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lengths", b"lengths", "next_offset", b"next_offset", "records", b"records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PullBlockResponse: _TypeAlias = PullBlockResponse  # noqa: Y015
+Global___PullRecordsResponse: _TypeAlias = PullRecordsResponse  # noqa: Y015

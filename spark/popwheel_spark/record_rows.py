@@ -1,0 +1,224 @@
+"""Records of a broker's log as rows of Arrow: column by column, and nothing for a single row (pure)."""
+
+import gzip
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from popwheel_spark.errors import FormatError
+from popwheel_spark.offsets import Queue
+from popwheel_spark.schema import TIME, arrow_schema
+from popwheel_spark.wire_fields import Fields, read_fields
+from services.common.contract.names import topic_of_retry_topic
+from services.common.contract.record_block import HEAD, VERSION, RecordBlock
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import DeadLetterQueue, Encoding, Message, SystemProperties
+
+_GZIP = int(Encoding.GZIP)
+_MICROS_PER_S = 1_000_000
+_MICROS_PER_MS = 1000
+_NANOS_PER_MICRO = 1000
+_SECONDS = 1
+_NANOS = 2
+_KEY = 1
+_VALUE = 2
+
+
+def record_batch(queue: Queue, block: RecordBlock, columns: Sequence[str]) -> pa.RecordBatch:
+    """Records of one queue as rows.
+
+    Args:
+        queue: where they are from.
+        block: in the order of the rows.
+        columns: those of `schema.COLUMNS` that are wanted; of no others anything is read.
+
+    Raises:
+        FormatError: the broker is of a newer release.
+    """
+    schema = arrow_schema(columns)
+    rows = _Rows(block)
+    arrays = []
+    for field in schema:
+        if field.name in _OF_QUEUE:
+            value = pa.scalar(_OF_QUEUE[field.name](queue), field.type)
+            arrays.append(pa.repeat(value, rows.count))
+        else:
+            arrays.append(_OF_RECORDS[field.name](rows))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+_OF_QUEUE: Final[Mapping[str, Callable[[Queue], str | int]]] = {
+    "topic": lambda queue: queue.topic,
+    "brokerName": lambda queue: queue.broker,
+    "queueId": lambda queue: queue.number,
+}
+
+
+class _Rows:
+    """Records whose parts are read when a column asks for them.
+
+    Args:
+        block: the records.
+    """
+
+    def __init__(self, block: RecordBlock) -> None:
+        self.data = block.data
+        self.count = len(block.begins)
+        self.heads = block.heads()
+        if np.any(self.heads["version"] != VERSION):
+            raise FormatError(
+                f"records have the format {self.heads['version'].max()}, this release knows {VERSION}: bring the jobs "
+                "to the release of the brokers"
+            )
+        heads = self.heads
+        self._system_begins = block.begins + HEAD.itemsize + heads["topic_length"] + heads["origin_length"]
+        self._payload_begins = self._system_begins + heads["system_length"].astype(np.int64)
+        self._ends = block.begins + block.lengths
+
+    @cached_property
+    def properties(self) -> Fields:
+        """The fields of the system properties."""
+        return read_fields(self.data, self._system_begins, self._payload_begins)
+
+    @cached_property
+    def payload(self) -> Fields:
+        """The fields of the messages without them."""
+        return read_fields(self.data, self._payload_begins, self._ends)
+
+    def property(self, number: int) -> Fields:
+        """One of the system properties."""
+        return self.properties.of(number)
+
+    def last(self, fields: Fields, kind: pa.DataType) -> pa.Array:
+        """The last value of each row as bytes or text; null where it has none."""
+        return _nullable(self.values(fields, kind), fields.last(self.count))
+
+    def values(self, fields: Fields, kind: pa.DataType) -> pa.Array:
+        """All values as bytes or text."""
+        if not len(fields.begin):
+            return pa.array([], kind)
+        # Every second piece of the data is a value; the others lie between two.
+        bounds = np.stack((fields.begin, fields.end), 1).ravel().astype(np.int32)
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self.data)]
+        pieces = pa.Array.from_buffers(kind, len(bounds) - 1, buffers)
+        return pieces.take(pa.array(np.arange(0, len(bounds) - 1, 2)))
+
+    def numbers(self, fields: Fields, missing: int = 0) -> npt.NDArray[np.int64]:
+        """The last value of each row as a number."""
+        found = np.full(self.count, missing)
+        found[fields.message] = fields.value
+        return found
+
+    def micros(self, times: Fields) -> npt.NDArray[np.int64]:
+        """Points in time, in microseconds since 1970; 0 where a row has none."""
+        parts = times.within(self.data)
+        seconds, nanos = self.numbers(parts.of(_SECONDS)), self.numbers(parts.of(_NANOS))
+        return seconds * _MICROS_PER_S + nanos // _NANOS_PER_MICRO
+
+    def lists_of(self, fields: Fields) -> pa.Array:
+        """Where the values of each row begin among all of them."""
+        return pa.array(np.searchsorted(fields.message, np.arange(self.count + 1)).astype(np.int32))
+
+
+def _nullable(values: pa.Array, places: npt.NDArray[np.int64]) -> pa.Array:
+    """Values at their places; null where the place is -1."""
+    if np.array_equal(places, np.arange(len(values))):
+        return values
+    return values.take(pa.array(places, mask=places < 0))
+
+
+def _filled(values: pa.Array, missing: str | bytes) -> pa.Array:
+    """Values with something in place of null."""
+    return pc.fill_null(values, missing) if values.null_count else values
+
+
+def _text_or_null(number: int) -> Callable[[_Rows], pa.Array]:
+    """A property that is null if it is empty."""
+
+    def column(rows: _Rows) -> pa.Array:
+        found = rows.property(number)
+        return rows.last(Fields(*(part[found.end > found.begin] for part in found)), pa.string())
+
+    return column
+
+
+def _message_ids(rows: _Rows) -> pa.Array:
+    return _filled(rows.last(rows.property(SystemProperties.MESSAGE_ID_FIELD_NUMBER), pa.string()), "")
+
+
+def _bodies(rows: _Rows) -> pa.Array:
+    bodies = _filled(rows.last(rows.payload.of(Message.BODY_FIELD_NUMBER), pa.binary()), b"")
+    packed = rows.numbers(rows.property(SystemProperties.BODY_ENCODING_FIELD_NUMBER)) == _GZIP
+    if not packed.any():
+        return bodies
+    return pa.array(
+        [
+            gzip.decompress(body) if is_packed else body
+            for body, is_packed in zip(bodies.to_pylist(), packed.tolist(), strict=True)
+        ],
+        pa.binary(),
+    )
+
+
+def _keys(rows: _Rows) -> pa.Array:
+    keys = rows.property(SystemProperties.KEYS_FIELD_NUMBER)
+    return pa.ListArray.from_arrays(rows.lists_of(keys), rows.values(keys, pa.string()))
+
+
+def _user_properties(rows: _Rows) -> pa.Array:
+    entries = rows.payload.of(Message.USER_PROPERTIES_FIELD_NUMBER)
+    inner = read_fields(rows.data, entries.begin, entries.end)
+    count = len(entries.begin)
+    names, values = (
+        _filled(_nullable(rows.values(found, pa.string()), found.last(count)), "")
+        for found in (inner.of(_KEY), inner.of(_VALUE))
+    )
+    if count:
+        # Of those of one message with one name the last counts.
+        codes = names.dictionary_encode().indices.to_numpy().astype(np.int64)
+        backwards = (entries.message * count + codes)[::-1]
+        kept = np.sort(count - 1 - np.unique(backwards, return_index=True)[1])
+        if len(kept) < count:
+            names, values = names.take(pa.array(kept)), values.take(pa.array(kept))
+            entries = Fields(*(part[kept] for part in entries))
+    return pa.MapArray.from_arrays(rows.lists_of(entries), names, values)
+
+
+def _times(number: int) -> Callable[[_Rows], pa.Array]:
+    return lambda rows: pa.array(rows.micros(rows.property(number)), TIME)
+
+
+def _delivery_times(rows: _Rows) -> pa.Array:
+    times = rows.property(SystemProperties.DELIVERY_TIMESTAMP_FIELD_NUMBER)
+    return pa.array(rows.micros(times), TIME, mask=times.last(rows.count) < 0)
+
+
+def _attempts(rows: _Rows) -> pa.Array:
+    said = rows.property(SystemProperties.DELIVERY_ATTEMPT_FIELD_NUMBER)
+    return pa.array(rows.numbers(said).astype(np.int32), mask=said.last(rows.count) < 0)
+
+
+def _origins(rows: _Rows) -> pa.Array:
+    queues = rows.property(SystemProperties.DEAD_LETTER_QUEUE_FIELD_NUMBER)
+    topics = rows.last(queues.within(rows.data).of(DeadLetterQueue.TOPIC_FIELD_NUMBER), pa.string())
+    return pa.array([topic_of_retry_topic(topic or "") or topic or None for topic in topics.to_pylist()], pa.string())
+
+
+_OF_RECORDS: Final[Mapping[str, Callable[[_Rows], pa.Array]]] = {
+    "tag": _text_or_null(SystemProperties.TAG_FIELD_NUMBER),
+    "keys": _keys,
+    "messageGroup": _text_or_null(SystemProperties.MESSAGE_GROUP_FIELD_NUMBER),
+    "body": _bodies,
+    "properties": _user_properties,
+    "queueOffset": lambda rows: pa.array(rows.heads["queue_offset"].astype(np.int64)),
+    "bornTimestamp": _times(SystemProperties.BORN_TIMESTAMP_FIELD_NUMBER),
+    "storeTimestamp": lambda rows: pa.array(rows.heads["store_time_ms"].astype(np.int64) * _MICROS_PER_MS, TIME),
+    "deliveryTimestamp": _delivery_times,
+    "messageId": _message_ids,
+    "attempts": _attempts,
+    "originTopic": _origins,
+}
