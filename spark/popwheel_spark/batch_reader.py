@@ -10,7 +10,6 @@ from popwheel_spark.offsets import EARLIEST
 from popwheel_spark.plan import QueueRange, ranges, split
 from popwheel_spark.planner import Planner
 from popwheel_spark.queue_client import QueueClient
-from popwheel_spark.range_reader import read_range
 from popwheel_spark.read_options import ReadOptions
 
 
@@ -29,6 +28,8 @@ class RangePartition(InputPartition):
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of a task, on an executor. Spark hands in an empty partition where none was planned."""
+    from popwheel_spark.range_reader import read_range  # by tasks alone, not by the steps on the driver
+
     return read_range(options, partition.value) if isinstance(partition, RangePartition) else iter(())
 
 

@@ -1,20 +1,25 @@
-"""What reads, by the option `table`: a reader of the admin API, or one of topics."""
+"""What reads, by the option `table`: a reader of the admin API, or one of topics.
+
+Each is imported only when it is wanted: a query asks for its columns in a process of their own, and what calls proxies
+takes five times as long to import as all that tells the columns.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from popwheel_spark.admin_reader import AdminReader, admin_read_options
 from popwheel_spark.admin_tables import ADMIN_TABLES
-from popwheel_spark.batch_reader import BatchReader
 from popwheel_spark.errors import OptionError
 from popwheel_spark.read_options import read_options
 from popwheel_spark.schema import COLUMNS, ddl
-from popwheel_spark.stream_reader import StreamReader
+
+if TYPE_CHECKING:
+    from popwheel_spark.admin_reader import AdminReadOptions
 
 _MESSAGES = {name: arrow for name, (_, arrow) in COLUMNS.items()}
 
@@ -22,7 +27,7 @@ _MESSAGES = {name: arrow for name, (_, arrow) in COLUMNS.items()}
 def columns(options: Mapping[str, str]) -> str:
     """The columns, if the query does not say which it wants."""
     if _is_of_admin(options):
-        read = admin_read_options(options)
+        read = _of_admin(options)
         return ", ".join(f"{name} {read.table.columns[name].ddl}" for name in read.columns)
     return ddl(read_options(options).columns)
 
@@ -30,9 +35,13 @@ def columns(options: Mapping[str, str]) -> str:
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """What reads the columns of a schema, once."""
     if _is_of_admin(options):
-        read = admin_read_options(options)
+        from popwheel_spark.admin_reader import AdminReader
+
+        read = _of_admin(options)
         types = {name: column.type for name, column in read.table.columns.items()}
         return AdminReader(replace(read, columns=_columns(schema, types)))
+    from popwheel_spark.batch_reader import BatchReader
+
     return BatchReader(read_options(options).of_columns(_columns(schema, _MESSAGES)))
 
 
@@ -40,11 +49,19 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
     """What reads the columns of a schema as long as more come."""
     if _is_of_admin(options):
         raise OptionError("table", "only messages and dlq can be read as streams")
+    from popwheel_spark.stream_reader import StreamReader
+
     return StreamReader(read_options(options).of_columns(_columns(schema, _MESSAGES)))
 
 
 def _is_of_admin(options: Mapping[str, str]) -> bool:
     return options.get("table", "").strip().lower() in ADMIN_TABLES
+
+
+def _of_admin(options: Mapping[str, str]) -> "AdminReadOptions":
+    from popwheel_spark.admin_reader import admin_read_options
+
+    return admin_read_options(options)
 
 
 def _columns(schema: StructType, types: Mapping[str, pa.DataType]) -> tuple[str, ...]:
