@@ -174,6 +174,12 @@ class Flusher:
             except OSError as error:
                 self._fail(error)
                 raise
+            except asyncio.CancelledError:
+                self._synced()  # the device went on to the end, and no later sync may be needed that would tell of it
+                raise
+        self._synced()
+
+    def _synced(self) -> None:
         synced = self._store.log.synced_position
         if self._marks is None:
             self._confirm(synced)

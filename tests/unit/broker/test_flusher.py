@@ -241,3 +241,16 @@ def test_what_nobody_waits_for_is_synced_every_interval(mode: Literal["sync", "a
         await each.flusher.stop()
 
     run_virtually(each.world.clock, work())
+
+
+async def test_what_was_synced_for_one_who_has_gone_is_readable(each: Flushing) -> None:
+    """Nothing is left to be synced, so no later sync would tell of it."""
+    each.put()
+    each.disk.hold_syncs()
+    waiting = asyncio.create_task(each.flusher.sync())
+    await each.disk.until_held()
+    waiting.cancel()
+    each.disk.release_syncs()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert (each.store.log.needs_sync, each.readable()) == (False, 1)
