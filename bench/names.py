@@ -30,9 +30,9 @@ from services.common.clock import SystemClock
 from services.common.http import make_http_app
 from services.common.pb.popwheel.v1.controller_pb2 import EnsureGroupRequest, EnsureTopicRequest, TopicType
 from services.controller.app import ControllerApp
-from services.controller.kubernetes_state_store import KubernetesStateStore
+from services.controller.kubernetes.state_store import KubernetesStateStore
 from services.controller.options import ControllerOptions, ReplicationOptions
-from services.controller.state_store import StateStore
+from services.controller.store.state_store import StateStore
 from services.proxy.app import ProxyApp
 from services.proxy.options import ProxyOptions
 from services.rpc.client.socket_channel import connect

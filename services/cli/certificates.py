@@ -12,7 +12,7 @@ from services.cli.certificate_set import CertificateSet, next_step
 from services.cli.errors import CommandError
 from services.common.clock import Clock
 from services.common.errors import ConfigurationError
-from services.controller.kubernetes_api import (
+from services.controller.kubernetes.api import (
     SECRETS,
     ApiAwayError,
     ApiConflictError,

@@ -14,41 +14,41 @@ from services.common.clock import Clock
 from services.common.disk import Disk
 from services.common.errors import ConfigurationError, StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Group, Topic
-from services.controller.checkpoint_carrier import CheckpointCarrier
-from services.controller.checkpoint_sync import CheckpointSync
-from services.controller.cluster_state import ClusterState
-from services.controller.declared_kind import DECLARED_GROUPS, DECLARED_TOPICS
-from services.controller.documents import CLUSTER
-from services.controller.file_state_store import FileStateStore
-from services.controller.folder_lock import folder_lock
-from services.controller.forgetting import Forgetting
-from services.controller.group_keeper import GroupKeeper
-from services.controller.hand_over import HandOvers
-from services.controller.inquiry import Inquiry
-from services.controller.kubernetes_declarations import KubernetesDeclarations
-from services.controller.kubernetes_mirror import KubernetesMirror
-from services.controller.kubernetes_state_store import KubernetesStateStore
-from services.controller.leadership import Leadership
-from services.controller.lease import LeaseHolder
+from services.controller.broker_groups.decommission import Decommission
+from services.controller.broker_groups.group_keeper import GroupKeeper
+from services.controller.broker_groups.leadership_transfer import LeadershipTransfers
+from services.controller.broker_groups.overseer import Overseer
+from services.controller.broker_groups.roles import Roles
+from services.controller.checkpoints.checkpoint_carrier import CheckpointCarrier
+from services.controller.checkpoints.checkpoint_sync import CheckpointSync
+from services.controller.cluster.cluster_state import ClusterState
+from services.controller.cluster.processes import Processes
+from services.controller.cluster.state_keeper import StateKeeper
+from services.controller.cluster.stored_cluster import StoredCluster
+from services.controller.cluster.watchers import Watchers
+from services.controller.http.inquiry import Inquiry
+from services.controller.http.timers import Timers
+from services.controller.kubernetes.declared_kind import DECLARED_GROUPS, DECLARED_TOPICS
+from services.controller.kubernetes.mirror import KubernetesMirror
+from services.controller.kubernetes.reconciler import Reconciler
+from services.controller.kubernetes.state_store import KubernetesStateStore
+from services.controller.leadership.leadership import Leadership
+from services.controller.leadership.lease import LeaseHolder
 from services.controller.metrics import CheckpointMetrics, ControllerMetrics, DeclarationMetrics, GroupMetrics
 from services.controller.options import ControllerOptions
-from services.controller.overseer import Overseer
-from services.controller.private_disk import PrivateDisk
-from services.controller.processes import Processes
 from services.controller.replica_streams import ReplicaStreams
-from services.controller.roles import Roles
 from services.controller.server import ControllerServer
-from services.controller.state_keeper import StateKeeper
-from services.controller.state_store import StateStore
-from services.controller.stored_cluster import StoredCluster
-from services.controller.timers import Timers
-from services.controller.watchers import Watchers
+from services.controller.store.documents import CLUSTER
+from services.controller.store.file_state_store import FileStateStore
+from services.controller.store.folder_lock import folder_lock
+from services.controller.store.private_disk import PrivateDisk
+from services.controller.store.state_store import StateStore
 from services.rpc.service import Channel, Service
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-_LIFE_BYTES = 8
+_INCARNATION_BYTES = 8
 _LOCK_NAME = "store.lock"
 
 _logger = structlog.get_logger()
@@ -90,8 +90,8 @@ class ControllerApp:
         if disk is None:
             disk = self._own_disk = PrivateDisk()
         self._alone = shared is None and options.store.kind == "file" and not options.store.folder
-        life = "" if self._alone else random_source.randbytes(_LIFE_BYTES).hex()
-        self._store = shared or _store(options, data_dir, disk, life)
+        incarnation = "" if self._alone else random_source.randbytes(_INCARNATION_BYTES).hex()
+        self._store = shared or _store(options, data_dir, disk, incarnation)
         self._stored = StoredCluster(
             self._store,
             alone=self._alone,
@@ -113,7 +113,7 @@ class ControllerApp:
         replication, groups = options.replication, GroupMetrics(registry)
         self._leadership = Leadership(
             None if self._alone else self._store,
-            LeaseHolder(life, address, admin_address, replication.lease_ms / 1000),
+            LeaseHolder(incarnation, address, admin_address, replication.lease_ms / 1000),
             replication.lease_ms / 1000,
             clock,
             self._begin,
@@ -141,8 +141,8 @@ class ControllerApp:
             interval_s,
             CheckpointMetrics(registry, self.checkpoints, clock),
         )
-        self._hand_overs = HandOvers(self.overseer, self.roles, replication.hand_over_ms / 1000, clock, groups)
-        self._shows: list[KubernetesMirror | KubernetesDeclarations[Topic] | KubernetesDeclarations[Group]] = []
+        self._transfers = LeadershipTransfers(self.overseer, self.roles, replication.hand_over_ms / 1000, clock, groups)
+        self._shows: list[KubernetesMirror | Reconciler[Topic] | Reconciler[Group]] = []
         """What Kubernetes shows, and what is asked for there."""
         if isinstance(self._store, KubernetesStateStore):
             api, declarations = self._store.api, DeclarationMetrics(registry)
@@ -153,21 +153,21 @@ class ControllerApp:
                     address,
                     self.overseer,
                     self.checkpoints,
-                    self._hand_overs,
+                    self._transfers,
                     self.roles,
                     clock,
                     check,
                 ),
-                KubernetesDeclarations(DECLARED_TOPICS, api, options, self._keeper, clock, declarations, check),
-                KubernetesDeclarations(DECLARED_GROUPS, api, options, self._keeper, clock, declarations, check),
+                Reconciler(DECLARED_TOPICS, api, options, self._keeper, clock, declarations, check),
+                Reconciler(DECLARED_GROUPS, api, options, self._keeper, clock, declarations, check),
             ]
-        self._forgetting = Forgetting(self.overseer, self.roles, groups)
+        self._decommission = Decommission(self.overseer, self.roles, groups)
         self._inquiry = Inquiry(self._keeper, broker_channels)
         self._processes = Processes()
         self._server = ControllerServer(
             options, self._keeper, self._watchers, self._processes, clock, self._metrics.watchers_lagged.inc, check
         )
-        ReplicaStreams(self.overseer, self._hand_overs, check, self._server.service)
+        ReplicaStreams(self.overseer, self._transfers, check, self._server.service)
         self._started = False
 
     @property
@@ -188,13 +188,13 @@ class ControllerApp:
     @property
     def admin(self) -> "APIRouter":
         """The routes of the admin API, `/api/v1/...`. FastAPI is loaded when this is first asked for."""
-        from services.controller.admin import admin_router
-        from services.controller.audit_admin import audit_router
-        from services.controller.forget_admin import forget_router
-        from services.controller.group_admin import GroupViews, group_router
-        from services.controller.quarantine_admin import quarantine_router
-        from services.controller.status_admin import status_router
-        from services.controller.timer_admin import timer_router
+        from services.controller.http.admin import admin_router
+        from services.controller.http.audit_routes import audit_router
+        from services.controller.http.forget_routes import forget_router
+        from services.controller.http.group_routes import GroupViews, group_router
+        from services.controller.http.quarantine_routes import quarantine_router
+        from services.controller.http.status_routes import status_router
+        from services.controller.http.timer_routes import timer_router
 
         views = GroupViews(self.overseer, self.checkpoints, self._clock)
         router = admin_router(self._options, self._keeper, self._leadership.check)
@@ -202,8 +202,8 @@ class ControllerApp:
         router.include_router(timer_router(Timers(self._inquiry)))
         router.include_router(quarantine_router(self._inquiry))
         router.include_router(audit_router(self._inquiry))
-        router.include_router(group_router(views, self._hand_overs))
-        router.include_router(forget_router(self._forgetting))
+        router.include_router(group_router(views, self._transfers))
+        router.include_router(forget_router(self._decommission))
         return router
 
     def health(self) -> str | None:
@@ -279,10 +279,10 @@ class ControllerApp:
         }
 
 
-def _store(options: ControllerOptions, data_dir: Path, disk: Disk, life: str) -> StateStore:
+def _store(options: ControllerOptions, data_dir: Path, disk: Disk, incarnation: str) -> StateStore:
     """The store that the options say."""
     if options.store.kind == "kubernetes":
-        from services.controller.kubernetes_api import ClientKubernetesApi
+        from services.controller.kubernetes.api import ClientKubernetesApi
 
         return KubernetesStateStore(ClientKubernetesApi(options.store.namespace), options.cluster_name)
     if not options.store.folder:
@@ -290,4 +290,4 @@ def _store(options: ControllerOptions, data_dir: Path, disk: Disk, life: str) ->
     folder = Path(options.store.folder)
     disk.make_folder(folder)
     lock: Callable[[], AbstractContextManager[object]] = folder_lock(folder / _LOCK_NAME)
-    return FileStateStore(folder, disk, lock, life)
+    return FileStateStore(folder, disk, lock, incarnation)

@@ -7,8 +7,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from services.common.clock import Clock
-from services.controller.broker_group import GroupState
-from services.controller.checkpoint_sync import CheckpointSync
+from services.controller.broker_groups.broker_group import GroupState
+from services.controller.checkpoints.checkpoint_sync import CheckpointSync
 
 
 class GroupMetrics:
@@ -32,11 +32,11 @@ class GroupMetrics:
             "Changes that had to be decided anew because another controller had changed the same",
             registry=registry,
         )
-        self.hand_overs = Counter(
+        self.transfers = Counter(
             "popwheel_controller_hand_overs", "Masters that passed on their role", ["outcome"], registry=registry
         )
         for outcome in ("done", "refused"):
-            self.hand_overs.labels(outcome)  # shown from the start: Prometheus sees no rise to what it first sees
+            self.transfers.labels(outcome)  # shown from the start: Prometheus sees no rise to what it first sees
         self._epoch = Gauge("popwheel_controller_group_epoch", "Epoch of a broker group", ["broker"], registry=registry)
         self._members = Gauge(
             "popwheel_controller_group_sync_state_set_size",

@@ -12,10 +12,10 @@ from services.common.pb.popwheel.v1.controller_pb2 import (
     ReplicaReport,
     SyncStateSetRequest,
 )
-from services.controller.broker_group import GroupState, unknown_group
-from services.controller.hand_over import HandOvers
-from services.controller.overseer import Overseer
-from services.controller.replicas import Session
+from services.controller.broker_groups.broker_group import GroupState, unknown_group
+from services.controller.broker_groups.leadership_transfer import LeadershipTransfers
+from services.controller.broker_groups.overseer import Overseer
+from services.controller.broker_groups.replicas import Session
 from services.rpc.methods import CHANGE_SYNC_STATE_SET, DESCRIBE_BROKER_GROUP, REGISTER_BROKER
 from services.rpc.service import Call, Service, Stream, StreamClosedError
 
@@ -25,16 +25,16 @@ class ReplicaStreams:
 
     Args:
         overseer: watches over the groups.
-        hand_overs: lets a master go that wants to stop.
+        transfers: lets a master go that wants to stop.
         check_leads: raises StatusError while this controller does not lead.
         service: where the methods are bound.
     """
 
     def __init__(
-        self, overseer: Overseer, hand_overs: HandOvers, check_leads: Callable[[], None], service: Service
+        self, overseer: Overseer, transfers: LeadershipTransfers, check_leads: Callable[[], None], service: Service
     ) -> None:
         self._overseer = overseer
-        self._hand_overs = hand_overs
+        self._transfers = transfers
         self._check_leads = check_leads
         service.stream(REGISTER_BROKER, self._register)
         service.unary(CHANGE_SYNC_STATE_SET, self._change_sync_state_set)
@@ -85,7 +85,7 @@ class ReplicaStreams:
             self._overseer.reported(session, report)
             state = self._overseer.groups.states.get(report.group)
             if report.leaving and state is not None and state.master == report.replica:
-                self._hand_overs.master_leaves(report.group)
+                self._transfers.master_leaves(report.group)
 
     async def _change_sync_state_set(self, call: Call, request: SyncStateSetRequest) -> BrokerGroup:
         def decide(state: GroupState | None) -> GroupState:

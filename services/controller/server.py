@@ -19,11 +19,11 @@ from services.common.pb.popwheel.v1.controller_pb2 import (
     EnsureTopicResponse,
     WatchRequest,
 )
-from services.controller.cluster_state import ClusterState
+from services.controller.cluster.cluster_state import ClusterState
+from services.controller.cluster.processes import Processes
+from services.controller.cluster.state_keeper import StateKeeper
+from services.controller.cluster.watchers import Watcher, Watchers
 from services.controller.options import ControllerOptions
-from services.controller.processes import Processes
-from services.controller.state_keeper import StateKeeper
-from services.controller.watchers import Watcher, Watchers
 from services.rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, WATCH
 from services.rpc.service import Call, Service, Stream, StreamClosedError
 

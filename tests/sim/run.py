@@ -7,7 +7,7 @@ from typing import Any
 
 from services.broker.state.core import BrokerCore
 from services.common.errors import CorruptDataError
-from services.controller.cluster_state import ClusterState
+from services.controller.cluster.cluster_state import ClusterState
 from tests.sim import stored, timers
 from tests.sim.checker import Checker, Verdict
 from tests.sim.clients import Consumer, Producer

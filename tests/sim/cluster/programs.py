@@ -15,7 +15,7 @@ from services.common.disk import Disk
 from services.common.pb.popwheel.v1.controller_pb2 import WatchRequest
 from services.controller.app import ControllerApp
 from services.controller.options import ControllerOptions
-from services.controller.state_store import StateStore
+from services.controller.store.state_store import StateStore
 from services.proxy.app import ProxyApp
 from services.proxy.options import ProxyOptions
 from services.proxy.receive.shared_count import CountStore

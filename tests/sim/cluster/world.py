@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from services.cli.options import ClusterOptions
-from services.controller.cluster_state import ClusterState
+from services.controller.cluster.cluster_state import ClusterState
 from services.proxy.receive.shared_count import CountStore
 from tests.sim.cluster.clients import ClientNetwork, Log
 from tests.sim.cluster.machine import Machine

@@ -113,7 +113,7 @@ class ControlFaults:
         if leader is None:
             return
         to = self._chance.choice((None, *self._world.replicas))
-        await self._ask(leader, lambda: leader._hand_overs.switch(GROUP, to), f"switched {to}")
+        await self._ask(leader, lambda: leader._transfers.switch(GROUP, to), f"switched {to}")
 
     async def _ask(self, leader: ControllerApp, ask: Callable[[], Awaitable[Any]], what: str) -> None:
         """Have the controller that leads do something, and do not wait for it."""
@@ -197,7 +197,7 @@ class ControlFaults:
                 # What only the others have is gone, also what they answer until they are dead, which they are.
                 position = world.watch.lost_from(program.app)
                 world.history.disasters.append(Disaster(world.loop.time(), "power", position))
-            elect = partial(leader._hand_overs.elect_unclean, GROUP, number, f"lose-messages-of-{GROUP}")
+            elect = partial(leader._transfers.elect_unclean, GROUP, number, f"lose-messages-of-{GROUP}")
             await self._ask(leader, elect, "elected unclean")
 
 

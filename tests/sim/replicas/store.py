@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from services.controller.documents import Document, page_of_document
-from services.controller.state_store import ConflictError, Stored
+from services.controller.store.documents import Document, page_of_document
+from services.controller.store.state_store import ConflictError, Stored
 from tests.sim.loop import SimLoop
 from tests.sim.process import Process
 
@@ -135,7 +135,7 @@ class SharedStore:
 
 
 class StoreHold:
-    """One controller's `services.controller.state_store.StateStore`.
+    """One controller's `services.controller.store.state_store.StateStore`.
 
     Args:
         store: what is shared.

@@ -39,7 +39,7 @@ def _hand_over_in_a_slow_store(world: GroupWorld) -> None:
     leader, process = world.leader, world.controllers["controller-0"].process
     assert leader is not None and process is not None
     world.store.delay_s_max = 0.2
-    process.spawn(leader._hand_overs.switch(GROUP, None))
+    process.spawn(leader._transfers.switch(GROUP, None))
 
 
 @pytest.mark.parametrize("begin", [_ask_over_a_cut_way, _hand_over_in_a_slow_store])

@@ -27,11 +27,11 @@ from services.broker.timer.recovery import done_timer
 from services.broker.wheel.delay import NONE
 from services.common.disk import File
 from services.common.pb.popwheel.v1.broker_pb2 import LogChunk, ReplicateProgress
-from services.controller import broker_group, group_policy
-from services.controller.broker_group import GroupState
-from services.controller.checkpoint_sync import CheckpointAge, CheckpointSync
-from services.controller.election import most_complete
-from services.controller.roles import Roles
+from services.controller.broker_groups import broker_group, group_policy
+from services.controller.broker_groups.broker_group import GroupState
+from services.controller.broker_groups.election import most_complete
+from services.controller.broker_groups.roles import Roles
+from services.controller.checkpoints.checkpoint_sync import CheckpointAge, CheckpointSync
 from tests.sim.replicas.run import run_seed
 
 SEEDS_MAX = 25

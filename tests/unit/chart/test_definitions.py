@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from services.common.contract import names
 from services.common.contract.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, Use
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.controller.kubernetes_api import (
+from services.controller.kubernetes.api import (
     BROKER_GROUPS,
     CLUSTER_PAGES,
     CLUSTERS,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.controller.documents import LEASE
-from services.controller.kubernetes_state_store import OF_CLUSTER, KubernetesStateStore, cluster_label
+from services.controller.kubernetes.state_store import OF_CLUSTER, KubernetesStateStore, cluster_label
+from services.controller.store.documents import LEASE
 from tests.harness.chart import RenderedChart, Values
 from tests.unit.chart.test_definitions import OURS, definition
 from tests.unit.controller.memory_api import MemoryApi

@@ -7,7 +7,7 @@ import pytest
 
 from services.cli.certificates import keep
 from services.cli.errors import CommandError
-from services.controller.kubernetes_api import SECRETS, ApiAwayError
+from services.controller.kubernetes.api import SECRETS, ApiAwayError
 from tests.harness.manual_clock import ManualClock
 from tests.unit.controller.memory_api import MemoryApi
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from services.controller import leadership
+from services.controller.leadership import leadership
 from tests.unit.cli.fake_admin_api import GROUP, REPLICAS, STATUS, FakeAdminApi
 from tests.unit.cli.test_main import call, sentence_of
 

@@ -21,7 +21,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import (
 )
 from services.controller.app import ControllerApp
 from services.controller.options import ControllerOptions, ReplicationOptions
-from services.controller.state_store import StateStore
+from services.controller.store.state_store import StateStore
 from services.rpc.local import LocalChannel
 from services.rpc.methods import CHANGE_SYNC_STATE_SET, HAND_OVER, REGISTER_BROKER, REPLICA_STATUS
 from services.rpc.service import Call, Channel, ClientStream, Service, StreamClosedError

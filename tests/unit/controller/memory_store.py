@@ -5,8 +5,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.controller.documents import CLUSTER, Document, page_of_document
-from services.controller.state_store import ConflictError, Stored
+from services.controller.store.documents import CLUSTER, Document, page_of_document
+from services.controller.store.state_store import ConflictError, Stored
 
 
 class MemoryStore:

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from services.common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint
-from services.controller.checkpoint_sync import Action, CheckpointSync, Fetch, Give
-from services.controller.roles import GroupRoles, ReplicaPlace
+from services.controller.broker_groups.roles import GroupRoles, ReplicaPlace
+from services.controller.checkpoints.checkpoint_sync import Action, CheckpointSync, Fetch, Give
 
 
 def place(number: int, life: int = 0) -> ReplicaPlace:

@@ -9,7 +9,7 @@ from services.common.contract.cluster_view import ClusterView
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.controller.cluster_state import ClusterState
+from services.controller.cluster.cluster_state import ClusterState
 from services.controller.options import ControllerOptions
 from tests.unit.controller.changes import (
     CHANGES,

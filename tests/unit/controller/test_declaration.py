@@ -9,8 +9,9 @@ import pytest
 
 from services.common.errors import StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import Group, Topic, TopicType
-from services.controller.cluster_state import ClusterState
-from services.controller.declaration import (
+from services.controller.cluster.cluster_state import ClusterState
+from services.controller.kubernetes.api import Resource
+from services.controller.kubernetes.declaration import (
     FINALIZER,
     SHOWN,
     Change,
@@ -27,8 +28,7 @@ from services.controller.declaration import (
     showing,
     shown_name,
 )
-from services.controller.declared_kind import DECLARED_GROUPS, DECLARED_TOPICS
-from services.controller.kubernetes_api import Resource
+from services.controller.kubernetes.declared_kind import DECLARED_GROUPS, DECLARED_TOPICS
 from services.controller.options import ControllerOptions
 from tests.unit.controller.changes import fresh_state
 from tests.unit.controller.memory_api import merged

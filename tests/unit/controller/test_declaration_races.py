@@ -14,14 +14,14 @@ from services.common.clock import SystemClock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Topic, TopicType
-from services.controller.cluster_state import ClusterState
-from services.controller.declaration import SHOWN, declaration_of, is_refused
-from services.controller.declared_kind import DECLARED_TOPICS
-from services.controller.kubernetes_api import TOPICS, ApiAwayError, ApiConflictError
-from services.controller.kubernetes_declarations import KubernetesDeclarations
+from services.controller.cluster.cluster_state import ClusterState
+from services.controller.cluster.state_keeper import Decision
+from services.controller.kubernetes.api import TOPICS, ApiAwayError, ApiConflictError
+from services.controller.kubernetes.declaration import SHOWN, declaration_of, is_refused
+from services.controller.kubernetes.declared_kind import DECLARED_TOPICS
+from services.controller.kubernetes.reconciler import Reconciler
 from services.controller.metrics import DeclarationMetrics
 from services.controller.options import ControllerOptions, ResourceOptions
-from services.controller.state_keeper import Decision
 from tests.unit.controller.changes import fresh_state
 from tests.unit.controller.memory_api import MemoryApi
 
@@ -64,12 +64,10 @@ class Scenery:
         """Uids of resources that users deleted."""
         self.controllers = [self.controller(), self.controller()]
 
-    def controller(self) -> KubernetesDeclarations[Topic]:
+    def controller(self) -> Reconciler[Topic]:
         keeper: Any = Keeper(self)
         metrics = DeclarationMetrics(CollectorRegistry())
-        return KubernetesDeclarations(
-            DECLARED_TOPICS, self.api, self.options, keeper, SystemClock(), metrics, lambda: None
-        )
+        return Reconciler(DECLARED_TOPICS, self.api, self.options, keeper, SystemClock(), metrics, lambda: None)
 
     async def user_acts(self) -> None:
         for _ in range(self.random.randrange(12)):  # at some point of what controllers do

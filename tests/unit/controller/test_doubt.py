@@ -9,7 +9,7 @@ import pytest
 from services.common.clock import SystemClock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.controller.group_admin import GroupViews
+from services.controller.http.group_routes import GroupViews
 from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Scene, scene, until
 
 WORD = f"lose-messages-of-{GROUP}"
@@ -92,7 +92,7 @@ async def test_an_operator_may_overrule_a_doubt(here: Scene) -> None:
     back = master.next_life(doubtful=True, last_epoch=1, end_position=100)
     await join_unheard(here, back)
     await until(lambda: here.route() is None)
-    elect_unclean = here.app._hand_overs.elect_unclean
+    elect_unclean = here.app._transfers.elect_unclean
     with pytest.raises(StatusError, match="Replica 1 may have more") as refused:
         await elect_unclean(GROUP, None, "")
     assert refused.value.code == Code.BAD_REQUEST and WORD in refused.value.message
@@ -107,7 +107,7 @@ async def test_a_role_is_passed_on_to_a_doubtful_one_when_it_has_caught_up(here:
     back = slave.next_life(doubtful=True)
     await here.join(back)
     with pytest.raises(StatusError, match="replica 1 of broker-0 had to cut off the end of its log"):
-        await here.app._hand_overs.switch(GROUP, 1)
+        await here.app._transfers.switch(GROUP, 1)
     master.report.leaving = True
     await asyncio.sleep(0.2)
     assert master.leads == 1 and not master.handed_over_to

@@ -7,17 +7,17 @@ import pytest
 
 from services.common.errors import StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
-from services.controller.broker_group import (
+from services.controller.broker_groups.broker_group import (
     NO_MASTER,
     GroupState,
     IllegalStepError,
     ReplicaRecord,
     follow_up,
 )
-from services.controller.documents import group_document, group_of
-from services.controller.election import elect, found, missing_members, most_complete
-from services.controller.failure_detection import Standing
-from services.controller.group_policy import Seen, route, settle, trouble
+from services.controller.broker_groups.election import elect, found, missing_members, most_complete
+from services.controller.broker_groups.failure_detector import Standing
+from services.controller.broker_groups.group_policy import Seen, next_state, route, trouble
+from services.controller.store.documents import group_document, group_of
 
 
 def report(number: int, epoch: int = 0, end: int = 0, **more: Any) -> ReplicaReport:
@@ -72,7 +72,7 @@ def test_a_group_that_waits_for_the_end_of_a_doubt_says_so() -> None:
     group = state(0, 1)
     new_process = Seen(Standing.LIVING, report(0, 3, 100, doubtful=True), earlier_epoch=3)
     alone = {0: new_process, 1: Seen(Standing.DEAD)}
-    assert settle("b", group, alone) is None
+    assert next_state("b", group, alone) is None
     why = trouble(group, alone)
     assert why.startswith("replica 0 had to cut off the end of the log") and why.endswith("waits for replica 1")
     assert route("b", group, alone) is None
@@ -80,10 +80,10 @@ def test_a_group_that_waits_for_the_end_of_a_doubt_says_so() -> None:
     assert soon is not None and soon.address == ""
     other = Seen(Standing.LIVING, report(1, 3, 200))
     assert trouble(group, {0: new_process, 1: other}) == ""
-    after = settle("b", group, {0: new_process, 1: other})
+    after = next_state("b", group, {0: new_process, 1: other})
     assert after is not None and (after.epoch, after.master) == (4, 1)
     wiped = Seen(Standing.LIVING, report(1, identity=b"new"))
-    after = settle("b", group, {0: new_process, 1: wiped})  # what it had is gone, there is nobody to wait for
+    after = next_state("b", group, {0: new_process, 1: wiped})  # what it had is gone, there is nobody to wait for
     assert after is not None and (after.epoch, after.master) == (4, 0)
 
 
@@ -91,25 +91,25 @@ def test_a_master_that_begins_anew_is_chosen_only_if_no_other_member_will_come()
     """Its device may have lied; seed 61110 of the simulator of broker groups."""
     group = state(0, 1)
     anew = Seen(Standing.LIVING, report(0, 3, 100), earlier_epoch=3)
-    assert settle("b", group, {0: anew, 1: Seen(Standing.UNSURE)}) is None
+    assert next_state("b", group, {0: anew, 1: Seen(Standing.UNSURE)}) is None
     for end in (200, 50):  # what it said last may be old, but it has all that counts
-        after = settle("b", group, {0: anew, 1: Seen(Standing.LIVING, report(1, 3, end))})
+        after = next_state("b", group, {0: anew, 1: Seen(Standing.LIVING, report(1, 3, end))})
         assert after is not None and (after.epoch, after.master) == (4, 1)
-    after = settle("b", group, {0: anew, 1: Seen(Standing.LIVING, report(1, 3, 200, doubtful=True))})
+    after = next_state("b", group, {0: anew, 1: Seen(Standing.LIVING, report(1, 3, 200, doubtful=True))})
     assert after is not None and (after.epoch, after.master) == (4, 0)
-    after = settle("b", group, {0: anew, 1: Seen(Standing.DEAD)})
+    after = next_state("b", group, {0: anew, 1: Seen(Standing.DEAD)})
     assert after is not None and (after.epoch, after.master) == (4, 0)
     of_three = {0: Seen(Standing.DEAD), 1: Seen(Standing.LIVING, report(1, 3, 200)), 2: Seen(Standing.UNSURE)}
-    after = settle("b", state(0, 1, 2), of_three)  # one that has served all the time waits for nobody
+    after = next_state("b", state(0, 1, 2), of_three)  # one that has served all the time waits for nobody
     assert after is not None and (after.epoch, after.master) == (4, 1)
 
 
 def test_a_master_that_acknowledges_alone_is_compared_with_the_others_though_it_begins_anew() -> None:
     anew = Seen(Standing.LIVING, report(0, 3, 300, acks_alone=True), earlier_epoch=3)
     for end, chosen in ((200, 0), (400, 1)):
-        after = settle("b", state(0, 1), {0: anew, 1: Seen(Standing.LIVING, report(1, 3, end))})
+        after = next_state("b", state(0, 1), {0: anew, 1: Seen(Standing.LIVING, report(1, 3, end))})
         assert after is not None and after.master == chosen
-    assert settle("b", state(0, 1), {0: anew, 1: Seen(Standing.UNSURE)}) is None
+    assert next_state("b", state(0, 1), {0: anew, 1: Seen(Standing.UNSURE)}) is None
 
 
 def test_who_was_asked_in_vain_is_not_chosen_nor_waited_for() -> None:
@@ -119,10 +119,10 @@ def test_who_was_asked_in_vain_is_not_chosen_nor_waited_for() -> None:
         Seen(Standing.LIVING, report(1, 3, 200), asked_in_vain=True),
         Seen(Standing.UNSURE, asked_in_vain=True),
     ):
-        after = settle("b", group, {0: anew, 1: mute})
+        after = next_state("b", group, {0: anew, 1: mute})
         assert after is not None and (after.epoch, after.master) == (4, 0)
     mute = Seen(Standing.LIVING, report(1, 3, 200), asked_in_vain=True)
-    assert settle("b", group, {0: Seen(Standing.DEAD), 1: mute}) is None
+    assert next_state("b", group, {0: Seen(Standing.DEAD), 1: mute}) is None
     assert "replica 1 has registered, but does not answer" in trouble(group, {0: Seen(Standing.DEAD), 1: mute})
 
 
@@ -162,13 +162,13 @@ def test_logs_without_any_word_of_a_set_are_compared_at_once() -> None:
 
 def test_nothing_changes_while_all_is_well() -> None:
     alive = living(report(0, leading=True), report(1))
-    assert settle("b", state(0, 1), alive) is None
+    assert next_state("b", state(0, 1), alive) is None
     assert route("b", state(0, 1), alive) is not None
     assert trouble(state(0, 1), alive) == ""
     doubtful = {0: Seen(Standing.UNSURE), 1: Seen(Standing.LIVING, report(1))}
-    assert settle("b", state(0, 1), doubtful) is None
+    assert next_state("b", state(0, 1), doubtful) is None
     silent = {0: Seen(Standing.DEAD), 1: Seen(Standing.SILENT, report(1))}
-    assert settle("b", state(0, 1), silent) is None  # not from somebody who may be gone as well
+    assert next_state("b", state(0, 1), silent) is None  # not from somebody who may be gone as well
 
 
 def test_routes_say_whether_there_will_be_a_master() -> None:
@@ -185,7 +185,7 @@ def test_routes_say_whether_there_will_be_a_master() -> None:
 def test_a_new_address_and_a_new_replica_are_taken_in() -> None:
     moved = report(1)
     moved.address = "elsewhere:1"
-    after = settle("b", state(0, 1), living(report(0, leading=True), moved, report(7)))
+    after = next_state("b", state(0, 1), living(report(0, leading=True), moved, report(7)))
     assert after is not None
     assert (after.replicas[1].address, after.replicas[7].address) == ("elsewhere:1", "r7:1")
     assert (after.master, after.sync_state_set, after.epoch) == (0, frozenset({0, 1}), 3)

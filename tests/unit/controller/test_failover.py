@@ -14,8 +14,8 @@ from services.common.errors import StatusError
 from services.common.http import make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import DescribeBrokerGroupRequest
-from services.controller.broker_group import NO_MASTER
-from services.controller.state_keeper import StateKeeper
+from services.controller.broker_groups.broker_group import NO_MASTER
+from services.controller.cluster.state_keeper import StateKeeper
 from services.rpc.methods import DESCRIBE_BROKER_GROUP
 from tests.unit.controller.fake_replicas import DETECTION_MS, GROUP, FakeReplica, Scene, masters, scene, until
 from tests.unit.controller.memory_store import MemoryStore
@@ -179,11 +179,11 @@ async def test_nobody_is_given_up_by_an_operators_word_while_the_master_may_live
     master, slave = FakeReplica(0), FakeReplica(1)
     await here.led_with(master, slave)
     await master.ask_for_set(here.channel, 0)
-    elect_unclean = here.app._hand_overs.elect_unclean
+    elect_unclean = here.app._transfers.elect_unclean
     for away in ("the controller", "the stream"):
         if away == "the controller":
             await here.restart()
-            elect_unclean = here.app._hand_overs.elect_unclean
+            elect_unclean = here.app._transfers.elect_unclean
             await slave.join(here.channel)
         else:
             await master.join(here.channel)
@@ -340,7 +340,7 @@ async def test_an_operator_passes_the_role_on(here: Scene) -> None:
     master, slave = FakeReplica(0), FakeReplica(1)
     await here.join(master, slave)
     await until(lambda: len(master.group.replicas) == 2)
-    switch = here.app._hand_overs.switch
+    switch = here.app._transfers.switch
     for to, code, words in (
         (None, Code.PRECONDITION_FAILED, "its master must stay"),
         (1, Code.PRECONDITION_FAILED, "does not have everything yet"),
@@ -375,7 +375,7 @@ async def test_a_controller_that_ceases_to_lead_while_a_master_hands_over_says_s
 
     master.handed_over_to = Asked()
     with pytest.raises(StatusError, match="this controller leads no more") as caught:
-        await here.app._hand_overs.switch(GROUP, 1)
+        await here.app._transfers.switch(GROUP, 1)
     assert caught.value.code == Code.HA_NOT_AVAILABLE
 
 
@@ -437,7 +437,7 @@ async def test_nothing_is_kept_of_groups_that_are_not_stored(tmp_path: Path) -> 
         await until(lambda: {group for group, _ in overseer.replicas._last} == {GROUP})
         assert {group for group, _ in overseer.replicas._detector._watched} == {GROUP}
         assert set(overseer._seen) == {GROUP}
-        assert set(overseer._unsettled) | set(overseer._dirty) == set()
+        assert set(overseer._to_retry) | set(overseer._dirty) == set()
         assert set(overseer.groups._locks) <= {GROUP}
         assert first.leads == 1
 

@@ -1,6 +1,6 @@
 """Who is taken for living, and when no more."""
 
-from services.controller.failure_detection import FailureDetector, Standing
+from services.controller.broker_groups.failure_detector import FailureDetector, Standing
 
 DETECTION_S = 3.0
 

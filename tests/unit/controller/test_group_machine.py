@@ -18,11 +18,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from services.common.errors import StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
-from services.controller.broker_group import NO_MASTER, GroupState
-from services.controller.documents import group_document_name, group_of
-from services.controller.failure_detection import Standing
-from services.controller.group_keeper import Decision, GroupKeeper
-from services.controller.group_policy import Seen, find_earlier_epoch, may_hear, settle
+from services.controller.broker_groups.broker_group import NO_MASTER, GroupState
+from services.controller.broker_groups.failure_detector import Standing
+from services.controller.broker_groups.group_keeper import Decision, GroupKeeper
+from services.controller.broker_groups.group_policy import Seen, find_earlier_epoch, may_hear, next_state
+from services.controller.store.documents import group_document_name, group_of
 from tests.unit.controller.memory_store import MemoryStore
 
 GROUP = "b"
@@ -143,7 +143,7 @@ class GroupMachine(RuleBasedStateMachine):
         }
 
         def decision(state: GroupState | None) -> GroupState | None:
-            after = settle(GROUP, state, sight)
+            after = next_state(GROUP, state, sight)
             if state is None or after is None or after.epoch == state.epoch or len(state.sync_state_set) == 1:
                 return after
             # Who is chosen is asked first, and may not be any more who registered; all are if it is in doubt.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.controller.kubernetes_api import (
+from services.controller.kubernetes.api import (
     BROKER_GROUPS,
     PODS,
     TOPICS,

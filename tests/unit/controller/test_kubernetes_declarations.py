@@ -12,10 +12,10 @@ from jsonschema import Draft202012Validator
 from services.common.errors import StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.controller.app import ControllerApp
-from services.controller.declaration import FINALIZER, SHOWN, shown_name
-from services.controller.kubernetes_api import CONSUMER_GROUPS, TOPICS, ApiRefusalError, Resource, ResourceKind
-from services.controller.kubernetes_declarations import KubernetesDeclarations
-from services.controller.kubernetes_state_store import KubernetesStateStore
+from services.controller.kubernetes.api import CONSUMER_GROUPS, TOPICS, ApiRefusalError, Resource, ResourceKind
+from services.controller.kubernetes.declaration import FINALIZER, SHOWN, shown_name
+from services.controller.kubernetes.reconciler import Reconciler
+from services.controller.kubernetes.state_store import KubernetesStateStore
 from services.controller.options import ResourceOptions
 from tests.unit.controller.fake_replicas import Machines, make_controller, until
 from tests.unit.controller.memory_api import MemoryApi
@@ -24,8 +24,8 @@ from tools.generate_values_schema import CHART
 
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.controller.kubernetes_declarations._REST_S", 0.0)
-    monkeypatch.setattr("services.controller.kubernetes_rounds._LOOK_S", 0.02)
+    monkeypatch.setattr("services.controller.kubernetes.reconciler._REST_S", 0.0)
+    monkeypatch.setattr("services.controller.kubernetes.rounds._LOOK_S", 0.02)
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ async def quiet(api: MemoryApi) -> None:
     await until(is_quiet)
 
 
-def of_kind(app: ControllerApp, kind: ResourceKind) -> KubernetesDeclarations[Any]:
-    (found,) = (each for each in app._shows if isinstance(each, KubernetesDeclarations) and each._kind.resource is kind)
+def of_kind(app: ControllerApp, kind: ResourceKind) -> Reconciler[Any]:
+    (found,) = (each for each in app._shows if isinstance(each, Reconciler) and each._kind.resource is kind)
     return found
 
 
@@ -339,9 +339,9 @@ async def test_many_come_in_rounds_that_write_so_much_and_no_more(
 ) -> None:
     for number in range(25):
         await declare(api, f"t{number:02}")
-    monkeypatch.setattr("services.controller.kubernetes_declarations._A_ROUND", 10)
-    monkeypatch.setattr("services.controller.kubernetes_rounds._LOOK_S", 60.0)
-    monkeypatch.setattr("services.controller.kubernetes_declarations._REST_S", 60.0)
+    monkeypatch.setattr("services.controller.kubernetes.reconciler._A_ROUND", 10)
+    monkeypatch.setattr("services.controller.kubernetes.rounds._LOOK_S", 60.0)
+    monkeypatch.setattr("services.controller.kubernetes.reconciler._REST_S", 60.0)
     async with led(tmp_path, api) as app:
         topics = of_kind(app, TOPICS)
         await until(lambda: len(app.state.topics) == 10 and ready(api, "t09")[0] == "True")

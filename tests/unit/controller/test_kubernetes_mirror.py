@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from services.controller.kubernetes_api import BROKER_GROUPS, PODS
-from services.controller.kubernetes_mirror import SWITCHOVER, KubernetesMirror
-from services.controller.kubernetes_state_store import KubernetesStateStore
+from services.controller.kubernetes.api import BROKER_GROUPS, PODS
+from services.controller.kubernetes.mirror import SWITCHOVER, KubernetesMirror
+from services.controller.kubernetes.state_store import KubernetesStateStore
 from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Machines, Scene, make_controller, scene, until
 from tests.unit.controller.memory_api import MemoryApi
 
@@ -172,13 +172,13 @@ async def api_says(api: MemoryApi, asked: str) -> None:
 async def test_a_wish_that_is_changed_meanwhile_is_carried_out_as_well(tmp_path: Path, api: MemoryApi) -> None:
     async with led(tmp_path, api) as (here, _, slave):
         mirror = mirror_of(here)
-        switch = mirror._hand_overs.switch
+        switch = mirror._transfers.switch
 
         async def slow_switch(group: str, to: int | None) -> Any:
             await api_says(api, "nonsense")
             return await switch(group, to)
 
-        mirror._hand_overs.switch = slow_switch  # type: ignore[method-assign]
+        mirror._transfers.switch = slow_switch  # type: ignore[method-assign]
         await api_says(api, "1")
         await until(lambda: slave.leads == 2)
         await until(lambda: not annotations(api))
@@ -222,6 +222,6 @@ async def test_a_pod_that_is_gone_is_not_asked_for_again_and_again(tmp_path: Pat
         mirror = mirror_of(here)
         await until(lambda: roles(api)[:2] == ["master1", "slave1"])
         api.remove(PODS, PODS_OF_GROUP[1])
-        await here.app._hand_overs.switch(GROUP, 1)
+        await here.app._transfers.switch(GROUP, 1)
         await until(lambda: PODS_OF_GROUP[1] not in mirror._pods.resources)
         assert mirror._pods.resources.keys() == {PODS_OF_GROUP[0], *CONTROLLERS}

@@ -16,23 +16,23 @@ import pytest
 from services.common.disk import SystemDisk
 from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.controller.broker_group import NO_MASTER, GroupState, ReplicaRecord
-from services.controller.cluster_state import ClusterState
-from services.controller.documents import (
+from services.controller.broker_groups.broker_group import NO_MASTER, GroupState, ReplicaRecord
+from services.controller.broker_groups.group_keeper import GroupKeeper
+from services.controller.cluster.cluster_state import ClusterState
+from services.controller.kubernetes.api import BROKER_GROUPS, CLUSTERS, ApiAwayError, Resource, ResourceKind
+from services.controller.kubernetes.state_store import KubernetesStateStore
+from services.controller.leadership.lease import Lease
+from services.controller.options import ControllerOptions
+from services.controller.store.documents import (
     CLUSTER,
     LEASE,
     group_document,
     group_document_name,
     group_of,
 )
-from services.controller.file_state_store import FileStateStore
-from services.controller.folder_lock import folder_lock
-from services.controller.group_keeper import GroupKeeper
-from services.controller.kubernetes_api import BROKER_GROUPS, CLUSTERS, ApiAwayError, Resource, ResourceKind
-from services.controller.kubernetes_state_store import KubernetesStateStore
-from services.controller.lease import Lease
-from services.controller.options import ControllerOptions
-from services.controller.state_store import ConflictError, StateStore
+from services.controller.store.file_state_store import FileStateStore
+from services.controller.store.folder_lock import folder_lock
+from services.controller.store.state_store import ConflictError, StateStore
 from tests.unit.controller.changes import document_of, state_of
 from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Machines, make_controller, scene, until
 from tests.unit.controller.memory_api import MemoryApi
@@ -165,7 +165,7 @@ async def test_what_others_say_of_a_group_is_left_alone_and_is_no_conflict(tmp_p
         here.app.overseer.groups._conflicted = lambda: conflicts.append(None)
         await api.patch(BROKER_GROUPS, GROUP, {"metadata": {"annotations": {"who": "me"}, "labels": {"team": "a"}}})
         await api.patch(BROKER_GROUPS, GROUP, {"status": {"checkpointTime": "now"}}, status=True)
-        assert (await here.app._hand_overs.switch(GROUP, 1)).epoch == 2
+        assert (await here.app._transfers.switch(GROUP, 1)).epoch == 2
     resource = api.objects["brokergroups", GROUP]
     assert (resource["spec"]["master"], resource["status"], conflicts) == (1, {"checkpointTime": "now"}, [])
     assert (resource["metadata"]["annotations"], resource["metadata"]["labels"]["team"]) == ({"who": "me"}, "a")
@@ -265,7 +265,7 @@ async def test_watches_end_lag_and_are_forgotten(api: MemoryApi, store: Kubernet
 async def test_a_watch_that_cannot_begin_anew_does_not_run_in_circles(
     api: MemoryApi, store: KubernetesStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.controller.kubernetes_watch._PAUSE_S", 0.05)
+    monkeypatch.setattr("services.controller.kubernetes.resource_watch._PAUSE_S", 0.05)
     await store.versions()
     began = api.lists
     api.lists_fail = True
@@ -340,7 +340,7 @@ async def test_a_change_that_was_made_twice_on_its_way_has_come_about(tmp_path: 
         api.repeated_changes = 1
         assert list((await master.ask_for_set(here.channel, 0, 1)).sync_state_set) == [0, 1]
         api.repeated_changes = 1
-        assert (await here.app._hand_overs.switch(GROUP, 1)).master == 1
+        assert (await here.app._transfers.switch(GROUP, 1)).master == 1
 
 
 async def test_a_failover_is_seen_in_the_resources(tmp_path: Path, api: MemoryApi) -> None:

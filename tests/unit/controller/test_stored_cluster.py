@@ -13,16 +13,16 @@ from prometheus_client import CollectorRegistry
 
 from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Topic, TopicType
-from services.controller.cluster_book import ClusterBook, Entry, bytes_of
-from services.controller.cluster_state import ClusterState
-from services.controller.documents import CLUSTER, cluster_of, page_document_name
-from services.controller.file_state_store import FileStateStore
-from services.controller.kubernetes_state_store import KubernetesStateStore
+from services.controller.cluster.cluster_book import ClusterBook, Entry, bytes_of
+from services.controller.cluster.cluster_state import ClusterState
+from services.controller.cluster.state_keeper import StateKeeper
+from services.controller.cluster.stored_cluster import StoredCluster
+from services.controller.kubernetes.state_store import KubernetesStateStore
 from services.controller.metrics import ControllerMetrics
 from services.controller.options import ControllerOptions
-from services.controller.state_keeper import StateKeeper
-from services.controller.state_store import ConflictError, StateStore
-from services.controller.stored_cluster import StoredCluster
+from services.controller.store.documents import CLUSTER, cluster_of, page_document_name
+from services.controller.store.file_state_store import FileStateStore
+from services.controller.store.state_store import ConflictError, StateStore
 from tests.harness.manual_clock import ManualClock
 from tests.unit.controller.changes import contents, document_of
 from tests.unit.controller.fault_disk import CrashError, FaultDisk
@@ -39,7 +39,7 @@ STEPS = st.lists(st.tuples(st.sampled_from("tttgTTG"), st.integers(0, 30)), max_
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.controller.stored_cluster._READ_AGAIN_S", 0)
+    monkeypatch.setattr("services.controller.cluster.stored_cluster._READ_AGAIN_S", 0)
 
 
 def hold(store: StateStore, seed: int = 1, *, alone: bool = True, page_bytes: int = PAGE_BYTES) -> StoredCluster:

@@ -19,13 +19,13 @@ from services.common.http import make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import TimerStatsResponse
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
-from services.controller import timer_admin
 from services.controller.app import ControllerApp
-from services.controller.cluster_state import ClusterState
-from services.controller.inquiry import Answers, Inquiry
+from services.controller.cluster.cluster_state import ClusterState
+from services.controller.cluster.state_keeper import StateKeeper
+from services.controller.http import timer_routes
+from services.controller.http.inquiry import Answers, Inquiry
+from services.controller.http.timers import Timers
 from services.controller.options import ControllerOptions
-from services.controller.state_keeper import StateKeeper
-from services.controller.timers import Timers
 from services.rpc.local import LocalChannel
 from services.rpc.membership.registrar import BrokerRegistrar
 from services.rpc.status import GrpcStatus, RpcError
@@ -279,11 +279,11 @@ async def test_the_api_describes_the_timers(tmp_path: Path) -> None:
 
 
 def test_topics_of_which_few_are_pending_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timer_admin, "_TOPICS_MAX", 2)
+    monkeypatch.setattr(timer_routes, "_TOPICS_MAX", 2)
     answers = {}
     for name in ("b1", "b2"):
         answers[name] = TimerStatsResponse(pending=10)
         for topic, count in (("few", 1), ("many", 5), ("some", 3), ("one", 1)):
             answers[name].topics.add(topic=topic, count=count)
-    topics = timer_admin._stats(Answers(answers, {})).topics
+    topics = timer_routes._stats(Answers(answers, {})).topics
     assert [(each.topic, each.count) for each in topics] == [("(other)", 4), ("many", 10), ("some", 6)]

@@ -19,14 +19,14 @@ from services.common.errors import ConfigurationError, StatusError
 from services.common.http import make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, EnsureTopicRequest, TopicType, WatchRequest
-from services.controller.broker_group import NO_MASTER, GroupState, ReplicaRecord
-from services.controller.documents import (
+from services.controller.broker_groups.broker_group import NO_MASTER, GroupState, ReplicaRecord
+from services.controller.leadership.lease import Lease
+from services.controller.store.documents import (
     CLUSTER,
     group_document,
     group_document_name,
     group_of,
 )
-from services.controller.lease import Lease
 from services.rpc.local import LocalChannel
 from services.rpc.methods import ENSURE_TOPIC, WATCH
 from services.rpc.service import ClientStream

@@ -1,0 +1,250 @@
+"""What the cluster holds, as one value, and which changes of it are allowed.
+
+A decision looks at the state and returns the change, or raises; it changes nothing itself. `after` gives the state
+that follows. Who saves, publishes and answers is `services.controller.cluster.state_keeper`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from services.common.contract import names
+from services.common.contract.names import GroupName, TopicName, Use
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.controller_pb2 import (
+    BrokerInfo,
+    ClusterUpdate,
+    Group,
+    Topic,
+    TopicType,
+)
+from services.controller.cluster.name_map import NameMap
+from services.controller.options import (
+    ATTEMPTS_MAX,
+    BACKOFF_MS_MAX,
+    BACKOFF_STEPS_MAX,
+    QUEUES_MAX,
+    ControllerOptions,
+)
+
+Named = TypeVar("Named", Topic, Group)
+
+_TOPIC_TYPES = frozenset(TopicType.values()) - {TopicType.TOPIC_TYPE_UNSPECIFIED}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Topics, groups and brokers at one version. Never changed; each change makes the next value.
+
+    Args:
+        name: the cluster's name.
+        receipt_key: key of the signature in receipt handles, 32 bytes.
+        version: counts every change, also those of brokers.
+        topics: by name; as durable as the store.
+        groups: by name; as durable as the store.
+        brokers: the routes to the masters of broker groups, by name; not stored with the cluster.
+        named: version of the last change of topics or groups, never beyond what is stored; one that is read back may
+            have it later, if only routes changed since.
+    """
+
+    name: str
+    receipt_key: bytes = field(repr=False)
+    version: int = 0
+    topics: NameMap[Topic] = field(default_factory=NameMap)
+    groups: NameMap[Group] = field(default_factory=NameMap)
+    brokers: Mapping[str, BrokerInfo] = field(default_factory=dict)
+    named: int = field(default=0, compare=False)
+
+    def after(self, update: ClusterUpdate) -> "ClusterState":
+        """The state that a change (one that a decision of this very state returned) leads to."""
+        assert update.version == self.version + 1, (update.version, self.version)
+        brokers = self.brokers
+        if update.brokers or update.departed_brokers:
+            there = {**brokers, **{broker.name: broker for broker in update.brokers}}
+            brokers = {name: broker for name, broker in there.items() if name not in update.departed_brokers}
+        return replace(
+            self,
+            version=update.version,
+            topics=_after(self.topics, update.topics, update.deleted_topics),
+            groups=_after(self.groups, update.groups, update.deleted_groups),
+            brokers=brokers,
+            named=update.named,
+        )
+
+    def create_topic(
+        self, options: ControllerOptions, name: str, topic_type: TopicType.ValueType, queues: int | None = None
+    ) -> ClusterUpdate:
+        """Make a topic.
+
+        Args:
+            options: limits and defaults.
+            name: a name clients may use.
+            topic_type: what kind of messages it takes.
+            queues: number of its queues; None for the default.
+
+        Raises:
+            StatusError: ILLEGAL_TOPIC for its name, BAD_REQUEST for its type or queues, PRECONDITION_FAILED if it is
+                there already, TOO_MANY_REQUESTS if the cluster holds as many as it may.
+        """
+        name = topic_name(options, name)
+        if topic_type not in _TOPIC_TYPES:
+            known = ", ".join(TopicType.Name(each) for each in sorted(_TOPIC_TYPES))
+            raise StatusError(Code.BAD_REQUEST, f"a topic's type must be one of {known}")
+        queues = options.topic.queues if queues is None else queues
+        if not 1 <= queues <= QUEUES_MAX:
+            raise StatusError(Code.BAD_REQUEST, f"a topic must have from 1 to {QUEUES_MAX} queues, not {queues}")
+        if name in self.topics:
+            raise StatusError(Code.PRECONDITION_FAILED, f"topic {name} is there already")
+        if len(self.topics) >= options.topics_max:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"the cluster holds {len(self.topics)} topics, as many as controller.topics_max allows; delete some",
+            )
+        version = self.version + 1
+        topic = Topic(name=name, type=topic_type, queues=queues, id=version)
+        return ClusterUpdate(version=version, topics=[topic], named=version)
+
+    def delete_topic(self, name: str) -> ClusterUpdate:
+        """Take a topic away.
+
+        Raises:
+            StatusError: TOPIC_NOT_FOUND.
+        """
+        self.topic(name)
+        version = self.version + 1
+        return ClusterUpdate(version=version, deleted_topics=[name], named=version)
+
+    def create_group(
+        self,
+        options: ControllerOptions,
+        name: str,
+        max_attempts: int | None = None,
+        fifo: bool = False,
+        backoff_ms: Sequence[int] | None = None,
+    ) -> ClusterUpdate:
+        """Make a consumer group.
+
+        Args:
+            options: limits and defaults.
+            name: a name clients may use.
+            max_attempts: deliveries of a message before it is dead; None for the default.
+            fifo: whether it consumes in order.
+            backoff_ms: waits after its 1st, 2nd ... failed attempt; None for the default.
+
+        Raises:
+            StatusError: ILLEGAL_CONSUMER_GROUP for its name, BAD_REQUEST for another value, PRECONDITION_FAILED if it
+                is there already, TOO_MANY_REQUESTS if the cluster holds as many as it may.
+        """
+        name = group_name(options, name)
+        attempts = options.group.max_attempts if max_attempts is None else max_attempts
+        backoff = options.group.backoff_ms if backoff_ms is None else backoff_ms
+        if not 1 <= attempts <= ATTEMPTS_MAX:
+            raise StatusError(Code.BAD_REQUEST, f"max_attempts must be from 1 to {ATTEMPTS_MAX}, not {attempts}")
+        if not 1 <= len(backoff) <= BACKOFF_STEPS_MAX or not all(0 <= wait <= BACKOFF_MS_MAX for wait in backoff):
+            raise StatusError(
+                Code.BAD_REQUEST,
+                f"backoff_ms must be from 1 to {BACKOFF_STEPS_MAX} waits, each from 0 to {BACKOFF_MS_MAX} ms",
+            )
+        if name in self.groups:
+            raise StatusError(Code.PRECONDITION_FAILED, f"group {name} is there already")
+        if len(self.groups) >= options.groups_max:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"the cluster holds {len(self.groups)} groups, as many as controller.groups_max allows; delete some",
+            )
+        version = self.version + 1
+        group = Group(name=name, max_attempts=attempts, fifo=fifo, backoff_ms=backoff, id=version)
+        return ClusterUpdate(version=version, groups=[group], named=version)
+
+    def delete_group(self, name: str) -> ClusterUpdate:
+        """Take a consumer group away.
+
+        Raises:
+            StatusError: CONSUMER_GROUP_NOT_FOUND.
+        """
+        self.group(name)
+        version = self.version + 1
+        return ClusterUpdate(version=version, deleted_groups=[name], named=version)
+
+    def register_broker(self, broker: BrokerInfo) -> ClusterUpdate:
+        """Take a broker group into every route, or give it another master."""
+        return ClusterUpdate(version=self.version + 1, brokers=[broker], named=self.named)
+
+    def dismiss_broker(self, name: str) -> ClusterUpdate | None:
+        """Take a broker out of every route; None if it is in none."""
+        if name not in self.brokers:
+            return None
+        return ClusterUpdate(version=self.version + 1, departed_brokers=[name], named=self.named)
+
+    def topic(self, name: str) -> Topic:
+        """The topic of that name.
+
+        Raises:
+            StatusError: TOPIC_NOT_FOUND, or ILLEGAL_TOPIC if there can be none.
+        """
+        topic = self.topics.get(name)
+        if topic is None:
+            names.topic(name, Use.CREATE)
+            raise StatusError(Code.TOPIC_NOT_FOUND, f"there is no topic {name}")
+        return topic
+
+    def group(self, name: str) -> Group:
+        """The consumer group of that name.
+
+        Raises:
+            StatusError: CONSUMER_GROUP_NOT_FOUND, or ILLEGAL_CONSUMER_GROUP if there can be none.
+        """
+        group = self.groups.get(name)
+        if group is None:
+            names.group(name)
+            raise StatusError(Code.CONSUMER_GROUP_NOT_FOUND, f"there is no group {name}")
+        return group
+
+
+def topic_name(options: ControllerOptions, text: str) -> TopicName:
+    """The name of a topic that is to be made.
+
+    Raises:
+        StatusError: ILLEGAL_TOPIC.
+    """
+    name = names.topic(text, Use.CREATE)
+    if len(name) > options.topic_name_length_max:
+        raise StatusError(
+            Code.ILLEGAL_TOPIC,
+            f"{names.shown(name)} has {len(name)} characters, more than controller.topic_name_length_max allows "
+            f"({options.topic_name_length_max})",
+        )
+    return name
+
+
+def group_name(options: ControllerOptions, text: str) -> GroupName:
+    """The name of a consumer group that is to be made.
+
+    Raises:
+        StatusError: ILLEGAL_CONSUMER_GROUP.
+    """
+    name = names.group(text)
+    if len(name) > options.group_name_length_max:
+        raise StatusError(
+            Code.ILLEGAL_CONSUMER_GROUP,
+            f"{names.shown(name)} has {len(name)} characters, more than controller.group_name_length_max allows "
+            f"({options.group_name_length_max})",
+        )
+    return name
+
+
+def topic_type(text: str) -> TopicType.ValueType:
+    """The type of a topic that is to be made, by its name.
+
+    Raises:
+        StatusError: BAD_REQUEST.
+    """
+    if text not in TopicType.keys():  # noqa: SIM118 - an enum wrapper of protobuf, not a dict
+        known = ", ".join(kind for kind in TopicType.keys() if kind != "TOPIC_TYPE_UNSPECIFIED")  # noqa: SIM118
+        raise StatusError(Code.BAD_REQUEST, f"a topic's type must be one of {known}, not {text[:64]!r}")
+    return TopicType.Value(text)
+
+
+def _after(named: NameMap[Named], come: Sequence[Named], gone: Sequence[str]) -> NameMap[Named]:
+    return named.changed({each.name: each for each in come}, gone) if come or gone else named

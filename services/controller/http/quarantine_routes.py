@@ -1,0 +1,156 @@
+"""The admin API's part on what brokers have set aside: `/api/v1/quarantine/...` (docs/quarantine.md)."""
+
+from base64 import b64encode
+from typing import Any
+
+from fastapi import APIRouter, Query
+from google.protobuf.message import DecodeError
+from pydantic import BaseModel, Field
+
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.controller.http.admin import Refusal
+from services.controller.http.inquiry import Answers, Inquiry
+from services.controller.http.silence import Silence, silences
+from services.rpc.methods import QUARANTINE_DROP, QUARANTINE_LIST, QUARANTINE_RETRY, QUARANTINE_SHOW
+
+_LIMIT_MAX = 1_000  # of what a broker lists
+_BODY_SHOWN_BYTES = 64 * 1024
+
+
+class QuarantineEntry(BaseModel):
+    """A record that was set aside."""
+
+    broker: str
+    id: str = Field(description="Names it at its broker.")
+    step: str = Field(description="At which it failed.")
+    reason: str = Field(description="The error.")
+    set_aside_ms: int = Field(description="When that was, in milliseconds since 1970.")
+    group: str = Field(description="Whose delivery it was; empty for none.")
+    topic: str
+    queue_id: int
+    queue_offset: int
+    position: int = Field(description="Of the record that failed, in the commit log.")
+    taken: bool = Field(description="Whether it was taken from its way; else it stays there, and this is a note.")
+
+
+class QuarantineList(BaseModel):
+    """What is set aside, the oldest first, of all brokers that answered."""
+
+    entries: list[QuarantineEntry]
+    total: int = Field(description="How many there are, also of those that are not listed.")
+    unanswered: list[Silence]
+
+
+class QuarantinedMessage(QuarantineEntry):
+    """One of them, with its message."""
+
+    message_id: str
+    tag: str
+    keys: list[str]
+    properties: dict[str, str]
+    body: str = Field(description="In base64; its first 64 KiB.")
+    body_bytes: int = Field(description="How long it is.")
+    unreadable: str = Field(description="Why the message cannot be read; empty if it can.")
+
+
+class QuarantineChange(BaseModel):
+    """What was asked for is so now."""
+
+    broker: str
+    id: str
+    changed: bool = Field(description="False: nothing was set aside under that id (any more).")
+
+
+def _refusal(description: str) -> dict[str, Any]:
+    return {"model": Refusal, "description": description}
+
+
+_REFUSED: dict[int | str, dict[str, Any]] = {
+    400: _refusal("That is no id."),
+    500: _refusal("It failed again, and stays set aside; or the broker is away."),
+}
+
+
+def quarantine_router(inquiry: Inquiry) -> APIRouter:
+    """The routes of the admin API below `/quarantine`.
+
+    Args:
+        inquiry: asks the brokers.
+    """
+    router = APIRouter(prefix="/quarantine", tags=["quarantine"])
+
+    @router.get("")
+    async def list_quarantine(
+        limit: int = Query(default=100, ge=1, le=_LIMIT_MAX, description="At most this many, the oldest."),
+    ) -> QuarantineList:
+        return _list(await inquiry.of_all(QUARANTINE_LIST, pb.QuarantineListRequest(limit=limit)), limit)
+
+    @router.get("/{broker}/{id}", responses={**_REFUSED, 404: _refusal("Nothing is set aside under that id.")})
+    async def show_quarantined(broker: str, id: str) -> QuarantinedMessage:  # noqa: A002 - as the path says it
+        return _message(broker, await inquiry.of(broker, QUARANTINE_SHOW, pb.QuarantineShowRequest(id=id)))
+
+    @router.post("/{broker}/{id}/retry", responses=_REFUSED)
+    async def retry_quarantined(broker: str, id: str) -> QuarantineChange:  # noqa: A002
+        answer = await inquiry.of(broker, QUARANTINE_RETRY, pb.QuarantineRetryRequest(id=id))
+        return QuarantineChange(broker=broker, id=id, changed=answer.changed)
+
+    @router.post("/{broker}/{id}/drop", responses=_REFUSED)
+    async def drop_quarantined(broker: str, id: str) -> QuarantineChange:  # noqa: A002
+        answer = await inquiry.of(broker, QUARANTINE_DROP, pb.QuarantineDropRequest(id=id))
+        return QuarantineChange(broker=broker, id=id, changed=answer.changed)
+
+    return router
+
+
+def _list(answers: Answers[pb.QuarantineListResponse], limit: int) -> QuarantineList:
+    """The oldest of all that the brokers list."""
+    entries = [
+        QuarantineEntry.model_validate(_fields(name, entry))
+        for name, answer in answers.given.items()
+        for entry in answer.entries
+    ]
+    entries.sort(key=lambda entry: (entry.set_aside_ms, entry.broker))
+    return QuarantineList(
+        entries=entries[:limit],
+        total=sum(answer.total for answer in answers.given.values()),
+        unanswered=silences(answers.missing),
+    )
+
+
+def _message(broker: str, answer: pb.QuarantineShowResponse) -> QuarantinedMessage:
+    unreadable, message = answer.unreadable, Message()
+    if not unreadable:
+        try:
+            message = Message.FromString(answer.message)
+        except DecodeError as error:
+            unreadable = f"its bytes are no message: {error}"
+    properties = message.system_properties
+    return QuarantinedMessage.model_validate(
+        _fields(broker, answer.entry)
+        | {
+            "message_id": properties.message_id,
+            "tag": properties.tag,
+            "keys": list(properties.keys),
+            "properties": dict(message.user_properties),
+            "body": b64encode(message.body[:_BODY_SHOWN_BYTES]).decode(),
+            "body_bytes": len(message.body),
+            "unreadable": unreadable,
+        }
+    )
+
+
+def _fields(broker: str, entry: pb.QuarantineEntry) -> dict[str, Any]:
+    return {
+        "broker": broker,
+        "id": entry.id,
+        "step": entry.step,
+        "reason": entry.reason,
+        "set_aside_ms": entry.set_aside_ms,
+        "group": entry.group,
+        "topic": entry.topic,
+        "queue_id": entry.queue_id,
+        "queue_offset": entry.queue_offset,
+        "position": entry.position,
+        "taken": entry.taken,
+    }

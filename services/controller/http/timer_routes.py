@@ -1,0 +1,186 @@
+"""The admin API's part on delayed messages: `/api/v1/timers/...`."""
+
+from typing import Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.series import bounded
+from services.controller.http.admin import Refusal
+from services.controller.http.inquiry import Answers
+from services.controller.http.silence import Silence, silences
+from services.controller.http.timers import TimerPage, Timers
+
+_LIMIT_MAX = 1_000  # of what a broker lists
+_TOPICS_MAX = 1_000
+_WITHIN_MS_MAX = 366 * 24 * 3600 * 1000
+
+
+class Horizon(BaseModel):
+    """How many messages are due within a time from now."""
+
+    within_ms: int = Field(description="Without what the horizons before it count; 0: all that is due later.")
+    count: int
+
+
+class TopicCount(BaseModel):
+    """How many messages of a topic wait for their time."""
+
+    topic: str
+    count: int
+
+
+class BrokerTimers(BaseModel):
+    """The timer of one broker."""
+
+    broker: str
+    pending: int = Field(description="Messages that wait for their time.")
+    recalled: int = Field(description="Messages taken back, as far as the broker remembers them.")
+    read_time_ms: int = Field(description="Up to when its wheel was read, in milliseconds since 1970.")
+    write_time_ms: int = Field(description="Up to when its wheel was written, in milliseconds since 1970.")
+    behind_ms: int = Field(description="By how much the oldest message that is due and was not delivered is late.")
+
+
+class TimerStats(BaseModel):
+    """Delayed messages at a glance, of all brokers that answered."""
+
+    pending: int = Field(description="Messages that wait for their time.")
+    horizons: list[Horizon]
+    topics: list[TopicCount] = Field(description="Those of which most are pending; all others as `(other)`.")
+    brokers: list[BrokerTimers]
+    unanswered: list[Silence]
+
+
+class Timer(BaseModel):
+    """A message that waits for its time."""
+
+    due_ms: int = Field(description="When it is delivered, in milliseconds since 1970.")
+    topic: str
+    message_id: str
+    tag: str
+    keys: list[str]
+    broker: str
+    recall_handle: str = Field(description="With it the message can be taken back.")
+
+
+class TimerList(BaseModel):
+    """Some messages that wait, the earliest first."""
+
+    timers: list[Timer]
+    more: bool = Field(description="There may be more.")
+    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    unanswered: list[Silence]
+
+
+class RecallOrder(BaseModel):
+    """A delayed message to be taken back."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    topic: str = Field(description="The topic it was sent to.")
+    recall_handle: str = Field(description="As the answer to its send, or the list of timers, has it.")
+
+
+class Recalled(BaseModel):
+    """A message that was taken back: it will not be delivered."""
+
+    topic: str
+    message_id: str
+    recalled: bool
+
+
+def _refusal(description: str) -> dict[str, Any]:
+    return {"model": Refusal, "description": description}
+
+
+_RECALL_REFUSED: dict[int | str, dict[str, Any]] = {
+    400: _refusal("The handle was not given out for this topic."),
+    404: _refusal("The broker holds no such message any more."),
+    409: _refusal("It is too late: the message has been or is being delivered."),
+    500: _refusal("The broker that holds it is away."),
+    501: _refusal("Recalling is switched off."),
+}
+
+
+def timer_router(timers: Timers) -> APIRouter:
+    """The routes of the admin API below `/timers`.
+
+    Args:
+        timers: asks the brokers.
+    """
+    router = APIRouter(prefix="/timers", tags=["timers"])
+
+    @router.get("/stats")
+    async def timer_stats() -> TimerStats:
+        return _stats(await timers.stats())
+
+    @router.get("", responses={404: _refusal("There is no topic of that name.")})
+    async def list_timers(
+        topic: str = Query(default="", description="Whose messages; of all topics if left out."),
+        within_ms: int = Query(default=600_000, ge=1, le=_WITHIN_MS_MAX, description="Due within this time from now."),
+        limit: int = Query(default=100, ge=1, le=_LIMIT_MAX, description="At most this many."),
+        broker: str = Query(default="", description="Of this broker alone."),
+        after: str = Query(default="", description="`next` of the page before. A page may be empty and not the last."),
+    ) -> TimerList:
+        return _list(await timers.page(topic, within_ms, limit, broker, after))
+
+    @router.post("/recall", responses=_RECALL_REFUSED)
+    async def recall_timer(order: RecallOrder) -> Recalled:
+        message_id = await timers.recall(order.topic, order.recall_handle)
+        return Recalled(topic=order.topic, message_id=message_id, recalled=True)
+
+    return router
+
+
+def _stats(answers: Answers[pb.TimerStatsResponse]) -> TimerStats:
+    """The brokers' counts, and their sums."""
+    horizons: dict[int, int] = {}
+    topics: dict[tuple[str, ...], int] = {}
+    for answer in answers.given.values():
+        for horizon in answer.horizons:
+            horizons[horizon.within_ms] = horizons.get(horizon.within_ms, 0) + horizon.count
+        for one in answer.topics:
+            topics[one.topic,] = topics.get((one.topic,), 0) + one.count
+    return TimerStats(
+        pending=sum(answer.pending for answer in answers.given.values()),
+        horizons=[
+            Horizon(within_ms=within_ms, count=count)
+            for within_ms, count in sorted(horizons.items(), key=lambda item: item[0] or _WITHIN_MS_MAX)
+        ],
+        topics=[
+            TopicCount(topic=topic, count=count) for (topic,), count in sorted(bounded(topics, _TOPICS_MAX).items())
+        ],
+        brokers=[
+            BrokerTimers(
+                broker=name,
+                pending=answer.pending,
+                recalled=answer.recalled,
+                read_time_ms=answer.read_time_ms,
+                write_time_ms=answer.write_time_ms,
+                behind_ms=answer.behind_ms,
+            )
+            for name, answer in answers.given.items()
+        ],
+        unanswered=silences(answers.missing),
+    )
+
+
+def _list(page: TimerPage) -> TimerList:
+    return TimerList(
+        timers=[
+            Timer(
+                due_ms=entry.due_ms,
+                topic=entry.topic,
+                message_id=entry.message_id,
+                tag=entry.tag,
+                keys=list(entry.keys),
+                broker=name,
+                recall_handle=entry.recall_handle,
+            )
+            for name, entry in page.timers
+        ],
+        more=page.next is not None,
+        next=page.next,
+        unanswered=silences(page.missing),
+    )

@@ -1,0 +1,56 @@
+"""Which role a pod must show: `kubectl get pods -L popwheel.io/role`, and Services select by it (pure)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from services.controller.broker_groups.broker_group import GroupState
+
+ROLE = "popwheel.io/role"
+EPOCH = "popwheel.io/epoch"
+GROUP = "popwheel.io/group"
+MASTER, SLAVE, LEADER, STANDBY = "master", "slave", "leader", "standby"
+_COMPONENT = "app.kubernetes.io/component"
+PODS_WITH_ROLES = f"app.kubernetes.io/name=popwheel,{_COMPONENT} in (broker,controller)"
+"""Selects them."""
+
+
+def pod_change(pod: Mapping[str, Any], states: Mapping[str, GroupState], leader: str) -> Mapping[str, Any] | None:
+    """How a pod's metadata must change; None if it shows what it is.
+
+    Args:
+        pod: the pod.
+        states: the broker groups, by name.
+        leader: name of the pod of the controller that leads.
+    """
+    metadata = pod["metadata"]
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    role, epoch = _role(str(metadata["name"]), labels, states, leader)
+    if (labels.get(ROLE), annotations.get(EPOCH)) == (role, epoch):
+        return None
+    return {"metadata": {"labels": {ROLE: role}, "annotations": {EPOCH: epoch}}}
+
+
+def pod_name(group: str, replica: int) -> str:
+    """The pod of a replica, in the StatefulSet that is named as its group."""
+    return f"{group}-{replica}"
+
+
+def replica_of(group: str, text: str) -> int | None:
+    """The replica that an operator names by its pod or its number; None if that is neither."""
+    number = text.strip().removeprefix(f"{group}-")
+    return int(number) if number.isascii() and number.isdecimal() else None
+
+
+def _role(
+    name: str, labels: Mapping[str, str], states: Mapping[str, GroupState], leader: str
+) -> tuple[str | None, str | None]:
+    """Role and epoch; None for what it must not bear."""
+    if labels.get(_COMPONENT) == "controller":
+        return (LEADER if name == leader else STANDBY), None
+    state = states.get(labels.get(GROUP, ""))
+    if state is None:
+        return None, None
+    for number in state.replicas:
+        if name == pod_name(state.name, number):
+            return (MASTER if state.master == number else SLAVE), str(state.epoch)
+    return None, None
