@@ -38,11 +38,10 @@ from services.controller.metrics import CheckpointMetrics, ControllerMetrics, De
 from services.controller.options import ControllerOptions
 from services.controller.replica_streams import ReplicaStreams
 from services.controller.server import ControllerServer
-from services.controller.store.documents import CLUSTER
 from services.controller.store.file_state_store import FileStateStore
 from services.controller.store.folder_lock import folder_lock
 from services.controller.store.private_disk import PrivateDisk
-from services.controller.store.state_store import StateStore
+from services.controller.store.state_store import CLUSTER, StateStore
 from services.rpc.service import Channel, Service
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
+from services.controller.store.state_store import Document, damaged
 
 NO_MASTER = -1
 
@@ -211,6 +212,46 @@ def check_state(state: GroupState) -> None:
     _require(state.sync_state_set <= state.replicas.keys(), "the set holds known replicas")
     _require(state.master == NO_MASTER or state.master in state.sync_state_set, "the set holds the master")
     _require(all(number == record.number >= 0 for number, record in state.replicas.items()), "numbers are as recorded")
+
+
+def group_document(state: GroupState) -> Document:
+    """A broker group as it is stored."""
+    return {
+        "name": state.name,
+        "version": state.version,
+        "epoch": state.epoch,
+        "master": state.master,
+        "sync_state_set": sorted(state.sync_state_set),
+        "replicas": [
+            {"number": number, "address": record.address, "identity": record.identity.hex()}
+            for number, record in sorted(state.replicas.items())
+        ],
+    }
+
+
+def group_of(document: Document, source: str) -> GroupState:
+    """Read a broker group back; `source` is where it was found.
+
+    Raises:
+        CorruptDataError: it is none, or one that must never be.
+    """
+    try:
+        records = [
+            ReplicaRecord(int(replica["number"]), str(replica["address"]), bytes.fromhex(replica["identity"]))
+            for replica in document["replicas"]
+        ]
+        state = GroupState(
+            name=str(document["name"]),
+            version=int(document["version"]),
+            epoch=int(document["epoch"]),
+            master=int(document["master"]),
+            sync_state_set=frozenset(map(int, document["sync_state_set"])),
+            replicas={record.number: record for record in records},
+        )
+        check_state(state)
+    except (KeyError, TypeError, ValueError, AttributeError, IllegalStepError) as error:
+        raise damaged(source, error) from error
+    return state
 
 
 def _require(holds: bool, rule: str) -> None:

@@ -12,14 +12,14 @@ import structlog
 from services.common.contract.names import is_broker_group, shown
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.controller.broker_groups.broker_group import GroupState, follow_up, unknown_group
-from services.controller.store.documents import (
+from services.controller.broker_groups.broker_group import (
+    GroupState,
+    follow_up,
     group_document,
-    group_document_name,
     group_of,
-    group_of_document,
+    unknown_group,
 )
-from services.controller.store.state_store import ConflictError, StateStore
+from services.controller.store.state_store import ConflictError, StateStore, group_document_name, group_of_document
 
 Decision = Callable[[GroupState | None], GroupState | None]
 """What a group should become, given what is stored of it; None if it is to stay so; or raises StatusError."""

@@ -6,11 +6,16 @@ head. When that has become much, the page that has lost most is written anew und
 head and seldom a page, however many topics there are. Whatever becomes of a writer, all that the head names is whole.
 """
 
+import base64
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from services.common.pb.popwheel.v1.controller_pb2 import Group, Topic
+from services.common.contract import names
+from services.common.errors import StatusError, UnknownFormatError
+from services.common.pb.popwheel.v1.controller_pb2 import Group, Topic, TopicType
+from services.controller.cluster.cluster_state import ClusterState
+from services.controller.store.state_store import PAGED_FORMAT, Document, damaged
 
 Entry = Topic | Group
 
@@ -19,6 +24,8 @@ _GROUP_BYTES: Final = 85
 _NUMBER_BYTES: Final = 10
 _ID_BYTES: Final = 16
 _HEAD_SHARE: Final = 4
+_NOT_SO: Final = (StatusError, KeyError, TypeError, ValueError, AttributeError)
+"""What reading a document raises that holds something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +120,121 @@ def bytes_of(entry: Entry) -> int:
 
 def _bytes_of(entries: Mapping[int, Entry]) -> int:
     return sum(map(bytes_of, entries.values()))
+
+
+def cluster_document(state: ClusterState, book: ClusterBook) -> Document:
+    """The head of the cluster, without its brokers, which register anew. Without pages it is as all releases know it.
+
+    Args:
+        state: the cluster.
+        book: its topics and groups as they are stored.
+    """
+    document = {
+        "name": state.name,
+        "receipt_key": base64.b64encode(state.receipt_key).decode(),
+        "version": state.version,
+        **_entries_document(book.recent),
+    }
+    if book.pages:
+        document["format"] = PAGED_FORMAT
+        document["pages"] = [
+            {
+                "name": page.name,
+                "topics": page.topics,
+                "groups": len(page.entries) - page.topics,
+                "deleted": sorted(page.deleted),
+            }
+            for page in book.pages
+        ]
+    return document
+
+
+def page_document(page: Page) -> Document:
+    """A page of topics and groups."""
+    return _entries_document(page.entries)
+
+
+def cluster_of(document: Document, source: str) -> tuple[ClusterState, ClusterBook]:
+    """Read the head of a cluster back.
+
+    Args:
+        document: what `cluster_document` made.
+        source: where it was found, for the error's sentence.
+
+    Returns:
+        The cluster without topics and groups, and the book, whose pages know only what is deleted out of them.
+
+    Raises:
+        CorruptDataError: it is none.
+        UnknownFormatError: it is of a later release.
+    """
+    if document.get("format", PAGED_FORMAT) != PAGED_FORMAT:
+        raise UnknownFormatError(
+            f"{source} is of format {document['format']!r}, this release knows none after {PAGED_FORMAT}; "
+            "run the release that wrote it, or a newer one"
+        )
+    try:
+        pages = tuple(
+            Page(names.page(page["name"]), {}, frozenset(page["deleted"])) for page in document.get("pages", ())
+        )
+        state = ClusterState(
+            name=names.cluster(document["name"]),
+            receipt_key=base64.b64decode(document["receipt_key"], validate=True),
+            version=document["version"],
+            named=document["version"],
+        )
+    except _NOT_SO as error:
+        raise damaged(source, error) from error
+    return state, ClusterBook(pages, entries_of(document, source))
+
+
+def _entries_document(entries: Mapping[int, Entry]) -> dict[str, Any]:
+    topics = [entry for entry in entries.values() if isinstance(entry, Topic)]
+    groups = [entry for entry in entries.values() if isinstance(entry, Group)]
+    return {
+        "topics": [
+            {"name": topic.name, "type": TopicType.Name(topic.type), "queues": topic.queues, "id": topic.id}
+            for topic in topics
+        ],
+        "groups": [
+            {
+                "name": group.name,
+                "max_attempts": group.max_attempts,
+                "fifo": group.fifo,
+                "backoff_ms": list(group.backoff_ms),
+                "id": group.id,
+            }
+            for group in groups
+        ],
+    }
+
+
+def entries_of(document: Document, source: str) -> dict[int, Entry]:
+    """Read the topics and groups of a head or page back, in the order of their ids.
+
+    Args:
+        document: what `cluster_document` or `page_document` made.
+        source: where it was found, for the error's sentence.
+
+    Raises:
+        CorruptDataError: it is none.
+    """
+    try:
+        topics = [
+            Topic(name=topic["name"], type=TopicType.Value(topic["type"]), queues=topic["queues"], id=topic["id"])
+            for topic in document["topics"]
+        ]
+        groups = [
+            Group(
+                name=group["name"],
+                max_attempts=group["max_attempts"],
+                fifo=group["fifo"],
+                backoff_ms=group["backoff_ms"],
+                id=group["id"],
+            )
+            for group in document["groups"]
+        ]
+    except _NOT_SO as error:
+        raise damaged(source, error) from error
+    entries: list[Entry] = [*topics, *groups]
+    return {entry.id: entry for entry in sorted(entries, key=lambda entry: entry.id)}

@@ -16,19 +16,19 @@ from services.common.contract.cluster_view import INCARNATIONS, VERSIONS_PER_INC
 from services.common.contract.names import is_group, is_topic, shown
 from services.common.errors import CorruptDataError
 from services.common.pb.popwheel.v1.controller_pb2 import Group, Topic
-from services.controller.cluster.cluster_book import ClusterBook, Entry, Page
-from services.controller.cluster.cluster_state import ClusterState, Named
-from services.controller.cluster.name_map import NameMap
-from services.controller.metrics import ControllerMetrics
-from services.controller.store.documents import (
-    CLUSTER,
+from services.controller.cluster.cluster_book import (
+    ClusterBook,
+    Entry,
+    Page,
     cluster_document,
     cluster_of,
     entries_of,
     page_document,
-    page_document_name,
 )
-from services.controller.store.state_store import ConflictError, StateStore
+from services.controller.cluster.cluster_state import ClusterState, Named
+from services.controller.cluster.name_map import NameMap
+from services.controller.metrics import ControllerMetrics
+from services.controller.store.state_store import CLUSTER, ConflictError, StateStore, page_document_name
 
 _RECEIPT_KEY_BYTES = 32
 _PAGE_NAME_BYTES = 8

@@ -34,15 +34,16 @@ from services.controller.kubernetes.api import (
     ResourceKind,
 )
 from services.controller.kubernetes.resource_watch import ResourceWatch
-from services.controller.store.documents import (
+from services.controller.store.state_store import (
     CLUSTER,
     LEASE,
+    ConflictError,
     Document,
+    Stored,
     group_document_name,
     group_of_document,
     page_of_document,
 )
-from services.controller.store.state_store import ConflictError, Stored
 
 OF_CLUSTER = "popwheel.io/cluster"
 _ADDRESS = "popwheel.io/address"

@@ -13,9 +13,8 @@ import structlog
 
 from services.common.clock import Clock
 from services.common.errors import ConfigurationError, CorruptDataError, NotLeadingError, UnknownFormatError
-from services.controller.leadership.lease import LeaseHolder
-from services.controller.store.documents import LEASE, lease_of
-from services.controller.store.state_store import ConflictError, StateStore
+from services.controller.leadership.lease import Lease, LeaseHolder
+from services.controller.store.state_store import LEASE, ConflictError, StateStore
 
 _LOOKS_PER_LEASE = 8
 _RENEWALS_EVERY_LOOKS = 2
@@ -162,7 +161,7 @@ class Leadership:
         async with self._turning:
             for _ in range(_TRIES_MAX):  # what is in the way may be a write of its own that was given up too early
                 stored = await store.read(LEASE)
-                lease = None if stored is None else lease_of(stored.document, store.where(LEASE))
+                lease = None if stored is None else Lease.of(stored.document, store.where(LEASE))
                 version = None if stored is None else stored.version
                 now = self._clock.monotonic()
                 mine = self._holder.found(lease, version, now)

@@ -6,9 +6,9 @@ little less. Leading is for speed and order only: what is decided is stored by c
 believe that they lead cannot overwrite one another (test_two_controllers.py).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from services.controller.store.state_store import Document, damaged
 
 _BELIEF_SHARE = 0.9
 
@@ -29,21 +29,24 @@ class Lease:
     admin: str
     turn: int
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """As it is stored."""
         return {"holder": self.holder, "address": self.address, "admin": self.admin, "turn": self.turn}
 
     @staticmethod
-    def of(document: Mapping[str, Any]) -> "Lease":
-        """Read it back.
+    def of(document: Document, source: str) -> "Lease":
+        """Read it back; `source` is where it was found.
 
         Raises:
-            KeyError, TypeError, ValueError: it is none.
+            CorruptDataError: it is none.
         """
-        holder, address, admin = document["holder"], document["address"], document["admin"]
-        if not (isinstance(holder, str) and isinstance(address, str) and isinstance(admin, str)):
-            raise TypeError("a lease names its holder and two addresses")
-        return Lease(holder, address, admin, int(document["turn"]))
+        try:
+            holder, address, admin = document["holder"], document["address"], document["admin"]
+            if not (isinstance(holder, str) and isinstance(address, str) and isinstance(admin, str)):
+                raise TypeError("a lease names its holder and two addresses")
+            return Lease(holder, address, admin, int(document["turn"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged(source, error) from error
 
 
 class LeaseHolder:

@@ -22,14 +22,15 @@ import google_crc32c
 
 from services.common.disk import Disk, to_its_end
 from services.common.errors import CorruptDataError, UnknownFormatError
-from services.controller.store.documents import (
+from services.controller.store.state_store import (
     PAGED_FORMAT,
+    ConflictError,
     Document,
+    Stored,
     group_document_name,
     group_of_document,
     page_of_document,
 )
-from services.controller.store.state_store import ConflictError, Stored
 
 MAGIC = "popwheel-controller-state"
 FORMAT_VERSION = 1

@@ -2,9 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from services.controller.store.documents import Document
+from services.common.errors import CorruptDataError
+
+CLUSTER = "cluster"
+LEASE = "lease"
+PAGED_FORMAT = 2
+_GROUP_PREFIX = "group-"
+_PAGE_PREFIX = "page-"
+
+Document = Mapping[str, Any]
+"""A plain JSON object. Each kind of document is made and read back beside the value that it tells."""
 
 
 class ConflictError(Exception):
@@ -35,7 +44,7 @@ class Stored:
 
 
 class StateStore(Protocol):
-    """Documents by name (`services.controller.store.documents`). All methods raise OSError if the store is away."""
+    """Documents by name. All methods raise OSError if the store is away."""
 
     async def read(self, name: str) -> Stored | None:
         """The latest contents of a document; None if there is none.
@@ -83,3 +92,33 @@ class StateStore(Protocol):
 
     def where(self, name: str) -> str:
         """Where an operator finds a document."""
+
+
+def group_document_name(group: str) -> str:
+    """The document of a broker group."""
+    return _GROUP_PREFIX + group
+
+
+def group_of_document(name: str) -> str | None:
+    """The broker group that a document is of; None if it is of none."""
+    return name.removeprefix(_GROUP_PREFIX) if name.startswith(_GROUP_PREFIX) else None
+
+
+def page_document_name(page: str) -> str:
+    """The document of a page of topics and groups."""
+    return _PAGE_PREFIX + page
+
+
+def page_of_document(name: str) -> str | None:
+    """The page that a document is of; None if it is of none."""
+    return name.removeprefix(_PAGE_PREFIX) if name.startswith(_PAGE_PREFIX) else None
+
+
+def damaged(source: str, error: Exception) -> CorruptDataError:
+    """The error for a document that cannot be read back.
+
+    Args:
+        source: where it was found.
+        error: what is wrong with it.
+    """
+    return CorruptDataError(f"{source} is damaged: {error!r}; restore it from a backup")

@@ -17,7 +17,7 @@ from services.broker.wheel import timer_checkpoint
 from services.common.contract.pop_answer import PopAnswer
 from services.common.contract.put import PutResult
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.controller.store.documents import Document
+from services.controller.store.state_store import Document
 from services.rpc.methods import ACK, CHANGE_INVISIBLE, POP, PUT, RECALL
 from services.rpc.service import Call, UnaryHandler
 from tests.sim.cluster.programs import Place

@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from services.controller.store.documents import Document, page_of_document
-from services.controller.store.state_store import ConflictError, Stored
+from services.controller.store.state_store import ConflictError, Document, Stored, page_of_document
 from tests.sim.loop import SimLoop
 from tests.sim.process import Process
 

@@ -10,7 +10,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemPropertie
 from services.common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, SyncStateSetRequest
 from services.controller.app import ControllerApp
-from services.controller.store.documents import Document
+from services.controller.store.state_store import Document
 from services.rpc.methods import CHANGE_SYNC_STATE_SET, PUT
 from services.rpc.service import Call
 from tests.sim.cluster.programs import Place

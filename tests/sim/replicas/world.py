@@ -8,7 +8,7 @@ from services.cli.options import StandaloneOptions
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from services.controller.app import ControllerApp
 from services.controller.cluster.cluster_state import ClusterState
-from services.controller.store.documents import LEASE, Document, group_document_name
+from services.controller.store.state_store import LEASE, Document, group_document_name
 from tests.harness.memory_disk import CrashKind
 from tests.sim.cluster.clients import ClientNetwork, Log
 from tests.sim.cluster.machine import Machine

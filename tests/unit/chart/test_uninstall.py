@@ -3,7 +3,7 @@
 import pytest
 
 from services.controller.kubernetes.state_store import OF_CLUSTER, KubernetesStateStore, cluster_label
-from services.controller.store.documents import LEASE
+from services.controller.store.state_store import LEASE
 from tests.harness.chart import RenderedChart, Values
 from tests.unit.chart.test_definitions import OURS, definition
 from tests.unit.controller.memory_api import MemoryApi

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from services.common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
 from services.common.errors import StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, Group, Topic, TopicType
-from services.controller.cluster.cluster_book import ClusterBook, Entry
+from services.controller.cluster.cluster_book import ClusterBook, Entry, cluster_document, cluster_of
 from services.controller.cluster.cluster_state import ClusterState
 from services.controller.cluster.name_map import NameMap
 from services.controller.cluster.snapshot import Snapshot
 from services.controller.options import ControllerOptions
-from services.controller.store.documents import Document, cluster_document, cluster_of
+from services.controller.store.state_store import Document
 
 OPTIONS = ControllerOptions(topics_max=4, groups_max=4)
 KEY = bytes(range(32))

@@ -5,8 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.controller.store.documents import CLUSTER, Document, page_of_document
-from services.controller.store.state_store import ConflictError, Stored
+from services.controller.store.state_store import CLUSTER, ConflictError, Document, Stored, page_of_document
 
 
 class MemoryStore:

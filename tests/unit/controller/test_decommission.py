@@ -19,8 +19,7 @@ from services.controller.broker_groups.decommission import Decommission
 from services.controller.broker_groups.replicas import Replicas, Session
 from services.controller.kubernetes.state_store import KubernetesStateStore
 from services.controller.metrics import GroupMetrics
-from services.controller.store.documents import group_document_name
-from services.controller.store.state_store import ConflictError, StateStore
+from services.controller.store.state_store import ConflictError, StateStore, group_document_name
 from tests.unit.controller.fake_replicas import DETECTION_MS, GROUP, FakeReplica, Scene, scene, until
 from tests.unit.controller.memory_api import MemoryApi
 from tests.unit.controller.memory_store import MemoryStore

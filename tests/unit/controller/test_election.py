@@ -13,11 +13,12 @@ from services.controller.broker_groups.broker_group import (
     IllegalStepError,
     ReplicaRecord,
     follow_up,
+    group_document,
+    group_of,
 )
 from services.controller.broker_groups.election import elect, found, missing_members, most_complete
 from services.controller.broker_groups.failure_detector import Standing
 from services.controller.broker_groups.group_policy import Seen, next_state, route, trouble
-from services.controller.store.documents import group_document, group_of
 
 
 def report(number: int, epoch: int = 0, end: int = 0, **more: Any) -> ReplicaReport:

@@ -15,18 +15,12 @@ from hypothesis import strategies as st
 from services.common.disk import Disk
 from services.common.errors import CorruptDataError, UnknownFormatError
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.controller.broker_groups.broker_group import GroupState, ReplicaRecord
+from services.controller.broker_groups.broker_group import GroupState, ReplicaRecord, group_document, group_of
 from services.controller.cluster.cluster_state import ClusterState
-from services.controller.store.documents import (
-    CLUSTER,
-    group_document,
-    group_document_name,
-    group_of,
-)
 from services.controller.store.file_state_store import FileStateStore, decode, encode
 from services.controller.store.folder_lock import folder_lock
 from services.controller.store.private_disk import PrivateDisk
-from services.controller.store.state_store import ConflictError
+from services.controller.store.state_store import CLUSTER, ConflictError, group_document_name
 from tests.harness.memory_disk import MemoryDisk
 from tests.unit.controller.changes import (
     CHANGES,

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from services.common.errors import CorruptDataError
 from services.controller.broker_groups.broker_group import GroupState, ReplicaRecord
 from services.controller.broker_groups.group_keeper import GroupKeeper
-from services.controller.store.documents import group_document_name
 from services.controller.store.file_state_store import FileStateStore
+from services.controller.store.state_store import group_document_name
 from tests.harness.memory_disk import MemoryDisk
 from tests.unit.controller.memory_store import MemoryStore
 

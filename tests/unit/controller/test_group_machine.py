@@ -18,11 +18,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from services.common.errors import StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
-from services.controller.broker_groups.broker_group import NO_MASTER, GroupState
+from services.controller.broker_groups.broker_group import NO_MASTER, GroupState, group_of
 from services.controller.broker_groups.failure_detector import Standing
 from services.controller.broker_groups.group_keeper import Decision, GroupKeeper
 from services.controller.broker_groups.group_policy import Seen, find_earlier_epoch, may_hear, next_state
-from services.controller.store.documents import group_document_name, group_of
+from services.controller.store.state_store import group_document_name
 from tests.unit.controller.memory_store import MemoryStore
 
 GROUP = "b"

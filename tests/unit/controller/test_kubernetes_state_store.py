@@ -16,23 +16,22 @@ import pytest
 from services.common.disk import SystemDisk
 from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.controller.broker_groups.broker_group import NO_MASTER, GroupState, ReplicaRecord
+from services.controller.broker_groups.broker_group import (
+    NO_MASTER,
+    GroupState,
+    ReplicaRecord,
+    group_document,
+    group_of,
+)
 from services.controller.broker_groups.group_keeper import GroupKeeper
 from services.controller.cluster.cluster_state import ClusterState
 from services.controller.kubernetes.api import BROKER_GROUPS, CLUSTERS, ApiAwayError, Resource, ResourceKind
 from services.controller.kubernetes.state_store import KubernetesStateStore
 from services.controller.leadership.lease import Lease
 from services.controller.options import ControllerOptions
-from services.controller.store.documents import (
-    CLUSTER,
-    LEASE,
-    group_document,
-    group_document_name,
-    group_of,
-)
 from services.controller.store.file_state_store import FileStateStore
 from services.controller.store.folder_lock import folder_lock
-from services.controller.store.state_store import ConflictError, StateStore
+from services.controller.store.state_store import CLUSTER, LEASE, ConflictError, StateStore, group_document_name
 from tests.unit.controller.changes import document_of, state_of
 from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Machines, make_controller, scene, until
 from tests.unit.controller.memory_api import MemoryApi

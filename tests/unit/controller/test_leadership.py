@@ -10,7 +10,7 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.controller.leadership.leadership import Leadership
 from services.controller.leadership.lease import LeaseHolder
-from services.controller.store.documents import LEASE, Document
+from services.controller.store.state_store import LEASE, Document
 from tests.unit.controller.fake_replicas import until
 from tests.unit.controller.memory_store import MemoryStore
 

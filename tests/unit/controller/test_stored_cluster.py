@@ -13,16 +13,15 @@ from prometheus_client import CollectorRegistry
 
 from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Topic, TopicType
-from services.controller.cluster.cluster_book import ClusterBook, Entry, bytes_of
+from services.controller.cluster.cluster_book import ClusterBook, Entry, bytes_of, cluster_of
 from services.controller.cluster.cluster_state import ClusterState
 from services.controller.cluster.state_keeper import StateKeeper
 from services.controller.cluster.stored_cluster import StoredCluster
 from services.controller.kubernetes.state_store import KubernetesStateStore
 from services.controller.metrics import ControllerMetrics
 from services.controller.options import ControllerOptions
-from services.controller.store.documents import CLUSTER, cluster_of, page_document_name
 from services.controller.store.file_state_store import FileStateStore
-from services.controller.store.state_store import ConflictError, StateStore
+from services.controller.store.state_store import CLUSTER, ConflictError, StateStore, page_document_name
 from tests.harness.manual_clock import ManualClock
 from tests.unit.controller.changes import contents, document_of
 from tests.unit.controller.fault_disk import CrashError, FaultDisk

@@ -19,14 +19,15 @@ from services.common.errors import ConfigurationError, StatusError
 from services.common.http import make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, EnsureTopicRequest, TopicType, WatchRequest
-from services.controller.broker_groups.broker_group import NO_MASTER, GroupState, ReplicaRecord
-from services.controller.leadership.lease import Lease
-from services.controller.store.documents import (
-    CLUSTER,
+from services.controller.broker_groups.broker_group import (
+    NO_MASTER,
+    GroupState,
+    ReplicaRecord,
     group_document,
-    group_document_name,
     group_of,
 )
+from services.controller.leadership.lease import Lease
+from services.controller.store.state_store import CLUSTER, group_document_name
 from services.rpc.local import LocalChannel
 from services.rpc.methods import ENSURE_TOPIC, WATCH
 from services.rpc.service import ClientStream
@@ -329,7 +330,7 @@ async def test_a_damaged_lease_is_said_and_nobody_leads(tmp_path: Path) -> None:
 
 def test_a_lease_is_read_back() -> None:
     lease = Lease("life", "one:1", "admin:1", 7)
-    assert Lease.of(lease.document()) == lease
+    assert Lease.of(lease.document(), "memory") == lease
 
 
 async def _until_topic(watcher: ClientStream[ClusterUpdate, WatchRequest], name: str) -> AsyncIterator[ClusterUpdate]:
