@@ -39,8 +39,7 @@ from services.controller.options import ControllerOptions
 from services.controller.replica_streams import ReplicaStreams
 from services.controller.server import ControllerServer
 from services.controller.store.file_state_store import FileStateStore
-from services.controller.store.folder_lock import folder_lock
-from services.controller.store.private_disk import PrivateDisk
+from services.controller.store.private_disk import PrivateDisk, folder_lock
 from services.controller.store.state_store import CLUSTER, StateStore
 from services.rpc.service import Channel, Service
 
@@ -189,7 +188,6 @@ class ControllerApp:
         """The routes of the admin API, `/api/v1/...`. FastAPI is loaded when this is first asked for."""
         from services.controller.http.admin import admin_router
         from services.controller.http.audit_routes import audit_router
-        from services.controller.http.forget_routes import forget_router
         from services.controller.http.group_routes import GroupViews, group_router
         from services.controller.http.quarantine_routes import quarantine_router
         from services.controller.http.status_routes import status_router
@@ -201,8 +199,7 @@ class ControllerApp:
         router.include_router(timer_router(Timers(self._inquiry)))
         router.include_router(quarantine_router(self._inquiry))
         router.include_router(audit_router(self._inquiry))
-        router.include_router(group_router(views, self._transfers))
-        router.include_router(forget_router(self._decommission))
+        router.include_router(group_router(views, self._transfers, self._decommission))
         return router
 
     def health(self) -> str | None:

@@ -15,6 +15,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.controller.cluster.cluster_state import ClusterState, Named, topic_type
 from services.controller.cluster.name_map import NameMap
 from services.controller.cluster.state_keeper import StateKeeper
+from services.controller.http.refusal import refusal
 from services.controller.options import ControllerOptions
 
 _LISTED = 100
@@ -105,19 +106,11 @@ class Cluster(BaseModel):
     brokers: list[Broker]
 
 
-class Refusal(BaseModel):
-    """Why a request was refused; `leader` is there, perhaps empty, if only because another controller leads."""
-
-    code: str
-    message: str
-    leader: str | None = None
-
-
-_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": Refusal, "description": "There is none of that name."}}
+_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("There is none of that name.")}
 _REFUSED: dict[int | str, dict[str, Any]] = {
-    400: {"model": Refusal, "description": "A value that cannot be."},
-    409: {"model": Refusal, "description": "It is there already."},
-    429: {"model": Refusal, "description": "The cluster holds as many as it may."},
+    400: refusal("A value that cannot be."),
+    409: refusal("It is there already."),
+    429: refusal("The cluster holds as many as it may."),
 }
 
 

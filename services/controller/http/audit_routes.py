@@ -15,9 +15,8 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.controller.cluster.cluster_state import ClusterState
-from services.controller.http.admin import Refusal
-from services.controller.http.inquiry import Inquiry
-from services.controller.http.silence import Silence, silences
+from services.controller.http.inquiry import Inquiry, Silence
+from services.controller.http.refusal import refusal
 from services.rpc.methods import IN_FLIGHT_LIST, PROGRESS_LIST
 from services.rpc.service import Method
 
@@ -86,13 +85,9 @@ class GroupProgress(_Page):
     dead_letters: int = Field(description="Held at this broker in the group's dead letter queue.")
 
 
-def _refusal(description: str) -> dict[str, Any]:
-    return {"model": Refusal, "description": description}
-
-
 _REFUSED: dict[int | str, dict[str, Any]] = {
-    400: _refusal("That is no place to go on from."),
-    404: _refusal("There is no topic or group of that name."),
+    400: refusal("That is no place to go on from."),
+    404: refusal("There is no topic or group of that name."),
 }
 
 
@@ -214,7 +209,7 @@ async def _ask(
     except StatusError as error:
         if error.code in _ASKED_WRONGLY:
             raise
-        return _Part(name, nothing, silences({name: error.message}), following)
+        return _Part(name, nothing, [Silence(broker=name, reason=error.message)], following)
     return _Part(name, answer, [], f"{name}/{answer.next}" if answer.next else following)
 
 

@@ -1,7 +1,5 @@
 """The admin API's part on broker groups: `/api/v1/brokers...`."""
 
-from typing import Any
-
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -9,6 +7,7 @@ from services.common.clock import Clock
 from services.common.contract import names
 from services.common.pb.popwheel.v1.controller_pb2 import ReplicaLag
 from services.controller.broker_groups.broker_group import NO_MASTER, GroupState, unknown_group
+from services.controller.broker_groups.decommission import Decommission
 from services.controller.broker_groups.failure_detector import Standing
 from services.controller.broker_groups.group_policy import trouble
 from services.controller.broker_groups.leadership_transfer import LeadershipTransfers
@@ -16,7 +15,7 @@ from services.controller.broker_groups.overseer import Overseer
 from services.controller.broker_groups.replicas import NUMBER_MAX
 from services.controller.checkpoints.checkpoint_sync import CheckpointSync
 from services.controller.cluster.processes import Registration
-from services.controller.http.admin import Refusal
+from services.controller.http.refusal import refusal
 
 
 class ReplicaView(BaseModel):
@@ -82,6 +81,22 @@ class UncleanElection(BaseModel):
 
     replica: int | None = Field(default=None, ge=0, le=NUMBER_MAX, description="The most complete one if left out.")
     word: str = Field(default="", description="Says that you know what may be lost; a refusal names it.")
+
+
+class Gone(BaseModel):
+    """What is to be forgotten."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    replica: int | None = Field(default=None, ge=0, le=NUMBER_MAX, description="The whole group if left out.")
+    word: str = Field(default="", description="For a whole group: that you know what may be lost; a refusal names it.")
+
+
+class Left(BaseModel):
+    """What is left of a broker group."""
+
+    name: str
+    replicas: list[int] = Field(description="The numbers of those that are not forgotten; none if the group is.")
 
 
 class GroupViews:
@@ -184,12 +199,13 @@ class GroupViews:
         return {} if session is None else {lag.replica: lag for lag in session.report.following}
 
 
-def group_router(views: GroupViews, transfers: LeadershipTransfers) -> APIRouter:
+def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission: Decommission) -> APIRouter:
     """The routes of the admin API below `/brokers`.
 
     Args:
         views: shows broker groups.
         transfers: changes their masters.
+        decommission: removes what is gone for good.
     """
     router = APIRouter(prefix="/brokers", tags=["brokers"])
 
@@ -213,12 +229,23 @@ def group_router(views: GroupViews, transfers: LeadershipTransfers) -> APIRouter
         await transfers.elect_unclean(names.broker_group(group), election.replica, election.word)
         return views.one(group)
 
+    @router.post("/{group}/forget", responses={400: _WORD, 404: _NO_REPLICA, 409: _NEEDED})
+    async def forget(group: str, gone: Gone) -> Left:
+        """Forget a replica, or a whole broker group, that will not come back."""
+        if gone.replica is None:
+            await decommission.of_group(group, gone.word)
+            return Left(name=group, replicas=[])
+        state = await decommission.of_replica(group, gone.replica)
+        return Left(name=group, replicas=sorted(state.replicas))
+
     return router
 
 
-_NOT_FOUND: dict[str, Any] = {"model": Refusal, "description": "There is no broker group of that name."}
-_NOT_NOW: dict[str, Any] = {"model": Refusal, "description": "It cannot be done now; the message says why."}
-_WORD: dict[str, Any] = {"model": Refusal, "description": "Not the right word; the message says what may be lost."}
+_NOT_FOUND = refusal("There is no broker group of that name.")
+_NO_REPLICA = refusal("There is no such broker group or replica.")
+_NOT_NOW = refusal("It cannot be done now; the message says why.")
+_NEEDED = refusal("It lives, or is needed; the message says why.")
+_WORD = refusal("Not the right word; the message says what may be lost.")
 
 
 def _role(state: GroupState | None, number: int) -> str:

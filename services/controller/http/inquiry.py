@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from pydantic import BaseModel
+
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
@@ -19,17 +21,24 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 
+class Silence(BaseModel):
+    """A broker that did not answer: what it knows is missing."""
+
+    broker: str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[Response]):
     """What the registered brokers said.
 
     Args:
         given: by the broker's name, in the order of the names.
-        missing: why there is none, by the name of each other broker.
+        unanswered: the other brokers, likewise.
     """
 
     given: Mapping[str, Response]
-    missing: Mapping[str, str]
+    unanswered: list[Silence]
 
 
 class Inquiry:
@@ -71,15 +80,15 @@ class Inquiry:
             *(self.of(name, method, requests[name]) for name in asked), return_exceptions=True
         )
         given: dict[str, Response] = {}
-        missing: dict[str, str] = {}
+        unanswered: list[Silence] = []
         for name, result in zip(asked, results, strict=True):
             if isinstance(result, StatusError):
-                missing[name] = result.message
+                unanswered.append(Silence(broker=name, reason=result.message))
             elif isinstance(result, BaseException):
                 raise result
             else:
                 given[name] = result
-        return Answers(given, missing)
+        return Answers(given, unanswered)
 
     async def _ask(self, broker: BrokerInfo, method: Method[Request, Response], request: Request) -> Response:
         if not broker.address:

@@ -9,9 +9,8 @@ from pydantic import BaseModel, Field
 
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.controller.http.admin import Refusal
-from services.controller.http.inquiry import Answers, Inquiry
-from services.controller.http.silence import Silence, silences
+from services.controller.http.inquiry import Answers, Inquiry, Silence
+from services.controller.http.refusal import refusal
 from services.rpc.methods import QUARANTINE_DROP, QUARANTINE_LIST, QUARANTINE_RETRY, QUARANTINE_SHOW
 
 _LIMIT_MAX = 1_000  # of what a broker lists
@@ -62,13 +61,9 @@ class QuarantineChange(BaseModel):
     changed: bool = Field(description="False: nothing was set aside under that id (any more).")
 
 
-def _refusal(description: str) -> dict[str, Any]:
-    return {"model": Refusal, "description": description}
-
-
 _REFUSED: dict[int | str, dict[str, Any]] = {
-    400: _refusal("That is no id."),
-    500: _refusal("It failed again, and stays set aside; or the broker is away."),
+    400: refusal("That is no id."),
+    500: refusal("It failed again, and stays set aside; or the broker is away."),
 }
 
 
@@ -86,7 +81,7 @@ def quarantine_router(inquiry: Inquiry) -> APIRouter:
     ) -> QuarantineList:
         return _list(await inquiry.of_all(QUARANTINE_LIST, pb.QuarantineListRequest(limit=limit)), limit)
 
-    @router.get("/{broker}/{id}", responses={**_REFUSED, 404: _refusal("Nothing is set aside under that id.")})
+    @router.get("/{broker}/{id}", responses={**_REFUSED, 404: refusal("Nothing is set aside under that id.")})
     async def show_quarantined(broker: str, id: str) -> QuarantinedMessage:  # noqa: A002 - as the path says it
         return _message(broker, await inquiry.of(broker, QUARANTINE_SHOW, pb.QuarantineShowRequest(id=id)))
 
@@ -114,7 +109,7 @@ def _list(answers: Answers[pb.QuarantineListResponse], limit: int) -> Quarantine
     return QuarantineList(
         entries=entries[:limit],
         total=sum(answer.total for answer in answers.given.values()),
-        unanswered=silences(answers.missing),
+        unanswered=answers.unanswered,
     )
 
 

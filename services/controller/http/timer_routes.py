@@ -7,9 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.series import bounded
-from services.controller.http.admin import Refusal
-from services.controller.http.inquiry import Answers
-from services.controller.http.silence import Silence, silences
+from services.controller.http.inquiry import Answers, Silence
+from services.controller.http.refusal import refusal
 from services.controller.http.timers import TimerPage, Timers
 
 _LIMIT_MAX = 1_000  # of what a broker lists
@@ -90,16 +89,12 @@ class Recalled(BaseModel):
     recalled: bool
 
 
-def _refusal(description: str) -> dict[str, Any]:
-    return {"model": Refusal, "description": description}
-
-
 _RECALL_REFUSED: dict[int | str, dict[str, Any]] = {
-    400: _refusal("The handle was not given out for this topic."),
-    404: _refusal("The broker holds no such message any more."),
-    409: _refusal("It is too late: the message has been or is being delivered."),
-    500: _refusal("The broker that holds it is away."),
-    501: _refusal("Recalling is switched off."),
+    400: refusal("The handle was not given out for this topic."),
+    404: refusal("The broker holds no such message any more."),
+    409: refusal("It is too late: the message has been or is being delivered."),
+    500: refusal("The broker that holds it is away."),
+    501: refusal("Recalling is switched off."),
 }
 
 
@@ -115,7 +110,7 @@ def timer_router(timers: Timers) -> APIRouter:
     async def timer_stats() -> TimerStats:
         return _stats(await timers.stats())
 
-    @router.get("", responses={404: _refusal("There is no topic of that name.")})
+    @router.get("", responses={404: refusal("There is no topic of that name.")})
     async def list_timers(
         topic: str = Query(default="", description="Whose messages; of all topics if left out."),
         within_ms: int = Query(default=600_000, ge=1, le=_WITHIN_MS_MAX, description="Due within this time from now."),
@@ -162,7 +157,7 @@ def _stats(answers: Answers[pb.TimerStatsResponse]) -> TimerStats:
             )
             for name, answer in answers.given.items()
         ],
-        unanswered=silences(answers.missing),
+        unanswered=answers.unanswered,
     )
 
 
@@ -182,5 +177,5 @@ def _list(page: TimerPage) -> TimerList:
         ],
         more=page.next is not None,
         next=page.next,
-        unanswered=silences(page.missing),
+        unanswered=page.unanswered,
     )

@@ -5,7 +5,6 @@ how far it has looked; what others have beyond that waits for a later page.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ from services.common.contract.names import Use
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.controller.http.inquiry import Answers, Inquiry, away
+from services.controller.http.inquiry import Answers, Inquiry, Silence, away
 from services.rpc.methods import RECALL, TIMER_LIST, TIMER_STATS
 
 _PLACE = re.compile(r"([0-9]{1,18})/([A-Za-z0-9_-]{1,64})/(?:([0-9]{1,18})\.([0-9]{1,18}))?")
@@ -27,12 +26,12 @@ class TimerPage:
     Args:
         timers: each with its broker's name, the earliest first.
         next: where the next page goes on; None if this is the last.
-        missing: why there is nothing of a broker, by its name.
+        unanswered: the brokers of which there is nothing.
     """
 
     timers: list[tuple[str, pb.TimerEntry]]
     next: str | None
-    missing: Mapping[str, str]
+    unanswered: list[Silence]
 
 
 class _Place(NamedTuple):
@@ -91,7 +90,7 @@ def _merged(answers: Answers[pb.TimerListResponse], limit: int) -> TimerPage:
         found = found[:limit]
         end = found[-1][0]
     timers = sorted(((place.broker, each) for place, each in found), key=lambda each: (each[1].due_ms, each[0]))
-    return TimerPage(timers, None if end is None else str(end), answers.missing)
+    return TimerPage(timers, None if end is None else str(end), answers.unanswered)
 
 
 class Timers:

@@ -13,7 +13,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpd
 from services.controller.cluster.cluster_book import ClusterBook, Entry, cluster_document, cluster_of
 from services.controller.cluster.cluster_state import ClusterState
 from services.controller.cluster.name_map import NameMap
-from services.controller.cluster.snapshot import Snapshot
+from services.controller.cluster.watchers import Snapshot
 from services.controller.options import ControllerOptions
 from services.controller.store.state_store import Document
 

@@ -18,8 +18,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.controller.broker_groups.broker_group import GroupState, ReplicaRecord, group_document, group_of
 from services.controller.cluster.cluster_state import ClusterState
 from services.controller.store.file_state_store import FileStateStore, decode, encode
-from services.controller.store.folder_lock import folder_lock
-from services.controller.store.private_disk import PrivateDisk
+from services.controller.store.private_disk import PrivateDisk, folder_lock
 from services.controller.store.state_store import CLUSTER, ConflictError, group_document_name
 from tests.harness.memory_disk import MemoryDisk
 from tests.unit.controller.changes import (

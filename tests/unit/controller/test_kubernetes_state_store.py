@@ -30,7 +30,7 @@ from services.controller.kubernetes.state_store import KubernetesStateStore
 from services.controller.leadership.lease import Lease
 from services.controller.options import ControllerOptions
 from services.controller.store.file_state_store import FileStateStore
-from services.controller.store.folder_lock import folder_lock
+from services.controller.store.private_disk import folder_lock
 from services.controller.store.state_store import CLUSTER, LEASE, ConflictError, StateStore, group_document_name
 from tests.unit.controller.changes import document_of, state_of
 from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Machines, make_controller, scene, until

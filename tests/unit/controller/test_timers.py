@@ -23,7 +23,7 @@ from services.controller.app import ControllerApp
 from services.controller.cluster.cluster_state import ClusterState
 from services.controller.cluster.state_keeper import StateKeeper
 from services.controller.http import timer_routes
-from services.controller.http.inquiry import Answers, Inquiry
+from services.controller.http.inquiry import Answers, Inquiry, Silence
 from services.controller.http.timers import Timers
 from services.controller.options import ControllerOptions
 from services.rpc.local import LocalChannel
@@ -229,7 +229,8 @@ async def test_a_group_without_a_master_is_away() -> None:
     state = ClusterState("popwheel", bytes(32), brokers={"b1": BrokerInfo(name="b1", epoch=3)})
     timers = Timers(Inquiry(StateKeeper(state, unused, unused, lambda _: None, lambda: None, 10), connect))
     answers = await timers.stats()
-    assert (answers.given, answers.missing) == ({}, {"b1": "the broker b1 is not there now; try again"})
+    assert answers.given == {}
+    assert answers.unanswered == [Silence(broker="b1", reason="the broker b1 is not there now; try again")]
     with pytest.raises(StatusError) as caught:
         await timers.recall("later", recall_handle.encode(bytes(32), "later", RecallHandle("b1", 1, 1, "id")))
     assert caught.value.code == Code.HA_NOT_AVAILABLE
@@ -285,5 +286,5 @@ def test_topics_of_which_few_are_pending_are_counted_together(monkeypatch: pytes
         answers[name] = TimerStatsResponse(pending=10)
         for topic, count in (("few", 1), ("many", 5), ("some", 3), ("one", 1)):
             answers[name].topics.add(topic=topic, count=count)
-    topics = timer_routes._stats(Answers(answers, {})).topics
+    topics = timer_routes._stats(Answers(answers, [])).topics
     assert [(each.topic, each.count) for each in topics] == [("(other)", 4), ("many", 10), ("some", 6)]

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from services.common.contract.cluster_view import ClusterView
 from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate
-from services.controller.cluster.snapshot import Snapshot
-from services.controller.cluster.watchers import Watcher, Watchers
+from services.controller.cluster.watchers import Snapshot, Watcher, Watchers
 from tests.unit.controller.changes import CHANGES, Change, contents, fresh_state, snapshot_of, try_change
 
 
