@@ -17,11 +17,13 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Group, Top
 from services.controller.broker_groups.decommission import Decommission
 from services.controller.broker_groups.group_keeper import GroupKeeper
 from services.controller.broker_groups.leadership_transfer import LeadershipTransfers
+from services.controller.broker_groups.metrics import GroupMetrics
 from services.controller.broker_groups.overseer import Overseer
 from services.controller.broker_groups.roles import Roles
-from services.controller.checkpoints.checkpoint_carrier import CheckpointCarrier
+from services.controller.checkpoints.checkpoint_carrier import CheckpointCarrier, CheckpointMetrics
 from services.controller.checkpoints.checkpoint_sync import CheckpointSync
 from services.controller.cluster.cluster_state import ClusterState
+from services.controller.cluster.metrics import ClusterMetrics
 from services.controller.cluster.processes import Processes
 from services.controller.cluster.state_keeper import StateKeeper
 from services.controller.cluster.stored_cluster import StoredCluster
@@ -30,11 +32,10 @@ from services.controller.http.inquiry import Inquiry
 from services.controller.http.timers import Timers
 from services.controller.kubernetes.declared_kind import DECLARED_GROUPS, DECLARED_TOPICS
 from services.controller.kubernetes.mirror import KubernetesMirror
-from services.controller.kubernetes.reconciler import Reconciler
+from services.controller.kubernetes.reconciler import DeclarationMetrics, Reconciler
 from services.controller.kubernetes.state_store import KubernetesStateStore
 from services.controller.leadership.leadership import Leadership
 from services.controller.leadership.lease import LeaseHolder
-from services.controller.metrics import CheckpointMetrics, ControllerMetrics, DeclarationMetrics, GroupMetrics
 from services.controller.options import ControllerOptions
 from services.controller.replica_streams import ReplicaStreams
 from services.controller.server import ControllerServer
@@ -83,7 +84,7 @@ class ControllerApp:
     ) -> None:
         self._options = options
         self._clock = clock
-        self._metrics = ControllerMetrics(registry)
+        self._metrics = ClusterMetrics(registry)
         self._own_disk: PrivateDisk | None = None
         if disk is None:
             disk = self._own_disk = PrivateDisk()

@@ -11,7 +11,7 @@ from typing import Self
 from prometheus_client import CollectorRegistry, start_http_server
 
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.controller.metrics import DeclarationMetrics
+from services.controller.kubernetes.reconciler import DeclarationMetrics
 from tests.harness.certificates import CertificateVolume, certificate_by, new_authority
 from tests.harness.client import MessagingClient
 from tests.harness.failover import TOPICS, FailoverLoad, ReplicatedCluster

@@ -8,9 +8,9 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.controller.broker_groups.broker_group import GroupState, unknown_group
 from services.controller.broker_groups.failure_detector import Standing
+from services.controller.broker_groups.metrics import GroupMetrics
 from services.controller.broker_groups.overseer import Overseer
 from services.controller.broker_groups.roles import Roles
-from services.controller.metrics import GroupMetrics
 
 _logger = structlog.get_logger()
 

@@ -14,9 +14,9 @@ from services.controller.broker_groups.broker_group import GroupState, unknown_g
 from services.controller.broker_groups.election import Reports, alone, elect, latest_set, most_complete, record_of
 from services.controller.broker_groups.failure_detector import Standing
 from services.controller.broker_groups.group_policy import Sight, master_is_gone, strangers
+from services.controller.broker_groups.metrics import GroupMetrics
 from services.controller.broker_groups.overseer import Overseer
 from services.controller.broker_groups.roles import Roles
-from services.controller.metrics import GroupMetrics
 from services.rpc.methods import HAND_OVER
 from services.rpc.status import GrpcStatus, RpcError
 

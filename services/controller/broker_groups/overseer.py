@@ -24,11 +24,11 @@ from services.controller.broker_groups.group_policy import (
     next_state,
     route,
 )
+from services.controller.broker_groups.metrics import GroupMetrics
 from services.controller.broker_groups.replicas import Key, Replicas, Session, check_report
 from services.controller.broker_groups.roles import GroupRoles, ReplicaPlace, Roles
 from services.controller.cluster.cluster_state import ClusterState
 from services.controller.cluster.state_keeper import StateKeeper
-from services.controller.metrics import GroupMetrics
 from services.controller.options import ReplicationOptions
 from services.rpc.methods import REPLICA_STATUS
 from services.rpc.service import Channel

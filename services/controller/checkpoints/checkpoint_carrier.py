@@ -1,10 +1,13 @@
 """Carries the progress of masters to their slaves: the waiting part of checkpoint sync."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import structlog
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from services.common.clock import Clock
 from services.common.errors import StatusError
@@ -12,13 +15,69 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import FetchCheckpointRequest
 from services.controller.broker_groups.roles import Roles
 from services.controller.checkpoints.checkpoint_sync import Action, CheckpointSync, Fetch, Give
-from services.controller.metrics import CheckpointMetrics
 from services.rpc.methods import FETCH_CHECKPOINT, STORE_CHECKPOINT
 from services.rpc.status import RpcError
 
 _TIMEOUT_S_MIN = 3.0
 
 _logger = structlog.get_logger()
+
+
+class CheckpointMetrics(Collector):
+    """What is shown of checkpoint sync.
+
+    Args:
+        registry: where it is shown.
+        sync: decides, and knows how fresh what slaves hold is.
+        clock: the time.
+    """
+
+    def __init__(self, registry: CollectorRegistry, sync: CheckpointSync, clock: Clock) -> None:
+        self._sync = sync
+        self._clock = clock
+        self.durations = Histogram(
+            "popwheel_controller_checkpoint_sync_seconds",
+            "How long it took to bring a master's progress to a slave's disk",
+            buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10),
+            registry=registry,
+        )
+        self.failures = Counter(
+            "popwheel_controller_checkpoint_failures",
+            "Masters that did not tell their progress, slaves that did not store it, or refused it",
+            ["step"],
+            registry=registry,
+        )
+        for step in ("fetch", "store", "refused"):
+            self.failures.labels(step)
+        self._fetched = Counter(
+            "popwheel_controller_checkpoint_fetches",
+            "Answers of masters: all of their progress, or what has changed",
+            ["kind"],
+            registry=registry,
+        )
+        self._bytes = Counter(
+            "popwheel_controller_checkpoint_fetched_bytes", "Size of these answers", ["kind"], registry=registry
+        )
+        registry.register(self)
+
+    def fetched(self, size_bytes: int, *, whole: bool) -> None:
+        """A master has told its progress."""
+        kind = "whole" if whole else "difference"
+        self._fetched.labels(kind).inc()
+        self._bytes.labels(kind).inc(size_bytes)
+
+    def collect(self) -> Iterator[Metric]:
+        """How fresh what slaves hold is, now."""
+        ages = GaugeMetricFamily(
+            "popwheel_controller_checkpoint_age_seconds",
+            "How old the progress of its master is that a living slave holds on its disk",
+            labels=("broker", "replica"),
+        )
+        now_s = self._clock.monotonic()
+        for name in self._sync.names():
+            for age in self._sync.ages(name, now_s):
+                ages.add_metric((name, str(age.replica)), age.age_s)
+        yield ages
 
 
 class CheckpointCarrier:

@@ -26,8 +26,8 @@ from services.controller.cluster.cluster_book import (
     page_document,
 )
 from services.controller.cluster.cluster_state import ClusterState, Named
+from services.controller.cluster.metrics import ClusterMetrics
 from services.controller.cluster.name_map import NameMap
-from services.controller.metrics import ControllerMetrics
 from services.controller.store.state_store import CLUSTER, ConflictError, StateStore, page_document_name
 
 _RECEIPT_KEY_BYTES = 32
@@ -65,7 +65,7 @@ class StoredCluster:
         alone: bool,
         random_source: random.Random,
         clock: Clock,
-        metrics: ControllerMetrics,
+        metrics: ClusterMetrics,
         page_bytes: int,
     ) -> None:
         self._store = store

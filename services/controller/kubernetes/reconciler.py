@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Generic
 
 import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.common.clock import Clock
 from services.controller.cluster.cluster_state import Named
@@ -36,7 +37,6 @@ from services.controller.kubernetes.declared_kind import DeclaredKind
 from services.controller.kubernetes.resource_watch import ResourceWatch
 from services.controller.kubernetes.rounds import Rounds
 from services.controller.kubernetes.state_store import OF_CLUSTER, cluster_label
-from services.controller.metrics import DeclarationMetrics
 from services.controller.options import ControllerOptions
 
 _REST_S = 1.0
@@ -46,6 +46,53 @@ _AT_ONCE = 4  # the lease needs threads and the API server's ear as well
 _STEPS_MAX = 4
 
 _logger = structlog.get_logger()
+
+
+class DeclarationMetrics:
+    """What is shown of topics and consumer groups as resources of Kubernetes.
+
+    Args:
+        registry: where it is shown.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.writes = Counter(
+            "popwheel_controller_resource_writes",
+            "Resources of topics and consumer groups that were made, changed or deleted",
+            ["kind"],
+            registry=registry,
+        )
+        self._resources = Gauge(
+            "popwheel_controller_resources",
+            "Resources of topics and consumer groups: those that declare one, and those that show one",
+            ["kind", "made_by"],
+            registry=registry,
+        )
+        self._refused = Gauge(
+            "popwheel_controller_resources_refused",
+            "Resources of which no topic or consumer group is as they declare it",
+            ["kind"],
+            registry=registry,
+        )
+        self._left_out = Gauge(
+            "popwheel_controller_resources_left_out",
+            "1 if there are more resources than controller.resources allows to be looked at",
+            ["kind"],
+            registry=registry,
+        )
+
+    def show(self, kind: str, *, declared: int, shown: int, refused: int, left_out: bool) -> None:
+        """Show how many resources of a kind there are."""
+        self._resources.labels(kind, "user").set(declared)
+        self._resources.labels(kind, "controller").set(shown)
+        self._refused.labels(kind).set(refused)
+        self._left_out.labels(kind).set(left_out)
+
+    def clear(self) -> None:
+        """Show none: this controller does not lead."""
+        self._resources.clear()
+        self._refused.clear()
+        self._left_out.clear()
 
 
 class Reconciler(Generic[Named]):

@@ -13,9 +13,8 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
 from services.controller.broker_groups.roles import GroupRoles, ReplicaPlace, Roles
-from services.controller.checkpoints.checkpoint_carrier import CheckpointCarrier
+from services.controller.checkpoints.checkpoint_carrier import CheckpointCarrier, CheckpointMetrics
 from services.controller.checkpoints.checkpoint_sync import CheckpointSync
-from services.controller.metrics import CheckpointMetrics
 from services.rpc.local import LocalChannel
 from services.rpc.methods import FETCH_CHECKPOINT, STORE_CHECKPOINT
 from services.rpc.service import Call, Channel, Service

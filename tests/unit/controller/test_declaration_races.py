@@ -19,8 +19,7 @@ from services.controller.cluster.state_keeper import Decision
 from services.controller.kubernetes.api import TOPICS, ApiAwayError, ApiConflictError
 from services.controller.kubernetes.declaration import SHOWN, declaration_of, is_refused
 from services.controller.kubernetes.declared_kind import DECLARED_TOPICS
-from services.controller.kubernetes.reconciler import Reconciler
-from services.controller.metrics import DeclarationMetrics
+from services.controller.kubernetes.reconciler import DeclarationMetrics, Reconciler
 from services.controller.options import ControllerOptions, ResourceOptions
 from tests.unit.controller.changes import fresh_state
 from tests.unit.controller.memory_api import MemoryApi

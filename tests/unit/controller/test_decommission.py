@@ -16,9 +16,9 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from services.controller.broker_groups.broker_group import IllegalStepError, follow_up
 from services.controller.broker_groups.decommission import Decommission
+from services.controller.broker_groups.metrics import GroupMetrics
 from services.controller.broker_groups.replicas import Replicas, Session
 from services.controller.kubernetes.state_store import KubernetesStateStore
-from services.controller.metrics import GroupMetrics
 from services.controller.store.state_store import ConflictError, StateStore, group_document_name
 from tests.unit.controller.fake_replicas import DETECTION_MS, GROUP, FakeReplica, Scene, scene, until
 from tests.unit.controller.memory_api import MemoryApi

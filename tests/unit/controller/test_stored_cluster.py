@@ -15,10 +15,10 @@ from services.common.errors import CorruptDataError, StatusError, UnknownFormatE
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Topic, TopicType
 from services.controller.cluster.cluster_book import ClusterBook, Entry, bytes_of, cluster_of
 from services.controller.cluster.cluster_state import ClusterState
+from services.controller.cluster.metrics import ClusterMetrics
 from services.controller.cluster.state_keeper import StateKeeper
 from services.controller.cluster.stored_cluster import StoredCluster
 from services.controller.kubernetes.state_store import KubernetesStateStore
-from services.controller.metrics import ControllerMetrics
 from services.controller.options import ControllerOptions
 from services.controller.store.file_state_store import FileStateStore
 from services.controller.store.state_store import CLUSTER, ConflictError, StateStore, page_document_name
@@ -47,7 +47,7 @@ def hold(store: StateStore, seed: int = 1, *, alone: bool = True, page_bytes: in
         alone=alone,
         random_source=random.Random(seed),
         clock=ManualClock(),
-        metrics=ControllerMetrics(CollectorRegistry()),
+        metrics=ClusterMetrics(CollectorRegistry()),
         page_bytes=page_bytes,
     )
 
