@@ -19,6 +19,7 @@ from services.controller.broker_groups.group_keeper import GroupKeeper
 from services.controller.broker_groups.leadership_transfer import LeadershipTransfers
 from services.controller.broker_groups.metrics import GroupMetrics
 from services.controller.broker_groups.overseer import Overseer
+from services.controller.broker_groups.probe import ReplicaProbe
 from services.controller.broker_groups.roles import Roles
 from services.controller.checkpoints.checkpoint_carrier import CheckpointCarrier, CheckpointMetrics
 from services.controller.checkpoints.checkpoint_sync import CheckpointSync
@@ -123,10 +124,10 @@ class ControllerApp:
         self.roles = Roles(broker_channels)
         self.overseer = Overseer(
             replication,
-            lambda changed: GroupKeeper(self._store, options.broker_groups_max, changed, groups.conflicts.inc),
+            GroupKeeper(self._store, options.broker_groups_max, groups.conflicts.inc),
             self._keeper,
             self.roles,
-            broker_channels,
+            ReplicaProbe(broker_channels, replication.probe_ms / 1000),
             clock,
             groups,
             check,

@@ -24,6 +24,9 @@ from services.controller.store.state_store import ConflictError, StateStore, gro
 Decision = Callable[[GroupState | None], GroupState | None]
 """What a group should become, given what is stored of it; None if it is to stay so; or raises StatusError."""
 
+Listener = Callable[[GroupState | None, GroupState], None]
+"""Told of a group's state before a change, None if there was none, and of the one after it."""
+
 Outcome = TypeVar("Outcome")
 
 _TRIES_MAX = 8
@@ -39,7 +42,6 @@ class GroupKeeper:
     Args:
         store: where they are kept.
         groups_max: how many there may be.
-        changed: told of each state after it was stored, or found stored by somebody else; first the one before it.
         conflicted: called whenever somebody else was first.
     """
 
@@ -47,19 +49,22 @@ class GroupKeeper:
         self,
         store: StateStore,
         groups_max: int,
-        changed: Callable[[GroupState | None, GroupState], None],
         conflicted: Callable[[], None],
     ) -> None:
         self.states: dict[str, GroupState] = {}
         self._store = store
         self._groups_max = groups_max
-        self._changed = changed
+        self._listeners: list[Listener] = []
         self._conflicted = conflicted
         self._versions: dict[str, str] = {}
         self._outcome_unknown: set[str] = set()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Each is there while somebody holds it or waits for it: anybody may make up names."""
         self._under_way: set[asyncio.Task[Any]] = set()
+
+    def subscribe(self, listener: Listener) -> None:
+        """Have `listener` told of each state after it was stored, or found stored by somebody else."""
+        self._listeners.append(listener)
 
     async def load(self) -> None:
         """Read all groups anew.
@@ -198,7 +203,7 @@ class GroupKeeper:
                         self._conflicted()
                         _logger.warning("another controller has changed this broker group", group=name)
                         continue
-                    self._changed(old, new)
+                    self._tell(old, new)
                     return new
             except OSError as error:
                 raise _not_stored(name, error) from error
@@ -253,7 +258,11 @@ class GroupKeeper:
         await self._read(name)
         new = self.states.get(name)
         if new is not None and new != old:
-            self._changed(old, new)
+            self._tell(old, new)
+
+    def _tell(self, old: GroupState | None, new: GroupState) -> None:
+        for listener in self._listeners:
+            listener(old, new)
 
     def _check_room(self, name: str) -> None:
         if name not in self.states and len(self.states) >= self._groups_max:

@@ -11,6 +11,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaRep
 from services.controller.broker_groups.broker_group import NO_MASTER, GroupState
 from services.controller.broker_groups.election import Reports, candidates, elect, found, missing_members, record_of
 from services.controller.broker_groups.failure_detector import Standing
+from services.controller.broker_groups.roles import GroupRoles, ReplicaPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,19 @@ def route(name: str, state: GroupState | None, sight: Sight) -> BrokerInfo | Non
         if seen.standing is not Standing.DEAD and not waits and _may_come_back(state, number, seen):
             return BrokerInfo(name=name, epoch=state.epoch)
     return None
+
+
+def roles_of(state: GroupState, sight: Sight) -> GroupRoles:
+    """Who lives, and in which role."""
+    living = {
+        number: ReplicaPlace(number, seen.report.address)
+        for number, seen in sorted(sight.items())
+        if seen.report is not None and number in state.replicas and seen.standing is not Standing.DEAD
+    }
+    master = living.pop(state.master, None)
+    if master_is_gone(state, sight):
+        master = None  # it has come back as a new process, which does not lead
+    return GroupRoles(state.name, state.epoch, master, tuple(living.values()))
 
 
 def find_earlier_epoch(state: GroupState | None, report: ReplicaReport) -> int | None:

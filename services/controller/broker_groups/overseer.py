@@ -1,7 +1,7 @@
 """Watches over the broker groups: hears of their replicas, has the policy decide, stores, and lets everyone know."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -9,7 +9,6 @@ import structlog
 from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import ReplicaStatusRequest
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, BrokerInfo, ClusterUpdate, ReplicaReport
 from services.controller.broker_groups.broker_group import NO_MASTER, GroupState, IllegalStepError
 from services.controller.broker_groups.failure_detector import Standing
@@ -19,20 +18,18 @@ from services.controller.broker_groups.group_policy import (
     Sight,
     find_earlier_epoch,
     held_up,
-    master_is_gone,
     may_hear,
     next_state,
+    roles_of,
     route,
 )
 from services.controller.broker_groups.metrics import GroupMetrics
+from services.controller.broker_groups.probe import AnotherThereError, ReplicaProbe
 from services.controller.broker_groups.replicas import Key, Replicas, Session, check_report
-from services.controller.broker_groups.roles import GroupRoles, ReplicaPlace, Roles
+from services.controller.broker_groups.roles import Roles
 from services.controller.cluster.cluster_state import ClusterState
 from services.controller.cluster.state_keeper import StateKeeper
 from services.controller.options import ReplicationOptions
-from services.rpc.methods import REPLICA_STATUS
-from services.rpc.service import Channel
-from services.rpc.status import GrpcStatus, RpcError
 
 _LOOK_S = 0.25
 
@@ -44,10 +41,10 @@ class Overseer:
 
     Args:
         options: times and limits.
-        groups: makes what holds and changes the groups' states, given who is to be told of changes.
+        groups: holds and changes the groups' states.
         routes: takes the routes, for those who watch the cluster.
         roles: takes who is master and slave.
-        broker_channels: makes a channel to a replica; one for each probe.
+        probe: asks at the addresses of replicas.
         clock: the time.
         metrics: of groups.
         check_leads: raises StatusError while this controller may decide nothing.
@@ -56,21 +53,21 @@ class Overseer:
     def __init__(
         self,
         options: ReplicationOptions,
-        groups: Callable[[Callable[[GroupState | None, GroupState], None]], GroupKeeper],
+        groups: GroupKeeper,
         routes: StateKeeper,
         roles: Roles,
-        broker_channels: Callable[[BrokerInfo], Channel],
+        probe: ReplicaProbe,
         clock: Clock,
         metrics: GroupMetrics,
         check_leads: Callable[[], None],
     ) -> None:
         detection_s = self._detection_s = options.detection_ms / 1000
-        self.groups = groups(self._changed)
+        self.groups = groups
+        groups.subscribe(self._changed)
         self.replicas = Replicas(detection_s, detection_s / 2)
-        self._probe_s = options.probe_ms / 1000
         self._routes = routes
         self._roles = roles
-        self._broker_channels = broker_channels
+        self._probe = probe
         self._clock = clock
         self._metrics = metrics
         self._check_leads = check_leads
@@ -165,7 +162,7 @@ class Overseer:
         group, number = session.key
         _logger.info("replica's stream ended", group=group, replica=number, leaving=session.report.leaving)
         if probe is not None:
-            self.run(self._probe(session.key, session.report.address, probe), f"probe-of-{group}-{number}")
+            self.run(self._find_out(session.key, session.report.address, probe), f"probe-of-{group}-{number}")
         self.look_at(group)
 
     def message_for(self, session: Session) -> BrokerGroup | None:
@@ -268,10 +265,8 @@ class Overseer:
             sessions = [chosen]
             if chosen is not None and chosen.report.doubtful:  # it is chosen by what all of them say
                 sessions = [self.replicas.session(group, number) for number in sorted(old.sync_state_set)]
-            for session in sessions if len(old.sync_state_set) > 1 else ():
-                if session is not None and not await self._is_what_it_said(session):
-                    session.end(StatusError(Code.HA_NOT_AVAILABLE, "this replica's address answers something else"))
-                    return
+            if len(old.sync_state_set) > 1 and not await self._are_there(sessions):
+                return
 
         def decision(state: GroupState | None) -> GroupState | None:
             after = next_state(group, state, self.sight(group))
@@ -290,32 +285,21 @@ class Overseer:
         self._in_vain = {each: until for each, until in self._in_vain.items() if until > now}
         self._in_vain[key] = now + self._detection_s
 
-    async def _is_what_it_said(self, session: Session) -> bool:
-        """Whether the process that registered is there still."""
-        report = session.report
-        channel = self._broker_channels(BrokerInfo(name=report.group, address=report.address))
-        try:
-            answer = await channel.call(REPLICA_STATUS, ReplicaStatusRequest(), timeout_s=self._probe_s)
-        except (StatusError, RpcError) as error:
-            why = str(error)
-            if isinstance(error, RpcError) and error.status is GrpcStatus.DEADLINE_EXCEEDED:
-                self._pass_over((report.group, report.replica))
-        else:
-            same = (answer.group, answer.replica, answer.identity, answer.doubtful) == (
-                report.group,
-                report.replica,
-                report.identity,
-                report.doubtful,
-            )
-            if report.doubtful:
-                same &= (answer.last_epoch, answer.end_position) == (report.last_epoch, report.end_position)
-            if same:
-                return True
-            why = "another process is there, or its log has changed"
-        finally:
-            await channel.close()
-        _logger.warning("replica was not chosen for master", group=report.group, replica=report.replica, why=why)
-        return False
+    async def _are_there(self, sessions: Iterable[Session | None]) -> bool:
+        """Whether the processes that registered are there still. The session of the first that is not is ended."""
+        for session in sessions:
+            if session is None:
+                continue
+            try:
+                await self._probe.check(session.report)
+            except AnotherThereError as error:
+                group, number = session.key
+                if error.is_late:
+                    self._pass_over(session.key)
+                _logger.warning("replica was not chosen for master", group=group, replica=number, why=str(error))
+                session.end(StatusError(Code.HA_NOT_AVAILABLE, "this replica's address answers something else"))
+                return False
+        return True
 
     def _reconciled(self, group: str) -> None:
         task = self._reconciling.pop(group)
@@ -333,22 +317,13 @@ class Overseer:
             return any(report.version > 0 for report in reports.values())
         return any(report.version > state.version or report.epoch > state.epoch for report in reports.values())
 
-    async def _probe(self, key: Key, address: str, probe: int) -> None:
-        """Ask at a replica's address whether anybody is there."""
+    async def _find_out(self, key: Key, address: str, probe: int) -> None:
+        """Ask at a replica's address whether anybody is there, as its stream has ended."""
         group, number = key
-        channel = self._broker_channels(BrokerInfo(name=group, address=address))
-        try:
-            answer = await channel.call(REPLICA_STATUS, ReplicaStatusRequest(), timeout_s=self._probe_s)
-            found = (answer.group, answer.replica) in (key, ("", 0))
-        except StatusError:
-            found = True
-        except RpcError as error:
-            if error.status is GrpcStatus.DEADLINE_EXCEEDED:
-                _logger.info("replica does not answer", group=group, replica=number, address=address)
-                return
-            found = error.status is not GrpcStatus.UNAVAILABLE
-        finally:
-            await channel.close()
+        found = await self._probe.finds(group, number, address)
+        if found is None:
+            _logger.info("replica does not answer", group=group, replica=number, address=address)
+            return
         if found:
             self.replicas.answered(key, probe, self._clock.monotonic())
         else:
@@ -372,10 +347,10 @@ class Overseer:
         info = route(group, state, sight)
         if self._shown.get(group) != info:
             self._shown[group] = info
-            self._routes.change_brokers_soon(lambda cluster: _routed(cluster, group, info))
+            self._routes.change_brokers(lambda cluster: _routed(cluster, group, info))
         if state is not None:
             self._tell_why_held_up(state, sight)
-            self._roles.set(_roles(state, sight))
+            self._roles.set(roles_of(state, sight))
             self._metrics.show(state, has_master=info is not None and bool(info.address))
         for session in self.replicas.sessions(group):
             session.wake()
@@ -392,18 +367,6 @@ def _routed(cluster: ClusterState, group: str, info: BrokerInfo | None) -> Clust
     if info is None:
         return cluster.dismiss_broker(group)
     return None if cluster.brokers.get(group) == info else cluster.register_broker(info)
-
-
-def _roles(state: GroupState, sight: Sight) -> GroupRoles:
-    living = {
-        number: ReplicaPlace(number, seen.report.address)
-        for number, seen in sorted(sight.items())
-        if seen.report is not None and number in state.replicas and seen.standing is not Standing.DEAD
-    }
-    master = living.pop(state.master, None)
-    if master_is_gone(state, sight):
-        master = None  # it has come back as a new process, which does not lead
-    return GroupRoles(state.name, state.epoch, master, tuple(living.values()))
 
 
 def _stays(seen: Seen) -> bool:

@@ -101,35 +101,29 @@ class StateKeeper:
                 if it could not be saved; the sentence says whether it may have happened all the same. What is stored is
                 read before the next change is decided, and is what counts.
         """
-        return await self._enqueue(decision, durable=True)
-
-    async def change_brokers(self, decision: Decision) -> ClusterUpdate | None:
-        """Change the list of brokers, which is never saved; returns when the change is published.
-
-        Raises:
-            StatusError: what the decision raised, or TOO_MANY_REQUESTS if too many changes wait.
-        """
-        return await self._enqueue(decision, durable=False)
-
-    def refresh_soon(self) -> None:
-        """Another controller seems to have changed what is stored: read it again, before any other change."""
-        if not self._stopping:
-            self._is_outdated = True
-            self._arrived.set()
-
-    def change_brokers_soon(self, decision: Decision) -> None:
-        """The same, for one that is going away and cannot wait; never refused for the number that waits."""
-        if not self._stopping:
-            self._append(decision, durable=False)
-
-    def _enqueue(self, decision: Decision, durable: bool) -> "asyncio.Future[ClusterUpdate | None]":
         if self._stopping:
             raise StatusError(Code.INTERNAL_SERVER_ERROR, "the controller is stopping; ask again in a moment")
         if len(self._waiting) >= self._waiting_max:
             raise StatusError(
                 Code.TOO_MANY_REQUESTS, f"{len(self._waiting)} changes wait to be saved; ask again in a moment"
             )
-        return self._append(decision, durable)
+        return await self._append(decision, durable=True)
+
+    def change_brokers(self, decision: Decision) -> "asyncio.Future[ClusterUpdate | None]":
+        """Change the list of brokers, which is never saved: never refused for the number that waits, and dropped while
+        it is stopped. Who likes may wait until it is published.
+        """
+        if not self._stopping:
+            return self._append(decision, durable=False)
+        dropped: asyncio.Future[ClusterUpdate | None] = asyncio.get_running_loop().create_future()
+        dropped.set_result(None)
+        return dropped
+
+    def refresh_soon(self) -> None:
+        """Another controller seems to have changed what is stored: read it again, before any other change."""
+        if not self._stopping:
+            self._is_outdated = True
+            self._arrived.set()
 
     def _append(self, decision: Decision, durable: bool) -> "asyncio.Future[ClusterUpdate | None]":
         outcome: asyncio.Future[ClusterUpdate | None] = asyncio.get_running_loop().create_future()

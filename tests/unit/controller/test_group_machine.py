@@ -94,7 +94,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.store = MemoryStore()
         self.processes = {number: Process(number, b"%d-0" % number) for number in NUMBERS}
-        self.controllers = [Controller(GroupKeeper(self.store, 10, lambda *_: None, lambda: None)) for _ in range(2)]
+        self.controllers = [Controller(GroupKeeper(self.store, 10, lambda: None)) for _ in range(2)]
         self.entries = 0
         self.acked: list[Entry] = []
         self.led_by: dict[int, Process] = {}

@@ -312,7 +312,7 @@ async def test_a_stale_read_leads_to_a_conflict_and_no_further(api: MemoryApi, s
         conflicts += 1
 
     stores = [store, KubernetesStateStore(api, "popwheel")]
-    keepers = [GroupKeeper(each, 10, lambda *_: None, conflicted) for each in stores]
+    keepers = [GroupKeeper(each, 10, conflicted) for each in stores]
     dice = random.Random(3)
     await keepers[0].change("b", lambda _: GroupState("b", 0, 1, 0, frozenset((0,)), group(1).replicas))
     await keepers[1].load()

@@ -14,7 +14,7 @@ from services.common.errors import CorruptDataError, StatusError, UnknownFormatE
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, TopicType
 from services.controller.cluster.cluster_state import ClusterState
-from services.controller.cluster.state_keeper import StateKeeper
+from services.controller.cluster.state_keeper import Decision, StateKeeper
 from services.controller.store.state_store import ConflictError
 from tests.unit.controller.changes import CHANGES, OPTIONS, Change, contents, fresh_state, snapshot_of
 
@@ -35,6 +35,9 @@ class Bench:
         self.answers_lost = False
         self.load_error: Exception | None = None
         self.keeper.start()
+
+    async def change_brokers(self, decision: Decision) -> ClusterUpdate | None:
+        return await self.keeper.change_brokers(decision)
 
     def _renew(self) -> None:
         self.published.append(snapshot_of(self.keeper.state))
@@ -132,7 +135,7 @@ async def test_whose_answer_was_lost_is_read_before_the_next_change(bench: Bench
     with pytest.raises(StatusError, match="not known whether the change was saved"):
         await bench.keeper.change(lambda state: state.delete_topic("a"))
     bench.answers_lost = False
-    await bench.keeper.change_brokers(broker("b-0"))
+    await bench.change_brokers(broker("b-0"))
     await bench.keeper.change(topic("b"))
     assert (list(bench.keeper.state.topics), list(bench.keeper.state.brokers)) == (["b"], ["b-0"])
     assert list(bench.saved[-1].topics) == ["b"]
@@ -146,7 +149,7 @@ async def test_a_save_that_was_made_twice_on_its_way_has_come_about(bench: Bench
     view.apply(snapshot_of(bench.keeper.state))
     first = fresh_state()
     bench.stored_by_another = replace(first.after(first.create_topic(OPTIONS, "a", TopicType.NORMAL)), version=2)
-    results = await asyncio.gather(bench.keeper.change(topic("a")), bench.keeper.change_brokers(broker("b-0")))
+    results = await asyncio.gather(bench.keeper.change(topic("a")), bench.change_brokers(broker("b-0")))
     assert all(update is not None for update in results)
     for update in bench.published:
         view.apply(update)
@@ -161,8 +164,8 @@ async def test_a_stored_state_that_cannot_be_read_refuses_changes_and_no_more(be
     for _ in range(2):
         with pytest.raises(StatusError, match=re.escape(str(error))):
             await bench.keeper.change(topic("a"))
-        await bench.keeper.change_brokers(lambda state: None)
-    await bench.keeper.change_brokers(broker("b-0"))
+        await bench.change_brokers(lambda state: None)
+    await bench.change_brokers(broker("b-0"))
     assert list(bench.keeper.state.brokers) == ["b-0"]
     bench.load_error = None
     await bench.keeper.change(topic("b"))
@@ -172,7 +175,7 @@ async def test_a_stored_state_that_cannot_be_read_refuses_changes_and_no_more(be
 async def test_what_cannot_be_saved_has_not_happened(bench: Bench) -> None:
     bench.error = OSError(28, "No space left on device")
     results = await asyncio.gather(
-        bench.keeper.change(topic("a")), bench.keeper.change_brokers(broker("b-0")), return_exceptions=True
+        bench.keeper.change(topic("a")), bench.change_brokers(broker("b-0")), return_exceptions=True
     )
     assert isinstance(results[0], StatusError)
     assert results[0].code == Code.INTERNAL_SERVER_ERROR
@@ -186,7 +189,7 @@ async def test_what_cannot_be_saved_has_not_happened(bench: Bench) -> None:
 
 async def test_what_another_controller_has_stored_is_kept(bench: Bench) -> None:
     """A change that meets another's is decided anew on what that has made of the cluster, and watchers hear of both."""
-    await bench.keeper.change_brokers(broker("b-0"))
+    await bench.change_brokers(broker("b-0"))
     other = fresh_state()
     bench.stored_by_another = other.after(other.create_topic(OPTIONS, "a", TopicType.NORMAL))
     results = await asyncio.gather(
@@ -221,7 +224,7 @@ async def test_a_decision_that_breaks_is_told_to_its_asker_alone(bench: Bench) -
 
 
 async def test_brokers_are_not_saved_and_need_no_save(bench: Bench) -> None:
-    await bench.keeper.change_brokers(broker("b-0"))
+    await bench.change_brokers(broker("b-0"))
     assert (bench.saved, list(bench.keeper.state.brokers)) == ([], ["b-0"])
 
 
@@ -260,7 +263,7 @@ async def test_stopping_finishes_what_waits_and_refuses_the_rest() -> None:
     await turns()
     with pytest.raises(StatusError, match="stopping"):
         await bench.keeper.change(topic("c"))
-    bench.keeper.change_brokers_soon(broker("b-0"))
+    bench.keeper.change_brokers(broker("b-0"))
     bench.gate.set()
     await stopping
     assert [change.done() for change in changes] == [True, True]

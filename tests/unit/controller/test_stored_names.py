@@ -83,7 +83,7 @@ async def test_documents_of_broker_groups_that_can_not_be_are_left_as_they_are()
     for name in ("b0", "b" * 120, "b%1", "../b"):
         state = GroupState(name, 1, 1, 0, frozenset({0}), {0: ReplicaRecord(0, "a:1", b"i")})
         await store.write(group_document_name(name), group_document(state), None)
-    keeper = GroupKeeper(store, 10, lambda old, new: None, lambda: None)
+    keeper = GroupKeeper(store, 10, lambda: None)
     with capture_logs() as logs:
         await keeper.load()
     assert list(keeper.states) == ["b0"]
