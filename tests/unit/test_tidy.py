@@ -21,6 +21,7 @@ WINGS = {
         *("store", "names", "wheel", "progress", "quarantine", "pop", "timer", "state"),
         *("replica", "files", "checkpoint_sync", "calls", "role"),
     ),
+    "controller": ("store", "cluster", "leadership", "broker_groups", "checkpoints", "kubernetes", "http"),
     "proxy": ("failover", "session", "send", "ack", "receive"),
 }
 """Service -> its folders; each imports those before it and none behind it.
