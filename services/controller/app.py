@@ -241,8 +241,7 @@ class ControllerApp:
                 f"{self._store.where(CLUSTER)} holds the cluster {state.name}, whose name cannot be changed to "
                 f"{self._options.cluster_name}; give {state.name} or another data folder",
             )
-        self._keeper.state = state
-        self._keeper.start()
+        self._keeper.start(state)
         self._keeper.state = replace(state, brokers=await self.overseer.begin())
         self._watchers.open()
         for each in self._shows:

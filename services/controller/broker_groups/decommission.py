@@ -1,4 +1,4 @@
-"""Forgets replicas and broker groups that are gone for good, by an operator's word: nothing else ever does."""
+"""Removes replicas and broker groups that are gone for good, by an operator's word: nothing else ever does."""
 
 from collections.abc import Iterable
 

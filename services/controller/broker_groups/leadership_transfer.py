@@ -1,4 +1,4 @@
-"""Passes the role of master on: by request, because a master wants to stop, or to whom an operator says."""
+"""Leadership transfers: by request, because a master wants to stop, or to whom an operator says."""
 
 import asyncio
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ _SILENT = (
 
 
 class LeadershipTransfers:
-    """Changes of masters that are made while the old one lives.
+    """Changes of masters that somebody asks for.
 
     Args:
         overseer: watches over the groups.

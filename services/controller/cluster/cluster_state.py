@@ -1,7 +1,7 @@
 """What the cluster holds, as one value, and which changes of it are allowed.
 
 A decision looks at the state and returns the change, or raises; it changes nothing itself. `after` gives the state
-that follows. Who saves, publishes and answers is `services.controller.cluster.state_keeper`.
+that follows. Who saves, publishes and answers is `StateKeeper`.
 """
 
 from collections.abc import Mapping, Sequence

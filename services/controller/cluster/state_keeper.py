@@ -77,8 +77,9 @@ class StateKeeper:
         """How many changes wait to be decided."""
         return len(self._waiting)
 
-    def start(self) -> None:
-        """Begin to carry out changes."""
+    def start(self, state: ClusterState) -> None:
+        """Begin to carry out changes of this state."""
+        self.state = state
         self._stopping = self._outcome_unknown = False
         self._task = asyncio.create_task(self._run(), name="controller-state")
 

@@ -42,7 +42,7 @@ class Declaration:
         id: of the topic or group that it stands for; None if for none.
         shown: whether a controller made it.
         leaving: whether it is being deleted.
-        held: whether it waits for us then.
+        has_finalizer: whether its deletion waits for us.
         deletes: whether what it declares is to be deleted with it.
         rank: the first of several that name the same counts.
         whole: all of it.
@@ -55,7 +55,7 @@ class Declaration:
     id: int | None
     shown: bool
     leaving: bool
-    held: bool
+    has_finalizer: bool
     deletes: bool
     rank: tuple[Any, ...]
     whole: Resource
@@ -152,7 +152,7 @@ def next_step(
     if declaration.shown:
         ours = owner is not None and owner.resource == declaration.resource
         if not ours or found is None or _differences(kind.facts(found), declaration.facts):
-            return _held(declaration, hold=False) or Drop()  # so that nothing else goes with it
+            return _finalizer(declaration, wanted=False) or Drop()  # so that nothing else goes with it
     elif owner is not None and owner.resource != declaration.resource:
         why = f"{kind.resource.plural}/{owner.resource} declares {kind.word} {declaration.name} already"
         return _refused(kind, declaration, "Taken", f"{why}; delete one of the two", now_ms)
@@ -170,7 +170,7 @@ def next_step(
         )
         return _refused(kind, declaration, "Differs", message, now_ms)
     told = condition(READY, holds=True, reason="Exists", message=f"{kind.word} {declaration.name} is there")
-    return _held(declaration, declaration.deletes) or _status(kind, declaration, found.id, facts, told, now_ms)
+    return _finalizer(declaration, declaration.deletes) or _status(kind, declaration, found.id, facts, told, now_ms)
 
 
 def change_of(
@@ -225,20 +225,20 @@ def _farewell(declaration: Declaration, owner: Declaration | None, found: Named 
     """The step for a resource that is being deleted. What it declares goes with it only if the resource stands for that
     very topic or group, says so, and nobody else declares it.
     """
-    if not declaration.held:
+    if not declaration.has_finalizer:
         return None
     declared = owner is not None and not owner.shown
     if declaration.deletes and found is not None and found.id == declaration.id and not declared:
         return Remove(found.id)
-    return _held(declaration, hold=False)
+    return _finalizer(declaration, wanted=False)
 
 
-def _held(declaration: Declaration, hold: bool) -> Step | None:
-    """Have it held or let go, if it is not."""
-    if declaration.held == hold:
+def _finalizer(declaration: Declaration, wanted: bool) -> Step | None:
+    """Give it our finalizer, or take it away; None if that is done."""
+    if declaration.has_finalizer == wanted:
         return None
     others = [each for each in declaration.whole["metadata"].get("finalizers") or () if each != FINALIZER]
-    finalizers = [*others, FINALIZER] if hold else others
+    finalizers = [*others, FINALIZER] if wanted else others
     return Change({"metadata": {"resourceVersion": declaration.version, "finalizers": finalizers}}, status=False)
 
 
@@ -247,7 +247,7 @@ def _refused(
 ) -> Step | None:
     """Say that a resource stands for nothing, and why."""
     told = condition(READY, holds=False, reason=reason, message=message)
-    return _held(declaration, hold=False) or _status(kind, declaration, None, {}, told, now_ms)
+    return _finalizer(declaration, wanted=False) or _status(kind, declaration, None, {}, told, now_ms)
 
 
 def _status(

@@ -8,7 +8,7 @@ for the latest, watches may lag behind, end, or have to begin anew (410): so a w
 worth while to read. Pages never change, and nobody watches them.
 
 A change leaves alone what it does not name: annotations, labels and the status are others'. All that is decided is in
-the `spec`, which one call writes; the status only shows (`kubernetes_mirror`), and nobody decides by it.
+the `spec`, which one call writes; the status only shows (`mirror`), and nobody decides by it.
 """
 
 import base64

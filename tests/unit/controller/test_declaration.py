@@ -369,7 +369,7 @@ class World:
             found: Topic | None = self.state.topics.get(each.name)
             assert is_refused(each.whole) == (each.id is None)
             assert each.id is None or (found is not None and found.id == each.id)
-            assert each.held == (each.deletes and each.id is not None)
+            assert each.has_finalizer == (each.deletes and each.id is not None)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -149,7 +149,7 @@ class Scenery:
         for each in said:
             found = self.state.topics.get(each.name)
             assert (found is not None and found.id == each.id) or is_refused(each.whole)
-            assert each.held == (each.deletes and each.id is not None)
+            assert each.has_finalizer == (each.deletes and each.id is not None)
         declared = {each.name for each in said if not each.shown}
         assert not [each for each in said if each.shown and each.name in declared]
         stood_for = [each.id for each in said if each.id is not None]

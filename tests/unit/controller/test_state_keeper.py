@@ -34,7 +34,7 @@ class Bench:
         self.stored_by_another: ClusterState | None = None
         self.answers_lost = False
         self.load_error: Exception | None = None
-        self.keeper.start()
+        self.keeper.start(self.keeper.state)
 
     async def change_brokers(self, decision: Decision) -> ClusterUpdate | None:
         return await self.keeper.change_brokers(decision)
@@ -209,7 +209,7 @@ async def test_it_can_be_started_again(bench: Bench) -> None:
     await bench.keeper.stop()
     with pytest.raises(StatusError, match="stopping"):
         await bench.keeper.change(topic("a"))
-    bench.keeper.start()
+    bench.keeper.start(bench.keeper.state)
     await bench.keeper.change(topic("a"))
     assert list(bench.keeper.state.topics) == ["a"]
 

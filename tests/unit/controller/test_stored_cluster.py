@@ -181,7 +181,7 @@ async def test_two_controllers_lose_nothing_whatever_the_store_does(seed: int) -
         for held in holds
     ]
     for keeper in keepers:
-        keeper.start()
+        keeper.start(keeper.state)
     sure: dict[str, bool] = {}
     for _ in range(60):
         name, keeper = f"name-{chance.randrange(12)}", chance.choice(keepers)
