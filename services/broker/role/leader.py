@@ -362,12 +362,13 @@ class Leader:
         """Have damaged records that calls have met mended by another replica, and give them out then (S7)."""
         log = self.core.store.log
         mended = {position for position in sorted(log.damaged) if await self._repair(position)}
-        left = {each for each in log.damaged - mended if log.start_position <= each < log.end_position}
-        log.damaged.intersection_update(left)  # tried again: who could help may have been away
         if mended:
             await self.core.store.reads.run(self.core.damage_mended)
             self._damage_told.clear()
             self.timer.arrived()
+        # Only now: if that was refused, it is to be done again.
+        left = {each for each in log.damaged - mended if log.start_position <= each < log.end_position}
+        log.damaged.intersection_update(left)  # tried again: who could help may have been away
 
     async def _delete_expired_often(self) -> None:
         while True:

@@ -144,6 +144,35 @@ async def test_records_that_are_mended_are_told_of(monkeypatch: pytest.MonkeyPat
         assert len(await broker.pop()) == 1
 
 
+async def test_what_was_mended_while_the_device_refused_a_read_is_told_of_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running() as broker, registered(broker, TOLD, (2, "u", "g")) as stream, asyncio.timeout(5):
+        assert await events(stream) == {1: 0, 2: 0}
+        await broker.put(b"a body to be found")
+        assert await events(stream) == {1: 1}
+        path, contents = next(each for each in broker.disk.files().items() if each[0].suffix == ".log")
+        bit = 8 * contents.index(b"a body to be found")
+        broker.disk.flip_bit(path, bit)
+        with pytest.raises(StatusError, match="stands still at a damaged record"):
+            await broker.pop()
+        broker.disk.flip_bit(path, bit)
+        leader = broker.app.roles._role.leader
+        assert leader is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.app.core, "waiting", refuse)
+            with pytest.raises(OSError, match="the device refuses"):
+                await leader._mend()
+        await leader._mend()
+        assert await events(stream) == {1: 1}
+        assert len(await broker.pop()) == 1
+        assert broker.app.core.store.log.damaged == set()
+
+
+def refuse(interest: Interest) -> int:
+    raise OSError("the device refuses")
+
+
 async def test_what_a_bounded_look_did_not_reach_is_told_with_its_answer() -> None:
     options = BrokerOptions(pop=PopOptions(scan_entries_max=16))
     async with running(options=options) as broker:
