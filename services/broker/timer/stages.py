@@ -162,15 +162,11 @@ class TimerEnqueuePut:
         while requests and taken < count:
             request = requests[0]
             if not state.is_done(request.position, request.delay.due_ms):
-                log_end = state.log.end_position
                 try:
                     with RECORD_STEP:
                         self._chain_in(request, now_ms, farthest_ms)
                 except RecordFaultError as fault:
-                    half_slot_ms = (
-                        None if state.log.end_position == log_end else max(state.curr_read_time_ms, farthest_ms)
-                    )
-                    self._faults.of_request(request.queue_offset, request.position, request.length, fault, half_slot_ms)
+                    self._faults.of_request(request.queue_offset, request.position, request.length, fault)
             requests.popleft()
             state.commit_queue_offset = request.queue_offset + 1
             taken += 1
@@ -200,7 +196,11 @@ class TimerEnqueuePut:
                 hash_topic(delay.topic),
             )
         )
-        wheel.add(slot_ms, position)
+        try:
+            wheel.add(slot_ms, position)
+        except BaseException:
+            state.log.take_back()  # a start would find it, besides that of the next try
+            raise
         if slot_ms == state.curr_read_time_ms:
             # Its slot is being read already.
             state.opened(slot_ms).outstanding += 1

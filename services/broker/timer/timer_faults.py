@@ -6,8 +6,8 @@ from services.broker.store.consume_queue import Entry
 from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import RecordKind, StoredRecord
-from services.broker.wheel.delay import Delay, decode_delay, fired_origin, recall_record
-from services.broker.wheel.timer_state import Done, DueUnit, TimerState
+from services.broker.wheel.delay import Delay, decode_delay, recall_record
+from services.broker.wheel.timer_state import DueUnit, TimerState
 from services.common.clock import Clock
 from services.common.errors import CorruptDataError, StatusError
 
@@ -30,15 +30,12 @@ class TimerFaults:
         self._quarantine = quarantine
         self._clock = clock
 
-    def of_request(
-        self, queue_offset: int, position: int, length: int, fault: RecordFaultError, unit_slot_ms: int | None = None
-    ) -> None:
+    def of_request(self, queue_offset: int, position: int, length: int, fault: RecordFaultError) -> None:
         """A record of the timer queue could not be brought into the wheel; the caller goes on behind it.
 
         Args:
             queue_offset, position, length: the record's.
             fault: how it failed.
-            unit_slot_ms: the latest slot of its unit, if the timer log has one by now; a start would find that.
 
         Raises:
             RecordFaultError: this is a slave: it waits for what the master says of it, or until it leads itself.
@@ -64,10 +61,6 @@ class TimerFaults:
                 self._quarantine.set_aside_timer(position, stored, delay, queue_offset, Step.SCHEDULING, fault)
             if not is_recall:
                 self._uncount(delay)
-            if unit_slot_ms is not None:
-                entry = self._quarantine.table.get(fired_origin(position))
-                begin = state.log_end if entry is None else entry.record_position
-                state.done[position] = Done(begin, None, queue_offset + 1, unit_slot_ms)
 
     def append_anew(self) -> bool:
         """Append recalls that are not in the wheel to the timer queue again; then what is saved leads to them.

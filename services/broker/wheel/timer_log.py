@@ -101,6 +101,11 @@ class TimerLog:
         self.end_position = place + UNIT_BYTES
         return place
 
+    def take_back(self) -> None:
+        """Remove the unit that was appended last; only right after it was."""
+        del self._tail[-UNIT_BYTES:]
+        self.end_position -= UNIT_BYTES
+
     @property
     def _room(self) -> int:
         """How far from a file's start a unit may begin."""

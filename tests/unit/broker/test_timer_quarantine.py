@@ -645,3 +645,23 @@ def test_a_recall_that_its_master_cannot_schedule_recalls_at_the_next_master(
     pair.save_master()
     assert pair.fired() == []
     assert pair.master.timer.state.recalled == {}
+
+
+@pytest.mark.parametrize("kind", CRASHES)
+def test_one_that_waits_to_be_set_aside_with_half_a_unit_fires_once(
+    kind: CrashKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = timer_options()
+    world = TimerWorld(BrokerOptions(log=options.log, timer=options.timer, quarantine_max=1))
+    with monkeypatch.context() as patch:
+        failing_to_be_scheduled(patch, recalls=False, half=True)
+        world.send_many([b"a", b"b"], [1500] * 2)
+        world.turn()
+        assert len(entries(world)) == 1
+    world.turn()
+    pass_and_save(world, 500)
+    world.crash(kind)
+    world.pass_to(8000)
+    assert world.fired_bodies() == [b"b"]
+    assert world.timer.state.pending.total == 0
+    assert world.timer.state.opened_slots.keys() <= {world.timer.state.curr_read_time_ms}
