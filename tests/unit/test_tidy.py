@@ -1,7 +1,7 @@
 """What no linter knows: who may import whom, and who may read a clock, roll dice or do I/O (DESIGN 2, 3)."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,9 @@ import pytest
 from tests.unit.source import GENERATED, ROOT, Source, sources
 
 LINES_MAX = 700
+LINE_LENGTH_MAX = 120
+WORDS_MAX = 40
+"""Of a sentence in the documents."""
 
 FLOORS = {"common": 0, "rpc": 1, "proxy": 2, "broker": 2, "controller": 2, "cli": 3}
 """Imports go down, never up, and never across: `cli -> proxy | broker | controller -> rpc -> common`."""
@@ -354,12 +357,56 @@ def test_the_eyes_see_no_ghosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [*touches(Source(file)), *waits(Source(file))] == []
 
 
-def test_no_page_links_to_a_place_that_is_not_there() -> None:
+def pages() -> list[Path]:
+    """All Markdown."""
     folders = ("docs", "examples", "helm", "services", "spark")
-    pages = [*ROOT.glob("*.md"), *(page for folder in folders for page in sorted((ROOT / folder).rglob("*.md")))]
+    return [*ROOT.glob("*.md"), *(page for folder in folders for page in sorted((ROOT / folder).rglob("*.md")))]
+
+
+def current_pages() -> list[Path]:
+    """What people read from beginning to end; older entries of the changelog are not rewritten."""
+    return [page for page in pages() if page.name != "CHANGELOG.md"]
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of Markdown, code left out; an item of a list and a cell of a table are texts of their own."""
+    prose = re.sub(r"^\s*```.*?^\s*```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    for part in re.split(r"\n\s*\n|^\s*(?:[-*]|\d+\.) |\|", re.sub(r"`[^`]*`", "code", prose), flags=re.MULTILINE):
+        yield from re.split(r"[.:!?][)*]*\s", part)
+
+
+def test_no_page_links_to_a_place_that_is_not_there() -> None:
     broken = []
-    for page in pages:
+    for page in pages():
         for target in re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", page.read_text()):
             if not (page.parent / target).exists():
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
     assert broken == []
+
+
+def test_no_sentence_of_the_documents_is_too_long() -> None:
+    """A rule of thumb is 25 words; lists, tables and pictures take what does not fit."""
+    long = [
+        f"{page.relative_to(ROOT)}: {' '.join(words[:12])} ..."
+        for page in current_pages()
+        for sentence in sentences(page.read_text())
+        if len(words := sentence.split()) > WORDS_MAX
+    ]
+    assert long == []
+
+
+def test_a_sentence_that_is_too_long_is_seen() -> None:
+    word = "word " * WORDS_MAX
+    assert max(len(sentence.split()) for sentence in sentences(f"- short. A {word}`code`\n")) == WORDS_MAX + 2
+    assert max(len(sentence.split()) for sentence in sentences(f"{word}\n- {word}. {word}| {word}")) == WORDS_MAX
+
+
+def test_documents_fit_on_a_screen() -> None:
+    """Rows of tables cannot be broken, and commands are copied."""
+    wide = [
+        f"{page.relative_to(ROOT)}: {line[:60]} ..."
+        for page in current_pages()
+        for line in re.sub(r"^\s*```.*?^\s*```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE).splitlines()
+        if len(line) > LINE_LENGTH_MAX and not line.startswith("|")
+    ]
+    assert wide == []
