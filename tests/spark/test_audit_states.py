@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from popwheel_spark.jobs import audit_states, delivery_record
+from popwheel_spark.jobs import audit_states
+from popwheel_spark.jobs.records import DELIVERIES
 
 MESSAGES = f"{audit_states.PLACES}, messageId STRING"
 RETRY = "%RETRY%g+t"
@@ -64,7 +65,7 @@ def test_what_no_topic_has_is_lost(found: DataFrame, spark: SparkSession) -> Non
 
 def test_records_of_consumers_are_held_against_the_brokers(found: DataFrame, spark: SparkSession) -> None:
     noted = [("g", name, 1, None, None) for name in ("acked", "dead")]
-    deliveries = spark.createDataFrame(noted, delivery_record.SCHEMA).unionByName(
+    deliveries = spark.createDataFrame(noted, DELIVERIES).unionByName(
         spark.sql(
             "SELECT 'g' AS `group`, 'out' AS messageId, 1 AS attempt, now() deliveredTimestamp, now() ackedTimestamp"
         )

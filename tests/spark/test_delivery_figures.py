@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from popwheel_spark.jobs import delivery_figures, delivery_record
+from popwheel_spark.jobs import delivery_figures
+from popwheel_spark.jobs.records import DELIVERIES
 
 MESSAGES = (
     "topic STRING, brokerName STRING, queueId INT, queueOffset BIGINT, messageId STRING, bornTimestamp TIMESTAMP, "
@@ -46,7 +47,7 @@ def deliveries(spark: SparkSession) -> DataFrame:
         ("g", "d", 2, at(11_000), None),
         ("g", "of another topic", 1, at(0), None),
     ]
-    return spark.createDataFrame(rows, delivery_record.SCHEMA)
+    return spark.createDataFrame(rows, DELIVERIES)
 
 
 @pytest.fixture

@@ -59,14 +59,26 @@ def watch(query: StreamingQuery) -> int:
     return messages
 
 
-@click.command()
-@click.option("--topics", default="", metavar="NAME,..", help="Which topics.")
+@click.command(epilog="Example: popwheel-spark archive --topics Orders,Payments --to /data/archive --every 5m")
+@click.option("--topics", default="", metavar="NAME,..", help="Which topics; these or --topic-pattern.")
 @click.option(
     "--topic-pattern", default="", metavar="REGEX", help="All topics whose whole names it matches; new ones, too."
 )
 @click.option("--to", "path", required=True, metavar="FOLDER", help="The archive: any folder that Spark can write to.")
-@click.option("--from", "start_ms", type=Moment(), help="Begin with what was stored then, not with the earliest.")
-@click.option("--every", type=Span(), default="1m", show_default=True, help="How often a micro-batch is written.")
+@click.option(
+    "--from",
+    "start_ms",
+    type=Moment(),
+    show_default="the first that is held",
+    help="Begin a new archive with what was stored then: 2026-01-31T12:00:00Z, or milliseconds since 1970.",
+)
+@click.option(
+    "--every",
+    type=Span(),
+    default="1m",
+    show_default=True,
+    help="How often a micro-batch is written: 90s, 10m, 2h or 1d.",
+)
 @click.option("--until-now", is_flag=True, help="End when everything is written that is there now.")
 @cluster_flags
 def archive(

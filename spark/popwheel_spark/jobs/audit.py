@@ -11,11 +11,10 @@ from popwheel_spark.admin_api import AdminApi
 from popwheel_spark.given_options import words
 from popwheel_spark.jobs import audit_states
 from popwheel_spark.jobs.audit_snapshot import AuditSnapshot
-from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags
+from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags, window_flags
 from popwheel_spark.jobs.command import run
-from popwheel_spark.jobs.delivery_record import delivery_record
+from popwheel_spark.jobs.records import DELIVERIES, SENDS, record
 from popwheel_spark.jobs.report_folder import ReportFolder
-from popwheel_spark.jobs.time_flags import Moment
 from popwheel_spark.session import spark_session
 from services.common.contract import names
 
@@ -100,8 +99,9 @@ def audit_group(
     found = folder.put_table(
         "states", audit_states.states(messages, group, progress, in_flight, retries, dead, set_aside)
     )
-    noted = None if deliveries is None else delivery_record(spark, deliveries).where(sql.col("group") == group)
-    findings = folder.put_table("findings", audit_states.findings(found, sent_record(spark, sent), there, noted))
+    acknowledged = None if sent is None else record(spark, SENDS, sent)
+    noted = None if deliveries is None else record(spark, DELIVERIES, deliveries).where(sql.col("group") == group)
+    findings = folder.put_table("findings", audit_states.findings(found, acknowledged, there, noted))
     wrong = findings.where(sql.col("kind").isin(*_LOST)).limit(_SHOWN_MAX).collect()
     return Verdict(
         _counts(found, "state"),
@@ -110,19 +110,6 @@ def audit_group(
         sent is not None,
         deliveries is not None,
     )
-
-
-def sent_record(spark: SparkSession, path: str | None) -> DataFrame | None:
-    """The sender's record: `messageId` of each send that was answered with success.
-
-    Args:
-        spark: reads it.
-        path: JSON lines if it ends with `.json` or `.jsonl`, else Parquet; None: there is none.
-    """
-    if path is None:
-        return None
-    reader = spark.read.schema("messageId STRING")
-    return reader.json(path) if path.endswith((".json", ".jsonl")) else reader.parquet(path)
 
 
 def show(verdict: Verdict, path: str) -> None:
@@ -135,16 +122,17 @@ def show(verdict: Verdict, path: str) -> None:
     click.echo(verdict.sentence())
 
 
-@click.command()
-@click.option("--topics", required=True, metavar="NAME,..", help="Which topics.")
-@click.option("--group", required=True, metavar="NAME", help="Of which group.")
-@click.option(
-    "--sent", metavar="PATH", help="The sender's own record, messageId: JSON lines (.json, .jsonl) or Parquet."
+@click.command(
+    epilog="Example: popwheel-spark audit --topics Orders --group billing --sent sent.jsonl --to audit",
 )
-@click.option("--deliveries", metavar="PATH", help="The consumers' own record: JSON lines or Parquet.")
-@click.option("--from", "start_ms", type=Moment(), help="Messages that were stored then or later.")
-@click.option("--until", "end_ms", type=Moment(), help="Messages that were stored before then.")
+@click.option("--topics", required=True, metavar="NAME,..", help="Which topics it reads.")
+@click.option("--group", required=True, metavar="NAME", help="Which consumer group.")
+@click.option(
+    "--sent", metavar="PATH", help="The senders' own record, messageId: JSON lines (.json, .jsonl) or Parquet."
+)
+@click.option("--deliveries", metavar="PATH", help="The consumers' own record: JSON lines (.json, .jsonl) or Parquet.")
 @click.option("--to", "path", required=True, metavar="FOLDER", help="Where the tables go; what is there is replaced.")
+@window_flags
 @cluster_flags
 def audit(
     cluster: Cluster,
@@ -152,17 +140,16 @@ def audit(
     group: str,
     sent: str | None,
     deliveries: str | None,
-    start_ms: int | None,
-    end_ms: int | None,
+    window: Window,
     path: str,
 ) -> int:
     """Prove that a group has lost no message, or name those that it has.
 
-    The exit code is 1 if some are lost.
+    Without the record of the senders it cannot tell what was never stored; without that of the consumers, who saw what
+    is acknowledged. The exit code is 1 if some are lost.
     """
     spark = spark_session("popwheel audit")
     folder = ReportFolder(spark, path)
-    window = Window(start_ms, end_ms)
     verdict = audit_group(spark, cluster, words(topics), group, window, folder, sent, deliveries)
     show(verdict, folder.path)
     return 1 if verdict.lost else 0

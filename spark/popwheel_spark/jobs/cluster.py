@@ -1,7 +1,7 @@
 """The cluster that a job works on: the flags that say where it is, and its topics as tables and streams."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -10,8 +10,11 @@ import click
 from pyspark.sql import DataFrame, SparkSession
 
 from popwheel_spark.connection_options import ConnectionOptions
+from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import GivenOptions
+from popwheel_spark.jobs.time_flags import Moment
 from popwheel_spark.queue_client import QueueClient
+from popwheel_spark.read_options import read_options
 from popwheel_spark.schema import COLUMNS, ORIGIN, ddl
 
 Function = TypeVar("Function", bound=Any)
@@ -19,8 +22,10 @@ Function = TypeVar("Function", bound=Any)
 MESSAGES = ddl([name for name in COLUMNS if name != ORIGIN])
 """The columns of a table of messages."""
 _GROUP = "spark-jobs"
-_CONNECTION = ("endpoints", "admin", "tls", "tlsCaFile", "timeoutMs")
-"""The options that reading and writing share."""
+_CONNECTION = ("endpoints", "admin", "tls", "tlscafile", "timeoutms")
+"""The options that all reading and writing share, in lower case."""
+_WHAT = ("table", "topic", "topics", "topicpattern", "assign", "group")
+"""Those that say what is read, in lower case: jobs have flags for it."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +70,31 @@ class Cluster:
         """
         return ConnectionOptions.take(GivenOptions(self.options))
 
+    def _and(self, options: Mapping[str, str]) -> dict[str, str]:
+        """The cluster's options and those of a job.
+
+        Raises:
+            OptionError: one of the cluster's is one that the job has, too.
+        """
+        own = {name.lower() for name in options}
+        for name in self.options:
+            if name.lower() in own:
+                raise OptionError(name, "this job says it itself, perhaps by a flag (--help); leave it out")
+        return {**self.options, **options}
+
     def table(self, spark: SparkSession, **options: str) -> DataFrame:
-        """Messages as a table; `options` of the data source say which."""
-        return spark.read.format("popwheel").options(**self.options, **options).load()
+        """What is read once; `options` of the data source say what.
+
+        Raises:
+            OptionError: one was given with the cluster's, too.
+        """
+        given = self._and(options)
+        return spark.read.format("popwheel").options(**given).load()
 
     def stream(self, spark: SparkSession, **options: str) -> DataFrame:
-        """Messages as a stream; `options` of the data source say which."""
-        return spark.readStream.format("popwheel").options(**self.options, **options).load()
+        """Messages as a stream; as `table`."""
+        given = self._and(options)
+        return spark.readStream.format("popwheel").options(**given).load()
 
     def messages(self, spark: SparkSession, topics: Sequence[str], window: Window, **options: str) -> DataFrame:
         """What topics have of a window; nothing of topics that are not there, as a group that never failed has no
@@ -82,16 +105,18 @@ class Cluster:
             return self.table(spark, topics=",".join(there), **window.options, **options)
         return spark.createDataFrame([], MESSAGES)
 
-    def timers(self, spark: SparkSession, topics: Sequence[str], **options: str) -> DataFrame:
-        """The delayed messages of topics that wait for their time; of all topics if none is named."""
-        where = {name: text for name, text in self.options.items() if name in _CONNECTION}
-        which = {"topics": ",".join(topics)} if topics else {}
-        return spark.read.format("popwheel").options(**where, table="timers", **which, **options).load()
+    def timers(self, spark: SparkSession, topics: Sequence[str]) -> DataFrame:
+        """The delayed messages of topics that wait for their time."""
+        return self._reached.table(spark, table="timers", topics=",".join(topics))
 
     def send(self, rows: DataFrame, topic: str) -> None:
         """Send rows to a topic."""
-        where = {name: text for name, text in self.options.items() if name in _CONNECTION}
-        rows.write.format("popwheel").options(**where, topic=topic).mode("append").save()
+        rows.write.format("popwheel").options(**self._reached.options, topic=topic).mode("append").save()
+
+    @property
+    def _reached(self) -> "Cluster":
+        """The same, without options that say how messages are read."""
+        return Cluster({name: text for name, text in self.options.items() if name.lower() in _CONNECTION})
 
     def existing(self, topics: Collection[str]) -> list[str]:
         """Those of some topics that are there."""
@@ -131,7 +156,13 @@ _FLAGS = (
         help="Where the controller's admin API is.",
     ),
     click.option("--tls", is_flag=True, help="Speak TLS with the proxies."),
-    click.option("--tls-ca-file", default="", metavar="FILE", help="Whose certificates are trusted, as PEM."),
+    click.option(
+        "--tls-ca-file",
+        default="",
+        show_default="the system's",
+        metavar="FILE",
+        help="Whose certificates are trusted, as PEM.",
+    ),
     click.option(
         "--option",
         "options",
@@ -144,16 +175,55 @@ _FLAGS = (
 
 
 def cluster_flags(function: Function) -> Function:
-    """Add the flags that say where the cluster is; the command gets them as `cluster`. No flags may be below it."""
+    """Add the flags that say where the cluster is; the command gets them as `cluster`. No flags may be below it.
+
+    The command raises `OptionError`, before Spark starts, for an option of the data source that is misspelt or wrong.
+    """
 
     @wraps(function)
     def with_cluster(
         endpoints: str, admin: str, tls: bool, tls_ca_file: str, options: Iterable[tuple[str, str]], **others: Any
     ) -> Any:
         given = {"endpoints": endpoints, "admin": admin, "tls": "true" if tls else "", "tlsCaFile": tls_ca_file}
-        return function(cluster=Cluster({name: text for name, text in given.items() if text} | dict(options)), **others)
+        cluster = Cluster({name: text for name, text in given.items() if text} | dict(options))
+        for name in cluster.options:
+            if name.lower() in _WHAT:
+                raise OptionError(name, "what is read is said by the flags of the job (--help)")
+        read_options({**cluster.options, "topic": "any"})  # says what is wrong before Spark starts
+        return function(cluster=cluster, **others)
 
-    command: Any = with_cluster
-    for flag in reversed(_FLAGS):
+    return cast(Function, _flagged(with_cluster, _FLAGS))
+
+
+_WINDOW_FLAGS = (
+    click.option(
+        "--from",
+        "start_ms",
+        type=Moment(),
+        show_default="the first that is held",
+        help="Messages that were stored then or later: 2026-01-31T12:00:00Z, or milliseconds since 1970.",
+    ),
+    click.option(
+        "--until",
+        "end_ms",
+        type=Moment(),
+        show_default="now",
+        help="Messages that were stored before then, written likewise.",
+    ),
+)
+
+
+def window_flags(function: Function) -> Function:
+    """Add the flags that say which messages; the command gets them as `window`. Only cluster flags may be below it."""
+
+    @wraps(function)
+    def with_window(start_ms: int | None, end_ms: int | None, **others: Any) -> Any:
+        return function(window=Window(start_ms, end_ms), **others)
+
+    return cast(Function, _flagged(with_window, _WINDOW_FLAGS))
+
+
+def _flagged(command: Any, flags: Sequence[Callable[[Any], Any]]) -> Any:
+    for flag in reversed(flags):
         command = flag(command)
-    return cast(Function, command)
+    return command

@@ -93,10 +93,14 @@ def _merge(folder: ArchiveFolder, merger: Merger, root: str) -> list[str]:
     return written
 
 
-@click.command()
+@click.command(epilog="Example: popwheel-spark compaction --archive /data/archive --target-mib 256")
 @click.option("--archive", "path", required=True, metavar="FOLDER", help="What the job archive writes to.")
 @click.option(
-    "--target-mib", type=click.IntRange(min=1), default=128, show_default=True, help="How large a file should be."
+    "--target-mib",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    help="How large a file should be, in MiB.",
 )
 def compaction(path: str, target_mib: int) -> None:
     """Make fewer, larger files of an archive's small ones.

@@ -1,8 +1,8 @@
 """The figures of a delivery report, from tables of messages (pure: DataFrame -> DataFrame).
 
 `messages` have at least `topic, brokerName, queueId, queueOffset, messageId, bornTimestamp, storeTimestamp,
-deliveryTimestamp`; `retries` and `dead_letters` have `group, messageId`; `deliveries` are those of `delivery_record`.
-Times that have passed are in milliseconds.
+deliveryTimestamp`; `retries` and `dead_letters` have `group, messageId`; `deliveries` have the columns of
+`records.DELIVERIES`. Times that have passed are in milliseconds.
 """
 
 from functools import reduce

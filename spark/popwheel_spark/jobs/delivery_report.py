@@ -11,13 +11,13 @@ from pyspark.sql import functions as sql
 from popwheel_spark.given_options import words
 from popwheel_spark.jobs import delivery_figures
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
-from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags
+from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags, window_flags
 from popwheel_spark.jobs.command import JobError, run
 from popwheel_spark.jobs.delivery_page import GROUP_COLUMNS, ROWS_MAX, TOPIC_COLUMNS, delivery_page, table
-from popwheel_spark.jobs.delivery_record import delivery_record, no_record
 from popwheel_spark.jobs.page import cell_words
+from popwheel_spark.jobs.records import DELIVERIES, record
 from popwheel_spark.jobs.report_folder import ReportFolder
-from popwheel_spark.jobs.time_flags import Moment, moment_words
+from popwheel_spark.jobs.time_flags import moment_words
 from popwheel_spark.session import spark_session
 from services.cli.table import print_table
 from services.common.contract import names
@@ -121,14 +121,23 @@ def make(spark: SparkSession, inputs: Inputs, folder: ReportFolder, lead: str) -
     return Report(topics, groups, folder.put_page(html))
 
 
-@click.command("delivery-report")
+@click.command(
+    "delivery-report",
+    epilog="Example: popwheel-spark delivery-report --topics Orders --groups billing --to report",
+)
 @click.option("--topics", required=True, metavar="NAME,..", help="Which topics.")
-@click.option("--groups", default="", metavar="NAME,..", help="Whose retries and dead letters are counted.")
-@click.option("--archive", metavar="FOLDER", help="Read the messages there, not from the cluster.")
+@click.option(
+    "--groups", default="", show_default="none", metavar="NAME,..", help="Whose retries and dead letters are counted."
+)
+@click.option(
+    "--archive",
+    metavar="FOLDER",
+    show_default="the cluster",
+    help="Read the messages there: what the job archive writes.",
+)
 @click.option("--deliveries", metavar="PATH", help="The consumers' own record: JSON lines (.json, .jsonl) or Parquet.")
-@click.option("--from", "start_ms", type=Moment(), help="Messages that were stored then or later.")
-@click.option("--until", "end_ms", type=Moment(), help="Messages that were stored before then.")
 @click.option("--to", "path", required=True, metavar="FOLDER", help="Where the report goes; what is there is replaced.")
+@window_flags
 @cluster_flags
 def delivery_report(
     cluster: Cluster,
@@ -136,13 +145,14 @@ def delivery_report(
     groups: str,
     archive: str | None,
     deliveries: str | None,
-    start_ms: int | None,
-    end_ms: int | None,
+    window: Window,
     path: str,
 ) -> None:
-    """Tell per topic and group how long messages took, what was tried again, what was lost or came twice."""
+    """Tell per topic and group how long messages took, what was tried again, what was lost or came twice.
+
+    When a message was given to whom, only the consumers' own record says; without one there are no figures of it.
+    """
     spark = spark_session("popwheel delivery-report")
-    window = Window(start_ms, end_ms)
     report_on(
         spark, cluster, words(topics), words(groups), window, ReportFolder(spark, path), archive, deliveries
     ).show()
@@ -167,7 +177,7 @@ def report_on(
     dead_letter_topics: dict[str, str] = {names.dead_letter_topic(group): group for group in groups}
     inputs = Inputs(
         messages,
-        no_record(spark) if deliveries is None else delivery_record(spark, deliveries),
+        spark.createDataFrame([], DELIVERIES) if deliveries is None else record(spark, DELIVERIES, deliveries),
         of_groups(spark, cluster, retry_topics, window),
         of_groups(spark, cluster, dead_letter_topics, window),
     )

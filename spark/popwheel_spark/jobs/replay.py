@@ -1,19 +1,113 @@
 """The job `replay`: what was sent, from an archive or a topic, into a topic once more (docs/spark-jobs.md)."""
 
+import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import click
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as sql
 
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
-from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags
+from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags, window_flags
 from popwheel_spark.jobs.command import JobError, run
-from popwheel_spark.jobs.replay_rows import Delays, DelaysFlag, paced, replayed
-from popwheel_spark.jobs.time_flags import Moment
+from popwheel_spark.jobs.time_flags import Span
 from popwheel_spark.session import spark_session
 
+T = TypeVar("T")
+
 _COLUMNS = ("messageId", "tag", "keys", "messageGroup", "body", "properties", "bornTimestamp", "deliveryTimestamp")
+_AHEAD_S_MAX = 0.1
+_SCALE = re.compile(r"[0-9]+(\.[0-9]+)?")
+SENT = ("tag", "keys", "messageGroup", "body", "properties", "deliveryTimestamp")
+"""The columns of what is sent."""
+
+
+@dataclass(frozen=True)
+class Delays:
+    """What becomes of delivery times.
+
+    Args:
+        kind: `none`: there are none, all is delivered at once. `shift`: they are later by `shift_ms`. `scale`: the
+            time from birth to delivery is multiplied by `factor`, and begins anew with the replay.
+        shift_ms: see `kind`.
+        factor: see `kind`.
+    """
+
+    kind: str
+    shift_ms: int = 0
+    factor: float = 1.0
+
+    def delivery(self, start_ms: int) -> Column:
+        """The new delivery time of a message; null if it is to be delivered at once.
+
+        Args:
+            start_ms: when the replay begins, in milliseconds since 1970.
+        """
+        due_ms, born_ms = sql.unix_millis("deliveryTimestamp"), sql.unix_millis("bornTimestamp")
+        match self.kind:
+            case "shift":
+                moved = due_ms + self.shift_ms
+            case "scale":
+                moved = sql.lit(start_ms) + sql.round((due_ms - born_ms) * self.factor).cast("bigint")
+            case _:
+                moved = sql.lit(None).cast("bigint")
+        return sql.timestamp_millis(moved)
+
+
+class DelaysFlag(click.ParamType[Delays]):
+    """`none`, `shift:SPAN` or `scale:FACTOR`."""
+
+    name = "delays"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Delays:
+        if isinstance(value, Delays):
+            return value
+        kind, _, text = value.partition(":")
+        if value == "none":
+            return Delays("none")
+        if kind == "shift":
+            return Delays("shift", shift_ms=Span().convert(text, param, ctx))
+        if kind != "scale" or not _SCALE.fullmatch(text):
+            self.fail(f"{value!r} is none of none, shift:SPAN as shift:1d, scale:FACTOR as scale:0.5", param, ctx)
+        return Delays("scale", factor=float(text))
+
+
+def replayed(messages: DataFrame, name: str, delays: Delays, start_ms: int) -> DataFrame:
+    """The messages to be sent: `SENT` (pure).
+
+    Each has one more key, `replay/NAME/ID` with the message id that it had. What a task sends twice has the same key
+    twice, so that whoever reads can drop repeats.
+
+    Args:
+        messages: that were.
+        name: of the replay.
+        delays: what becomes of delivery times.
+        start_ms: when it begins, in milliseconds since 1970.
+    """
+    key = sql.concat(sql.lit(f"replay/{name}/"), "messageId")
+    keys = sql.concat(sql.coalesce("keys", sql.array().cast("array<string>")), sql.array(key))
+    changed = messages.withColumn("keys", keys).withColumn("deliveryTimestamp", delays.delivery(start_ms))
+    return changed.select(*SENT)
+
+
+def paced(rows: Iterator[T], rate: float, clock: Callable[[], float], wait: Callable[[float], None]) -> Iterator[T]:
+    """Rows, not ahead of a rate by more than a tenth of a second (pure).
+
+    Args:
+        rows: that come.
+        rate: rows a second.
+        clock: seconds.
+        wait: waits for so many seconds.
+    """
+    began_at = clock()
+    for number, row in enumerate(rows):
+        ahead_s = number / rate - (clock() - began_at)
+        if ahead_s > _AHEAD_S_MAX:
+            wait(ahead_s)
+        yield row
 
 
 def limited(spark: SparkSession, rows: DataFrame, rate: float, tasks: int) -> DataFrame:
@@ -34,11 +128,14 @@ def limited(spark: SparkSession, rows: DataFrame, rate: float, tasks: int) -> Da
     return spark.createDataFrame(rows.coalesce(tasks).rdd.mapPartitions(slowed), rows.schema)
 
 
-@click.command()
+@click.command(
+    epilog="Example: popwheel-spark replay --topic Orders --from 2026-01-31T00:00:00Z --into OrdersAgain "
+    "--name january --rate 500 --delays shift:1d"
+)
 @click.option("--topic", required=True, metavar="NAME", help="Whose messages.")
-@click.option("--archive", metavar="FOLDER", help="Read them there, not from the cluster.")
-@click.option("--from", "start_ms", type=Moment(), help="Messages that were stored then or later.")
-@click.option("--until", "end_ms", type=Moment(), help="Messages that were stored before then.  [default: now]")
+@click.option(
+    "--archive", metavar="FOLDER", show_default="the cluster", help="Read them there: what the job archive writes."
+)
 @click.option("--into", required=True, metavar="NAME", help="The topic that they are sent to.")
 @click.option(
     "--name", required=True, metavar="NAME", help="Of this replay. Of the same messages one name gives the same keys."
@@ -49,16 +146,21 @@ def limited(spark: SparkSession, rows: DataFrame, rate: float, tasks: int) -> Da
     default="none",
     show_default=True,
     metavar="none|shift:SPAN|scale:FACTOR",
-    help="Deliver all at once; at its old time and SPAN later; or after FACTOR of its old delay.",
+    help="Deliver all at once; at its old time and SPAN (90s, 10m, 2h, 1d) later; or after FACTOR of its old delay.",
 )
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second at the most.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    show_default="no limit",
+    help="Messages a second at the most.",
+)
+@window_flags
 @cluster_flags
 def replay(
     cluster: Cluster,
     topic: str,
     archive: str | None,
-    start_ms: int | None,
-    end_ms: int | None,
+    window: Window,
     into: str,
     name: str,
     delays: Delays,
@@ -71,7 +173,7 @@ def replay(
     spark = spark_session("popwheel replay")
     began_at = time.time()
     # Always with an end: what is sent may go to the topic that is read.
-    window = Window(start_ms, int(began_at * 1000) if end_ms is None else end_ms)
+    window = Window(window.start_ms, int(began_at * 1000) if window.end_ms is None else window.end_ms)
     if archive is None:
         messages = cluster.messages(spark, [topic], window, columns=",".join(_COLUMNS))
     else:

@@ -1,11 +1,15 @@
 """The command `popwheel-spark`: its jobs, its flags, and what it says to wrong ones."""
 
+import shlex
+from pathlib import Path
+
 import click
 import pytest
 from click.testing import CliRunner
 
+from popwheel_spark.errors import OptionError
 from popwheel_spark.jobs.archive import archive
-from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags
+from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags, window_flags
 from popwheel_spark.jobs.command import group, sentence
 from popwheel_spark.jobs.time_flags import Moment, Span
 
@@ -17,6 +21,22 @@ def test_each_job_says_what_it_is_for() -> None:
         assert re_flow(job.get_short_help_str(45)) in re_flow(result.output)
         helped = CliRunner().invoke(group(), [name, "--help"])
         assert helped.exit_code == 0, helped.output
+
+
+@pytest.mark.parametrize("name", group().commands)
+def test_each_job_has_an_example_that_it_understands(name: str) -> None:
+    job = group().commands[name]
+    program, first, *words = shlex.split((job.epilog or "").removeprefix("Example: "))
+    assert (program, first) == ("popwheel-spark", name)
+    job.make_context(name, words)
+
+
+@pytest.mark.parametrize("name", group().commands)
+def test_each_flag_of_a_job_says_what_happens_without_it(name: str) -> None:
+    for flag in group().commands[name].params:
+        assert isinstance(flag, click.Option) and flag.help
+        said = flag.required or flag.is_flag or flag.multiple or flag.show_default
+        assert said or flag.name in ("topics", "topic_pattern", "sent", "deliveries"), flag.name
 
 
 def re_flow(text: str) -> str:
@@ -57,6 +77,20 @@ def test_a_window_is_that_of_the_data_source() -> None:
     }
 
 
+def test_a_window_is_said_by_flags() -> None:
+    seen: list[Window] = []
+
+    @click.command()
+    @window_flags
+    @cluster_flags
+    def command(cluster: Cluster, window: Window) -> None:
+        seen.append(window)
+
+    for words in ((), ("--from", "1000", "--until", "1970-01-01T00:00:02Z")):
+        assert CliRunner().invoke(command, words).exit_code == 0
+    assert seen == [Window(), Window(1000, 2000)]
+
+
 def options_of(*words: str) -> dict[str, str]:
     seen: list[Cluster] = []
 
@@ -65,19 +99,41 @@ def options_of(*words: str) -> dict[str, str]:
     def command(cluster: Cluster) -> None:
         seen.append(cluster)
 
-    result = CliRunner().invoke(command, words)
-    assert result.exit_code == 0, result.output
+    CliRunner().invoke(command, words, catch_exceptions=False)
     return dict(seen[0].options)
 
 
-def test_flags_of_the_cluster_are_options_of_the_data_source() -> None:
+def test_flags_of_the_cluster_are_options_of_the_data_source(tmp_path: Path) -> None:
     here = {"endpoints": "127.0.0.1:8081", "admin": "http://127.0.0.1:8080"}
     assert options_of() == here
-    assert options_of("--tls", "--tls-ca-file", "ca.pem", "--option", "minPartitions=4") == here | {
+    file = tmp_path / "ca.pem"
+    file.touch()
+    assert options_of("--tls", "--tls-ca-file", str(file), "--option", "minPartitions=4") == here | {
         "tls": "true",
-        "tlsCaFile": "ca.pem",
+        "tlsCaFile": str(file),
         "minPartitions": "4",
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--option", "minPartition=4"), "option minpartition: there is no such option here; did you mean minPart"),
+        (("--option", "minPartitions=many"), "option minPartitions: 'many' is not a whole number"),
+        (("--option", "topicPattern=a"), "option topicPattern: what is read is said by the flags of the job"),
+        (("--endpoints", "here"), "option endpoints: 'here' is not HOST:PORT"),
+        (("--tls-ca-file", "ca.pem"), "option tlsCaFile: it has no meaning without tls=true"),
+    ],
+)
+def test_what_is_wrong_is_told_before_spark_starts(words: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(OptionError, match=sentence):
+        options_of(*words)
+
+
+def test_what_a_job_says_itself_is_not_said_twice() -> None:
+    cluster = Cluster({"endpoints": "h:1", "Columns": "body"})
+    with pytest.raises(OptionError, match="option Columns: this job says it itself"):
+        cluster.table(None, columns="messageId")  # type: ignore[arg-type]
 
 
 def test_of_what_spark_has_wrapped_the_sentence_is_told() -> None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from popwheel_spark.jobs.replay_rows import SENT, Delays, replayed
+from popwheel_spark.jobs.replay import SENT, Delays, replayed
 
 MESSAGES = (
     "messageId STRING, tag STRING, keys ARRAY<STRING>, messageGroup STRING, body BINARY, "

@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from popwheel_spark.jobs.replay_rows import Delays, DelaysFlag, paced
+from popwheel_spark.jobs.replay import Delays, DelaysFlag, paced
 
 
 def test_what_was_sent_is_never_far_ahead_of_the_rate() -> None:
