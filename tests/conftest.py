@@ -12,11 +12,12 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 _MOMENT_S = 1.0
 
-settings.register_profile("untimed", deadline=None)  # a busy machine is no fault of what is tested
+# A busy machine is no fault of what is tested.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 
