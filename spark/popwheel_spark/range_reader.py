@@ -21,14 +21,14 @@ from services.rpc.backoff import Backoff
 
 ROWS_MAX: Final = 10_000
 """Rows that are pulled in one go."""
-BYTES_MAX: Final = 8 * 2**20
-"""No more is pulled in one go when its records have so many bytes."""
+BYTES_MAX: Final = 2 * 2**20
+"""No more is pulled in one go when its answers have so many bytes: more would leave the processor's cache."""
 PULL_MESSAGES: Final = 1024
 """As many as a proxy gives at once."""
 PULL_BYTES: Final = 2**20
 """No more messages are asked for at once than have so many bytes together, by the size of those that came before."""
 _FIRST_PULL_MESSAGES = 16
-_PULLS_AT_ONCE = 4
+_PULLS_AT_ONCE = 2
 
 
 @dataclass(slots=True)
