@@ -290,9 +290,9 @@ class LogReceiver:
             self._unsynced.clear()
             if log.synced_position < log.end_position:
                 await log.sync()
-                self._synced.set()
-                if self.joined:
-                    await self._report()
+            self._synced.set()  # also of what was synced meanwhile for a save: nobody else tells of it
+            if self.joined:
+                await self._report()
             if self.joined and log.synced_position >= self._complete_at:
                 await log.end_doubt()  # whatever was acknowledged without this slave, the master had as it came
 

@@ -156,6 +156,36 @@ def test_a_slave_with_a_slow_device_takes_no_more_than_it_may_leave_unsynced() -
     )
 
 
+def test_a_slave_that_waits_for_its_device_goes_on_when_a_save_has_synced_for_it() -> None:
+    async def story(world: World) -> None:
+        master = await world.begin()
+        slave, log = world.replicas[1], world.replicas[1].log
+        log.syncs_go_on.clear()
+        begun = log.syncs
+        master.write(1, b"z" * KIB)
+        await asyncio.sleep(0.01)
+        master.write(32, b"z" * KIB)
+        await asyncio.sleep(0.01)
+        assert (log.syncs, slave.statistics.sync_waits) == (begun + 1, 1), "it covers only the first of what was taken"
+        world.link(1, 0).hold()  # the report of that sync does not leave
+        log.syncs_go_on.set()
+        await asyncio.sleep(0.01)
+        assert log.synced_position < log.end_position - 16 * KIB
+        await log.sync()  # as a save does
+        world.link(1, 0).release()
+        await world.until_equal()
+        assert slave.statistics.streams_broken == 0
+
+    in_world(
+        story,
+        unsynced_bytes_max=16 * KIB,
+        chunk_bytes=64 * KIB,
+        window_bytes=128 * KIB,
+        joining_bytes=8 * KIB,
+        lag_ms_max=99_000,
+    )
+
+
 def test_a_broken_stream_comes_back_before_it_costs_the_membership() -> None:
     async def story(world: World) -> None:
         master = await world.begin()
