@@ -139,14 +139,18 @@ class MessagingServer:
     async def _pull_records(self, call: Call, request: pb.PullMessageRequest) -> bytes:
         """Serve a pull that has no status in its answer; what is raised goes into its trailers."""
         began = self._clock.monotonic()
-        given = OK
+        given, answer = OK, b""
         try:
-            return await self._offsets.pull_records(call, client_id_of(call), request, began)
+            answer = await self._offsets.pull_records(call, client_id_of(call), request, began)
         except (StatusError, RpcError) as error:
             given = self._refusal(error)
-            raise StatusError(given.code, given.message) from error
-        finally:
-            self._metrics.latency.observe("PullRecords", given.code, (self._clock.monotonic() - began) * 1000)
+        except Exception:
+            _logger.exception("a call failed unexpectedly", method="PullRecords", peer=call.peer)
+            given = _UNEXPECTED
+        self._metrics.latency.observe("PullRecords", given.code, (self._clock.monotonic() - began) * 1000)
+        if given is not OK:
+            raise StatusError(given.code, given.message)
+        return answer
 
     async def _stream_answer(
         self, call: Call, stream: Stream[Any, bytes], name: str, work: Callable[[], Awaitable[None]]

@@ -167,6 +167,21 @@ async def test_an_unexpected_error_is_a_status_and_calls_are_timed(capsys: pytes
         w.app._send_handler._turns = {}
 
 
+async def test_an_unexpected_error_of_a_pull_of_records_is_told_in_trailers(capsys: pytest.CaptureFixture[str]) -> None:
+    async with world() as w:
+        w.app._admission.enter = None  # type: ignore[method-assign, assignment]
+        with pytest.raises(StatusError, match="the proxy failed unexpectedly"):
+            await w.channel.call(protocol.PULL_RECORDS, pull_request(), metadata=CLIENT)
+        assert "a call failed unexpectedly" in capsys.readouterr().out
+        labels = {
+            "node_type": "proxy",
+            "protocol_type": "grpc",
+            "request_code": "PullRecords",
+            "response_code": "INTERNAL_SERVER_ERROR",
+        }
+        assert w.metric("rocketmq_rpc_latency_count", labels) == 1
+
+
 @pytest.mark.parametrize(
     ("version", "old"),
     [("5.0.0", True), ("5.0.2", True), ("5.0.3", False), ("v5.1.4", False), ("5.2.0-SNAPSHOT", False), ("", True)],
