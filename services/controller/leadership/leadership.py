@@ -184,9 +184,20 @@ class Leadership:
                 return
             try:
                 async with asyncio.timeout(self._lease_s * _TURN_SHARE):
-                    self._version = await self._store.write(LEASE, released.document(), self._version)
+                    try:
+                        self._version = await self._store.write(LEASE, released.document(), self._version)
+                    except ConflictError:  # perhaps by a renewal that was called off, and was written all the same
+                        self._version = await self._version_of_mine(self._store)
+                        self._version = await self._store.write(LEASE, released.document(), self._version)
             except (*_STORE_ERRORS, ConflictError) as error:
                 _logger.warning("the lease could not be given back", reason=_words(error))
+
+    async def _version_of_mine(self, store: StateStore) -> str:
+        """Which version of the lease the store holds; raises ConflictError if it is somebody else's."""
+        stored = await store.read(LEASE)
+        if stored is None or not self._holder.is_mine(Lease.of(stored.document, store.where(LEASE))):
+            raise ConflictError("another controller has the lease")
+        return stored.version
 
     # The lead.
 

@@ -82,6 +82,10 @@ class LeaseHolder:
         """Which other one leads, as far as the store tells; None if none does."""
         return self.lease if self.lease is not None and self.lease.holder not in ("", self._me) else None
 
+    def is_mine(self, lease: Lease) -> bool:
+        """Whether this incarnation of this controller wrote it."""
+        return lease.holder == self._me
+
     def found(self, lease: Lease | None, version: str | None, now: float) -> Lease | None:
         """Take in what the store holds; what to write in its place now, None for nothing.
 

@@ -153,6 +153,18 @@ async def test_a_renewal_that_was_stored_twice_does_not_end_the_lead() -> None:
     await one.leadership.stop()
 
 
+async def test_a_renewal_that_was_called_off_and_stored_all_the_same_keeps_no_lease() -> None:
+    store = MemoryStore()
+    one = Candidate(store, "one")
+    await one.leadership.start()
+    stored = await store.read(LEASE)
+    assert stored is not None
+    await store.write(LEASE, stored.document, stored.version)  # nobody told the one who had called it off
+    await one.leadership.stop()
+    left = await store.read(LEASE)
+    assert left is not None and left.document["holder"] == ""
+
+
 async def test_who_starts_while_the_store_is_away_says_so_and_tries_again() -> None:
     """A controller ended for good because the API server answered 429 for a moment."""
     store = MemoryStore()
