@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import google.protobuf
+import numpy
 import pyarrow
 import pyspark
 
@@ -30,14 +31,16 @@ _ALONE = {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON
 
 
 def bare_python(folder: Path) -> Path:
-    """A Python that has protobuf and PyArrow, and nothing else; as workers may have it.
+    """A Python that has protobuf, PyArrow and NumPy, and nothing else; as workers may have it.
 
     Args:
         folder: is made, for it.
     """
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
-    for package in (Path(google.protobuf.__path__[0]).parent, Path(pyarrow.__path__[0])):
+    arrays = Path(numpy.__path__[0])
+    libraries = arrays.with_name("numpy.libs")
+    for package in (Path(google.protobuf.__path__[0]).parent, Path(pyarrow.__path__[0]), arrays, libraries):
         (packages / package.name).symlink_to(package)
     return folder / "bin" / "python"
 
