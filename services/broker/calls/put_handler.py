@@ -34,7 +34,7 @@ class PutHandler:
     Args:
         core: decides.
         flusher: makes durable.
-        again: finds what an earlier try has stored.
+        dedup: finds what an earlier try has stored.
         options: limits.
         statistics: what is counted.
         disk_is_full: whether sends are to be refused.
@@ -47,7 +47,7 @@ class PutHandler:
         self,
         core: BrokerCore,
         flusher: Flusher,
-        again: Dedup,
+        dedup: Dedup,
         options: BrokerOptions,
         statistics: BrokerStatistics,
         disk_is_full: Callable[[], bool],
@@ -57,7 +57,7 @@ class PutHandler:
     ) -> None:
         self._core = core
         self._flusher = flusher
-        self._again = again
+        self._dedup = dedup
         self._options = options
         self._statistics = statistics
         self._disk_is_full = disk_is_full
@@ -106,8 +106,8 @@ class PutHandler:
 
     async def _put_current(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append runs for topics that have their names; if a topic goes before that is durable, it is refused."""
-        if self._again.kept_ids:
-            runs = [replace(run, is_retry=True) if self._again.is_late(run) else run for run in runs]
+        if self._dedup.kept_ids:
+            runs = [replace(run, is_retry=True) if self._dedup.is_late(run) else run for run in runs]
         before = self._ids_of(runs)
         for run in runs:
             if run.is_retry or run.due_ms:
@@ -225,7 +225,7 @@ class PutHandler:
         for run in runs:
             try:
                 with RECORD_STEP:
-                    found.append(self._again.find(run) if run.is_retry else [None] * len(run.payloads))
+                    found.append(self._dedup.find(run) if run.is_retry else [None] * len(run.payloads))
             except CorruptDataError as error:
                 found.append(error)
             except RecordFaultError as fault:

@@ -84,9 +84,9 @@ class BrokerServer:
         self._clock = clock
         self._statistics = statistics
         self._due_changed = due_changed
-        self._again = Dedup(core.store, clock, _call_later, core.names.ids_of)
+        self._dedup = Dedup(core.store, clock, _call_later, core.names.ids_of)
         self._put_handler = PutHandler(
-            core, flusher, self._again, options, statistics, disk_is_full, timer, repair, has_enough_replicas
+            core, flusher, self._dedup, options, statistics, disk_is_full, timer, repair, has_enough_replicas
         )
         self._ended = False
         self._pulls_waiting: dict[tuple[str, int], list[asyncio.Event]] = defaultdict(list)
@@ -115,8 +115,8 @@ class BrokerServer:
 
     @property
     def kept_for_tries(self) -> int:
-        """Messages and ids that are kept in mind for sends that are tried again, of each `again.MESSAGES_MAX`."""
-        return self._again.kept_messages + self._again.kept_ids
+        """Messages and ids that are kept in mind for sends that are tried again, of each `dedup.MESSAGES_MAX`."""
+        return self._dedup.kept_messages + self._dedup.kept_ids
 
     def arrived(self, queue: ConsumeQueue) -> None:
         """A message has become readable: wake the pulls that wait for it."""
@@ -126,7 +126,7 @@ class BrokerServer:
     def end(self) -> None:
         """This broker leads no more: let the pulls go that wait."""
         self._ended = True
-        self._again.end()
+        self._dedup.end()
         for waiting in self._pulls_waiting.values():
             for event in waiting:
                 event.set()

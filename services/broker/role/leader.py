@@ -41,7 +41,7 @@ _REVIVE_SHARE = 4
 
 
 class Leader:
-    """One mastership.
+    """One term of a master.
 
     Args:
         group: the group's state that says so.
