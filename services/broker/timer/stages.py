@@ -236,12 +236,13 @@ class TimerDequeueGet:
         return loaded + given
 
     def read(self, until_ms: int, count: int) -> int:
-        """Begin to read the slots up to a time, and read up to `count` of their units; how many were read.
+        """Begin to read the slots up to a time, and the late ones; how many of their units, up to `count`, were read.
 
         Raises:
             TimerLogDamagedError: the timer log is damaged.
         """
-        self._open_slots(until_ms)
+        # A late slot holds what is due before it, as a clock that put it there was ahead, and was set right since.
+        self._open_slots(max(until_ms, self._state.late_slot_ms))
         return self._load(count)
 
     def _open_slots(self, last_ms: int) -> None:

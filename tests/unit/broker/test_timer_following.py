@@ -104,6 +104,27 @@ def test_what_has_fired_is_too_late_to_recall_at_a_new_master_whose_clock_is_beh
     assert caught.value.code == Code.PRECONDITION_FAILED
 
 
+def test_a_timer_fires_in_time_though_a_clock_that_was_ahead_had_brought_it_into_a_far_slot() -> None:
+    pair = TimerPair()
+
+    def send(body: bytes, due_ms: int, clock_ms: int) -> None:
+        pair.clock.set_wall_ms(pair.begin_ms + clock_ms)
+        pair.send(body, due_ms)
+        pair.replicate()
+        pair.follow()
+
+    send(b"x", 9_000, clock_ms=6_400)
+    send(b"a", 3_000, clock_ms=0)
+    send(b"y", 9_000, clock_ms=7_400)  # the clock is set right before the master's timer looks at it
+    send(b"b", 4_000, clock_ms=0)
+    assert list(pair.slave.timer.state.opened_slots) == [pair.begin_ms + 6_000, pair.begin_ms + 7_000]
+    pair.slave.save_timer()
+    pair.slave.crash("process")
+    pair.fail_over()
+    pair.pass_to(5_000)
+    assert pair.fired() == [(b"a", 3_000), (b"b", 4_000)]
+
+
 def test_what_leaves_no_record_is_let_go_when_the_master_says_that_its_slots_are_done() -> None:
     pair = TimerPair(topics=("orders", "gone"))
     taken = pair.send(b"a", 1_300)
