@@ -23,20 +23,22 @@ _JOINING_SILENCES = 15
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """What all senders of a master share.
+    """Who leads, and what all senders of a master share.
 
     Args:
+        group: name of the broker group.
+        me: number of this replica.
         epoch: that it leads.
         log: its log.
         members: its sync-state set.
         options: settings.
         clock: the time.
         statistics: what is counted.
-        repair: has a damaged record of the log mended, if another replica has it.
-        on_member: called when a slave's progress may be a reason to change the set.
-        on_sent: called when records were sent, which are to be confirmed sooner or later.
+        repair: has a damaged record at a position of the log mended; whether it was.
     """
 
+    group: str
+    me: int
     epoch: int
     log: ReplicaLog
     members: SyncStateSet
@@ -44,8 +46,6 @@ class Master:
     clock: Clock
     statistics: ReplicationStatistics
     repair: Callable[[int], Awaitable[bool]]
-    on_member: Callable[[], None]
-    on_sent: Callable[[], None]
 
 
 class SendWindow:
@@ -108,6 +108,8 @@ class LogSender:
         first: what the slave said first.
         stream: to the slave.
         sent_before: up to where the slave was sent the log by an earlier stream.
+        on_member: called when the slave's progress may be a reason to change the set.
+        on_sent: called when records were sent, which are to be confirmed sooner or later.
     """
 
     def __init__(
@@ -116,6 +118,8 @@ class LogSender:
         first: ReplicateProgress,
         stream: Stream[ReplicateProgress, LogChunk],
         sent_before: int,
+        on_member: Callable[[], None],
+        on_sent: Callable[[], None],
     ) -> None:
         self.replica = first.replica
         self.identity = first.identity
@@ -126,6 +130,8 @@ class LogSender:
         self._plan = plan_for(log, first)
         self._window = SendWindow(self._plan.position, master.options)
         self._sent_before = sent_before
+        self._on_member = on_member
+        self._on_sent = on_sent
         self._told_position = -1
         self._wanted = asyncio.Event()
         self._must_speak = False
@@ -233,9 +239,9 @@ class LogSender:
                 # Only now it has dropped what is not of this log.
                 self.connected = True
                 master.members.connected(self.replica, end, synced, now_ms)
-                master.on_member()
+                self._on_member()
             elif master.members.progress(self.replica, end, synced, now_ms):
-                master.on_member()
+                self._on_member()
             if not self._wanted.is_set() and window.room(self._log.end_position):
                 self._wanted.set()
 
@@ -305,7 +311,7 @@ class LogSender:
         statistics.sent_chunks += 1
         if position < self._sent_before:
             statistics.resent_bytes += min(end, self._sent_before) - position
-        self._master.on_sent()
+        self._on_sent()
         await self._send(chunk)
         if len(data) >= self._master.options.coalesce_bytes:
             await asyncio.sleep(0)  # a slave that has much to catch up with must not keep others waiting

@@ -1,16 +1,12 @@
 """The master's part of replication: its slaves' streams, and what it asks of the controller because of them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import structlog
 
-from services.broker.options import ReplicationOptions
 from services.broker.replica.log_sender import LogSender, Master
-from services.broker.replica.replica_log import ReplicaLog
-from services.broker.replica.statistics import ReplicationStatistics
-from services.broker.replica.sync_state_set import SetChange, SyncStateSet
-from services.common.clock import Clock
+from services.broker.replica.sync_state_set import SetChange
 from services.common.contract import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -30,44 +26,29 @@ class ReplicationMaster:
     """Serves the slaves of one mastership, and keeps the sync-state set.
 
     Args:
-        group: name of the broker group.
-        me: number of this replica.
-        epoch: that it leads.
-        log: its log.
-        members: its sync-state set; whoever appends and syncs tells it so.
-        options: settings.
-        clock: the time.
+        master: who leads, and what it has; whoever appends and syncs tells its sync-state set so.
         controller: the way to the controller.
-        statistics: what is counted.
-        repair: has a damaged record at a position of the log mended; whether it was.
         on_follower: called before a slave's progress counts for the first time.
-        on_group: told of the group's state after each change that was asked for; `members` knows of it already.
+        on_group: told of the group's state after each change that was asked for; the set knows of it already.
     """
 
     def __init__(
         self,
-        group: str,
-        me: int,
-        epoch: int,
-        log: ReplicaLog,
-        members: SyncStateSet,
-        options: ReplicationOptions,
-        clock: Clock,
+        master: Master,
         controller: Channel,
-        statistics: ReplicationStatistics,
-        repair: Callable[[int], Awaitable[bool]],
         on_follower: Callable[[], None],
         on_group: Callable[[BrokerGroup], None],
     ) -> None:
-        self._group = group
-        self._me = me
-        self._epoch = epoch
-        self._log = log
-        self.members = members
-        self._options = options
-        self._clock = clock
+        self._master = master
+        self._group = master.group
+        self._me = master.me
+        self._epoch = master.epoch
+        self._log = master.log
+        self.members = master.members
+        self._options = master.options
+        self._clock = master.clock
+        self.statistics = master.statistics
         self._controller = controller
-        self.statistics = statistics
         self._on_follower = on_follower
         self._on_group = on_group
         self._identities: dict[int, bytes] = {}
@@ -78,9 +59,6 @@ class ReplicationMaster:
         self._asking: asyncio.Task[None] | None = None
         self._telling: asyncio.TimerHandle | None = None
         self._ended = False
-        self._master = Master(
-            epoch, log, members, options, clock, statistics, repair, self._ask_if_due, self._tell_later
-        )
 
     def start(self) -> None:
         """Begin to look after members; slaves may come before that, too."""
@@ -157,7 +135,10 @@ class ReplicationMaster:
             # Its end has not been noticed yet.
             self._parted(earlier)
             earlier.end(StatusError(Code.HA_NOT_AVAILABLE, f"replica {replica} has opened another stream"))
-        sender = LogSender(self._master, first, stream, self._sent_before.get(replica, 0))
+        sender = LogSender(
+            *(self._master, first, stream, self._sent_before.get(replica, 0)),
+            *(self._ask_if_due, self._tell_later),
+        )
         self._on_follower()
         self._senders[replica] = sender
         self._tick_from_now_on()

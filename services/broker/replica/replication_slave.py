@@ -1,16 +1,12 @@
 """The slave's part of replication: follows one master of one epoch, over as many streams as it takes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import structlog
 
-from services.broker.options import ReplicationOptions
 from services.broker.replica.log_receiver import LinkError, LogReceiver, MasterLag, Slave
-from services.broker.replica.replica_log import ReplicaLog
-from services.broker.replica.statistics import ReplicationStatistics
 from services.broker.supervision import supervised
-from services.common.clock import Clock
 from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
 from services.rpc.methods import REPLICATE
 from services.rpc.service import Channel, StreamClosedError
@@ -26,40 +22,18 @@ class ReplicationSlave:
     """Follows a master until it is stopped: opens a stream, and another one whenever it ends.
 
     Args:
-        group: name of the broker group.
-        me: number of this replica.
-        identity: of its data folder.
-        epoch: of the master that it follows.
+        slave: who follows, and what it has.
         open_channel: a new channel to the master, for one stream: over a connection that has gone silent nothing else
             is to go.
-        log: this replica's log.
-        options: settings.
-        clock: the time.
-        statistics: what is counted.
-        repair: has a damaged record at a position of the log mended; whether it was.
-        on_failure: told when the broker must not go on: its device has failed, or its log is damaged.
     """
 
-    def __init__(
-        self,
-        group: str,
-        me: int,
-        identity: bytes,
-        epoch: int,
-        open_channel: Callable[[], Channel],
-        log: ReplicaLog,
-        options: ReplicationOptions,
-        clock: Clock,
-        statistics: ReplicationStatistics,
-        repair: Callable[[int], Awaitable[bool]],
-        on_failure: Callable[[Exception], None],
-    ) -> None:
+    def __init__(self, slave: Slave, open_channel: Callable[[], Channel]) -> None:
+        self._slave = slave
         self._open_channel = open_channel
-        self._log = log
-        self._clock = clock
-        self._on_failure = on_failure
-        self.statistics = statistics
-        self._slave = Slave(group, me, identity, epoch, log, options, clock, statistics, repair, on_failure)
+        self._log = slave.log
+        self._clock = slave.clock
+        self._on_failure = slave.on_failure
+        self.statistics = slave.statistics
         self._lag = MasterLag()
         self._receiver: LogReceiver | None = None
         self._task: asyncio.Task[None] | None = None

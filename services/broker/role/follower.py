@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import structlog
 
+from services.broker.replica.log_receiver import Slave
 from services.broker.replica.replication_slave import ReplicationSlave
 from services.broker.role.parts import Parts
 from services.broker.supervision import supervised
@@ -35,19 +36,11 @@ class Follower:
         self._on_failure = parts.on_failure
         self.epoch = epoch
         self.address = address
-        self.replication = ReplicationSlave(
-            options.name,
-            options.replica,
-            identity,
-            epoch,
-            open_channel,
-            parts.files,
-            options.replication,
-            parts.clock,
-            parts.replication_statistics,
-            parts.repair,
-            parts.on_failure,
+        slave = Slave(
+            *(options.name, options.replica, identity, epoch, parts.files, options.replication),
+            *(parts.clock, parts.replication_statistics, parts.repair, parts.on_failure),
         )
+        self.replication = ReplicationSlave(slave, open_channel)
         self._timer: TimerService | None = None
         self._tasks: list[asyncio.Task[None]] = []
 

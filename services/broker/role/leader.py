@@ -8,6 +8,7 @@ import structlog
 
 from services.broker.calls.server import BrokerServer
 from services.broker.pace import Pace
+from services.broker.replica.log_sender import Master
 from services.broker.replica.replication_master import ReplicationMaster
 from services.broker.replica.sync_state_set import SyncStateSet
 from services.broker.role.parts import Parts
@@ -77,20 +78,11 @@ class Leader:
             options.replication,
             self.flusher.advance,
         )
-        self.replication = ReplicationMaster(
-            options.name,
-            options.replica,
-            group.epoch,
-            files,
-            self.members,
-            options.replication,
-            clock,
-            parts.controller,
-            parts.replication_statistics,
-            parts.repair,
-            self.attend,
-            on_group,
+        master = Master(
+            *(options.name, options.replica, group.epoch, files, self.members),
+            *(options.replication, clock, parts.replication_statistics, parts.repair),
         )
+        self.replication = ReplicationMaster(master, parts.controller, self.attend, on_group)
         self.replication.decided(group)
         self.reviver = Reviver(
             core, clock, options.waiting_bytes_max // _REVIVE_SHARE, self.flusher.confirm_later, on_failure
@@ -101,7 +93,7 @@ class Leader:
             clock,
             options.timer.flush_interval_ms,
             options.timer.clean_interval_ms,
-            self.flusher.settle,
+            self.flusher.all_replicated,
             self.flusher.confirm_later,
             on_failure,
         )
@@ -291,7 +283,7 @@ class Leader:
 
     async def save(self) -> None:
         """Save how far the broker is. Raises OSError: the device refused; StatusError: it leads no more."""
-        await self._files.save(self.flusher.settle)
+        await self._files.save(self.flusher.all_replicated)
 
     async def _save_often(self) -> None:
         saved_position = -1
@@ -391,7 +383,7 @@ class Leader:
         while waiting:
             copied = await reads.run(lambda: core.relocation.copy(waiting, core.revive_topic))
             await self.flusher.durable(core.store.log.end_position)
-            core.relocation.settle(copied)
+            core.relocation.rewrite(copied)
             self.flusher.confirm_later()
 
     async def _when_cluster_changes(self) -> None:

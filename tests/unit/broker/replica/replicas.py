@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from services.broker.options import ReplicationOptions
+from services.broker.replica.log_receiver import Slave
+from services.broker.replica.log_sender import Master
 from services.broker.replica.peers import Peers
 from services.broker.replica.repair import RecordReader, Repairer
 from services.broker.replica.replication_master import ReplicationMaster
@@ -233,37 +235,20 @@ class Replica:
             self.world.options,
             self._watermark,
         )
-        self.master = ReplicationMaster(
-            GROUP,
-            self.number,
-            state.epoch,
-            log,
-            self.members,
-            self.world.options,
-            self.clock,
-            self.world.controller,
-            self.statistics,
-            self.repairer.repair,
-            self._follower,
-            lambda state: None,
+        master = Master(
+            *(GROUP, self.number, state.epoch, log, self.members),
+            *(self.world.options, self.clock, self.statistics, self.repairer.repair),
         )
+        self.master = ReplicationMaster(master, self.world.controller, self._follower, lambda state: None)
         self.master.start()
 
     def follow(self, number: int, epoch: int) -> None:
         link = self.world.link(self.number, number)
-        self.slave = ReplicationSlave(
-            GROUP,
-            self.number,
-            b"identity",
-            epoch,
-            link.channel,
-            self.log,
-            self.world.options,
-            self.clock,
-            self.statistics,
-            self.repairer.repair,
-            self.failures.append,
+        slave = Slave(
+            *(GROUP, self.number, b"identity", epoch, self.log, self.world.options),
+            *(self.clock, self.statistics, self.repairer.repair, self.failures.append),
         )
+        self.slave = ReplicationSlave(slave, link.channel)
         self.slave.start()
 
     async def stop(self) -> None:

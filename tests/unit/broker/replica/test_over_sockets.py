@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from services.broker.replica.log_receiver import Slave
 from services.broker.replica.replication_slave import ReplicationSlave
 from services.common.clock import SystemClock, Uptime
 from services.rpc.client.socket_channel import connect
@@ -52,18 +53,13 @@ async def test_checkpoint_and_records_that_are_larger_than_windows_go_through() 
     await server.start("127.0.0.1", 0)
     log = MemoryLog()
     failures: list[Exception] = []
+    follower = world.replicas[1]
     slave = ReplicationSlave(
-        GROUP,
-        1,
-        b"identity",
-        1,
+        Slave(
+            *(GROUP, 1, b"identity", 1, log, world.options, world.clock),
+            *(follower.statistics, follower.repairer.repair, failures.append),
+        ),
         lambda: connect(f"127.0.0.1:{server.port}"),
-        log,
-        world.options,
-        world.clock,
-        world.replicas[1].statistics,
-        world.replicas[1].repairer.repair,
-        failures.append,
     )
     slave.start()
     await until(lambda: log.synced_position == master.log.end_position)

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from services.broker.files.replica_store import ReplicaStore
 from services.broker.options import BrokerOptions
+from services.broker.replica.log_receiver import Slave
 from services.broker.replica.metrics import ReplicationCollector
 from services.broker.replica.repair import Repairer
 from services.broker.replica.replication_slave import ReplicationSlave
@@ -75,19 +76,11 @@ class StoreSlave:
 
     async def start(self, epoch: int) -> None:
         await self.files.start(alone=False, repair=self.repairer.repair, is_nowhere=self.repairer.is_nowhere)
-        self.slave = ReplicationSlave(
-            GROUP,
-            1,
-            b"identity",
-            epoch,
-            self.world.link(1, 0).channel,
-            self.files,
-            self.world.options,
-            self.world.clock,
-            self.statistics,
-            self.repairer.repair,
-            self.failures.append,
+        slave = Slave(
+            *(GROUP, 1, b"identity", epoch, self.files, self.world.options),
+            *(self.world.clock, self.statistics, self.repairer.repair, self.failures.append),
         )
+        self.slave = ReplicationSlave(slave, self.world.link(1, 0).channel)
         self.slave.start()
 
     async def stop(self) -> None:

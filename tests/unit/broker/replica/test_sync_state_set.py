@@ -53,164 +53,164 @@ class Leader:
 
 
 def test_alone_everything_is_held_at_once_and_confirmed_with_the_sync() -> None:
-    leading = Leader(position=100)
-    assert leading.watermarks() == (100, 100)
-    leading.append(200, synced=False)
-    assert leading.watermarks() == (200, 100)
-    leading.set.synced(200)
-    assert leading.watermarks() == (200, 200)
-    assert leading.calls == 3
-    assert leading.set.due(leading.now_ms + 10_000) is None
+    leader = Leader(position=100)
+    assert leader.watermarks() == (100, 100)
+    leader.append(200, synced=False)
+    assert leader.watermarks() == (200, 100)
+    leader.set.synced(200)
+    assert leader.watermarks() == (200, 200)
+    assert leader.calls == 3
+    assert leader.set.due(leader.now_ms + 10_000) is None
 
 
 def test_a_member_holds_back_what_it_does_not_have() -> None:
-    leading = Leader(position=100).joined()
-    leading.append(200)
-    assert leading.watermarks() == (100, 100)
-    leading.set.progress(1, 200, 100, leading.now_ms)
-    assert leading.watermarks() == (200, 100)
-    leading.set.progress(1, 200, 180, leading.now_ms)
-    assert leading.watermarks() == (200, 180)
+    leader = Leader(position=100).joined()
+    leader.append(200)
+    assert leader.watermarks() == (100, 100)
+    leader.set.progress(1, 200, 100, leader.now_ms)
+    assert leader.watermarks() == (200, 100)
+    leader.set.progress(1, 200, 180, leader.now_ms)
+    assert leader.watermarks() == (200, 180)
 
 
 def test_with_the_masters_word_alone_the_loss_is_shown() -> None:
-    leading = Leader(ReplicationOptions(ack_mode="master"), position=100).joined()
-    leading.append(200, synced=False)
-    assert leading.watermarks() == (200, 100)
-    leading.set.synced(200)
-    assert leading.watermarks() == (200, 200)
-    assert leading.set.replicated_position == 100
-    assert leading.set.unsafe_bytes == 100
-    leading.set.progress(1, 200, 200, leading.now_ms)
-    assert leading.set.unsafe_bytes == 0
+    leader = Leader(ReplicationOptions(ack_mode="master"), position=100).joined()
+    leader.append(200, synced=False)
+    assert leader.watermarks() == (200, 100)
+    leader.set.synced(200)
+    assert leader.watermarks() == (200, 200)
+    assert leader.set.replicated_position == 100
+    assert leader.set.unsafe_bytes == 100
+    leader.set.progress(1, 200, 200, leader.now_ms)
+    assert leader.set.unsafe_bytes == 0
 
 
 def test_who_is_near_counts_before_it_is_asked_in_so_that_it_can_get_there() -> None:
-    leading = Leader(position=100)
-    leading.append(1000, synced=False)
-    leading.set.connected(1, 500, 400, leading.now_ms)
-    assert leading.set.due(leading.now_ms) is None
-    leading.append(1500)  # the load goes on, but watermarks stand still now
-    assert leading.watermarks() == (1000, 400)
-    assert not leading.set.progress(1, 999, 999, leading.now_ms)
-    assert leading.set.progress(1, 1000, 1000, leading.now_ms)
-    change = leading.set.due(leading.now_ms)
+    leader = Leader(position=100)
+    leader.append(1000, synced=False)
+    leader.set.connected(1, 500, 400, leader.now_ms)
+    assert leader.set.due(leader.now_ms) is None
+    leader.append(1500)  # the load goes on, but watermarks stand still now
+    assert leader.watermarks() == (1000, 400)
+    assert not leader.set.progress(1, 999, 999, leader.now_ms)
+    assert leader.set.progress(1, 1000, 1000, leader.now_ms)
+    change = leader.set.due(leader.now_ms)
     assert change == SetChange(1, frozenset({0, 1}))
-    assert leading.set.due(leading.now_ms) is None, "one at a time"
-    leading.append(2000)
-    assert leading.watermarks() == (1000, 1000), "it counts from the moment of asking"
-    leading.set.decided(2, {0, 1}, leading.now_ms)
-    assert leading.set.members == {0, 1}
+    assert leader.set.due(leader.now_ms) is None, "one at a time"
+    leader.append(2000)
+    assert leader.watermarks() == (1000, 1000), "it counts from the moment of asking"
+    leader.set.decided(2, {0, 1}, leader.now_ms)
+    assert leader.set.members == {0, 1}
 
 
 def test_who_is_far_behind_holds_up_nobody() -> None:
-    leading = Leader(ReplicationOptions(joining_bytes=4096), position=10_000)
-    leading.set.connected(1, 10_000 - 4097, 0, leading.now_ms)
-    leading.append(11_000)
-    assert leading.watermarks() == (11_000, 11_000)
+    leader = Leader(ReplicationOptions(joining_bytes=4096), position=10_000)
+    leader.set.connected(1, 10_000 - 4097, 0, leader.now_ms)
+    leader.append(11_000)
+    assert leader.watermarks() == (11_000, 11_000)
 
 
 def test_who_joins_too_slowly_is_left_off_and_tries_again_later() -> None:
-    leading = Leader(position=100)
-    leading.set.connected(1, 50, 50, leading.now_ms)
-    leading.append(200)
-    assert leading.watermarks() == (100, 100)
-    leading.now_ms += 499
-    assert leading.set.due(leading.now_ms) is None
-    assert leading.watermarks() == (100, 100)
-    leading.now_ms += 1
-    assert leading.set.due(leading.now_ms) is None
-    assert leading.watermarks() == (200, 200)
-    leading.set.progress(1, 60, 60, leading.now_ms)
-    leading.append(300)
-    assert leading.watermarks() == (300, 300)
-    leading.now_ms += 2000
-    leading.set.progress(1, 70, 70, leading.now_ms)
-    leading.append(400)
-    assert leading.watermarks() == (300, 300)
-    leading.set.disconnected(1, leading.now_ms)
-    assert leading.watermarks() == (400, 400)
+    leader = Leader(position=100)
+    leader.set.connected(1, 50, 50, leader.now_ms)
+    leader.append(200)
+    assert leader.watermarks() == (100, 100)
+    leader.now_ms += 499
+    assert leader.set.due(leader.now_ms) is None
+    assert leader.watermarks() == (100, 100)
+    leader.now_ms += 1
+    assert leader.set.due(leader.now_ms) is None
+    assert leader.watermarks() == (200, 200)
+    leader.set.progress(1, 60, 60, leader.now_ms)
+    leader.append(300)
+    assert leader.watermarks() == (300, 300)
+    leader.now_ms += 2000
+    leader.set.progress(1, 70, 70, leader.now_ms)
+    leader.append(400)
+    assert leader.watermarks() == (300, 300)
+    leader.set.disconnected(1, leader.now_ms)
+    assert leader.watermarks() == (400, 400)
 
 
 def test_who_tries_in_vain_again_and_again_tries_ever_less_often() -> None:
-    leading = Leader(position=100)
-    leading.set.connected(1, 100, 0, leading.now_ms)
+    leader = Leader(position=100)
+    leader.set.connected(1, 100, 0, leader.now_ms)
     began: list[int] = []
     stood_still = True
     end = 100
     while len(began) < 6:
-        leading.now_ms += 100
+        leader.now_ms += 100
         end += 1
-        leading.append(end)
-        leading.set.progress(1, end, 0, leading.now_ms)
-        assert leading.set.due(leading.now_ms) is None
-        stands_still = leading.set.confirmed_position < end
+        leader.append(end)
+        leader.set.progress(1, end, 0, leader.now_ms)
+        assert leader.set.due(leader.now_ms) is None
+        stands_still = leader.set.confirmed_position < end
         if stands_still and not stood_still:
-            began.append(leading.now_ms)
+            began.append(leader.now_ms)
         stood_still = stands_still
     pauses = [later - earlier - 500 for earlier, later in itertools.pairwise(began)]
     assert pauses == [4000, 8000, 10_000, 10_000, 10_000]
 
 
 def test_a_member_that_could_not_keep_up_does_not_come_back_at_once() -> None:
-    leading = Leader(position=100).joined()
-    leading.append(200)
-    leading.now_ms += 3000
-    change = leading.set.due(leading.now_ms)
+    leader = Leader(position=100).joined()
+    leader.append(200)
+    leader.now_ms += 3000
+    change = leader.set.due(leader.now_ms)
     assert change == SetChange(2, frozenset({0}))
-    leading.set.decided(3, change.members, leading.now_ms)
-    leading.set.progress(1, 200, 200, leading.now_ms)
-    assert leading.set.due(leading.now_ms) is None
-    leading.now_ms += 2000
-    leading.set.progress(1, 200, 200, leading.now_ms)
-    assert leading.set.due(leading.now_ms) == SetChange(3, frozenset({0, 1}))
+    leader.set.decided(3, change.members, leader.now_ms)
+    leader.set.progress(1, 200, 200, leader.now_ms)
+    assert leader.set.due(leader.now_ms) is None
+    leader.now_ms += 2000
+    leader.set.progress(1, 200, 200, leader.now_ms)
+    assert leader.set.due(leader.now_ms) == SetChange(3, frozenset({0, 1}))
 
 
 def test_a_member_that_is_behind_for_too_long_is_asked_out_and_counts_until_that_is_answered() -> None:
-    leading = Leader(position=100).joined()
-    leading.append(200)
-    leading.now_ms += 1000
-    leading.set.progress(1, 200, 200, leading.now_ms)
-    leading.append(300)
-    leading.now_ms += 2900
-    leading.append(400)
-    assert leading.set.due(leading.now_ms) is None
-    leading.now_ms += 100
-    change = leading.set.due(leading.now_ms)
+    leader = Leader(position=100).joined()
+    leader.append(200)
+    leader.now_ms += 1000
+    leader.set.progress(1, 200, 200, leader.now_ms)
+    leader.append(300)
+    leader.now_ms += 2900
+    leader.append(400)
+    assert leader.set.due(leader.now_ms) is None
+    leader.now_ms += 100
+    change = leader.set.due(leader.now_ms)
     assert change == SetChange(2, frozenset({0}))
-    assert leading.watermarks() == (200, 200)
-    leading.set.decided(3, change.members, leading.now_ms)
-    assert leading.watermarks() == (400, 400)
+    assert leader.watermarks() == (200, 200)
+    leader.set.decided(3, change.members, leader.now_ms)
+    assert leader.watermarks() == (400, 400)
 
 
 def test_an_idle_log_puts_nobody_out() -> None:
-    leading = Leader(position=100).joined()
-    leading.now_ms += 60_000
-    assert leading.set.due(leading.now_ms) is None
-    leading.append(200)
-    assert leading.set.due(leading.now_ms) is None
-    assert [each.behind_ms for each in leading.set.lags(leading.now_ms + 7)] == [7]
+    leader = Leader(position=100).joined()
+    leader.now_ms += 60_000
+    assert leader.set.due(leader.now_ms) is None
+    leader.append(200)
+    assert leader.set.due(leader.now_ms) is None
+    assert [each.behind_ms for each in leader.set.lags(leader.now_ms + 7)] == [7]
 
 
 def test_a_member_whose_stream_broke_has_half_a_second_to_come_back() -> None:
-    leading = Leader(position=100).joined()
-    leading.set.disconnected(1, leading.now_ms)
-    leading.now_ms += 499
-    assert leading.set.due(leading.now_ms) is None
-    leading.set.connected(1, 100, 100, leading.now_ms)
-    leading.now_ms += 10_000
-    assert leading.set.due(leading.now_ms) is None
-    leading.set.disconnected(1, leading.now_ms)
-    leading.now_ms += 500
-    assert leading.set.due(leading.now_ms) == SetChange(2, frozenset({0}))
+    leader = Leader(position=100).joined()
+    leader.set.disconnected(1, leader.now_ms)
+    leader.now_ms += 499
+    assert leader.set.due(leader.now_ms) is None
+    leader.set.connected(1, 100, 100, leader.now_ms)
+    leader.now_ms += 10_000
+    assert leader.set.due(leader.now_ms) is None
+    leader.set.disconnected(1, leader.now_ms)
+    leader.now_ms += 500
+    assert leader.set.due(leader.now_ms) == SetChange(2, frozenset({0}))
 
 
 def test_a_member_that_lost_what_was_confirmed_is_asked_out_at_once() -> None:
-    leading = Leader(position=100).joined()
-    leading.set.disconnected(1, leading.now_ms)
-    leading.set.connected(1, 99, 99, leading.now_ms)
-    assert leading.set.due(leading.now_ms) == SetChange(2, frozenset({0}))
-    assert leading.watermarks() == (100, 100)
+    leader = Leader(position=100).joined()
+    leader.set.disconnected(1, leader.now_ms)
+    leader.set.connected(1, 99, 99, leader.now_ms)
+    assert leader.set.due(leader.now_ms) == SetChange(2, frozenset({0}))
+    assert leader.watermarks() == (100, 100)
 
 
 NOBODY_REACHED = NotProcessedError("no connection")
@@ -223,16 +223,16 @@ CANNOT_BE = StatusError(Code.BAD_REQUEST, "no such replica")
 
 @pytest.mark.parametrize("failure", [NOBODY_REACHED, CANNOT_BE, LEADS_NOT])
 def test_what_was_certainly_not_stored_ends_the_counting(failure: StatusError | RpcError) -> None:
-    leading = Leader(position=100)
-    leading.set.connected(1, 100, 100, leading.now_ms)
-    change = leading.set.due(leading.now_ms)
+    leader = Leader(position=100)
+    leader.set.connected(1, 100, 100, leader.now_ms)
+    change = leader.set.due(leader.now_ms)
     assert change is not None
-    leading.set.failed(change, failure, leading.now_ms)
-    leading.append(200)
-    assert leading.watermarks() == (200, 200)
-    leading.now_ms += 500
-    leading.set.progress(1, 200, 200, leading.now_ms)
-    assert leading.set.due(leading.now_ms) is not None
+    leader.set.failed(change, failure, leader.now_ms)
+    leader.append(200)
+    assert leader.watermarks() == (200, 200)
+    leader.now_ms += 500
+    leader.set.progress(1, 200, 200, leader.now_ms)
+    assert leader.set.due(leader.now_ms) is not None
 
 
 @pytest.mark.parametrize("first", [LOST, GIVEN_UP, NEWER, StatusError(Code.INTERNAL_SERVER_ERROR, "not stored")])
@@ -240,60 +240,60 @@ def test_what_was_certainly_not_stored_ends_the_counting(failure: StatusError | 
 def test_who_may_have_been_made_a_member_counts_until_a_newer_state_tells(
     first: StatusError | RpcError, second: StatusError | RpcError
 ) -> None:
-    leading = Leader(position=100)
-    leading.set.connected(1, 100, 100, leading.now_ms)
-    change = leading.set.due(leading.now_ms)
+    leader = Leader(position=100)
+    leader.set.connected(1, 100, 100, leader.now_ms)
+    change = leader.set.due(leader.now_ms)
     assert change is not None
-    leading.set.failed(change, first, leading.now_ms)
-    leading.append(200)
-    assert leading.watermarks() == (100, 100)
-    assert leading.set.due(leading.now_ms + 499) is None
-    leading.set.disconnected(1, leading.now_ms)
-    leading.now_ms += 500
-    assert leading.set.due(leading.now_ms) is change, "asked for again, also when it has gone: only so it is settled"
-    leading.set.failed(change, second, leading.now_ms)
-    assert leading.watermarks() == (100, 100), "the first try may have made it a member"
-    leading.set.decided(2, {0}, leading.now_ms)
-    assert leading.watermarks() == (200, 200)
+    leader.set.failed(change, first, leader.now_ms)
+    leader.append(200)
+    assert leader.watermarks() == (100, 100)
+    assert leader.set.due(leader.now_ms + 499) is None
+    leader.set.disconnected(1, leader.now_ms)
+    leader.now_ms += 500
+    assert leader.set.due(leader.now_ms) is change, "asked for again, also when it has gone: only so it is settled"
+    leader.set.failed(change, second, leader.now_ms)
+    assert leader.watermarks() == (100, 100), "the first try may have made it a member"
+    leader.set.decided(2, {0}, leader.now_ms)
+    assert leader.watermarks() == (200, 200)
 
 
 def test_answers_to_what_was_asked_before_change_nothing() -> None:
-    leading = Leader(position=100)
-    leading.set.connected(1, 100, 100, leading.now_ms)
-    old = leading.set.due(leading.now_ms)
+    leader = Leader(position=100)
+    leader.set.connected(1, 100, 100, leader.now_ms)
+    old = leader.set.due(leader.now_ms)
     assert old is not None
-    leading.set.decided(2, {0}, leading.now_ms)  # the registration stream was faster than the answer
-    leading.set.progress(1, 100, 100, leading.now_ms)
-    new = leading.set.due(leading.now_ms)
+    leader.set.decided(2, {0}, leader.now_ms)  # the registration stream was faster than the answer
+    leader.set.progress(1, 100, 100, leader.now_ms)
+    new = leader.set.due(leader.now_ms)
     assert new == SetChange(2, frozenset({0, 1}))
-    leading.set.failed(old, NOBODY_REACHED, leading.now_ms)
-    leading.set.failed(old, LOST, leading.now_ms)
-    leading.set.decided(1, {0, 7}, leading.now_ms)
-    leading.append(200)
-    assert leading.watermarks() == (100, 100)
-    assert leading.set.members == {0}
+    leader.set.failed(old, NOBODY_REACHED, leader.now_ms)
+    leader.set.failed(old, LOST, leader.now_ms)
+    leader.set.decided(1, {0, 7}, leader.now_ms)
+    leader.append(200)
+    assert leader.watermarks() == (100, 100)
+    assert leader.set.members == {0}
 
 
 def test_too_few_in_the_set_is_told() -> None:
-    leading = Leader(ReplicationOptions(min_in_sync_replicas=2), position=100)
-    assert not leading.set.enough
-    calls = leading.calls
-    leading.joined()
-    assert leading.set.enough
-    assert leading.calls == calls + 1
-    leading.set.decided(3, {0}, leading.now_ms)
-    assert not leading.set.enough
-    assert leading.calls == calls + 2
+    leader = Leader(ReplicationOptions(min_in_sync_replicas=2), position=100)
+    assert not leader.set.enough
+    calls = leader.calls
+    leader.joined()
+    assert leader.set.enough
+    assert leader.calls == calls + 1
+    leader.set.decided(3, {0}, leader.now_ms)
+    assert not leader.set.enough
+    assert leader.calls == calls + 2
 
 
 def test_members_that_were_never_heard_of_hold_back_all() -> None:
-    leading = Leader(members=frozenset({0, 1, 2}), position=100)
-    leading.set.connected(1, 100, 100, leading.now_ms)
-    assert leading.watermarks() == (0, 0)
-    leading.set.connected(2, 100, 90, leading.now_ms)
-    assert leading.watermarks() == (100, 90)
-    assert leading.set.synced_position_of(2) == 90
-    assert leading.set.synced_position_of(3) == 0
+    leader = Leader(members=frozenset({0, 1, 2}), position=100)
+    leader.set.connected(1, 100, 100, leader.now_ms)
+    assert leader.watermarks() == (0, 0)
+    leader.set.connected(2, 100, 90, leader.now_ms)
+    assert leader.watermarks() == (100, 90)
+    assert leader.set.synced_position_of(2) == 90
+    assert leader.set.synced_position_of(3) == 0
 
 
 @dataclass
@@ -342,34 +342,34 @@ CONTROLLERS = st.lists(
 def test_whom_the_controllers_may_elect_has_all_that_is_confirmed(
     calls: list[list[str]], late: list[bool], follows: list[bool]
 ) -> None:
-    leading = Leader(position=100)
-    leading.set.connected(1, 100, 100, leading.now_ms)
+    leader = Leader(position=100)
+    leader.set.connected(1, 100, 100, leader.now_ms)
     controllers = Controllers()
     has = end = 100
 
     def look() -> None:
         if 1 in controllers.members:
-            assert leading.watermarks() <= (has, has)
+            assert leader.watermarks() <= (has, has)
 
     for call, comes_late, follows_on in zip(calls, late, follows, strict=False):
         if follows_on:
             has = end
-            leading.set.progress(1, has, has, leading.now_ms)
-        change = leading.set.due(leading.now_ms)
+            leader.set.progress(1, has, has, leader.now_ms)
+        change = leader.set.due(leader.now_ms)
         if change is not None:
             failure = controllers.ask(change, call)
             if failure is None:
-                leading.set.decided(controllers.version, controllers.members, leading.now_ms)
+                leader.set.decided(controllers.version, controllers.members, leader.now_ms)
             else:
-                leading.set.failed(change, failure, leading.now_ms)
+                leader.set.failed(change, failure, leader.now_ms)
         look()
         end += 100
-        leading.append(end)
+        leader.append(end)
         look()
         while comes_late and controllers.on_the_way:
             controllers.store(controllers.on_the_way.pop())
             look()
-        leading.now_ms += 60_000
+        leader.now_ms += 60_000
 
 
 @dataclass
