@@ -86,7 +86,7 @@ STORE = [
         "A checkpoint is saved before the sync-state set has what it covers.",
         "S4 S6",
         "services/broker/store/flusher.py",
-        "Flusher.settled",
+        "Flusher.replicated",
         "if self._marks is not None and self._marks.replicated_position < position:",
         "if False:",
         "broker/test_flusher.py",
@@ -100,7 +100,7 @@ STORE = [
         "Dedup._in_queue",
         "if queue is None or send_id is None:",
         "if True:",
-        "broker/test_again.py",
+        "broker/test_dedup.py",
         REPLICAS,
     ),
 ]
@@ -169,7 +169,7 @@ POP = [
         "ReviveTable.take_due",
         "indexes = [index for index in check_point.open_indexes() if check_point.due_of(index) <= now_ms]",
         "indexes = list(check_point.open_indexes())",
-        "broker/test_revive.py",
+        "broker/test_revive_table.py",
         SERVER,
     ),
     Mutant(
@@ -180,7 +180,7 @@ POP = [
         "ReviveTable.renew",
         "check_point.renewed.update(dict.fromkeys(bit_indexes(bits), due_ms))",
         "pass",
-        "broker/test_revive.py",
+        "broker/test_revive_table.py",
         SERVER,
     ),
     Mutant(
@@ -191,7 +191,7 @@ POP = [
         "ReviveTable.restart_ids",
         "max(self._next_number, next_number, epoch * _IDS_OF_AN_EPOCH + 1)",
         "max(self._next_number, next_number)",
-        "broker/test_revive.py",
+        "broker/test_revive_table.py",
         REPLICAS,
     ),
     Mutant(
@@ -202,7 +202,7 @@ POP = [
         "ReviveTable.oldest_offset",
         "end_offset if oldest is None else oldest.revive_offset",
         "end_offset",
-        "broker/test_revive.py",
+        "broker/test_revive_table.py",
         SERVER,
     ),
     Mutant(
@@ -301,7 +301,7 @@ TIMER = [
         "The timer's checkpoint says that slots are done which are not.",
         "T2 T3",
         "services/broker/wheel/timer_state.py",
-        "TimerState.settle_commit",
+        "TimerState.advance_commit",
         "oldest_ms = next(iter(self.opened_slots), self.curr_read_time_ms)",
         "oldest_ms = self.curr_read_time_ms",
         "broker/test_timer_recovery.py",
@@ -315,7 +315,7 @@ TIMER = [
         "TimerFold._done",
         "unit = state.awaited.pop(timer, None)",
         "unit = state.awaited.get(timer)",
-        "broker/test_timer_following.py",
+        "broker/test_timer_fold.py",
         REPLICAS,
     ),
     Mutant(
@@ -326,7 +326,7 @@ TIMER = [
         "TimerFold._arrived",
         "elif delay.root not in state.recalled:",
         "elif False:",
-        "broker/test_timer_following.py",
+        "broker/test_timer_fold.py",
         SERVER,
     ),
     Mutant(

@@ -147,10 +147,10 @@ class PutHandler:
         try:
             results = self._append(runs, refusals)
         except StatusError as error:
-            await self._flusher.settle_refusal(error)
+            await self._flusher.keep_refused(error)
             raise
         for refusal in refusals:
-            await self._flusher.settle_refusal(refusal)
+            await self._flusher.keep_refused(refusal)
         await self._flusher.durable(self._core.store.log.end_position)
         return results
 
@@ -274,7 +274,7 @@ class PutHandler:
                 refusals.append(error)
                 of_others = [PutResult(int(error.code), error.message) for _ in others]
         for refusal in refusals:  # only now: while this waits, topics may be forgotten
-            await self._flusher.settle_refusal(refusal)
+            await self._flusher.keep_refused(refusal)
         await self._flusher.durable(self._core.store.log.end_position)
         next_delayed, next_other = iter(of_delayed), iter(of_others)
         return [next(next_delayed if run.due_ms else next_other) for run in runs]

@@ -49,7 +49,7 @@ class QuarantineServer:
 
     async def show(self, call: Call, request: pb.QuarantineShowRequest) -> pb.QuarantineShowResponse:
         """One entry, with its message if that can be read."""
-        self._settle(request.id)
+        self._take_in_deletions(request.id)
         retrial = self._core.retrial
         entry = retrial.entry(request.id)
         if entry is None:
@@ -68,7 +68,7 @@ class QuarantineServer:
 
     async def retry(self, call: Call, request: pb.QuarantineRetryRequest) -> pb.QuarantineRetryResponse:
         """Give a message back; durably, when this is answered."""
-        self._settle(request.id)
+        self._take_in_deletions(request.id)
         try:
             changed = await self._core.store.reads.run(lambda: self._core.retrial.retry(request.id))
         except CorruptDataError as error:
@@ -78,12 +78,12 @@ class QuarantineServer:
 
     async def drop(self, call: Call, request: pb.QuarantineDropRequest) -> pb.QuarantineDropResponse:
         """Have nothing more done about a message; durably, when this is answered."""
-        self._settle(request.id)
+        self._take_in_deletions(request.id)
         changed = self._core.retrial.drop(request.id)
         await self._durable()
         return pb.QuarantineDropResponse(changed=changed)
 
-    def _settle(self, entry_id: str) -> None:
+    def _take_in_deletions(self, entry_id: str) -> None:
         """Drop an entry whose topic or group was deleted. Raises StatusError: BAD_REQUEST; the disk is full."""
         entry = self._core.retrial.entry(entry_id)
         if entry is not None:

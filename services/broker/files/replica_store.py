@@ -518,17 +518,17 @@ class ReplicaStore:
         """Of the log, up to where the core is saved: a restart reads on from there."""
         return self._saved.head.store.position
 
-    async def save(self, settle: Callable[[], Awaitable[None]]) -> None:
+    async def save(self, until_safe: Callable[[], Awaitable[None]]) -> None:
         """Save how far the core is.
 
         Args:
-            settle: returns when what the core is made of is on the device, and will not be cut off any more.
+            until_safe: returns when what the core is made of is on the device, and will not be cut off any more.
 
         Raises:
             OSError: the device refused, now, or the last time the epochs were to be written down.
         """
         async with self._saving:
-            await self._saved.save(self.core, self._epochs, settle)
+            await self._saved.save(self.core, self._epochs, until_safe)
 
     async def _begin_anew(self) -> None:
         self.is_followers = self._is_whole = False

@@ -101,7 +101,7 @@ class SavedCheckpoint:
         self._whole_end = self.size_bytes
         return reader.checkpoint
 
-    async def save(self, core: BrokerCore, epochs: LogEpochs, settle: Callable[[], Awaitable[None]]) -> None:
+    async def save(self, core: BrokerCore, epochs: LogEpochs, until_safe: Callable[[], Awaitable[None]]) -> None:
         """Save how far a core is, if it can be saved now; nothing else saves, cuts the log or makes the core anew
         meanwhile (see `ReplicaStore`).
 
@@ -117,7 +117,7 @@ class SavedCheckpoint:
                 self._is_behind = True
                 core.take_changes()
                 await whole.add(core.rows())
-            await self._save(core, epochs, settle, whole)
+            await self._save(core, epochs, until_safe, whole)
         finally:
             if whole is not None:
                 whole.close()
@@ -132,7 +132,7 @@ class SavedCheckpoint:
         self,
         core: BrokerCore,
         epochs: LogEpochs,
-        settle: Callable[[], Awaitable[None]],
+        until_safe: Callable[[], Awaitable[None]],
         whole: "_NewFile | None",
     ) -> None:
         try:
@@ -146,7 +146,7 @@ class SavedCheckpoint:
         self.needed_from = min(self.needed_from, needed)  # until this is saved the device may have either
         await to_its_end(self._write_index(core.store))
         try:
-            await settle()
+            await until_safe()
         except OSError as error:
             self._on_failure(error)
             raise

@@ -135,7 +135,7 @@ class Relocation:
     def _failed(self, check_point: CheckPoint, fault: RecordFaultError) -> None:
         self._quarantine.count(Step.RETENTION, check_point.first_position, fault)
 
-    def settle(self, copied: Sequence[Copied]) -> None:
+    def rewrite(self, copied: Sequence[Copied]) -> None:
         """The copies are durable: have their CKs count on them, as far as these are what they were.
 
         Raises:

@@ -91,7 +91,7 @@ class CheckpointServer:
             request.known_version, self._clock.wall_ms(), position, progress, core.revive_offsets()
         )
         try:
-            await leader.flusher.settled(position)
+            await leader.flusher.replicated(position)
         except OSError as error:
             raise StatusError(Code.INTERNAL_ERROR, f"the broker's device refused a sync: {error}") from error
         return answer

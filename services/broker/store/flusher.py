@@ -68,7 +68,7 @@ class Flusher:
         self._marks: Watermarks | None = None
         self._waiting: _Waiting = deque()
         self._waiting_held: _Waiting = deque()
-        self._waiting_settled: _Waiting = deque()
+        self._waiting_replicated: _Waiting = deque()
         self._wanted = asyncio.Event()
         self._syncing = asyncio.Lock()
         self._failed: OSError | None = None
@@ -104,7 +104,7 @@ class Flusher:
     def depose(self, error: StatusError) -> None:
         """Let all go with an error who wait for the replicas, also later ones: this broker leads no more."""
         self._ended = error
-        for queue in (self._waiting, self._waiting_held, self._waiting_settled):
+        for queue in (self._waiting, self._waiting_held, self._waiting_replicated):
             _fail_all(queue, error)
 
     async def durable(self, position: int) -> None:
@@ -140,7 +140,7 @@ class Flusher:
         if not self.is_held(position):
             await _wait(self._waiting_held, position)
 
-    async def settled(self, position: int) -> None:
+    async def replicated(self, position: int) -> None:
         """Return when the records before `position` are on the device, and will never be cut off for another master's.
 
         Raises:
@@ -151,11 +151,11 @@ class Flusher:
         if self._ended is not None:
             raise self._ended
         if self._marks is not None and self._marks.replicated_position < position:
-            await _wait(self._waiting_settled, position)
+            await _wait(self._waiting_replicated, position)
 
-    async def settle(self) -> None:
-        """Return when all that was appended up to now is `settled`."""
-        await self.settled(self._store.log.end_position)
+    async def all_replicated(self) -> None:
+        """Return when all that was appended up to now is `replicated`."""
+        await self.replicated(self._store.log.end_position)
 
     def confirm_later(self) -> None:
         """Have what was appended confirmed soon, without waiting for it."""
@@ -187,7 +187,7 @@ class Flusher:
             self._marks.synced(synced)
             self.advance()
 
-    async def settle_refusal(self, error: StatusError) -> None:
+    async def keep_refused(self, error: StatusError) -> None:
         """Have what was taken back stay so through a power loss, too, before its refusal is told (S2).
 
         Args:
@@ -212,7 +212,7 @@ class Flusher:
             _fail_all(self._waiting, _replicas_lost())
         self._confirm(marks.held_position if self._mode == "async" else marks.confirmed_position)
         _let_go(self._waiting_held, marks.held_position)
-        _let_go(self._waiting_settled, marks.replicated_position)
+        _let_go(self._waiting_replicated, marks.replicated_position)
 
     def _confirm(self, position: int) -> None:
         self._store.confirm(position)
@@ -247,7 +247,7 @@ class Flusher:
 
     def _fail(self, error: OSError) -> None:
         self._failed = error
-        for queue in (self._waiting, self._waiting_held, self._waiting_settled):
+        for queue in (self._waiting, self._waiting_held, self._waiting_replicated):
             _fail_all(queue, WriterStoppedError(str(error), in_doubt=True))
         _log.error("commit log can't be synced, the broker stops", error=str(error))
         self._on_failure(error)

@@ -203,7 +203,7 @@ class QueueIndex(EntryFiles):
                 if number % _QUEUES_AT_ONCE == _QUEUES_AT_ONCE - 1:
                     await asyncio.sleep(0)
             self._take(await self._made(self.end, end, _runs(buckets, self.end, end)))
-        await self._settle([file for file in self.files if file.path.suffix == NEW_SUFFIX])
+        await self._name([file for file in self.files if file.path.suffix == NEW_SUFFIX])
         self.end = end
         await self._trim(queues)
 
@@ -217,7 +217,7 @@ class QueueIndex(EntryFiles):
             raise
         return new.made
 
-    async def _settle(self, files: list[IndexFile]) -> None:
+    async def _name(self, files: list[IndexFile]) -> None:
         """Bring files to the device, and give them their names then."""
         try:
             for each in files:
@@ -291,7 +291,7 @@ class QueueIndex(EntryFiles):
         return found
 
     async def _replace(self, files: list[IndexFile], made: IndexFile) -> None:
-        await self._settle([made])
+        await self._name([made])
         self.files = [file for file in self.files if file not in files]
         self._take(made)
         for file in files:

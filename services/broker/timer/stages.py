@@ -257,7 +257,7 @@ class TimerDequeueGet:
             if next_ms is not None:
                 self.open(next_ms)
             state.close_if_done(left_ms)
-            state.settle_commit()
+            state.advance_commit()
 
     def open(self, slot_ms: int) -> None:
         """Begin to read a slot."""

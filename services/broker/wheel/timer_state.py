@@ -300,9 +300,9 @@ class TimerState:
         self.wheel.clear(slot_ms)
         for earlier_ms in () if slot is None else slot.keeps_open:
             self.finish(earlier_ms)
-        self.settle_commit()
+        self.advance_commit()
 
-    def settle_commit(self) -> None:
+    def advance_commit(self) -> None:
         """Move on the time up to which all is done."""
         oldest_ms = next(iter(self.opened_slots), self.curr_read_time_ms)  # they are opened in their order
         self.commit_read_time_ms = max(self.commit_read_time_ms, oldest_ms)

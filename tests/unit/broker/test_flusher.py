@@ -151,24 +151,24 @@ async def test_where_slaves_may_have_it_a_failure_leaves_in_doubt_what_was_asked
     await each.flusher.stop()
 
 
-async def test_what_the_set_does_not_have_is_neither_held_nor_settled(each: Flushing) -> None:
-    """Pops and acks are answered when it is held (P2, P3), checkpoints are saved when it is settled (S4, S6)."""
+async def test_what_the_set_does_not_have_is_neither_held_nor_replicated(each: Flushing) -> None:
+    """Pops and acks are answered when it is held (P2, P3), checkpoints are saved when it is replicated (S4, S6)."""
     members = SyncStateSet(0, 1, {0, 1}, 0, 0, ReplicationOptions(), each.flusher.advance)
     each.flusher.attend(members)
     end = each.put()
     members.appended(end, 0)
     members.connected(1, 0, 0, 0)
     held = asyncio.create_task(each.flusher.held(end))
-    settled = asyncio.create_task(each.flusher.settled(end))
+    replicated = asyncio.create_task(each.flusher.replicated(end))
     await turns()
     await each.flusher.sync()
     await turns()
-    assert (held.done(), settled.done(), each.flusher.is_held(end)) == (False, False, False)
+    assert (held.done(), replicated.done(), each.flusher.is_held(end)) == (False, False, False)
     members.progress(1, end, 0, 0)
     await turns()
-    assert (held.done(), settled.done(), each.flusher.is_held(end)) == (True, False, True)
+    assert (held.done(), replicated.done(), each.flusher.is_held(end)) == (True, False, True)
     members.progress(1, end, end, 0)
-    await settled
+    await replicated
 
 
 async def test_a_writer_that_stopped_by_itself_is_told_too(each: Flushing) -> None:

@@ -135,7 +135,7 @@ def test_what_was_done_with_between_the_copies_and_the_check_point_stays_so() ->
     world.ack("g", "t", first)
     second = prolong(world, second)
     world.flush()
-    core.relocation.settle(copied)
+    core.relocation.rewrite(copied)
     world.flush()
     pass_days(world)
     world.crash("process")

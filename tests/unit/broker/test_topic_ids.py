@@ -126,18 +126,18 @@ async def test_what_is_refused_for_a_topic_that_goes_meanwhile_is_not_stored_beh
         master = await w.lead(0)
         await w.put(b"old", topic_id=1)
         app, waits, goes_on = master.alive, asyncio.Event(), asyncio.Event()
-        settle_refusal = app.leader.flusher.settle_refusal
+        keep_refused = app.leader.flusher.keep_refused
 
         def refuse(runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
             raise disk_full()
 
-        async def settle_slowly(error: StatusError) -> None:
+        async def keep_slowly(error: StatusError) -> None:
             waits.set()
             await goes_on.wait()
-            await settle_refusal(error)
+            await keep_refused(error)
 
         app.leader.server._put_handler._timer.put = refuse  # type: ignore[method-assign]
-        app.leader.flusher.settle_refusal = settle_slowly  # type: ignore[method-assign]
+        app.leader.flusher.keep_refused = keep_slowly  # type: ignore[method-assign]
         runs = [
             run_of(b"plain", 1),
             replace(run_of(b"late", 1), due_ms=[HOUR_MS]),

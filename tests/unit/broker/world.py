@@ -258,7 +258,7 @@ class World:
         while waiting:
             copied = core.relocation.copy(waiting, core.revive_topic)
             self.flush()
-            core.relocation.settle(copied)
+            core.relocation.rewrite(copied)
             self.flush()
         return core.relocation.messages - before
 
