@@ -109,10 +109,10 @@ def old_handles_stay_good(patch: pytest.MonkeyPatch) -> None:
     change = Acks.change_invisible
 
     def keep_old(
-        self: Acks, group: str, topic: str, handle: str, invisible_ms: int, *, call: int = 0, again: bool = False
+        self: Acks, group: str, topic: str, handle: str, invisible_ms: int, *, call: int = 0, is_retry: bool = False
     ) -> str:
         old, index = self._held(group, topic, handle)
-        new = change(self, group, topic, handle, invisible_ms, call=call, again=again)
+        new = change(self, group, topic, handle, invisible_ms, call=call, is_retry=is_retry)
         if self._state.table.get(old.id) is None:
             old.open_bits = 0
             old.open_bits |= 1 << index

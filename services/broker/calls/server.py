@@ -175,7 +175,7 @@ class BrokerServer:
         """Messages are done with. In the page cache when answered: a crash of the process does not undo it (P3)."""
         _check_names(request)
         results = self._core.acks.ack(
-            request.group, request.topic, request.receipt_handles, call=request.call, again=request.again
+            request.group, request.topic, request.receipt_handles, call=request.call, is_retry=request.again
         )
         self._flusher_confirms_async()
         end = self._core.store.log.end_position
@@ -192,7 +192,7 @@ class BrokerServer:
             request.receipt_handle,
             max(0, request.invisible_ms),
             call=request.call,
-            again=request.again,
+            is_retry=request.again,
         )
         await self._flusher.held(self._core.store.log.end_position)
         return pb.ChangeInvisibleResponse(receipt_handle=handle)
@@ -218,7 +218,7 @@ class BrokerServer:
         _check_names(request)
         await self._reading(
             lambda: self._core.acks.dead_letter(
-                request.group, request.topic, request.receipt_handle, call=request.call, again=request.again
+                request.group, request.topic, request.receipt_handle, call=request.call, is_retry=request.again
             )
         )
         await self._flusher.durable(self._core.store.log.end_position)

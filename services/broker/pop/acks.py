@@ -72,7 +72,7 @@ class Acks:
         self._quarantine = quarantine
 
     def ack(
-        self, group: str, topic: str, handles: Sequence[str], *, call: int = 0, again: bool = False
+        self, group: str, topic: str, handles: Sequence[str], *, call: int = 0, is_retry: bool = False
     ) -> list[pb.EntryResult]:
         """Mark messages as done with; one result for each handle, in their order, or none at all if all is well.
 
@@ -80,7 +80,7 @@ class Acks:
             group, topic: for which the handles were given out.
             handles: the messages'.
             call: names the client's call and all its tries; 0 if that is not known.
-            again: whether an earlier try may have done it: what that has acknowledged is well.
+            is_retry: whether an earlier try may have done it: what that has acknowledged is well.
         """
         bits_of: dict[CheckPoint, int] = {}
         results: list[pb.EntryResult] = []
@@ -93,7 +93,7 @@ class Acks:
                 if bits >> index & 1:
                     raise StatusError(Code.INVALID_RECEIPT_HANDLE, "this receipt handle stands twice in the call")
             except StatusError as error:
-                if again and self._is_done(group, topic, handle, call):
+                if is_retry and self._is_done(group, topic, handle, call):
                     results.append(_DONE)
                     continue
                 results.append(_refusal(error))
@@ -108,7 +108,7 @@ class Acks:
         return results if refused else []
 
     def change_invisible(
-        self, group: str, topic: str, handle: str, invisible_ms: int, *, call: int = 0, again: bool = False
+        self, group: str, topic: str, handle: str, invisible_ms: int, *, call: int = 0, is_retry: bool = False
     ) -> str:
         """Hide a message for `invisible_ms` from now; its new receipt handle, the only one that is good now (P7).
 
@@ -117,7 +117,7 @@ class Acks:
             handle: the message's.
             invisible_ms: for how long.
             call: names the client's call and all its tries; 0 if that is not known.
-            again: whether an earlier try may have done it: then the handle that it gave is given once more.
+            is_retry: whether an earlier try may have done it: then the handle that it gave is given once more.
 
         Raises:
             StatusError: INVALID_RECEIPT_HANDLE, or the disk is full; nothing has changed.
@@ -126,7 +126,7 @@ class Acks:
         try:
             old, index = self._open(shown.check_point_id, shown.queue_offset)
         except StatusError:
-            done = self._state.table.replacement(shown.check_point_id, shown.queue_offset, call) if again else None
+            done = self._state.table.replacement(shown.check_point_id, shown.queue_offset, call) if is_retry else None
             if done is None:
                 raise
             return self._handle_of(done)
@@ -265,14 +265,14 @@ class Acks:
                 records.append(redelivered(check_point, index, stored, attempted=counts, attempts_max=limit))
         return records
 
-    def dead_letter(self, group: str, topic: str, handle: str, *, call: int = 0, again: bool = False) -> None:
+    def dead_letter(self, group: str, topic: str, handle: str, *, call: int = 0, is_retry: bool = False) -> None:
         """Move a message to the group's dead letter queue.
 
         Args:
             group, topic: for which the handle was given out.
             handle: the message's.
             call: names the client's call and all its tries; 0 if that is not known.
-            again: whether an earlier try may have done it: then that is well.
+            is_retry: whether an earlier try may have done it: then that is well.
 
         Raises:
             StatusError: INVALID_RECEIPT_HANDLE, or the disk is full; nothing has changed.
@@ -280,7 +280,7 @@ class Acks:
         try:
             check_point, index = self._held(group, topic, handle)
         except StatusError:
-            if again and self._is_done(group, topic, handle, call):
+            if is_retry and self._is_done(group, topic, handle, call):
                 return
             raise
         stored = self.message(check_point, index)

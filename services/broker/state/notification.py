@@ -182,7 +182,7 @@ class Interests:
         self._counts = Shares()
         self._bytes = Shares()
         self.refused = 0
-        self._audiences: dict[SubscriberSetKey, SubscriberSet] = {}
+        self._sets: dict[SubscriberSetKey, SubscriberSet] = {}
         self._by_topic: dict[str, list[SubscriberSet]] = {}
         self._later: Later | None = None
         self._waiting: Callable[[Interest], int] = _none
@@ -211,22 +211,22 @@ class Interests:
             StatusError: TOO_MANY_REQUESTS, there are too many.
         """
         group, size = interest.group, filter_bytes(interest.wanted)
-        audience = self._audiences.get(interest.key)
+        subscribers = self._sets.get(interest.key)
         if interest.id not in interest.subscriber.interests and not self._counts.room(group, self._limit):
             raise self._refusal(self._counts, group, "interests", "notify_interests_max")
-        if audience is None and size > self._bytes.room(group, self._filter_bytes_max):
+        if subscribers is None and size > self._bytes.room(group, self._filter_bytes_max):
             raise self._refusal(self._bytes, group, "bytes of filters", "notify_filter_bytes_max")
         self.cancel(interest.subscriber, interest.id)
         interest.subscriber.interests[interest.id] = interest
-        audience = self._audiences.get(interest.key)
-        if audience is None:
+        subscribers = self._sets.get(interest.key)
+        if subscribers is None:
             self._bytes.take(group, size)
-            audience = SubscriberSet(interest.topic, interest.wanted, self._later, self._waiting)
-            self._audiences[interest.key] = audience
+            subscribers = SubscriberSet(interest.topic, interest.wanted, self._later, self._waiting)
+            self._sets[interest.key] = subscribers
             for topic in _topics(interest):
-                self._by_topic.setdefault(topic, []).append(audience)
-        interest.wanted = audience.wanted
-        audience.members.append(interest)
+                self._by_topic.setdefault(topic, []).append(subscribers)
+        interest.wanted = subscribers.wanted
+        subscribers.members.append(interest)
         self._counts.take(group)
 
     def _refusal(self, shares: Shares, group: str, what: str, limit: str) -> StatusError:
@@ -243,16 +243,16 @@ class Interests:
         if interest is None:
             return
         self._counts.give(interest.group)
-        audience = self._audiences[interest.key]
-        audience.members.remove(interest)
-        if audience.members:
+        subscribers = self._sets[interest.key]
+        subscribers.members.remove(interest)
+        if subscribers.members:
             return
-        del self._audiences[interest.key]
-        self._bytes.give(interest.group, filter_bytes(audience.wanted))
+        del self._sets[interest.key]
+        self._bytes.give(interest.group, filter_bytes(subscribers.wanted))
         for topic in _topics(interest):
-            audiences = self._by_topic[topic]
-            audiences.remove(audience)
-            if not audiences:
+            sets = self._by_topic[topic]
+            sets.remove(subscribers)
+            if not sets:
                 del self._by_topic[topic]
 
     def cancel_all(self, subscriber: Subscriber) -> None:
@@ -262,35 +262,35 @@ class Interests:
 
     def of_topic(self, topic: str) -> list[Interest]:
         """Those in messages of a topic, or of a retry topic."""
-        return [interest for audience in self._by_topic.get(topic, ()) for interest in audience.members]
+        return [interest for subscribers in self._by_topic.get(topic, ()) for interest in subscribers.members]
 
     def of_groups(self, groups: Container[str]) -> list[Interest]:
         """Those of some groups; looks at all there are."""
         return [
             interest
-            for (_, group, _), audience in self._audiences.items()
+            for (_, group, _), subscribers in self._sets.items()
             if group in groups
-            for interest in audience.members
+            for interest in subscribers.members
         ]
 
     def is_shared(self, interest: Interest) -> bool:
         """Whether other proxies wait for the same."""
-        return len(self._audiences[interest.key].members) > 1
+        return len(self._sets[interest.key].members) > 1
 
     def hand_on(self, subscriber: Subscriber, interest_id: int) -> None:
         """A proxy has no poll that waits for what it was told: another may."""
         interest = subscriber.interests.get(interest_id)
         if interest is not None:
-            self._audiences[interest.key].hand_on()
+            self._sets[interest.key].hand_on()
 
     def arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
         """Tell those who wait for them that messages have become readable."""
-        for audience in self._by_topic.get(queue.topic, ()):
-            wanted = audience.wanted
-            if wanted is None or queue.topic != audience.topic:
-                audience.tell(len(tag_hashes))
+        for subscribers in self._by_topic.get(queue.topic, ()):
+            wanted = subscribers.wanted
+            if wanted is None or queue.topic != subscribers.topic:
+                subscribers.tell(len(tag_hashes))
             elif messages := sum(tag_hash in wanted for tag_hash in tag_hashes):
-                audience.tell(messages)
+                subscribers.tell(messages)
 
 
 def _topics(interest: Interest) -> tuple[str, str]:

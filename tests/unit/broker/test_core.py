@@ -198,13 +198,13 @@ def test_a_change_of_time_that_is_asked_for_again_gives_the_same_handle() -> Non
     new = acks.change_invisible("g", "t", first, 1000)
     world.crash("process")
     acks = world.core.acks
-    assert acks.change_invisible("g", "t", first, 1000, again=True) == new
+    assert acks.change_invisible("g", "t", first, 1000, is_retry=True) == new
     with pytest.raises(StatusError, match="not good any more"):
         acks.change_invisible("g", "t", first, 1000)
-    assert acks.change_invisible("g", "t", second, 1000, again=True) not in (new, second), "it was not done before"
+    assert acks.change_invisible("g", "t", second, 1000, is_retry=True) not in (new, second), "it was not done before"
     assert world.ack("g", "t", new) == [Code.OK]
     with pytest.raises(StatusError, match="not good any more"):
-        acks.change_invisible("g", "t", first, 1000, again=True)
+        acks.change_invisible("g", "t", first, 1000, is_retry=True)
 
 
 def test_what_is_acknowledged_again_in_doubt_is_well_only_if_it_was_acknowledged() -> None:
@@ -217,18 +217,19 @@ def test_what_is_acknowledged_again_in_doubt_is_well_only_if_it_was_acknowledged
     world.core.acks.change_invisible("g", "t", changed, 1000)
     world.core.acks.release("g", "t", [released], False)
 
-    def codes(*shown: str, again: bool = True) -> list[int]:
-        return [result.code for result in world.core.acks.ack("g", "t", shown, again=again)] or [Code.OK] * len(shown)
+    def codes(*shown: str, is_retry: bool = True) -> list[int]:
+        results = world.core.acks.ack("g", "t", shown, is_retry=is_retry)
+        return [result.code for result in results] or [Code.OK] * len(shown)
 
     void = Code.INVALID_RECEIPT_HANDLE
     for crashed in (False, True):
         if crashed:
             world.crash("process")
         assert codes(acked, dead, changed, released) == [Code.OK, Code.OK, void, void], crashed
-        assert codes(acked, dead, again=False) == [void, void]
-    world.core.acks.dead_letter("g", "t", dead, again=True)
+        assert codes(acked, dead, is_retry=False) == [void, void]
+    world.core.acks.dead_letter("g", "t", dead, is_retry=True)
     with pytest.raises(StatusError, match="not good any more"):
-        world.core.acks.dead_letter("g", "t", changed, again=True)
+        world.core.acks.dead_letter("g", "t", changed, is_retry=True)
     assert codes(held, acked) == [Code.OK, Code.OK]
     assert codes(acked[:-1] + ("A" if acked[-1] != "A" else "B")) == [void], "forged"
     world.clock.advance(10_000_000)
