@@ -45,9 +45,9 @@ class TimerFold:
         self._get_message = get_message
         self._enqueue_lag = enqueue_lag
         self._quarantine = quarantine
-        self._settled_ms = 0
-        """The master has done the slots before it, as the log tells up to `_settled_position`."""
-        self._settled_position = 0
+        self._master_done_ms = 0
+        """The master has done the slots before it, as the log tells up to `_master_position`."""
+        self._master_position = 0
         self._applied_ms = 0
         self._lingering: deque[DueUnit] = deque()
         """Units that the master may have left out."""
@@ -106,8 +106,8 @@ class TimerFold:
 
     def progress(self, confirmed_position: int, last_read_time_ms: int) -> None:
         """The master has done all slots before a time, and the log up to a position tells of what fired of them."""
-        if last_read_time_ms > self._settled_ms:
-            self._settled_position, self._settled_ms = confirmed_position, last_read_time_ms
+        if last_read_time_ms > self._master_done_ms:
+            self._master_position, self._master_done_ms = confirmed_position, last_read_time_ms
 
     def step(self, count: int) -> int:
         """Read up to `count` units of slots whose time has come, and let up to `count` go; how much was done.
@@ -116,13 +116,13 @@ class TimerFold:
             TimerLogDamagedError: the timer log is damaged.
         """
         state = self._state
-        is_settled = self._settled_ms > self._applied_ms and state.noted_position >= self._settled_position
-        if is_settled:
-            state.log_time_ms = max(state.log_time_ms, self._settled_ms)
-            state.fired_until_ms = max(state.fired_until_ms, self._settled_ms - 1)
+        has_all_notes = self._master_done_ms > self._applied_ms and state.noted_position >= self._master_position
+        if has_all_notes:
+            state.log_time_ms = max(state.log_time_ms, self._master_done_ms)
+            state.fired_until_ms = max(state.fired_until_ms, self._master_done_ms - 1)
         done = self._dequeue_get.read(state.log_time_ms, count)
-        if is_settled and not (state.loading or self._lingering) and self._enqueue_lag() <= 0:
-            self._applied_ms = self._settled_ms
+        if has_all_notes and not (state.loading or self._lingering) and self._enqueue_lag() <= 0:
+            self._applied_ms = self._master_done_ms
             self._lingering.extend(unit for unit in state.awaited.values() if slot_of(unit.due_ms) < self._applied_ms)
         return done + self._let_go(count)
 
