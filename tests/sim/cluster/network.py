@@ -98,6 +98,8 @@ class Network:
         self.delay_s = delay_s
         self.calls: Callable[[str, str, str], None] = _nobody_counts
         """Told of each call: who, whom, which method."""
+        self.half_open_until_s = 0.0
+        """Until then, by the loop's time, somebody may count on a connection that the other end has lost."""
         self._ways: dict[tuple[str, str], Way] = {}
         self._listeners: dict[str, Listener] = {}
         self._connections: dict[Process, dict[Connection, None]] = {}
@@ -160,6 +162,8 @@ class Network:
         for connection in self._all():
             if {way.source for way in connection.ways} == {name, other}:
                 connection.lose_end_of(name)
+                for end in connection.ends():
+                    self.half_open_until_s = max(self.half_open_until_s, self.loop.time() + end.keepalive_s)
 
     def are_whole(self) -> bool:
         """Whether no way is cut, and none breaks what goes along it."""

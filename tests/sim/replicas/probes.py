@@ -49,7 +49,8 @@ class Probes:
         """L1: a new message comes soon to each group of which a poll waits."""
         for consumer in consumers:
             consumer.manners = _PATIENT
-        await asyncio.sleep(_SETTLE_S + self._chance.random())
+        hanging_s = self._world.network.half_open_until_s - self._world.loop.time()
+        await asyncio.sleep(max(0.0, hanging_s) + _SETTLE_S + self._chance.random())
         for topic, kind in self._swarm.types.items():
             if kind != TopicType.DELAY:
                 await self._wake(producer, topic)
