@@ -72,8 +72,9 @@ demo: setup ## Messages through a server by the official Python client: one of t
 proto: setup ## Generate services/common/pb from proto/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/generate_proto.py
 
-docs: setup ## Write docs/options.md and the chart's schema from the options models, and what its defaults make
+docs: setup ## Write docs/options.md, the tables of states, the chart's schema, and what its defaults make
 	@$(BIN)/python -m tools.generate_options_doc
+	@$(BIN)/python -m tools.generate_state_tables
 	@$(BIN)/python -m tools.generate_values_schema
 	@$(BIN)/python -m tests.harness.chart
 

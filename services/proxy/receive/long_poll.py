@@ -4,20 +4,10 @@ The article on stateless real-time consumption draws it as a long polling task: 
 remains, wait to be notified; notifications queue up, and the task's only consumption run takes one of them, pops at
 its broker, and answers or goes on until the deadline. Where notifications come from is none of its business.
 
-    start ──> POPPING ──found──────────────────────────> DONE (answer the messages)
-               │ ^  ^ └─ nothing, and it is a short poll: the next broker; none left ──> DONE (answer empty)
-               │ │  └──────notified─────────┐
-               │ │ nothing                  │
-               │ │ (notify, plain) ──────> WAITING ──deadline or drain──> DONE (answer empty)
-               │ │                         plain: at one broker, until its patience ends; then at all
-               │ slice over
-               │ nothing (sliced) ───────> PAUSING ──deadline or drain──> DONE (answer empty)
-    start, all brokers have said that nothing waits (notify) ──> WAITING
-    in any state: the client has gone ─────────────────> DONE; what a pop under way still brings is released
-
-The modes differ only in what follows a pop that found nothing. `notify`: be woken for any broker. `plain`: for this
-broker only; when its pop fails, or its patience has ended, go on as `notify`. `sliced`: pause, then pop at the next
-broker; when the quota of such pops is used up, go on as `plain` at the broker of the last.
+`TRANSITIONS` is the table of states and events, which the README prints. The modes differ only in what follows a pop
+that found nothing. `notify`: be woken for any broker. `plain`: for this broker only; when its pop fails, or its
+patience has ended, go on as `notify`. `sliced`: pause, then pop at the next broker; when the quota of such pops is used
+up, go on as `plain` at the broker of the last.
 """
 
 from collections import deque
@@ -25,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
+
+from services.common.transitions import Row, Transitions
 
 
 class Mode(Enum):
@@ -86,8 +78,44 @@ class Do(Enum):
 Effect = Pop | WaitAt | Do | None
 
 
-class IllegalStepError(Exception):
-    """The shell has told the machine something that cannot have happened."""
+_NEXT_STATES: Final = {
+    Do.WAIT: State.WAITING,
+    Do.PAUSE: State.PAUSING,
+    Do.ANSWER: State.DONE,
+    Do.ANSWER_EMPTY: State.DONE,
+    Do.RELEASE: State.DONE,
+}
+
+_POP_ENDS: Final = ("popped", "pop_failed")
+
+TRANSITIONS: Final = Transitions(
+    "long poll",
+    Row((State.NEW,), ("start",), State.POPPING, "it asks a broker first"),
+    Row((State.NEW,), ("start",), State.WAITING, "all brokers have nothing, and will say when that changes"),
+    Row((State.POPPING,), ("popped",), State.DONE, "messages were found: it answers"),
+    Row(
+        (State.POPPING,),
+        _POP_ENDS,
+        State.POPPING,
+        "nothing, but a broker has notified; or it is short, and asks the next",
+    ),
+    Row((State.POPPING,), _POP_ENDS, State.WAITING, "nothing, and it waits: at all brokers, or at this one"),
+    Row((State.POPPING,), _POP_ENDS, State.PAUSING, "nothing, and it is sliced"),
+    Row((State.POPPING,), _POP_ENDS, State.DONE, "nothing, and its time is over, all were asked, or it drains"),
+    Row((State.POPPING,), ("refused",), State.DONE, "the broker will never pop for this client"),
+    Row((State.POPPING,), ("notified",), None, "it is remembered until the pop has ended"),
+    Row((State.WAITING,), ("notified",), State.POPPING, "there is something where it waits"),
+    Row((State.WAITING, State.PAUSING), ("notified",), None, "not where it waits"),
+    Row((State.PAUSING,), ("time_passed",), State.POPPING, "the slice is over: it asks the next broker"),
+    Row((State.WAITING,), ("time_passed",), State.WAITING, "its patience with one broker ends: it waits at all"),
+    Row((State.POPPING, State.WAITING, State.PAUSING), ("time_passed",), State.DONE, "its time is over"),
+    Row((State.POPPING, State.WAITING, State.PAUSING), ("time_passed",), None, "it is too early"),
+    Row((State.WAITING, State.PAUSING), ("drain",), State.DONE, "the proxy stops: it answers that nothing is there"),
+    Row((State.POPPING,), ("drain",), None, "the pop may end"),
+    Row(tuple(State), ("gone",), State.DONE, "the call is over"),
+    Row((State.DONE,), ("popped",), None, "what a pop under way still brings is released"),
+    Row((State.DONE,), ("pop_failed", "refused", "notified", "time_passed", "drain"), None, "nobody waits any more"),
+)
 
 
 class LongPoll:
@@ -154,74 +182,91 @@ class LongPoll:
 
     def start(self) -> Effect:
         """The poll begins."""
-        if self.state is not State.NEW:
-            raise self._illegal("start")
-        if not self._pops_first:
-            self.state = State.WAITING
-            return Do.WAIT
-        return self._pop(self._brokers.popleft())
+        return self._step("start", self._pop(self._brokers.popleft()) if self._pops_first else Do.WAIT)
 
     def popped(self, found: int, now: float) -> Effect:
         """A pop has brought `found` messages."""
         if self.state is State.DONE:
-            return Do.RELEASE if found else None
-        if self.state is not State.POPPING:
-            raise self._illegal("popped")
-        if found:
-            self.state = State.DONE
-            return Do.ANSWER
-        return self._go_on(now)
+            return self._step("popped", Do.RELEASE if found else None)
+        return self._step("popped", Do.ANSWER if found else self._go_on(now))
 
     def pop_failed(self, now: float) -> Effect:
         """A pop has failed; the poll goes on as if nothing was there, but does not stay at this broker alone."""
         if self.state is State.DONE:
-            return None
-        if self.state is not State.POPPING:
-            raise self._illegal("pop_failed")
+            return self._step("pop_failed", None)
         if self._mode is Mode.PLAIN:
             self._mode = Mode.NOTIFY
-        return self._go_on(now)
+        return self._step("pop_failed", self._go_on(now))
 
     def refused(self) -> Effect:
         """A broker will not pop for this client, now or later."""
-        return None if self.state is State.DONE else self._empty()
+        return self._step("refused", None if self.state is State.DONE else Do.ANSWER_EMPTY)
 
     def notified(self, broker: str) -> Effect:
         """A broker says that messages are there."""
-        if self._mode is not Mode.NOTIFY and broker != self._broker:
-            return None
-        if self.state is State.WAITING:
-            return self._pop(broker)
-        if self.state is State.POPPING and broker not in self._notified:
-            self._notified.append(broker)
-        return None
+        effect = None
+        if self._mode is Mode.NOTIFY or broker == self._broker:
+            if self.state is State.WAITING:
+                effect = self._pop(broker)
+            elif self.state is State.POPPING and broker not in self._notified:
+                self._notified.append(broker)
+        return self._step("notified", effect)
 
     def time_passed(self, now: float) -> Effect:
         """The time may have come to answer, or to go elsewhere."""
+        effect: Effect
         if self.state is State.DONE or now < self.wake_at:
-            return None
-        if now >= self.deadline:
-            return self._empty()
-        if self.state is State.PAUSING:
-            return self._pop(self._brokers.popleft())
-        self._mode = Mode.NOTIFY
-        return self._wait(now)
+            effect = None
+        elif now >= self.deadline:
+            effect = Do.ANSWER_EMPTY
+        elif self.state is State.PAUSING:
+            effect = self._pop(self._brokers.popleft())
+        else:
+            self._mode = Mode.NOTIFY
+            effect = self._wait(now)
+        return self._step("time_passed", effect)
 
     def drain(self) -> Effect:
         """The proxy is about to stop: answer as soon as no pop is under way."""
         self._draining = True
-        return self._empty() if self.state in (State.WAITING, State.PAUSING) else None
+        return self._step("drain", Do.ANSWER_EMPTY if self.state in (State.WAITING, State.PAUSING) else None)
 
     def gone(self) -> None:
         """The client does not wait any more."""
-        self.state = State.DONE
+        self.state = TRANSITIONS.step(self.state, "gone", State.DONE)
+
+    def validate(self) -> None:
+        """What must hold after each event (L1)."""
+        assert self._slices_left >= 0, "more slices than the quota"
+        if self.state is State.WAITING or self.state is State.PAUSING:
+            assert self._waits and not self._draining, "it waits and must not"
+            assert self._until <= self.deadline, "it would wait beyond its deadline"
+        if self.state is State.WAITING:
+            assert not self._notified, "it waits although it was notified"
+            assert self._mode is not Mode.SLICED, "a sliced poll pauses"
+        if self.state is State.PAUSING:
+            assert self._mode is Mode.SLICED and self._brokers, "it pauses and has no broker to go on to"
+
+    def _step(self, event: str, effect: Effect) -> Effect:
+        """Go where the effect leads, if the table lets it."""
+        if effect is None:
+            state = self.state
+        elif isinstance(effect, Pop):
+            state = State.POPPING
+        elif isinstance(effect, WaitAt):
+            state = State.WAITING
+        else:
+            state = _NEXT_STATES[effect]
+        self.state = TRANSITIONS.step(self.state, event, state)
+        self.validate()
+        return effect
 
     def _go_on(self, now: float) -> Effect:
         """Nothing was found: pop elsewhere, wait, or answer."""
         if self._draining or (self._waits and now >= self.deadline):
-            return self._empty()
+            return Do.ANSWER_EMPTY
         if not self._waits:
-            return self._pop(self._brokers.popleft()) if self._brokers else self._empty()
+            return self._pop(self._brokers.popleft()) if self._brokers else Do.ANSWER_EMPTY
         if self._mode is Mode.SLICED:
             self._slices_left -= 1
             if self._slices_left:
@@ -237,29 +282,18 @@ class LongPoll:
             if self._patient_until is None:
                 self._patient_until = now + self._patience_s
             if now < self._patient_until:
-                self.state = State.WAITING
                 self._until = min(self.deadline, self._patient_until)
                 return WaitAt(self._broker)
             self._mode = Mode.NOTIFY
-        self.state = State.WAITING
         self._until = self.deadline
         return Do.WAIT
 
     def _pause(self, now: float) -> Effect:
         """Let the rest of a slice pass; this broker's turn comes again after all others'."""
         self._brokers.append(self._broker)
-        self.state = State.PAUSING
         self._until = min(self.deadline, now + SLICE_S)
         return Do.PAUSE
 
-    def _pop(self, broker: str) -> Effect:
-        self.state = State.POPPING
+    def _pop(self, broker: str) -> Pop:
         self._broker = broker
         return Pop(broker)
-
-    def _empty(self) -> Effect:
-        self.state = State.DONE
-        return Do.ANSWER_EMPTY
-
-    def _illegal(self, step: str) -> IllegalStepError:
-        return IllegalStepError(f"{step} while {self.state.name}, {len(self._notified)} notifications queued")

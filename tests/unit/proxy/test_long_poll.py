@@ -5,12 +5,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from services.common.transitions import IllegalTransitionError
 from services.proxy.receive.long_poll import (
     SLICE_S,
     SLICES_MAX,
     Do,
     Effect,
-    IllegalStepError,
     LongPoll,
     Mode,
     Pop,
@@ -147,15 +147,26 @@ def test_a_sliced_poll_ends_between_two_slices_if_its_time_does() -> None:
 
 
 def test_what_cannot_happen_is_said_so() -> None:
-    machine = poll()
-    with pytest.raises(IllegalStepError):
+    machine = poll("a", "b")
+    with pytest.raises(IllegalTransitionError):
         machine.popped(1, 0.0)
     machine.start()
-    with pytest.raises(IllegalStepError):
+    with pytest.raises(IllegalTransitionError):
         machine.start()
     machine.popped(0, 0.0)
-    with pytest.raises(IllegalStepError):
+    with pytest.raises(IllegalTransitionError):
         machine.pop_failed(0.0)
+    with pytest.raises(IllegalTransitionError):
+        poll().drain()
+
+
+def test_what_must_hold_is_seen_not_to() -> None:
+    machine = poll()
+    machine.start()
+    machine._notified.append("b")
+    machine.state = State.WAITING
+    with pytest.raises(AssertionError, match="it waits although it was notified"):
+        machine.validate()
 
 
 class AnyLife(RuleBasedStateMachine):
