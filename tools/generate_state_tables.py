@@ -4,11 +4,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+from services.broker.replica import set_states
 from services.common.transitions import Transitions
 from services.proxy.receive import long_poll
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLES: tuple[Transitions[Any], ...] = (long_poll.TRANSITIONS,)
+TABLES: tuple[Transitions[Any], ...] = (
+    long_poll.TRANSITIONS,
+    set_states.REPLICA_STATES,
+    set_states.WISH_STATES,
+)
 PAGES = sorted((ROOT / "services").rglob("README.md"))
 
 _PLACE = re.compile(r"(<!-- states: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)

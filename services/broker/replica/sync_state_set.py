@@ -1,16 +1,6 @@
 """Which replicas must have a message before it is acknowledged, and how far they all are. Told the time, pure.
 
-A replica, as the master has it:
-
-```
-              near enough                  has what is confirmed                 answered
-   FOLLOWS ────────────────▶ JOINS (counts) ────────────────────▶ ASKED IN ───────────────▶ MEMBER
-      ▲                         │                                 (counts)                  (counts)
-      │   joining_ms_max over,  │                                    │                         │
-      ├─────────────────────────┘            certainly not stored    │    absent, or behind    │ asked out: counts
-      ├──────────────────────────────────────────────────────────────┘    for too long         │ until it is answered
-      └────────────────────────────────────────────────────────────────────────────────────────┘
-```
+`set_states.py` has the states of a replica and of a wish; the README prints their tables.
 
 Why it is safe (S5): what counts is never smaller than the set that is stored, from which the next master is elected.
 Let `version` be the latest state of this epoch that was heard of. Within an epoch the stored set grows only by this
@@ -30,6 +20,7 @@ from typing import NamedTuple
 
 from services.broker.options import ReplicationOptions
 from services.broker.replica.lag import PositionTimes
+from services.broker.replica.set_states import REPLICA_STATES, WISH_STATES, ReplicaState, WishState
 from services.common.errors import NotLeadingError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.rpc.status import NotProcessedError, RpcError
@@ -92,14 +83,19 @@ class _Follower:
     """A replica other than the master."""
 
     number: int
+    state: ReplicaState = ReplicaState.FOLLOWS
     end_position: int = 0
     synced_position: int = 0
     connected: bool = False
     absent_since_ms: int = 0
-    joining_since_ms: int | None = None
+    joining_since_ms: int = 0
     joins_not_before_ms: int = 0
     vain_tries: int = 0
     member_since_ms: int = 0
+
+    def step(self, event: str, state: ReplicaState) -> None:
+        """Go to another state, if the table lets it."""
+        self.state = REPLICA_STATES.step(self.state, event, state)
 
 
 class SyncStateSet:
@@ -137,10 +133,8 @@ class SyncStateSet:
         self._times.note(position, now_ms)
         self._followers: dict[int, _Follower] = {}
         self._counted: list[_Follower] = []
-        self._asked_in: frozenset[int] = frozenset()
+        self._wish = WishState.NONE
         self._asked: SetChange | None = None
-        self._answer_awaited = False
-        self._in_doubt = False
         self._ask_not_before_ms = 0
         self.version = version
         self.members = frozenset(members)
@@ -156,13 +150,15 @@ class SyncStateSet:
         """Whether the set is as large as `min_in_sync_replicas` says. If not, sends are refused; those that were
         waiting when the set shrank are to be answered as refused, too, though they may come to be read."""
         for number in self.members - {me}:
-            self._follower(number, now_ms)
+            self._follower(number, now_ms).state = ReplicaState.MEMBER
         self._recount()
+        self.validate()
 
     # What happens
 
     def appended(self, end_position: int, now_ms: int) -> None:
         """The master has appended."""
+        assert end_position >= self._end_position, "the log of a master was cut"
         self._end_position = end_position
         self._times.note(end_position, now_ms)
         self._raise_watermarks()
@@ -170,6 +166,7 @@ class SyncStateSet:
     def synced(self, position: int) -> None:
         """The master has synced."""
         if position > self._synced_position:
+            assert position <= self._end_position, "more is synced than was appended"
             self._synced_position = position
             self._raise_watermarks()
 
@@ -178,17 +175,17 @@ class SyncStateSet:
         follower = self._follower(replica, now_ms)
         follower.connected = True
         follower.end_position, follower.synced_position = end_position, synced_position
-        self._try_to_join(follower, now_ms)
+        self._try_to_join(follower, "connected", now_ms)
         self._raise_watermarks()
+        self.validate()
 
     def progress(self, replica: int, end_position: int, synced_position: int, now_ms: int) -> bool:
         """A replica has said how far it is; whether `due` is worth asking now."""
         follower = self._followers[replica]
         follower.end_position, follower.synced_position = end_position, synced_position
-        if follower not in self._counted:
-            self._try_to_join(follower, now_ms)
+        self._try_to_join(follower, "progress", now_ms)
         self._raise_watermarks()
-        return follower.joining_since_ms is not None and self._has_joined(follower)
+        return follower.state is ReplicaState.JOINS and self._has_joined(follower)
 
     def disconnected(self, replica: int, now_ms: int) -> None:
         """A replica's stream has broken."""
@@ -196,10 +193,11 @@ class SyncStateSet:
         if follower.connected:
             follower.connected = False
             follower.absent_since_ms = now_ms
-            self._leave_off_joining(follower, now_ms)
-        if replica not in self.members and replica not in self._asked_in:
+            self._leave_off_joining(follower, "disconnected", now_ms)
+        if follower.state is ReplicaState.FOLLOWS:
             del self._followers[replica]
             self._recount()
+        self.validate()
 
     def decided(self, version: int, members: Iterable[int], now_ms: int) -> None:
         """The group's state has become known, as an answer or on the registration stream. Nothing if it is not newer.
@@ -209,37 +207,43 @@ class SyncStateSet:
         """
         if version <= self.version:
             return
-        before = self.members
         self.version = version
         self.members = frozenset(members)
-        self._asked_in = frozenset()
+        self._wish = WISH_STATES.step(self._wish, "decided", WishState.NONE)
         self._asked = None
-        self._answer_awaited = self._in_doubt = False
         self._ask_not_before_ms = 0
-        for number in self.members - {self._me} - before:
+        for number in self.members - {self._me}:
             follower = self._follower(number, now_ms)
-            follower.joining_since_ms = None
-            follower.member_since_ms = now_ms
-        for number in before - self.members - {self._me}:
-            self._pause_joining(self._followers[number], now_ms)
+            if follower.state is not ReplicaState.MEMBER:
+                follower.step("decided", ReplicaState.MEMBER)
+                follower.member_since_ms = now_ms
+        for follower in self._followers.values():
+            if follower.number in self.members:
+                continue
+            if follower.state is ReplicaState.MEMBER:
+                self._pause_joining(follower, now_ms)
+            if follower.state in (ReplicaState.MEMBER, ReplicaState.ASKED_IN):
+                follower.step("decided", ReplicaState.FOLLOWS)
         self._forget_absent()
         self._recount()
+        self.validate()
 
     def failed(self, change: SetChange, failure: StatusError | RpcError, now_ms: int) -> None:
         """A change that `due` gave did not come about, or whether it did can't be told: then it is asked for again."""
         if change is not self._asked:
             return
-        self._answer_awaited = False
         self._ask_not_before_ms = now_ms + _ASK_AGAIN_MS
-        self._in_doubt = self._in_doubt or not is_certain(failure)
-        if self._in_doubt:
-            return  # a later try's failure says nothing of the earlier one; only a newer state can tell
+        if self._wish is WishState.ASKED_AGAIN or not is_certain(failure):
+            self._wish = WISH_STATES.step(self._wish, "failed", WishState.UNCERTAIN)
+            return
+        self._wish = WISH_STATES.step(self._wish, "failed", WishState.NONE)
         self._asked = None
-        for number in self._asked_in:
-            self._followers[number].joins_not_before_ms = now_ms + _ASK_AGAIN_MS
-        self._asked_in = frozenset()
+        for follower in self._asked_in():
+            follower.step("failed", ReplicaState.FOLLOWS)
+            follower.joins_not_before_ms = now_ms + _ASK_AGAIN_MS
         self._forget_absent()
         self._recount()
+        self.validate()
 
     # What is to be done
 
@@ -247,14 +251,13 @@ class SyncStateSet:
         """What is to be asked of the controller now. From then on those count who are asked in; it is to be followed by
         `decided` or `failed`, and until then nothing else is due.
         """
-        for follower in list(self._followers.values()):
-            since_ms = follower.joining_since_ms
-            in_vain = since_ms is not None and now_ms - since_ms >= self._options.joining_ms_max
+        for follower in self._followers.values():
+            in_vain = now_ms - follower.joining_since_ms >= self._options.joining_ms_max
             if in_vain and not self._has_joined(follower):
-                self._leave_off_joining(follower, now_ms)
-        if self._answer_awaited or now_ms < self._ask_not_before_ms:
+                self._leave_off_joining(follower, "due", now_ms)
+        if self._wish in (WishState.ASKED, WishState.ASKED_AGAIN) or now_ms < self._ask_not_before_ms:
             return None
-        if self._in_doubt and self._asked is not None and self._asked_in:
+        if self._asked is not None and self._asked_in():
             change = self._asked
         else:
             wanted = (self.members - self._to_leave(now_ms)) | self._to_come()
@@ -262,11 +265,13 @@ class SyncStateSet:
                 return None
             change = SetChange(self.version, wanted)
         self._asked = change
-        self._answer_awaited = True
-        self._asked_in |= change.members - self.members
-        for number in self._asked_in:
-            self._followers[number].joining_since_ms = None
+        asked = WishState.ASKED if self._wish is WishState.NONE else WishState.ASKED_AGAIN
+        self._wish = WISH_STATES.step(self._wish, "due", asked)
+        for number in change.members - self.members:
+            if self._followers[number].state is not ReplicaState.ASKED_IN:
+                self._followers[number].step("due", ReplicaState.ASKED_IN)
         self._recount()
+        self.validate()
         return change
 
     def lags(self, now_ms: int) -> list[Lag]:
@@ -292,6 +297,21 @@ class SyncStateSet:
         """What a replica that follows has on its device; 0 if it does not follow."""
         follower = self._followers.get(replica)
         return follower.synced_position if follower is not None and follower.connected else 0
+
+    def validate(self) -> None:
+        """What must hold after each event that concerns more than one position (S4, S5, C4)."""
+        assert self._me in self.members, "a master is in its set"
+        assert self.members - {self._me} <= self._followers.keys(), "a member is not known"
+        for each in self._followers.values():
+            assert (each.state is ReplicaState.MEMBER) == (each.number in self.members), (
+                "who is a member is not certain"
+            )
+            assert each.connected or each.state is not ReplicaState.JOINS, "a replica joins that does not follow"
+        assert (self._wish is WishState.NONE) == (self._asked is None), "what is asked for is not certain"
+        assert self._wish is not WishState.NONE or not self._asked_in(), "a replica is asked in, and nobody was asked"
+
+    def _asked_in(self) -> list[_Follower]:
+        return [each for each in self._followers.values() if each.state is ReplicaState.ASKED_IN]
 
     def _follower(self, number: int, now_ms: int) -> _Follower:
         follower = self._followers.get(number)
@@ -324,26 +344,25 @@ class SyncStateSet:
         return frozenset(
             each.number
             for each in self._followers.values()
-            if each.joining_since_ms is not None and self._has_joined(each)
+            if each.state is ReplicaState.JOINS and self._has_joined(each)
         )
 
     def _has_joined(self, follower: _Follower) -> bool:
         return follower.synced_position >= self.replicated_position and follower.end_position >= self._received_position
 
-    def _try_to_join(self, follower: _Follower, now_ms: int) -> None:
+    def _try_to_join(self, follower: _Follower, event: str, now_ms: int) -> None:
         if (
-            follower.joining_since_ms is None
-            and follower.number not in self.members
-            and follower.number not in self._asked_in
+            follower.state is ReplicaState.FOLLOWS
             and now_ms >= follower.joins_not_before_ms
             and self._end_position - follower.end_position <= self._options.joining_bytes
         ):
+            follower.step(event, ReplicaState.JOINS)
             follower.joining_since_ms = now_ms
             self._recount()
 
-    def _leave_off_joining(self, follower: _Follower, now_ms: int) -> None:
-        if follower.joining_since_ms is not None:
-            follower.joining_since_ms = None
+    def _leave_off_joining(self, follower: _Follower, event: str, now_ms: int) -> None:
+        if follower.state is ReplicaState.JOINS:
+            follower.step(event, ReplicaState.FOLLOWS)
             self._pause_joining(follower, now_ms)
             self._recount()
 
@@ -358,15 +377,12 @@ class SyncStateSet:
 
     def _forget_absent(self) -> None:
         for follower in list(self._followers.values()):
-            if not follower.connected and follower.number not in self.members:
+            if not follower.connected and follower.state is ReplicaState.FOLLOWS:
                 del self._followers[follower.number]
 
     def _recount(self) -> None:
         """Who counts has changed."""
-        counts = self.members | self._asked_in
-        self._counted = [
-            each for each in self._followers.values() if each.number in counts or each.joining_since_ms is not None
-        ]
+        self._counted = [each for each in self._followers.values() if each.state is not ReplicaState.FOLLOWS]
         enough = len(self.members) >= self._options.min_in_sync_replicas
         changed = enough != self.enough
         self.enough = enough
