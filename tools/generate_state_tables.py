@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from services.broker.replica import set_states
+from services.broker.role import role
 from services.common.transitions import Transitions
 from services.proxy.receive import long_poll
 
@@ -13,6 +14,7 @@ TABLES: tuple[Transitions[Any], ...] = (
     long_poll.TRANSITIONS,
     set_states.REPLICA_STATES,
     set_states.WISH_STATES,
+    role.TRANSITIONS,
 )
 PAGES = sorted((ROOT / "services").rglob("README.md"))
 

@@ -2,7 +2,7 @@
 
 from services.broker.files.replica_store import ReplicaStore
 from services.broker.options import BrokerOptions
-from services.broker.role.role import Role
+from services.broker.role.role import Role, RoleState
 from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 
 
@@ -62,6 +62,6 @@ def health(role: Role, failure: Exception | None, *, has_view: bool) -> str | No
         return f"the broker cannot take its role, it tries again: {role.trouble}"
     if not has_view:
         return "the broker has not heard of the controller yet"
-    if role.leader is None and role.follower is None:
+    if role.state is RoleState.WAITS:
         return "the broker has not been told yet whether it leads, or whom it follows"
     return None

@@ -1,12 +1,7 @@
 """Which role a replica has: it is told who leads, and leads or follows.
 
-| has | is told | does |
-|---|---|---|
-| any role | it leads epoch n, which it leads already | tells the mastership what has changed |
-| any role | it leads epoch n | ends what it did, finishes the log for that epoch, leads |
-| leads | another leads, or nobody | ends the mastership, gives up the core of a master |
-| any role | another leads | follows it, and no longer the one before |
-| follows | nobody leads | ends to follow |
+`role.py` has the table of its states. A role ends before the next one begins, so each change of roles goes by WAITS. A
+master that is told of the epoch that it leads already keeps its role, and takes in what has changed.
 """
 
 import asyncio
@@ -25,7 +20,7 @@ from services.broker.role.follower import Follower
 from services.broker.role.leader import Leader
 from services.broker.role.parts import Parts
 from services.broker.role.replica_server import ReplicaServer
-from services.broker.role.role import Role
+from services.broker.role.role import Role, RoleState
 from services.broker.supervision import supervised
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
@@ -140,7 +135,6 @@ class RoleMachine:
             try:
                 await self._take_role(role.group)
                 role.trouble = None
-                role.validate()
             except CorruptDataError as error:
                 damaged = files.log.damaged - mended
                 mended |= damaged
@@ -151,7 +145,7 @@ class RoleMachine:
                 self._group_changed.set()
             except (OSError, StatusError) as error:
                 _log.error("the role could not be taken, trying again", name=self._options.name, error=str(error))
-                if role.leader is None and role.follower is None:
+                if role.state is RoleState.WAITS:
                     role.trouble = str(error)
                     self._router.refuse(f"cannot take its role at this moment: {error}")
                 await asyncio.sleep(_TRY_AGAIN_S)
@@ -179,7 +173,7 @@ class RoleMachine:
         master = next((each for each in group.replicas if each.number == group.master), None)
         if role.follower is not None and (master is None or not role.follower.is_of(group.epoch, master.address)):
             await role.follower.stop()
-            role.follower = None
+            role.follow_no_more()
         if master is None:
             self._router.refuse("has no master at this moment, one is being chosen")
         else:
@@ -194,19 +188,21 @@ class RoleMachine:
         self._router.expect()
         if role.follower is not None:
             await role.follower.stop()
-            role.follower = None
+            role.follow_no_more()
         if role.leader is not None:
             await self._depose(role.leader)
         await files.finish(group.epoch)
         await files.end_doubt()  # whoever was to be waited for was: what is here is what counts now
         self._checkpoints.take_over()
-        role.leader = leader = Leader(group, self._parts, self.hear)
+        leader = Leader(group, self._parts, self.hear)
+        role.begin_to_lead(leader)
         try:
             await leader.start()
         except BaseException:
-            role.leader = None
+            role.lead_no_more()
             await leader.abandon()
             raise
+        role.lead()
         self._router.open(leader.server.service, leader.replication.replicate)
         self._leads_no_more.clear()
         self._leads.set()
@@ -230,7 +226,7 @@ class RoleMachine:
         self._replica_server.stop_waiting()
         await leader.depose()
         self._redelivered_before += leader.reviver.redelivered
-        self._role.leader = None
+        self._role.lead_no_more()
 
     def _follow(self, group: BrokerGroup, master: Replica) -> None:
         if self._to_replica is None:
@@ -238,7 +234,7 @@ class RoleMachine:
             return
         open_channel = partial(self._to_replica, master.address)
         follower = Follower(self._parts, self._role.identity, group.epoch, master.address, open_channel)
-        self._role.follower = follower
+        self._role.follow(follower)
         follower.start()
         _log.info(
             "the broker follows",
