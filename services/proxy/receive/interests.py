@@ -25,6 +25,7 @@ for it brings the truth.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import ALL, Filter
 from services.common.shares import Shares
@@ -55,6 +56,8 @@ class Waiting:
     shared: bool = False
     fruitless: int = 0
     not_before: float = 0.0
+    failure: StatusError | None = None
+    """Why the last pop failed; None if it did not."""
 
     @property
     def left_over(self) -> bool:
@@ -131,6 +134,11 @@ class Interest:
         if known is None:
             known = self.waiting[broker] = Waiting(broker)
         return known
+
+    @property
+    def failure(self) -> StatusError | None:
+        """Why messages that are known to wait can't be had now; None if none do, or none were refused."""
+        return next((each.failure for each in self.left_over.values() if each.failure is not None), None)
 
     @property
     def is_quiet(self) -> bool:
@@ -248,6 +256,7 @@ class InterestBook:
             messages = max(messages, 1)
         waiting.messages = messages
         waiting.answered = True
+        waiting.failure = None
         if taken or not messages:
             waiting.fruitless = 0
         else:
@@ -256,9 +265,13 @@ class InterestBook:
                 self._pause(interest, waiting, now + FRUITLESS_PAUSE_S)
         self._wake(interest, waiting, now)
 
-    def fail(self, ticket: Ticket, now: float) -> None:
-        """A pop has failed; what waits there is left to others, after a pause."""
+    def fail(self, ticket: Ticket, now: float, failure: StatusError | None = None) -> None:
+        """A pop has failed; what waits there is left to others, after a pause.
+
+        `failure`: what the broker said, if it did.
+        """
         ticket.waiting.pops -= 1
+        ticket.waiting.failure = failure
         self._pause(ticket.interest, ticket.waiting, now + FAILURE_PAUSE_S)
         self._wake(ticket.interest, ticket.waiting, now)
 

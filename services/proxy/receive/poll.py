@@ -103,14 +103,18 @@ class Poll:
         """Poll until messages are found or the time is over.
 
         Raises:
-            StatusError: nothing was found, and a broker has not looked: why it would not the last time.
+            StatusError: nothing was found, and a broker has not looked, or does not give what waits: why it would not
+                the last time.
         """
         self._perform(self._machine.start())
         if not self._outcome.done():
             self._arm(self._machine.deadline)
         await self._outcome
-        if not self.found.messages and self._failures:
-            raise next(iter(self._failures.values()))
+        if not self.found.messages:
+            # Others may have been refused for this poll, too, so that it was not woken.
+            failure = next(iter(self._failures.values()), self._interest.failure)
+            if failure is not None:
+                raise failure
         return self.found
 
     def close(self) -> None:
@@ -212,9 +216,10 @@ class Poll:
         tools.metrics.pop_failures.inc()
         self._first = False
         self._woken_at = None
-        tools.book.fail(ticket, now)
-        if isinstance(error, StatusError) and error.code not in _EMPTY:
-            self._failures[ticket.broker] = error
+        failure = error if isinstance(error, StatusError) and error.code not in _EMPTY else None
+        tools.book.fail(ticket, now, failure)
+        if failure is not None:
+            self._failures[ticket.broker] = failure
         if isinstance(error, StatusError) and error.code not in _PASSING:
             self._perform(self._machine.refused())
         else:

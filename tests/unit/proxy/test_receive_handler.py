@@ -127,6 +127,17 @@ async def test_a_poll_that_a_broker_refuses_is_held_like_an_empty_one_and_told_s
         assert (await w.receive(poll_request(broker="b2", wait_s=0.1))).code == Code.MESSAGE_NOT_FOUND
 
 
+async def test_a_poll_that_was_not_woken_as_another_was_refused_is_told_so() -> None:
+    async with world(grpc_client_consumer_min_long_polling_timeout_ms=10) as w:
+        first, second = w.poll(poll_request(wait_s=0.3)), w.poll(poll_request(wait_s=0.15))
+        await until(lambda: w.metric("popwheel_proxy_polls_waiting") == 2)
+        asked = len(w.broker.asked("Pop"))
+        w.broker.pop_error = StatusError(Code.TOO_MANY_REQUESTS, "no room")
+        await w.broker.arrived("orders", 1)
+        assert ((await second).code, len(w.broker.asked("Pop"))) == (Code.TOO_MANY_REQUESTS, asked + 1)
+        assert (await first).code == Code.TOO_MANY_REQUESTS
+
+
 async def test_a_poll_that_was_refused_takes_what_is_there_once_there_is_room() -> None:
     async with world() as w:
         await w.send(message())
