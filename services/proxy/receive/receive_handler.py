@@ -141,6 +141,9 @@ class ReceiveHandler:
     ) -> None:
         """Run the poll and send what it found."""
         tools = self._tools
+        if not tools.brokers.names:
+            raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
+        # From here on nothing may be raised before the `try`: who has entered must leave.
         interest = tools.book.enter(pop.topic, pop.group, pop.filter)
         poll = Poll(tools, self._machine(call, request, pop, interest, wait_ms), interest, pop)
         self._polls[poll] = None
@@ -234,8 +237,6 @@ class ReceiveHandler:
         some of the brokers. It begins somewhere else each time, as an interest may last for a single poll.
         """
         names = self._tools.brokers.names
-        if not names:
-            raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
         named = request.message_queue.broker.name
         if named in names:
             return named

@@ -359,6 +359,17 @@ async def test_interests_that_nobody_polls_for_are_cancelled() -> None:
         assert w.metric("popwheel_proxy_interests") == 0
 
 
+async def test_polls_that_no_broker_is_there_for_leave_nothing_behind() -> None:
+    async with world("b1", receive={"interest_idle_ms": 5_000}) as w:
+        w.controller.remove_broker("b1")
+        await until(lambda: not w.app._brokers.names)
+        for tag in "ab":
+            tagged = d.FilterExpression(type=d.FilterType.TAG, expression=tag)
+            assert (await w.receive(poll_request(filter_expression=tagged))).code == Code.HA_NOT_AVAILABLE
+        w.clock.shift_s += 6
+        await until(lambda: w.metric("popwheel_proxy_interests") == 0)
+
+
 async def test_a_call_without_client_id_is_refused() -> None:
     async with world() as w:
         assert (await w.receive(poll_request(), metadata={})).code == Code.CLIENT_ID_REQUIRED
