@@ -60,6 +60,14 @@ def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -
     message_id = properties.message_id
     if len(message_id) > limits.id_length_max or not _is_plain(message_id):
         raise _illegal_message_id(message_id, limits)
+    # Before the tag, as tags that were found good are remembered.
+    if len(message.system_properties) > limits.system_properties_bytes_max:
+        raise LimitError(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"keys, tag and the like have {len(message.system_properties)} bytes, at most "
+            f"{limits.system_properties_bytes_max} are taken",
+            "message.system_properties_bytes_max",
+        )
     if properties.HasField("tag"):
         _check_tag(properties.tag)
     for key in properties.keys:
@@ -164,13 +172,6 @@ def _check_properties(message: ClientMessage, limits: MessageLimits) -> None:
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
             f"the message has {count} properties, at most {limits.user_properties_max} are taken",
             "message.user_properties_max",
-        )
-    if len(message.system_properties) > limits.system_properties_bytes_max:
-        raise LimitError(
-            Code.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"keys, tag and the like have {len(message.system_properties)} bytes, at most "
-            f"{limits.system_properties_bytes_max} are taken",
-            "message.system_properties_bytes_max",
         )
     if not count:
         return

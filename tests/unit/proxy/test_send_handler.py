@@ -10,6 +10,7 @@ from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.proxy import protocol
+from services.proxy.validation import _check_tag
 from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.unit.proxy.fake_broker import FakeBroker, decoded
 from tests.unit.proxy.world import CLIENT, message, turns, until, world
@@ -213,6 +214,13 @@ async def test_each_rule_has_its_code_and_nothing_is_stored(bad: d.Message, code
         together = await w.send(message(), bad)
         assert together.status.code == code
         assert w.broker.topics == {}
+
+
+async def test_a_tag_that_is_too_long_is_not_remembered() -> None:
+    async with world() as w:
+        kept = _check_tag.cache_info().currsize
+        assert (await w.send(message(tag="long" * 5_000))).status.code == Code.MESSAGE_PROPERTIES_TOO_LARGE
+        assert _check_tag.cache_info().currsize == kept
 
 
 @pytest.mark.parametrize("good", [with_properties(128, 100), with_properties(1, 16 * 1024 - 4), message(keys=["a b"])])
