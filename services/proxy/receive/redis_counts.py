@@ -68,7 +68,7 @@ class RedisCounts:
             pipeline.hmget(current, list(names.values()))
         try:
             answers = await pipeline.execute()
-        except (self._error_type, OSError) as error:
+        except (self._error_type, OSError, ValueError) as error:  # ValueError: what is there is no text
             raise CountStoreError(f"{type(error).__name__}: {error}") from error
         try:
             generation, (seconds, microseconds) = str(answers[1]), answers[2]

@@ -186,6 +186,25 @@ async def test_negative_counts_are_none(monkeypatch: pytest.MonkeyPatch) -> None
     await counts.close()
 
 
+async def test_bytes_of_redis_that_are_no_text_are_an_error_of_the_store() -> None:
+    hung_up = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(4096):
+            writer.write(b"$1\r\n\xff\r\n" * 20)
+        writer.close()
+        hung_up.set()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    counts = RedisCounts(f"redis://127.0.0.1:{port}/0", LoopClock(), random.Random(1))
+    with pytest.raises(CountStoreError):
+        await counts.exchange({KEY: 1})
+    await counts.close()
+    await hung_up.wait()
+    server.close()
+
+
 async def test_no_redis_there_is_an_error_of_the_store() -> None:
     counts = RedisCounts("redis://127.0.0.1:1/0", LoopClock(), random.Random(1))
     with pytest.raises(CountStoreError):
