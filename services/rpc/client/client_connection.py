@@ -201,7 +201,8 @@ class ClientConnection(Endpoint):
     @property
     def usable(self) -> bool:
         """Whether new calls may be made here, now or when one of those under way has ended."""
-        return self._transport is not None and not self.http2.going_away and not self.http2.failed
+        http2 = self.http2
+        return self._transport is not None and not (http2.going_away or http2.failed or http2.is_used_up)
 
     async def slot(self) -> None:
         """Return when one more call may be made here, or none any more."""
@@ -241,6 +242,11 @@ class ClientConnection(Endpoint):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+    def retire(self) -> None:
+        """Take no more calls, and close after the last of those under way."""
+        self.http2.going_away = True
+        self._close_if_done()
 
     def _close_if_done(self) -> None:
         if not self._calls and self.http2.going_away:

@@ -188,6 +188,7 @@ class SocketChannel:
         self._retiring = {other for other in self._retiring if not other.lost}
         if not connection.lost:
             self._retiring.add(connection)
+            connection.retire()
 
     async def _connect(self) -> None:
         if self._connecting is None:

@@ -111,8 +111,13 @@ class Sender:
             not self.going_away
             and not self.failed
             and len(self.streams) < self.remote_streams_max
-            and self._last_stream_id < frames.STREAM_ID_MAX - 2
+            and not self.is_used_up
         )
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether a client has no number left for another stream: it needs another connection (RFC 9113, 5.1.1)."""
+        return self._last_stream_id >= frames.STREAM_ID_MAX - 2
 
     def respond(self, stream_id: int, headers: bytes, data: bytes, trailers: bytes) -> None:
         """Send a whole answer with one message."""

@@ -1,4 +1,4 @@
-"""A client's connection that ends before anybody waits for it."""
+"""A client's connection that ends before anybody waits for it, and one that has no numbers left for streams."""
 
 import asyncio
 import gc
@@ -8,9 +8,13 @@ import pytest
 
 from services.common.clock import SystemClock
 from services.rpc.client.client_connection import ClientConnection
+from services.rpc.client.socket_channel import SocketChannel
 from services.rpc.deadline_timer import DeadlineTimer
+from services.rpc.http2.frames import STREAM_ID_MAX
 from services.rpc.limits import Limits
+from services.rpc.server.server import Server
 from services.rpc.status import RpcError
+from tests.unit.rpc.contract_service import ECHO, WAIT, ContractService
 
 
 async def test_a_connection_that_nobody_waits_for_any_more_ends_in_silence() -> None:
@@ -26,3 +30,24 @@ async def test_a_connection_that_nobody_waits_for_any_more_ends_in_silence() -> 
     del connection
     gc.collect()
     assert said == []
+
+
+async def test_a_connection_whose_streams_have_all_been_opened_makes_room_for_another() -> None:
+    contract = ContractService()
+    server = Server(contract.service)
+    await server.start("127.0.0.1", 0)
+    channel = SocketChannel(f"127.0.0.1:{server.port}", None, Limits(), SystemClock())
+    assert await channel.call(ECHO, b"before", timeout_s=10) == b"before"
+    first = channel._connection
+    assert first is not None
+    first.http2._last_stream_id = STREAM_ID_MAX - 4  # one is left
+    waiting = asyncio.create_task(channel.call(WAIT, b"the last number", timeout_s=10))
+    await contract.waiting.wait()
+    assert await channel.call(ECHO, b"behind", timeout_s=10) == b"behind"
+    assert channel._connection is not first and not first.lost  # what is under way there may end
+    contract.released.set()
+    assert await waiting == b"the last number"
+    while not first.lost:
+        await asyncio.sleep(0)
+    await channel.close()
+    await server.stop(0)
