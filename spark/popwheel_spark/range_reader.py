@@ -16,13 +16,17 @@ from popwheel_spark.plan import QueueRange
 from popwheel_spark.queue_client import QueueClient
 from popwheel_spark.read_options import ReadOptions
 from popwheel_spark.record_rows import record_batch
-from services.common.contract.record_block import RecordBlock
+from services.common.contract.record_block import RecordBlock, joined
 from services.rpc.backoff import Backoff
 
 ROWS_MAX: Final = 10_000
 """Rows that are pulled in one go."""
-BYTES_MAX: Final = 2 * 2**20
-"""No more is pulled in one go when its answers have so many bytes: more would leave the processor's cache."""
+BYTES_MAX: Final = 4 * 2**20
+"""No more is pulled in one go when its answers have so many bytes. All of it is decoded at once: each step of that
+costs as much as some hundred rows.
+"""
+BATCH_BYTES: Final = 2**20
+"""As much as a batch of rows has, about: Spark takes longer for larger ones."""
 PULL_MESSAGES: Final = 1024
 """As many as a proxy gives at once."""
 PULL_BYTES: Final = 2**20
@@ -86,9 +90,7 @@ class RangeReader:
         self._at_once = _FIRST_PULL_MESSAGES
 
     async def batches(self, at: int) -> tuple[list[pa.RecordBatch], int]:
-        """Rows from an offset on, a batch for each answer, and the offset to go on with.
-
-        Spark takes batches of a mebibyte in less time than larger ones.
+        """Rows from an offset on, in batches of about `BATCH_BYTES`, and the offset to go on with.
 
         Raises:
             DataLossError: some are gone, and that is an error.
@@ -102,7 +104,11 @@ class RangeReader:
             await self._pull_ahead(haul)
         if haul.gaps:
             await self._check(haul.gaps)
-        return [record_batch(self._queue, block, self._options.columns) for block in haul.blocks], haul.at
+        if not haul.blocks:
+            return [], haul.at
+        rows = record_batch(self._queue, joined(haul.blocks), self._options.columns)
+        size = -(-haul.rows * BATCH_BYTES // max(BATCH_BYTES, haul.bytes))
+        return [rows.slice(begin, size) for begin in range(0, haul.rows, size)], haul.at
 
     async def _pull_ahead(self, haul: _Haul) -> None:
         """Without a filter offsets have no gaps, so that several pulls can be on their way."""

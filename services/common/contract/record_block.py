@@ -64,6 +64,22 @@ class RecordBlock(NamedTuple):
 NO_RECORDS: Final = RecordBlock(0, np.empty(0, np.uint8), NOTHING, NOTHING)
 
 
+def joined(blocks: Sequence[RecordBlock]) -> RecordBlock:
+    """Blocks that follow one another, at least one, as one. Their records are copied: a reader's work on a block costs
+    more than on a few rows more.
+    """
+    if len(blocks) == 1:
+        return blocks[0]
+    sizes = np.array([len(block.data) for block in blocks])
+    bases = np.cumsum(sizes) - sizes
+    return RecordBlock(
+        blocks[-1].next_offset,
+        np.concatenate([block.data for block in blocks]),
+        np.concatenate([block.begins + base for block, base in zip(blocks, bases, strict=True)]),
+        np.concatenate([block.lengths for block in blocks]),
+    )
+
+
 def windows(data: npt.NDArray[np.uint8], begins: Numbers, size: int) -> npt.NDArray[np.uint8]:
     """So many bytes from each of some places of `data` on, which must be in it: an array of (places, `size`)."""
     return np.lib.stride_tricks.sliding_window_view(data, size)[begins]
