@@ -329,7 +329,7 @@ class Connection(Sender):
                 if flushed:
                     self._flushed(stream)
         elif key == frames.SETTING_MAX_FRAME_SIZE:
-            self.outbox.frame_bytes_max = min(value, 4 * frames.FRAME_BYTES_DEFAULT)
+            self.outbox.frame_bytes_max = min(value, frames.FRAME_BYTES_OF_ANSWERS)
         elif key == frames.SETTING_MAX_CONCURRENT_STREAMS:
             self.remote_streams_max = value
 

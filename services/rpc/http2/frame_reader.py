@@ -30,6 +30,7 @@ class FrameReader:
         self._on_frame = on_frame
         self.rest = b""
         self._preface_wanted = preface
+        self._frame_bytes_max = frames.FRAME_BYTES_DEFAULT if preface else frames.FRAME_BYTES_OF_ANSWERS
         self._settings_wanted = True
         self._block: list[bytes] = []
         self.block_bytes = 0
@@ -43,23 +44,40 @@ class FrameReader:
         Raises:
             ProtocolError: they break a rule. What `on_frame` raises comes through, too.
         """
-        if self.rest:
-            data = self.rest + data
-            self.rest = b""
+        at = 0
+        while self.rest and at < len(data):
+            # The frame that was begun takes what it lacks: to join it to all of the data would copy all of the data.
+            lacking = self._lacking()
+            begun, self.rest = self.rest + data[at : at + lacking], b""
+            at += lacking
+            self._cut(begun, 0)
+        if at < len(data):
+            self._cut(data, at)
+
+    def _lacking(self) -> int:
+        """How many bytes would make `rest` a whole preface, frame header or frame."""
+        kept = len(self.rest)
+        if self._preface_wanted:
+            return len(frames.PREFACE) - kept
+        if kept < frames.HEADER_BYTES:
+            return frames.HEADER_BYTES - kept
+        return frames.HEADER_BYTES + int.from_bytes(self.rest[:3], "big") - kept
+
+    def _cut(self, data: bytes, at: int) -> None:
+        """Read the frames from `at` on; what is left is the `rest`."""
         if self._preface_wanted:
             self._preface_wanted = self._read_preface(data)
             if self._preface_wanted:
                 self.rest = data
                 return
-            data = data[len(frames.PREFACE) :]
-        at = 0
+            at = len(frames.PREFACE)
         end = len(data)
         unpack = frames.FRAME_HEADER.unpack_from
         while end - at >= frames.HEADER_BYTES:
             length, flags, stream_id = unpack(data, at)
             kind = length & 0xFF
             length >>= 8
-            if length > frames.FRAME_BYTES_DEFAULT:
+            if length > self._frame_bytes_max:
                 raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
             stop = at + frames.HEADER_BYTES + length
             if stop > end:
@@ -71,7 +89,7 @@ class FrameReader:
                 self._on_frame(kind, flags, stream_id, payload)
             else:
                 self._read(kind, flags, stream_id, payload)
-        self.rest = data[at:] if at else data
+        self.rest = data[at:]
 
     def _read_preface(self, data: bytes) -> bool:
         """Whether the preface is still to be waited for."""

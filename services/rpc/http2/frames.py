@@ -7,6 +7,10 @@ from typing import Final
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER_BYTES: Final = 9
 FRAME_BYTES_DEFAULT: Final = 2**14
+FRAME_BYTES_OF_ANSWERS: Final = 2**16
+"""Of the longest frame that a client here takes, and that is sent to anybody: a large answer has fewer of them, and
+other streams still do not wait long for one.
+"""
 FRAME_BYTES_MAX: Final = 2**24 - 1
 STREAM_ID_MAX: Final = 2**31 - 1
 

@@ -29,6 +29,7 @@ TRAILERS_OK: Final = hpack.encode([(b"grpc-status", b"0")])
 _PREFIX = struct.Struct(">BI")
 _UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _STATUS_MESSAGE_CHARACTERS_MAX = 1024
+_PART_BYTES_MIN = 1024
 
 _GRPC_STATUS_OF_CODE = {
     Code.UNAUTHORIZED: GrpcStatus.UNAUTHENTICATED,
@@ -62,23 +63,24 @@ class MessageReader:
         message_bytes_max: the longest message.
     """
 
-    __slots__ = ("_message_bytes_max", "_rest", "_wanted")
+    __slots__ = ("_message_bytes_max", "_missing", "_parts", "_prefix")
 
     def __init__(self, message_bytes_max: int) -> None:
         self._message_bytes_max = message_bytes_max
-        # One run of bytes, not a list of parts: whoever sends single bytes must not make us keep an object for each.
-        self._rest = bytearray()
-        self._wanted = PREFIX_BYTES
+        self._prefix = b""
+        # Of a message whose prefix is known: its parts, and how many bytes it lacks. Joined once, when it is whole.
+        self._parts: list[bytes] = []
+        self._missing = 0
 
     @property
     def partial(self) -> bytes:
         """What is kept because its message is not yet whole."""
-        return bytes(self._rest)
+        return b"".join((self._prefix, *self._parts))
 
     @property
     def partial_bytes(self) -> int:
         """Bytes that are kept because their message is not yet whole."""
-        return len(self._rest)
+        return len(self._prefix) + sum(map(len, self._parts))
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take data in; the messages that are whole now.
@@ -86,28 +88,33 @@ class MessageReader:
         Raises:
             RpcError: RESOURCE_EXHAUSTED if a message is too long, UNIMPLEMENTED if it is compressed.
         """
-        source: bytes | bytearray = data
-        if self._rest:
-            self._rest += data
-            if len(self._rest) < self._wanted:
-                return []
-            source = self._rest
-        messages = []
+        messages: list[bytes] = []
         at = 0
-        end = len(source)
-        view = memoryview(source)
-        self._wanted = PREFIX_BYTES
-        while end - at >= PREFIX_BYTES:
-            compressed, length = _PREFIX.unpack_from(source, at)
-            self._check(compressed, length)
-            if end - at - PREFIX_BYTES < length:
-                self._wanted = PREFIX_BYTES + length
-                break
-            at += PREFIX_BYTES
-            messages.append(bytes(view[at : at + length]))
-            at += length
-        self._rest = bytearray(view[at:])
-        return messages
+        while True:
+            if len(self._prefix) < PREFIX_BYTES:
+                begun = len(self._prefix)
+                self._prefix += data[at : at + PREFIX_BYTES - begun]
+                at += len(self._prefix) - begun
+                if len(self._prefix) < PREFIX_BYTES:
+                    return messages
+                compressed, self._missing = _PREFIX.unpack(self._prefix)
+                self._check(compressed, self._missing)
+            part = data[at : at + self._missing]
+            at += len(part)
+            self._missing -= len(part)
+            if self._missing:
+                self._keep(part)
+                return messages
+            messages.append(b"".join((*self._parts, part)) if self._parts else part)
+            self._prefix = b""
+            self._parts.clear()
+
+    def _keep(self, part: bytes) -> None:
+        """Keep a part; small ones together: whoever sends single bytes must not make us keep an object for each."""
+        if self._parts and len(self._parts[-1]) < _PART_BYTES_MIN:
+            self._parts[-1] += part
+        elif part:
+            self._parts.append(part)
 
     def _check(self, compressed: int, length: int) -> None:
         if compressed:

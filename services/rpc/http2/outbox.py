@@ -20,7 +20,7 @@ class Outbox:
         self.frame_bytes_max = frames.FRAME_BYTES_DEFAULT
         self.queued_bytes = 0
         self._patient = 0
-        self._ready: list[bytes] = []
+        self._ready: list[bytes | memoryview] = []
         # Streams whose own window is open and which wait for the connection's, longest waiting first.
         self._waiting: dict[int, Stream] = {}
 
@@ -37,7 +37,7 @@ class Outbox:
         ready = self._ready
         self._patient = 0
         if len(ready) == 1:
-            return ready.pop()
+            return bytes(ready.pop())
         data = b"".join(ready)
         ready.clear()
         return data
@@ -92,10 +92,12 @@ class Outbox:
         most = self.frame_bytes_max
         ready = self._ready
         at = 0
-        while size - at > most:
-            ready.append(FRAME_HEADER.pack(most << 8, 0, stream.stream_id))
-            ready.append(data[at : at + most])
-            at += most
+        if size > most:
+            view = memoryview(data)  # its pieces are copied once, when they are taken
+            while size - at > most:
+                ready.append(FRAME_HEADER.pack(most << 8, 0, stream.stream_id))
+                ready.append(view[at : at + most])
+                at += most
         if size - at or end:
             ready.append(FRAME_HEADER.pack((size - at) << 8, END_STREAM if end else 0, stream.stream_id))
             ready.append(data[at:] if at else data)
@@ -127,7 +129,7 @@ class Outbox:
             self.queued_bytes -= size
             last = stream.queued_end and not queue
             self._ready.append(FRAME_HEADER.pack(size << 8, END_STREAM if last else 0, stream.stream_id))
-            self._ready.append(bytes(piece))
+            self._ready.append(piece)
             if last:
                 stream.local_ended = True
         stream.queue = None

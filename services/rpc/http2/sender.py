@@ -48,6 +48,7 @@ class Sender:
         if self._client:
             self.outbox.control(frames.PREFACE)
             settings[frames.SETTING_ENABLE_PUSH] = 0
+            settings[frames.SETTING_MAX_FRAME_SIZE] = frames.FRAME_BYTES_OF_ANSWERS
         else:
             settings[frames.SETTING_MAX_CONCURRENT_STREAMS] = limits.concurrent_streams_max
         self.outbox.control(frames.settings(settings))

@@ -14,7 +14,7 @@ from services.rpc.http2.events import (
 )
 from services.rpc.http2.frames import ErrorCode
 from services.rpc.limits import Limits
-from tests.unit.rpc.peers import ANSWER, REQUEST, START, TRAILERS, Served, block, data, headers
+from tests.unit.rpc.peers import ANSWER, REQUEST, START, TRAILERS, Served, block, data, headers, split
 
 PROTOCOL = ErrorCode.PROTOCOL_ERROR
 SIZE = ErrorCode.FRAME_SIZE_ERROR
@@ -195,6 +195,32 @@ def test_data_waits_for_both_windows() -> None:
     assert kinds == [(frames.DATA, 15, 0), (frames.HEADERS, len(TRAILERS), 1)]
     assert served.connection.outbox.queued_bytes == 0
     assert not served.connection.streams
+
+
+@pytest.mark.parametrize(("wanted", "longest"), [(16_384, 16_384), (30_000, 30_000), (2**24 - 1, 2**16)])
+def test_frames_are_as_long_as_the_other_side_takes_but_others_need_not_wait_long(wanted: int, longest: int) -> None:
+    served = Served()
+    served.receive(frames.settings({4: 2**20, 5: wanted}), frames.window_update(0, 2**20))
+    served.open(end=True)
+    served.sent()
+    body = bytes(range(256)) * 600
+    served.connection.respond(1, ANSWER, body, TRAILERS)
+    payloads = [sent.payload for sent in served.sent() if sent.kind == frames.DATA]
+    assert b"".join(payloads) == body
+    assert max(map(len, payloads)) == longest
+
+
+def test_a_client_takes_longer_frames_and_says_so() -> None:
+    client = Connection(Limits(), client=True)
+    client.start()
+    (said,) = (sent for sent in split(client.outbox.take()[len(frames.PREFACE) :]) if sent.kind == frames.SETTINGS)
+    longest = dict(frames.read_settings(said.payload))[frames.SETTING_MAX_FRAME_SIZE]
+    client.open_stream(REQUEST, end=True)
+    start = frames.settings({}) + headers(1, ANSWER)
+    assert DataReceived(1, bytes(longest), False) in client.receive(start + data(1, bytes(longest)), 0.0)
+    (failed,) = client.receive(frames.FRAME_HEADER.pack(longest + 1 << 8, 0, 1), 0.0)
+    assert isinstance(failed, ConnectionFailed)
+    assert failed.code is SIZE
 
 
 def test_settings_are_acknowledged_before_what_they_let_go() -> None:
