@@ -14,6 +14,7 @@ from services.cli.process.garbage_collection import GarbageCollection
 from services.common import logs
 from services.common.clock import SystemClock
 from services.common.errors import ConfigurationError, CorruptDataError, StatusError, UnknownFormatError
+from services.common.heap import keep_freed_memory
 from services.common.logs import LogOptions
 
 _DRAIN_S_MAX = 9.0
@@ -52,6 +53,7 @@ def run(make: Callable[[], Process], log: LogOptions, drain_s_max: float | None 
         CommandError: it could not start (WrongUseError: because of a setting).
     """
     logs.set_up(log)
+    keep_freed_memory()
     try:
         return asyncio.run(_live(make, _DRAIN_S_MAX if drain_s_max is None else drain_s_max))
     except ConfigurationError as error:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from services.broker.store.record import HEADER, HEADER_BYTES
-from services.common.contract.record_block import HEAD, NOTHING, decode_block, encode_block
+from services.common.contract.record_block import HEAD, NOTHING, decode_block, encode_block, joined
 from services.common.pb.popwheel.v1.proxy_pb2 import PullRecordsResponse
 
 HEADS = [HEADER.pack(*(number + field for field in range(17))) for number in (1, 100)]
@@ -16,6 +16,13 @@ def test_heads_are_what_the_log_writes() -> None:
     assert [tuple(head) for head in block.heads().tolist()] == [HEADER.unpack(each) for each in HEADS]
     assert block.part(1, 2).heads()["length"].tolist() == [100]
     assert block.next_offset == 7
+
+
+def test_blocks_as_one() -> None:
+    blocks = [decode_block(encode_block(7 + place, np.array([60]), [head])) for place, head in enumerate(HEADS)]
+    both = joined([blocks[0], blocks[1].part(0, 0), blocks[1]])
+    assert [tuple(head) for head in both.heads().tolist()] == [HEADER.unpack(each) for each in HEADS]
+    assert (both.next_offset, both.lengths.tolist()) == (8, [60, 60])
 
 
 @pytest.mark.parametrize("next_offset", [0, 2**40])

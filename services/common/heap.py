@@ -1,0 +1,25 @@
+"""What the C library does with freed memory."""
+
+import ctypes
+from typing import Final
+
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+"""Parameters of glibc's `mallopt`."""
+
+_KEPT_BYTES = 16 * 2**20
+_LARGEST_KEPT_BYTES = 8 * 2**20
+
+
+def keep_freed_memory() -> None:
+    """Have freed memory used again, up to 16 MiB at the heap's end, instead of given back at once.
+
+    An answer to a pull is copied some times on its way, a mebibyte at a time. glibc gives such a piece back when it is
+    freed, and the kernel hands out empty pages for the next one: measured, 1 to 3 us for each KiB of a message.
+
+    Other C libraries decide by themselves.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
