@@ -1,6 +1,7 @@
 """Reads a range of a queue: every message of it that is still there, in order, a batch of rows at a time."""
 
 import asyncio
+import contextlib
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -192,13 +193,14 @@ def read_range(options: ReadOptions, what: QueueRange) -> Iterator[pa.RecordBatc
     Raises:
         DataLossError, FormatError, RefusedError, UnreachableError: see `RangeReader.batches`.
     """
-    with asyncio.Runner() as runner:
+    # Not asyncio.Runner: it sets a signal handler for each run, and Python words the last one, with all its rows.
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
         client = QueueClient(options.connection, options.group)
         reader = RangeReader(client, options, what)
         try:
             at = what.start
             while at < what.end:
-                batches, at = runner.run(reader.batches(at))
+                batches, at = loop.run_until_complete(reader.batches(at))
                 yield from batches
         finally:
-            runner.run(client.close())
+            loop.run_until_complete(client.close())

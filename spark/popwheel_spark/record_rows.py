@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from popwheel_spark.errors import FormatError
 from popwheel_spark.offsets import Queue
 from popwheel_spark.schema import TIME, arrow_schema
-from popwheel_spark.wire_fields import Fields, read_fields
+from popwheel_spark.wire_fields import Fields, FieldsByNumber, fields_within, read_fields
 from services.common.contract.names import topic_of_retry_topic
 from services.common.contract.record_block import HEAD, VERSION, RecordBlock
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import DeadLetterQueue, Encoding, Message, SystemProperties
@@ -80,12 +80,12 @@ class _Rows:
         self._ends = block.begins + block.lengths
 
     @cached_property
-    def properties(self) -> Fields:
+    def properties(self) -> FieldsByNumber:
         """The fields of the system properties."""
         return read_fields(self.data, self._system_begins, self._payload_begins)
 
     @cached_property
-    def payload(self) -> Fields:
+    def payload(self) -> FieldsByNumber:
         """The fields of the messages without them."""
         return read_fields(self.data, self._payload_begins, self._ends)
 
@@ -102,7 +102,8 @@ class _Rows:
         if not len(fields.begin):
             return pa.array([], kind)
         # Every second piece of the data is a value; the others lie between two.
-        bounds = np.stack((fields.begin, fields.end), 1).ravel().astype(np.int32)
+        bounds = np.empty(2 * len(fields.begin), np.int32)
+        bounds[0::2], bounds[1::2] = fields.begin, fields.end
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self.data)]
         pieces = pa.Array.from_buffers(kind, len(bounds) - 1, buffers)
         return pieces.take(pa.array(np.arange(0, len(bounds) - 1, 2)))
@@ -115,7 +116,7 @@ class _Rows:
 
     def micros(self, times: Fields) -> npt.NDArray[np.int64]:
         """Points in time, in microseconds since 1970; 0 where a row has none."""
-        parts = times.within(self.data)
+        parts = fields_within(self.data, times)
         seconds, nanos = self.numbers(parts.of(_SECONDS)), self.numbers(parts.of(_NANOS))
         return seconds * _MICROS_PER_S + nanos // _NANOS_PER_MICRO
 
@@ -141,7 +142,7 @@ def _text_or_null(number: int) -> Callable[[_Rows], pa.Array]:
 
     def column(rows: _Rows) -> pa.Array:
         found = rows.property(number)
-        return rows.last(Fields(*(part[found.end > found.begin] for part in found)), pa.string())
+        return rows.last(found.at(found.end > found.begin), pa.string())
 
     return column
 
@@ -184,7 +185,7 @@ def _user_properties(rows: _Rows) -> pa.Array:
         kept = np.sort(count - 1 - np.unique(backwards, return_index=True)[1])
         if len(kept) < count:
             names, values = names.take(pa.array(kept)), values.take(pa.array(kept))
-            entries = Fields(*(part[kept] for part in entries))
+            entries = entries.at(kept)
     return pa.MapArray.from_arrays(rows.lists_of(entries), names, values)
 
 
@@ -204,7 +205,7 @@ def _attempts(rows: _Rows) -> pa.Array:
 
 def _origins(rows: _Rows) -> pa.Array:
     queues = rows.property(SystemProperties.DEAD_LETTER_QUEUE_FIELD_NUMBER)
-    topics = rows.last(queues.within(rows.data).of(DeadLetterQueue.TOPIC_FIELD_NUMBER), pa.string())
+    topics = rows.last(fields_within(rows.data, queues).of(DeadLetterQueue.TOPIC_FIELD_NUMBER), pa.string())
     return pa.array([topic_of_retry_topic(topic or "") or topic or None for topic in topics.to_pylist()], pa.string())
 
 

@@ -3,7 +3,8 @@
 A message by itself costs nothing here: as many steps are made as the message with the most fields has.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,34 +21,23 @@ _KNOWN[[VARINT, FIXED64, LENGTH_DELIMITED, FIXED32]] = True
 
 
 class Fields(NamedTuple):
-    """Fields of messages, in the order in which they lie in the data once `of` has picked those of one number.
+    """Fields of messages that have one number, in the order in which they lie in the data.
 
     Args:
         message: the place of each one's message among all messages.
-        number: of the field.
         begin: where its value begins; behind its length, if it has one.
         end: where its value ends.
         value: of a number.
     """
 
     message: Numbers
-    number: Numbers
     begin: Numbers
     end: Numbers
     value: Numbers
 
-    def of(self, number: int) -> "Fields":
-        """Those of one number."""
-        picks = np.flatnonzero(self.number == number)
-        begins = self.begin[picks]
-        if np.any(begins[1:] < begins[:-1]):
-            picks = picks[np.argsort(begins, kind="stable")]
+    def at(self, picks: npt.NDArray[Any]) -> "Fields":
+        """Some of them: by their places, or by whether each is one."""
         return Fields(*(column[picks] for column in self))
-
-    def within(self, data: Data) -> "Fields":
-        """The fields of these, which are messages, as fields of the messages that they are in."""
-        inner = read_fields(data, self.begin, self.end)
-        return inner._replace(message=self.message[inner.message])
 
     def last(self, messages: int) -> Numbers:
         """For each of so many messages the place of its last one here; -1 if it has none. What comes last counts."""
@@ -56,12 +46,53 @@ class Fields(NamedTuple):
         return places
 
 
-def read_fields(data: Data, begins: Numbers, ends: Numbers) -> Fields:
+NO_FIELDS: Final = Fields(*[np.empty(0, np.int64)] * 4)
+
+
+class FieldsByNumber(NamedTuple):
+    """All fields of messages. Most messages of a producer have the same fields in the same order, so most steps from
+    field to field find one number.
+
+    Args:
+        alike: with their number, those of one step each that found no other.
+        numbers: of each of the rest.
+        rest: all others.
+    """
+
+    alike: list[tuple[int, Fields]]
+    numbers: Numbers
+    rest: Fields
+
+    def of(self, number: int) -> Fields:
+        """Those of one number."""
+        found = [fields for each, fields in self.alike if each == number]
+        if len(self.numbers):
+            found.append(self.rest.at(np.flatnonzero(self.numbers == number)))
+        if not found:
+            return NO_FIELDS
+        fields = found[0] if len(found) == 1 else _joined(found)
+        if np.any(fields.begin[1:] < fields.begin[:-1]):
+            return fields.at(np.argsort(fields.begin, kind="stable"))
+        return fields
+
+
+def _joined(found: Iterable[Fields]) -> Fields:
+    return Fields(*map(np.concatenate, zip(*found, strict=True)))
+
+
+def fields_within(data: Data, outer: Fields) -> FieldsByNumber:
+    """The fields of fields which are messages, as fields of the messages that these are in."""
+    found = read_fields(data, outer.begin, outer.end)
+    alike = [(number, each._replace(message=outer.message[each.message])) for number, each in found.alike]
+    return found._replace(alike=alike, rest=found.rest._replace(message=outer.message[found.rest.message]))
+
+
+def read_fields(data: Data, begins: Numbers, ends: Numbers) -> FieldsByNumber:
     """The fields of messages.
 
     Args:
         data: holds them.
-        begins: where each begins.
+        begins: where each begins; these rise.
         ends: where each ends.
 
     Raises:
@@ -69,23 +100,30 @@ def read_fields(data: Data, begins: Numbers, ends: Numbers) -> Fields:
     """
     message = np.arange(len(begins))
     at, stop = begins, ends
-    found = [Fields(*[message[:0]] * 5)]
+    alike: list[tuple[int, Fields]] = []
+    numbers, rest = [message[:0]], [NO_FIELDS]
     while True:
         live = at < stop
         if not live.all():
             message, at, stop = message[live], at[live], stop[live]
         if not len(message):
-            return Fields(*map(np.concatenate, zip(*found, strict=True)))
+            return FieldsByNumber(alike, np.concatenate(numbers), _joined(rest))
         key, at = _varints(data, at)
         value, behind = _varints(data, at)
-        kind = key & 7
-        if (kind == LENGTH_DELIMITED).all():
+        first = int(key[0])
+        is_alike = bool((key == first).all())
+        if is_alike and first & 7 == LENGTH_DELIMITED:
             at, end = behind, behind + value
         else:
-            at, end = _any_value(kind, at, value, behind)
+            at, end = _any_value(key & 7, at, value, behind)
         if (end < at).any() or (end > stop).any():
             raise _garbled()
-        found.append(Fields(message, key >> 3, at, end, value))
+        fields = Fields(message, at, end, value)
+        if is_alike:
+            alike.append((first >> 3, fields))
+        else:
+            numbers.append(key >> 3)
+            rest.append(fields)
         at = end
 
 

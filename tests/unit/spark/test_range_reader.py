@@ -10,7 +10,7 @@ from popwheel_spark.errors import DataLossError, UnreachableError
 from popwheel_spark.offsets import Offsets, Queue
 from popwheel_spark.plan import QueueRange
 from popwheel_spark.queue_client import QueueClient
-from popwheel_spark.range_reader import BYTES_MAX, PULL_BYTES, ROWS_MAX, RangeReader
+from popwheel_spark.range_reader import BATCH_BYTES, BYTES_MAX, PULL_BYTES, ROWS_MAX, RangeReader
 from popwheel_spark.read_options import read_options
 from services.common.contract.record_block import RecordBlock
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
@@ -98,6 +98,16 @@ def test_a_batch_of_rows_has_a_limit_of_bytes(size: int, most: int, options: dic
     batches, at = asyncio.run(RangeReader(queue, read_options(given), QueueRange(QUEUE, 0, end)).batches(0))
     assert at < end
     assert BYTES_MAX <= sum(batch.num_rows for batch in batches) * (size + 100) < BYTES_MAX + 5 * PULL_BYTES
+
+
+@pytest.mark.parametrize(("size", "most"), [(10, ROWS_MAX), (1000, 1020), (600_000, 2), (3 * 2**20, 1)])
+def test_spark_gets_a_mebibyte_at_a_time(size: int, most: int) -> None:
+    queue = OneQueue(0, 2 * ROWS_MAX if size < 10**4 else 50, most=1024, body=bytes(size))
+    options = read_options({"endpoints": "h:1", "topic": "orders", "columns": "queueOffset,body"})
+    batches, at = asyncio.run(RangeReader(queue, options, QueueRange(QUEUE, 0, queue.end)).batches(0))
+    assert [number for batch in batches for number in batch.column("queueOffset").to_pylist()] == list(range(at))
+    assert max(batch.num_rows for batch in batches) <= most
+    assert min([batch.num_rows for batch in batches[:-1]], default=most) * (size + 100) >= BATCH_BYTES * 0.9
 
 
 @pytest.mark.parametrize(("size", "fitting"), [(2**20, 1), (2**16, 15), (100, 1024)])

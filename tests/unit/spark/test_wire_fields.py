@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_spark.wire_fields import Fields, read_fields
+from popwheel_spark.wire_fields import FieldsByNumber, read_fields
 from services.common.contract.wire_format import FIXED32, FIXED64, LENGTH_DELIMITED, VARINT, varint
 
 Field = tuple[int, int, bytes]
@@ -28,7 +28,7 @@ def encoded(fields: list[Field]) -> bytes:
     )
 
 
-def read(*messages: bytes, gap: bytes = b"") -> tuple[bytes, Fields]:
+def read(*messages: bytes, gap: bytes = b"") -> tuple[bytes, FieldsByNumber]:
     data = b"".join(gap + each for each in messages)
     lengths = np.array([len(each) for each in messages], np.int64)
     ends = np.cumsum(lengths + len(gap))
@@ -43,15 +43,33 @@ def number_of(value: bytes) -> int:
 @given(MESSAGES, st.binary(max_size=3))
 def test_all_fields_are_found(messages: list[list[Field]], gap: bytes) -> None:
     data, found = read(*map(encoded, messages), gap=gap)
-    order = np.argsort(found.begin, kind="stable")
+    columns = [(*fields[:3], np.full(len(fields.begin), number), fields.value) for number, fields in found.alike]
+    columns.append((*found.rest[:3], found.numbers, found.rest.value))
+    places, begins, ends, numbers, values = map(np.concatenate, zip(*columns, strict=True))
+    order = np.argsort(begins, kind="stable")
     seen = [
         (message, number, data[begin:end])
-        for message, number, begin, end in zip(*(column[order].tolist() for column in found[:4]), strict=True)
+        for message, number, begin, end in zip(
+            *(column[order].tolist() for column in (places, numbers, begins, ends)), strict=True
+        )
     ]
     assert seen == [(place, number, value) for place, each in enumerate(messages) for number, _, value in each]
     fields = [field for each in messages for field in each]
-    for (_, kind, value), number in zip(fields, found.value[order].tolist(), strict=True):
+    for (_, kind, value), number in zip(fields, values[order].tolist(), strict=True):
         assert kind != VARINT or number == number_of(value)
+
+
+@given(MESSAGES)
+def test_those_of_a_number_come_in_the_order_of_the_data(messages: list[list[Field]]) -> None:
+    data, found = read(*map(encoded, messages))
+    for wanted in {number for each in messages for number, _, _ in each} | {1}:
+        fields = found.of(wanted)
+        seen = [
+            (place, data[begin:end]) for place, begin, end in zip(*(part.tolist() for part in fields[:3]), strict=True)
+        ]
+        assert seen == [
+            (place, value) for place, each in enumerate(messages) for number, _, value in each if number == wanted
+        ]
 
 
 def test_of_several_values_the_last_counts() -> None:
