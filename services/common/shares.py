@@ -43,6 +43,7 @@ class Shares:
     def _change(self, holder: str, amount: int) -> None:
         self.total += amount
         held = self._held[holder] + amount
+        assert held >= 0, "a holder has given back more than it had (M1)"
         if held:
             self._held[holder] = held
         else:

@@ -116,6 +116,7 @@ class PutHandler:
         else:
             put = self._put_at_once
         results = await put(runs)
+        assert len(results) == len(runs), "not every run has its result"
         if before == self._ids_of(runs):
             return results
         return [

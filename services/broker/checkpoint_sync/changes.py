@@ -61,6 +61,7 @@ class Changes(Generic[Key]):
             version: of this change; not earlier than any before.
             is_gone: whether it is not there any more.
         """
+        assert not self._chunks or version >= self._chunks[-1].version, "a change is noted after a later one (C4)"
         before = self._chunk_of.get(key)
         if before is None and is_gone:
             return

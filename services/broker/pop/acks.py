@@ -105,6 +105,7 @@ class Acks:
             self._store.put([self._ack_record(check_point, bits, call) for check_point, bits in bits_of.items()])
             for check_point, bits in bits_of.items():
                 self._state.finish(check_point.id, bits, call)
+        assert len(results) == len(handles), "not every receipt handle has its result"
         return results if refused else []
 
     def change_invisible(
@@ -200,6 +201,7 @@ class Acks:
             for check_point, bits in bits_of.items():
                 self._state.renew(check_point.id, bits, due_ms)
             self._on_due_changed()
+        assert len(results) == len(entries), "not every receipt handle has its result"
         return results
 
     def release(self, group: str, topic: str, handles: Sequence[str], attempted: bool) -> list[pb.EntryResult]:
@@ -216,6 +218,7 @@ class Acks:
                 held.append(each)
             results.append(_DONE)
         self.redeliver(held, attempted=attempted)
+        assert len(results) == len(handles), "not every receipt handle has its result"
         return results
 
     def redeliver(self, held: Sequence[Held], *, attempted: bool) -> None:

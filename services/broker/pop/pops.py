@@ -264,6 +264,8 @@ class Pops:
             # Never delivered, never skipped (S7): the queue stands still until an operator has dealt with it.
             self.damaged[queue] = Standstill(queue.min_offset, str(error))
             return
+        assert len(entries) == len(offsets) <= budget.messages, "more messages are taken than were asked for"
+        assert start <= offsets[0] <= offsets[-1] < next_offset, "messages are taken that were not read"
         budget.messages -= len(entries)
         budget.response_bytes -= sum(entry.length for entry in entries)
         taken.append(_Taken(progress, origin, entries, offsets, records, start, next_offset))
@@ -352,6 +354,7 @@ class Pops:
             else:
                 answer.handles += given
                 answer.messages += messages
+        assert len(answer.handles) == len(answer.messages), "not every message has its receipt handle"
 
     def _count_queueing(self, records: Sequence[StoredRecord], now_ms: int) -> None:
         if records[0].store_time_ms == records[-1].store_time_ms:  # mostly: they were sent together

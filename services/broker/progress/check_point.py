@@ -164,6 +164,8 @@ class CheckPoint:
     def encode(self) -> bytes:
         """The body of its record, as it is now."""
         count = len(self.offsets)
+        assert 0 <= self.open_bits < 1 << count, "a bit is open of no message"
+        assert not count or self.start_offset <= self.offsets[0] <= self.offsets[-1] < self.next_offset, "not read"
         group, topic = self.group.encode(), self.topic.encode()
         flags = 0
         extra: list[bytes] = []
@@ -281,6 +283,7 @@ class CheckPoint:
 
 def encode_ack(check_point_id: int, bits: int) -> bytes:
     """The body of an ACK record: the messages of a CK that are done with."""
+    assert bits > 0, "an ACK of no message"
     return _ACK.pack(check_point_id) + bits.to_bytes((bits.bit_length() + 7) // 8, "big")
 
 
@@ -302,6 +305,7 @@ def decode_call(data: bytes) -> int:
 
 def encode_renewal(check_point_id: int, bits: int, due_ms: int) -> bytes:
     """The body of a renewal record: the messages of a CK that are hidden until `due_ms`."""
+    assert bits > 0, "a renewal of no message"
     return _RENEWAL.pack(check_point_id, due_ms) + bits.to_bytes((bits.bit_length() + 7) // 8, "big")
 
 

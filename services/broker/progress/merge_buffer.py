@@ -185,9 +185,11 @@ class MergeBuffer:
 
     def popped(self, progress: QueueProgress, check_point: CheckPoint) -> None:
         """A pop has read up to the CK's next offset and gave out messages."""
+        assert check_point.start_offset >= progress.popped, "a pop has read again what one before it has read (C4)"
         progress.popped = check_point.next_offset
         if progress.waiting is None:
             progress.waiting = deque()
+        assert not progress.waiting or progress.waiting[-1].next_offset <= check_point.start_offset, "CKs overlap"
         progress.waiting.append(check_point)
         self._of_check_point[check_point.id] = progress
         self._held_up.setdefault(progress.group, {})[progress.queue] = progress
@@ -197,6 +199,7 @@ class MergeBuffer:
 
     def skipped(self, progress: QueueProgress, next_offset: int) -> None:
         """A pop has read up to `next_offset` and its filter wanted nothing of it."""
+        assert next_offset >= progress.popped, "a pop has gone back (C4)"
         progress.popped = next_offset
         if progress.waiting:
             progress.waiting[-1].next_offset = next_offset
@@ -271,6 +274,7 @@ class MergeBuffer:
         for progress in self._held_up.pop(group, {}).values():
             self._release(progress)
         self._pairs -= len(self._offsets.pop(group, ()))
+        assert self._pairs >= 0, "more pairs are gone than there were"
         for changes in self._watched:
             changes.group_gone(group)
 
@@ -290,6 +294,7 @@ class MergeBuffer:
                         changes.changed(group, queue, None)
             if not offsets:
                 del self._offsets[group]
+        assert self._pairs >= 0, "more pairs are gone than there were"
 
     def _release(self, progress: QueueProgress) -> None:
         for check_point in progress.waiting or ():

@@ -225,6 +225,7 @@ class ReviveTable:
     def move(self, check_point: CheckPoint, revive_offset: int) -> None:
         """A copy of an open CK was appended at `revive_offset` of its revive queue."""
         queue = self._queues[check_point.revive_queue]
+        assert revive_offset > check_point.revive_offset, "the copy of a CK stands before it"
         queue[check_point.id] = queue.pop(check_point.id)
         check_point.revive_offset = revive_offset
 
@@ -269,6 +270,7 @@ class ReviveTable:
             self.in_flight.pop(pair, None)
         queue = (*pair, check_point.origin, check_point.queue_id)
         in_flight = self._in_flight_of_queue.get(queue, 0) + messages
+        assert in_flight >= 0, "more messages came back than were given out (P1)"
         if in_flight:
             self._in_flight_of_queue[queue] = in_flight
         else:

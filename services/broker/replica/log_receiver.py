@@ -259,6 +259,7 @@ class LogReceiver:
         except CorruptDataError:
             statistics.checks_failed += 1
             raise
+        assert log.end_position == position + len(data), "the log ends elsewhere than what was received (S4)"
         self._unsynced.set()
         return True
 

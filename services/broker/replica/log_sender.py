@@ -93,6 +93,7 @@ class SendWindow:
 
     def sent(self, position: int) -> None:
         """Everything before `position` was sent."""
+        assert position >= self.sent_position, "a slave was sent less than before"
         self.sent_position = position
 
     def received(self, position: int) -> None:

@@ -400,11 +400,13 @@ class SyncStateSet:
             changed = True
         if self._master_alone_acknowledges:
             received, replicated = self._end_position, self._synced_position
+        assert replicated <= received <= self._end_position, "more is synced than was received"
         if received > self.held_position:
             self.held_position = received
             changed = True
         if replicated > self.confirmed_position:
             self.confirmed_position = replicated
             changed = True
+        assert self.replicated_position <= self.confirmed_position <= self.held_position, "watermarks are crossed"
         if changed:
             self._on_watermark()

@@ -117,9 +117,12 @@ class ConsumeQueue:
 
     def extend(self, entries: bytes | bytearray) -> None:
         """Add entries that were put together by `packed_entry`."""
+        assert entries and len(entries) % ENTRY_BYTES == 0, "entries are not whole"
         if self._window is None:
             self._window = bytearray(entries)
         else:
+            last = _position_at(self._window, len(self._window) - ENTRY_BYTES)
+            assert _position_at(entries, 0) > last, "a queue goes back in the log"
             self._window += entries
         if self._first_position == _EMPTY:
             self._first_position = _position_at(entries, 0)

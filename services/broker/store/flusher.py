@@ -85,6 +85,7 @@ class Flusher:
         Args:
             marks: they know of all that was appended and synced up to now, and call `advance` when they have changed.
         """
+        assert self._marks is None, "it waits for the replicas of two masterships"
         self._marks = marks
         self.advance()
 
@@ -181,6 +182,7 @@ class Flusher:
 
     def _synced(self) -> None:
         synced = self._store.log.synced_position
+        assert synced <= self._store.log.end_position, "more is synced than was appended"
         if self._marks is None:
             self._confirm(synced)
         else:

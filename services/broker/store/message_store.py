@@ -215,6 +215,7 @@ class MessageStore:
             self.log.append(lengths, buffers)
         except OSError as error:
             raise disk_refusal(error) from error
+        assert not pending or pending[-1][0] == self.log.end_position, "the log ends elsewhere than its records do"
         self._next_offsets.update(next_offsets)
         self._unconfirmed.extend(pending)
         if self.on_append is not None:
@@ -233,6 +234,7 @@ class MessageStore:
             self._next_offsets.clear()
             reached = max(reached, position)
         # Else a run may go on behind `position`: it becomes readable as a whole, and a checkpoint must not part it.
+        assert reached >= self.confirmed_position, "the confirmed position falls (C4)"
         self.confirmed_position = reached
 
     def unconfirmed_entries(self, queue: ConsumeQueue) -> list[Entry]:
@@ -403,6 +405,7 @@ class MessageStore:
         self._unwritten = (
             {**self._unwritten, **self.queues.take_recent()} if self._unwritten else self.queues.take_recent()
         )
+        assert self.confirmed_position <= self.log.end_position, "more is confirmed than was appended"
         self._checkpoint_position = self.confirmed_position
         return StoreCheckpoint(
             self.confirmed_position,

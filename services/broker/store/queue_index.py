@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from heapq import merge
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import structlog
@@ -116,6 +116,7 @@ class QueueIndex(EntryFiles):
         while count > 0:
             file, row = self._spot(queue, key, offset)
             part = min(count, row.first + row.size - offset)
+            assert part > 0, "a file has no entry of its row"
             parts.append(file.read(row.place + offset - row.first, part))
             offset += part
             count -= part
@@ -182,6 +183,7 @@ class QueueIndex(EntryFiles):
     def _take(self, made: IndexFile) -> None:
         self.files.append(made)
         self.files.sort(key=lambda file: file.begin)
+        assert all(one.end <= next_one.begin for one, next_one in pairwise(self.files)), "index files overlap"
 
     async def write(self, queues: Mapping[ConsumeQueue, None], end: int) -> None:
         """Bring what stands in the commit log before `end` to the device; to be done to its end (`to_its_end`).
@@ -246,6 +248,7 @@ class QueueIndex(EntryFiles):
 
     def forget_before(self, log_start: int) -> None:
         """The commit log begins at a position now."""
+        assert log_start >= self.log_start, "the commit log begins before its beginning"
         self.log_start = log_start
         if not self._is_merging:
             while self.files and self.files[0].end <= log_start:

@@ -170,6 +170,7 @@ class TimerEnqueuePut:
             requests.popleft()
             state.commit_queue_offset = request.queue_offset + 1
             taken += 1
+        assert state.commit_queue_offset <= state.curr_queue_offset, "more of the timer queue is done than was read"
         return taken
 
     def _chain_in(self, request: TimerRequest, now_ms: int, farthest_ms: int) -> None:
@@ -499,6 +500,7 @@ class TimerDequeuePutMessage:
         for (unit, delay, _), is_alive, is_due in zip(firings, alive, due, strict=True):
             state.dequeue_put_queue.popleft()
             state.put_bytes -= unit.length
+            assert state.put_bytes >= 0, "more bytes were put than waited (M1)"
             if not is_alive:
                 state.drop_homeless(unit, delay)
             elif not is_due:

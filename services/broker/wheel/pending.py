@@ -98,6 +98,7 @@ class PendingTimers:
         else:
             del self._topics[topic]
         self.total -= 1
+        assert self.total >= 0, "more timers are gone than came"
 
     def _in_second(self, due_ms: int) -> int:
         """How many are due in that second, or overdue if the ring has left it behind."""

@@ -287,6 +287,7 @@ class TimerState:
         """One unit of a slot is dealt with."""
         slot = self.opened_slots[slot_ms]
         slot.outstanding -= 1
+        assert slot.outstanding >= 0, "a unit is dealt with twice (T2)"
         if not slot.outstanding:
             self.close_if_done(slot_ms)
 

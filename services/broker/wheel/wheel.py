@@ -87,12 +87,14 @@ class TimerWheel:
         Raises:
             ValueError: the slot holds units of another time.
         """
+        assert slot_ms >= 0 and not slot_ms % self._precision_ms, "that is not the time of a slot"
         index = slot_ms // self._precision_ms % self.slots
         count = self._count[index]
         if count:
             if self._time[index] != slot_ms:
                 raise ValueError(f"the slot of {slot_ms} holds units of {self._time[index]}")
             previous: int = self._last[index]
+            assert previous < position, "the chain of a slot goes back in the timer log"
         else:
             previous = -1
             self._time[index] = slot_ms
@@ -138,6 +140,7 @@ class TimerWheel:
             index = slot_ms // self._precision_ms % self.slots
             self.units_total -= self._count[index]
             self.occupied_total -= 1
+            assert self.units_total >= 0 and self.occupied_total >= 0, "more units are gone than there were"
             self._time[index] = self._first[index] = self._last[index] = self._count[index] = 0
             self._dirty[index // _BLOCK_SLOTS] = 1
 

@@ -63,7 +63,7 @@ def found(name: str, reports: Reports) -> GroupState | None:
     version = max(report.version for report in holders.values())
     certain = {number: holders[number] for number in members if not holders[number].doubtful}
     master = most_complete(certain or {number: holders[number] for number in members} or holders)
-    assert master is not None
+    assert master is not None, "nobody of those that hold something is the most complete"
     epoch = max(max(report.epoch, report.last_epoch) for report in holders.values()) + 1
     return _state(name, version, epoch, master, reports)
 

@@ -181,7 +181,8 @@ class CheckpointSync:
 
     def _fetch(self, group: _Group, known: int, slaves: list[_Slave], now_s: float, begun_s: float) -> Fetch:
         roles = group.roles
-        assert roles.master is not None
+        assert roles.master is not None, "nobody is there to be asked"
+        assert slaves and not any(slave.is_busy for slave in slaves), "a slave is given two checkpoints at a time"
         for slave in slaves:
             slave.is_busy = True
         numbers = tuple(slave.place.number for slave in slaves)

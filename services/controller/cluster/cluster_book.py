@@ -89,6 +89,7 @@ class ClusterBook:
         while sum(len(page.deleted) for page in pages) * _ID_BYTES > page_bytes // _HEAD_SHARE:
             worst = max(range(len(pages)), key=lambda number: len(pages[number].deleted))
             _write_anew(pages, worst, pages.pop(worst).entries, page_bytes, new_name)
+        assert len({page.name for page in pages}) == len(pages), "two pages have one name"
         return ClusterBook(tuple(pages), recent)
 
 

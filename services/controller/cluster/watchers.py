@@ -79,6 +79,7 @@ class Watcher:
     def offer(self, update: ClusterUpdate) -> None:
         """Take in a change."""
         if not self._needs_snapshot:
+            assert not self._updates or update.version > self._updates[-1].version, "a change is told out of its turn"
             if len(self._updates) < self._updates_max:
                 self._updates.append(update)
             else:

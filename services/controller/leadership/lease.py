@@ -107,6 +107,7 @@ class LeaseHolder:
 
     def written(self, lease: Lease, began: float) -> None:
         """What `found` said was stored; the write began at `began`."""
+        assert self.is_mine(lease), "it believes to lead by the lease of another"
         self.lease = lease
         self._leads_until = began + self._lease_s * _BELIEF_SHARE
 

@@ -93,6 +93,7 @@ class RenewalBook:
         renewed = self._handles.pop(handle, None)
         if renewed is not None:
             self._shares.give(renewed.client_id)
+            assert self._shares.total == len(self._handles), "the shares of clients are not what is kept (M1)"
 
     def due(self, now: float, is_alive: Callable[[str], bool]) -> dict[str, list[RenewEntry]]:
         """What is to be renewed now, by broker; the handles of clients that are gone are dropped instead."""

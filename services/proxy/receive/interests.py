@@ -232,6 +232,7 @@ class InterestBook:
         """A poll has ended."""
         self.stop_waiting(interest, waiter)
         interest.polls -= 1
+        assert interest.polls >= 0, "a poll has left twice"
         if interest.polls == 0:
             self._idle_since[interest] = now
 
@@ -252,6 +253,7 @@ class InterestBook:
         """A pop is answered: it took `taken` messages, and the broker knows of `messages` more."""
         interest, waiting = ticket.interest, ticket.waiting
         waiting.pops -= 1
+        assert waiting.pops >= 0, "a pop has ended twice"
         if waiting.notifications != ticket.notifications:
             messages = max(messages, 1)
         waiting.messages = messages
@@ -271,6 +273,7 @@ class InterestBook:
         `failure`: what the broker said, if it did.
         """
         ticket.waiting.pops -= 1
+        assert ticket.waiting.pops >= 0, "a pop has ended twice"
         ticket.waiting.failure = failure
         self._pause(ticket.interest, ticket.waiting, now + FAILURE_PAUSE_S)
         self._wake(ticket.interest, ticket.waiting, now)
@@ -278,6 +281,7 @@ class InterestBook:
     def hand_back(self, ticket: Ticket, now: float) -> None:
         """A poll that was woken does not pop; another may."""
         ticket.waiting.pops -= 1
+        assert ticket.waiting.pops >= 0, "a pop has ended twice"
         self._wake(ticket.interest, ticket.waiting, now)
 
     def wait(self, interest: Interest, waiter: Waiter, now: float, broker: str | None = None) -> Ticket | None:
@@ -403,6 +407,7 @@ class InterestBook:
             if any(waiting.pops for waiting in interest.waiting.values()):
                 busy.append(interest)  # a pop for a client that has gone is still under way
                 continue
+            assert not (interest.polls or interest.waiters or interest.places), "a poll waits for what is over"
             del self._by_id[interest.id], self._by_key[interest.key]
             self._counts.give(interest.group)
             self._bytes.give(interest.group, len(interest.filter.expression))

@@ -133,7 +133,8 @@ class Admission:
         self._by_group.give(group)
         for counter, key in ((self._by_client, client_id), (self._by_connection, connection)):
             counter[key] -= 1
-            if counter[key] <= 0:
+            assert counter[key] >= 0, "a poll has left twice"
+            if not counter[key]:
                 del counter[key]
 
 

@@ -160,6 +160,7 @@ class Batcher:
         Raises:
             LimitError: TOO_MANY_REQUESTS, if too much waits already.
         """
+        assert messages and len(due_ms) in (0, len(messages)), "not every delayed message has its time"
         size = size_of(messages)
         if self._messages.total:
             if len(messages) > self._messages.room(topic, self._options.waiting_messages_max):
@@ -237,6 +238,7 @@ class Batcher:
             batch.append(shipment)
             count += len(shipment.messages)
             size += shipment.size
+        assert batch or not self._waiting, "what waits is not put"
         return batch
 
     async def _put(self, batch: list[Shipment]) -> None:

@@ -133,6 +133,7 @@ class Telemetry:
             sessions.remove(session)
             if not sessions:
                 self._sessions.pop(client_id, None)
+                assert not self._repeated.held(client_id), "settings are kept for a client that has gone (M1)"
 
     async def _take_settings(self, call: Call, client_id: str, session: Session, settings: Settings) -> None:
         """Answer a client's settings with what it is to go by."""

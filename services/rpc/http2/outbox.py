@@ -53,6 +53,7 @@ class Outbox:
 
     def headers(self, stream: Stream, block: bytes, *, end: bool) -> None:
         """Send HEADERS; nothing must wait on this stream."""
+        assert not stream.local_ended, "headers behind the end of a stream"
         flags = END_STREAM if end else 0
         size = len(block)
         if size <= self.frame_bytes_max:
@@ -68,6 +69,7 @@ class Outbox:
         Returns:
             Whether all of it is ready to leave; if not, `write` will say when it is.
         """
+        assert not stream.local_ended, "data behind the end of a stream"
         size = len(data)
         if stream.queue is None and size <= stream.send_window and size <= self.window:
             stream.send_window -= size
@@ -127,6 +129,7 @@ class Outbox:
             stream.send_window -= size
             self.window -= size
             self.queued_bytes -= size
+            assert size and self.queued_bytes >= 0, "more bytes leave than were queued (M1)"
             last = stream.queued_end and not queue
             self._ready.append(FRAME_HEADER.pack(size << 8, END_STREAM if last else 0, stream.stream_id))
             self._ready.append(piece)
@@ -144,6 +147,7 @@ class Outbox:
         """Drop what waits on a stream that is over."""
         if stream.queue is not None:
             self.queued_bytes -= sum(map(len, stream.queue))
+            assert self.queued_bytes >= 0, "more bytes are dropped than were queued (M1)"
             stream.queue = None
         self._waiting.pop(stream.stream_id, None)
 

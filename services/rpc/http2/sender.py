@@ -98,6 +98,7 @@ class Sender:
         Returns:
             The stream's number.
         """
+        assert self._client, "only clients open streams"
         stream_id = self._last_stream_id + 2 if self._last_stream_id else 1
         self._last_stream_id = stream_id
         stream = Stream(stream_id, self.outbox.initial_window, self._limits.stream_window_bytes)
@@ -174,6 +175,7 @@ class Sender:
     def release(self, stream_id: int, count: int) -> None:
         """The owner no longer holds `count` bytes of a stream (over or not): the windows may open."""
         self._window.held -= count
+        assert self._window.held >= 0, "more bytes are released than came in (M1)"
         self._open_connection_window()
         stream = self.streams.get(stream_id)
         if stream is not None and not stream.remote_ended:

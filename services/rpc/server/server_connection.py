@@ -229,6 +229,7 @@ class ServerConnection(Carrier):
     def call_ended(self, stream_id: int) -> None:
         if self._calls.pop(stream_id, None).__class__ is UnaryCall:
             self._unary_calls -= 1
+            assert self._unary_calls >= 0, "a call has ended twice"
         if not self._calls:
             self._last_call_at = self.clock.monotonic()
             if self.http2.refusing:
