@@ -162,7 +162,7 @@ class BrokerApp:
 
     @property
     def leader(self) -> Leader:
-        """The mastership, of a replica that leads."""
+        """What serves in a replica that leads."""
         assert self.role.leader is not None, "this replica does not lead"
         return self.role.leader
 

@@ -63,7 +63,8 @@ class ControllerApp:
         clock: measures how long saves take, and tells since when a process is there.
         random_source: the receipt key is drawn from it once, so a real process hands in `random.SystemRandom()`.
         registry: where its metrics are shown.
-        broker_channels: makes a channel to a broker: to probe it, to have it hand over, to ask for the admin API.
+        broker_channels: makes a channel to a broker: to probe it, to have it pass its role on, to ask for the admin
+            API.
         disk: what reads and writes the state's files; None for the machine's own.
         shared: a store that other controllers have as well; None for the one that the options say.
         address: host:port at which brokers and proxies reach it, for other controllers to name.

@@ -35,7 +35,7 @@ class Handle:
 
     @property
     def life(self) -> tuple[str, int]:
-        """Of a broker, or its mastership: each has a range of numbers of its own."""
+        """Of a broker, or its term: each has a range of numbers of its own."""
         return self.broker, self.check_point // _IDS_OF_A_LIFE
 
     @property

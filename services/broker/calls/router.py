@@ -1,7 +1,7 @@
 """popwheel.v1.Broker as others call it, whatever the role of this replica is at the moment.
 
-What clients ask is passed on to the mastership of now; while there is none it is refused, so that whoever asks goes to
-the master. The table of handlers lasts as long as the process: the transport reads it once.
+What clients ask is passed on to what serves in the present term; while this replica does not lead it is refused, so
+that whoever asks goes to the master. The table of handlers lasts as long as the process: the transport reads it once.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ _OF_MASTERS: tuple[Method[Any, Any], ...] = (
     methods.QUARANTINE_RETRY,
     methods.QUARANTINE_DROP,
 )
-"""What only a master answers: all that a mastership serves by single calls."""
+"""What only a master answers: all that is served in a term by single calls."""
 _WAIT_S = 2.0
-"""How long a call waits for a mastership that is about to begin."""
+"""How long a call waits for a term that is about to begin."""
 
 
 class Router:
@@ -64,7 +64,7 @@ class Router:
         self.service.stream(methods.REPLICATE, self._replicate)
 
     def open(self, served: Service, replicate: StreamHandler[pb.ReplicateProgress, pb.LogChunk]) -> None:
-        """Pass calls on to what a mastership serves, and slaves to its log."""
+        """Pass calls on to what is served in a term, and slaves to its log."""
         self._served = served
         self._to_log = replicate
         self._handlers.update({path: handler for path, (_, handler) in served.unary_handlers.items()})

@@ -23,7 +23,7 @@ _ASK_TIMEOUT_S = 3.0
 
 
 class ReplicationMaster:
-    """Serves the slaves of one mastership, and keeps the sync-state set.
+    """Serves the slaves in one term, and keeps the sync-state set.
 
     Args:
         master: who leads, and what it has; whoever appends and syncs tells its sync-state set so.

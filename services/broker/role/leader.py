@@ -47,7 +47,7 @@ class Leader:
     Args:
         group: the group's state that says so.
         parts: what all roles have; the log is finished.
-        on_group: told of the group's state when it has changed at this mastership's wish.
+        on_group: told of the group's state when it has changed at this master's wish.
     """
 
     def __init__(self, group: BrokerGroup, parts: Parts, on_group: Callable[[BrokerGroup], None]) -> None:
@@ -231,7 +231,7 @@ class Leader:
 
     # Passing the role on
 
-    async def hand_over(self, to: int, wait_s: float) -> int:
+    async def transfer(self, to: int, wait_s: float) -> int:
         """Write nothing more, and wait until another replica has all; where both logs end.
 
         Raises:

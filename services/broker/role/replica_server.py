@@ -58,7 +58,7 @@ class ReplicaServer:
     def bind(self, service: Service) -> None:
         """Answer calls of a service."""
         service.unary(methods.REPLICA_STATUS, self.status)
-        service.unary(methods.HAND_OVER, self.hand_over)
+        service.unary(methods.HAND_OVER, self.transfer)
 
     async def status(self, call: Call, request: pb.ReplicaStatusRequest) -> pb.ReplicaStatusResponse:
         """Who this is and how far it has come."""
@@ -75,7 +75,7 @@ class ReplicaServer:
             doubtful=files.is_doubtful,
         )
 
-    async def hand_over(self, call: Call, request: pb.HandOverRequest) -> pb.HandOverResponse:
+    async def transfer(self, call: Call, request: pb.HandOverRequest) -> pb.HandOverResponse:
         """Take nothing more, and answer when another replica has all; go on if no new epoch comes soon.
 
         Whoever asks for the same meanwhile waits for the same, or is answered at once, and has what is left of the
@@ -100,13 +100,13 @@ class ReplicaServer:
         if transfer is None:
             _log.info("the broker passes its role on", name=request.group, to=request.to, epoch=request.epoch)
             self._router.hold("passes its role on to another replica, ask again in a moment")
-            work = leader.hand_over(request.to, _CATCH_UP_S)
-            transfer = self._transfer = _Transfer(request.to, asyncio.create_task(work, name="broker-hand-over"))
+            work = leader.transfer(request.to, _CATCH_UP_S)
+            transfer = self._transfer = _Transfer(request.to, asyncio.create_task(work, name="leadership-transfer"))
         transfer.callers += 1
         try:
             end = await asyncio.shield(transfer.task)
         except asyncio.CancelledError:
-            if transfer.task.cancelled():  # the mastership has ended
+            if transfer.task.cancelled():  # the term has ended
                 raise self._leads_not(request) from None
             transfer.callers -= 1
             if not transfer.callers:
@@ -120,7 +120,7 @@ class ReplicaServer:
         return pb.HandOverResponse(end_position=end)
 
     def stop_waiting(self) -> None:
-        """The mastership that was to be passed on ends: it is not gone on with."""
+        """The term of the master that was to pass its role on ends: it is not gone on with."""
         transfer, self._transfer = self._transfer, None
         if transfer is not None:
             transfer.task.cancel()

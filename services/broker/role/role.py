@@ -49,7 +49,7 @@ class Role:
         identity: of its data folder; empty until it has recovered.
         group: the state of the group that was heard last.
         state: what it is.
-        leader: the mastership, if this replica leads or is about to.
+        leader: what serves, if this replica leads or is about to.
         follower: what keeps up with the master, if this replica follows one.
         trouble: why it could not take its role when it last tried, as with a full disk; it tries again every second.
     """
@@ -75,15 +75,15 @@ class Role:
         self._step("follow_no_more", RoleState.WAITS)
 
     def begin_to_lead(self, leader: Leader) -> None:
-        """A mastership begins."""
+        """A term of this replica begins."""
         self._step("begin_to_lead", RoleState.BEGINS, leader=leader)
 
     def lead(self) -> None:
-        """The mastership has begun."""
+        """The term has begun."""
         self._step("lead", RoleState.LEADS, leader=self.leader)
 
     def lead_no_more(self) -> None:
-        """The mastership has ended, or could not begin."""
+        """The term has ended, or could not begin."""
         self._step("lead_no_more", RoleState.WAITS)
 
     def validate(self) -> None:

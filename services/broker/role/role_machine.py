@@ -42,7 +42,7 @@ class RoleMachine:
         to_replica: makes the way to another replica, from its address; none can be reached if not given.
         router: told whether calls are served.
         checkpoints: what a new master goes on from.
-        replica_server: told when the mastership ends that it may be passing on.
+        replica_server: told when a term ends in which the role may be about to be passed on.
         on_role: told when the controller is to hear what has changed.
     """
 
@@ -81,7 +81,7 @@ class RoleMachine:
 
     @property
     def redelivered(self) -> int:
-        """Messages that came again, by all masterships of this process."""
+        """Messages that came again, in all terms of this process."""
         leader = self._role.leader
         return self._redelivered_before + (0 if leader is None else leader.reviver.redelivered)
 
@@ -119,7 +119,7 @@ class RoleMachine:
         await self._leads.wait()
 
     async def until_leads_no_more(self) -> None:
-        """Return when the mastership of now has ended."""
+        """Return when the present term has ended."""
         await self._leads_no_more.wait()
 
     # What it does

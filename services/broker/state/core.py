@@ -53,7 +53,7 @@ _REWRITES_AT_ONCE = 1000
 
 
 class CoreSubscriber(Protocol):
-    """What a mastership wants to hear of at once."""
+    """What a leader wants to hear of at once."""
 
     def arrived(self, queue: ConsumeQueue) -> None:
         """Messages have become readable in a queue."""
@@ -556,7 +556,7 @@ class BrokerCore:
             self._subscriber.due_changed()
 
     def subscribe(self, subscriber: CoreSubscriber) -> None:
-        """Tell a mastership what has changed; the one before is told no more."""
+        """Tell a leader what has changed; the one before is told no more."""
         self._subscriber = subscriber
 
     def unsubscribe(self) -> None:

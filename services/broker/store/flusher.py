@@ -85,7 +85,7 @@ class Flusher:
         Args:
             marks: they know of all that was appended and synced up to now, and call `advance` when they have changed.
         """
-        assert self._marks is None, "it waits for the replicas of two masterships"
+        assert self._marks is None, "it waits for the replicas of two terms"
         self._marks = marks
         self.advance()
 

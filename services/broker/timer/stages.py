@@ -115,7 +115,7 @@ class TimerEnqueueGet:
                 return
 
     def _take_handed(self, count: int) -> int:
-        """Take up to `count` entries, which can be read by now, from those that were handed over; how many."""
+        """Take up to `count` entries, which can be read by now, from those that were handed on; how many."""
         state = self._state
         handed = state.handed
         first = offset = handed[0].queue_offset

@@ -14,7 +14,7 @@ from services.cli.table import print_table
 
 _LOOK_S = 0.5
 _SWITCHOVER_S_MAX = 15.0
-"""A hand-over may take two seconds, an election a little more."""
+"""A leadership transfer may take two seconds, an election a little more."""
 
 
 @click.group()

@@ -70,7 +70,7 @@ class LeadershipTransfers:
             state = await self._switch(self._known(group), to)
         except StatusError as error:
             self._metrics.transfers.labels("refused").inc()
-            _logger.warning("hand-over refused", group=group, to=to, reason=error.message)
+            _logger.warning("leadership transfer refused", group=group, to=to, reason=error.message)
             raise
         finally:
             self._under_way.discard(group)
@@ -139,7 +139,7 @@ class LeadershipTransfers:
         """The master of a group wants to stop: have another one lead, or nobody."""
         if group not in self._leaving:
             self._leaving.add(group)
-            self._overseer.run(self._let_go(group), f"hand-over-of-{group}")
+            self._overseer.run(self._let_go(group), f"leadership-transfer-of-{group}")
 
     async def _let_go(self, group: str) -> None:
         """Hand over to whoever may lead; if there is nobody, wait a moment for one that catches up, then let it go."""
@@ -175,7 +175,7 @@ class LeadershipTransfers:
         group, master = state.name, state.master
         roles = self._roles.groups.get(group)
         if roles is None or roles.master is None or roles.epoch != state.epoch:
-            raise StatusError(Code.PRECONDITION_FAILED, f"{group} has no living master that could hand over")
+            raise StatusError(Code.PRECONDITION_FAILED, f"{group} has no living master that could pass its role on")
         if to == master:
             raise StatusError(Code.PRECONDITION_FAILED, f"replica {to} is the master of {group} already")
         if to is not None and to not in state.replicas:
@@ -197,7 +197,7 @@ class LeadershipTransfers:
             late = error.status is GrpcStatus.DEADLINE_EXCEEDED
             raise StatusError(
                 Code.PROXY_TIMEOUT if late else Code.HA_NOT_AVAILABLE,
-                f"the master of {group}, replica {master}, did not hand over: {error.message}; it goes on",
+                f"the master of {group}, replica {master}, did not pass its role on: {error.message}; it goes on",
             ) from error
 
         def decide(now: GroupState | None) -> GroupState:
@@ -212,7 +212,7 @@ class LeadershipTransfers:
 
         after = await self._overseer.change(group, decide)
         _logger.info(
-            "master handed over",
+            "leadership transferred",
             group=group,
             before=master,
             master=successor,

@@ -20,8 +20,8 @@ from services.rpc.service import Channel
 Listener = Callable[[], None]
 
 CLOSE_AFTER_S = 0.1
-"""How long calls under way may still take when their master is deposed or gone: one that hands over has answered by
-then, and one that hangs holds nobody up."""
+"""How long calls under way may still take when their master is deposed or gone: one that passes its role on has
+answered by then, and one that hangs holds nobody up."""
 
 _logger = structlog.get_logger()
 

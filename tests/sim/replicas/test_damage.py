@@ -34,7 +34,7 @@ def _ask_over_a_cut_way(world: GroupWorld) -> None:
     world.loop.outside(_CUT_S, network.mend_all)
 
 
-def _hand_over_in_a_slow_store(world: GroupWorld) -> None:
+def _transfer_in_a_slow_store(world: GroupWorld) -> None:
     """A controller writes that the slave leads now, alone in the set."""
     leader, process = world.leader, world.controllers["controller-0"].process
     assert leader is not None and process is not None
@@ -42,7 +42,7 @@ def _hand_over_in_a_slow_store(world: GroupWorld) -> None:
     process.spawn(leader._transfers.switch(GROUP, None))
 
 
-@pytest.mark.parametrize("begin", [_ask_over_a_cut_way, _hand_over_in_a_slow_store])
+@pytest.mark.parametrize("begin", [_ask_over_a_cut_way, _transfer_in_a_slow_store])
 def test_a_group_is_not_whole_while_it_is_under_way_that_its_set_shrinks(begin: Callable[[GroupWorld], None]) -> None:
     loop = SimLoop()
     asyncio.set_event_loop(loop)

@@ -38,7 +38,7 @@ class Watch:
         self.end_position = 0
         """Where the last record that a master appended ends."""
         self.epochs: list[tuple[int, int, float]] = []
-        """Each mastership by the store: epoch, number, when."""
+        """Each term by the store: epoch, number, when."""
         self.puts: dict[str, set[int]] = {}
         """Which topics of its name each message was put for, as masters and others were asked, by message id."""
         self.checkpoints: list[ReplicaCheckpoint] = []

@@ -118,11 +118,11 @@ async def test_who_cannot_lead_on_a_full_disk_says_so_and_leads_when_there_is_ro
         assert "popwheel_replica_without_role 0.0" in member.metrics()
 
 
-async def hand_over(member: Member, to: int) -> None:
+async def transfer(member: Member, to: int) -> None:
     await member.channel.call(methods.HAND_OVER, pb.HandOverRequest(group=NAME, epoch=1, to=to))
 
 
-def test_a_mastership_that_ends_is_not_gone_on_with_though_its_time_to_do_so_comes() -> None:
+def test_a_term_that_ends_is_not_gone_on_with_though_its_time_to_do_so_comes() -> None:
     clock = ManualClock()
 
     async def story() -> None:
@@ -130,21 +130,21 @@ def test_a_mastership_that_ends_is_not_gone_on_with_though_its_time_to_do_so_com
             await w.lead(0)
             await w.in_sync(0, 1)
             old = w.members[0].alive
-            mastership = old.role.leader
-            assert mastership is not None
-            await hand_over(w.members[0], 1)
-            end, may_end = mastership.depose, asyncio.Event()
+            term = old.role.leader
+            assert term is not None
+            await transfer(w.members[0], 1)
+            end, may_end = term.depose, asyncio.Event()
 
             async def end_slowly() -> None:
                 await end()
                 await may_end.wait()
 
-            mastership.depose = end_slowly  # type: ignore[method-assign]
+            term.depose = end_slowly  # type: ignore[method-assign]
             w.elect(1)
             await asyncio.sleep(4)  # it would go on after three
-            assert old.role.leader is mastership and not mastership._tasks
+            assert old.role.leader is term and not term._tasks
             with pytest.raises(StatusError, match="does not lead"):
-                await hand_over(w.members[0], 1)
+                await transfer(w.members[0], 1)
             with pytest.raises(StatusError, match="is led by another replica"):
                 await w.members[0].channel.call(methods.POP, pb.PopRequest(group="g", topic="t", max_messages=1))
             may_end.set()
@@ -153,15 +153,15 @@ def test_a_mastership_that_ends_is_not_gone_on_with_though_its_time_to_do_so_com
     run_virtually(clock, story())
 
 
-def test_a_mastership_goes_on_whole_if_a_hand_over_is_given_up_while_the_device_is_slow() -> None:
+def test_a_term_goes_on_whole_if_a_transfer_is_given_up_while_the_device_is_slow() -> None:
     clock = ManualClock()
 
     async def story() -> None:
         async with group_of(clock=clock) as w:
             member = await w.lead(0)
             await w.in_sync(0, 1)
-            mastership = member.alive.role.leader
-            assert mastership is not None
+            term = member.alive.role.leader
+            assert term is not None
             await w.put(b"later", topic="later", due_ms=clock.wall_ms() + 10_000)
             member.disk.hold_syncs()
             asyncio.get_running_loop().call_later(5, member.disk.release_syncs)
@@ -177,21 +177,21 @@ def test_a_mastership_goes_on_whole_if_a_hand_over_is_given_up_while_the_device_
                 await calls.call(methods.HAND_OVER, request)
             assert refused.value.code == Code.HA_NOT_AVAILABLE
             assert clock.monotonic() - began_s == pytest.approx(2.0)
-            assert not mastership._tasks  # nothing begins while the same goes on still
+            assert not term._tasks  # nothing begins while the same goes on still
             await asyncio.sleep(1.1)
-            assert mastership._tasks and not any(task.done() for task in mastership._tasks)
-            saved = mastership._files.saved_position
+            assert term._tasks and not any(task.done() for task in term._tasks)
+            saved = term._files.saved_position
             await w.put(b"1")
             await asyncio.sleep(1)
-            assert mastership._files.saved_position > saved
+            assert term._files.saved_position > saved
             await asyncio.sleep(9)
             assert list(await w.pop(topic="later")) == [b"later"]
-            await hand_over(member, 1)
+            await transfer(member, 1)
 
     run_virtually(clock, story())
 
 
-def story_of_hand_overs(story: Callable[[GroupWorld], Awaitable[None]]) -> None:
+def story_of_transfers(story: Callable[[GroupWorld], Awaitable[None]]) -> None:
     """Tell it of a master with two slaves; what number 1 has is not on its device until its syncs are let go on."""
     clock = ManualClock()
 
@@ -228,47 +228,47 @@ async def is_held(w: GroupWorld) -> bool:
 def test_a_role_that_is_being_passed_on_is_not_passed_to_another_meanwhile() -> None:
     async def story(w: GroupWorld) -> None:
         master = w.members[0]
-        first = asyncio.create_task(hand_over(master, 1))
+        first = asyncio.create_task(transfer(master, 1))
         await asyncio.sleep(0.1)
         with pytest.raises(StatusError, match="to replica 1 already") as refused:
-            await hand_over(master, 2)
+            await transfer(master, 2)
         assert refused.value.code == Code.PRECONDITION_FAILED
         assert await is_held(w)
         w.members[1].disk.release_syncs()
         await first
         with pytest.raises(StatusError, match="to replica 1 already"):
-            await hand_over(master, 2)  # also when the first only waits for its new epoch
+            await transfer(master, 2)  # also when the first only waits for its new epoch
         await asyncio.sleep(2.9)
         assert await is_held(w)
         await asyncio.sleep(0.2)
         assert not await is_held(w)
-        await hand_over(master, 2)
+        await transfer(master, 2)
 
-    story_of_hand_overs(story)
+    story_of_transfers(story)
 
 
-def test_who_asks_for_the_same_hand_over_is_answered_with_the_first_and_has_his_time() -> None:
+def test_who_asks_for_the_same_transfer_is_answered_with_the_first_and_has_his_time() -> None:
     async def story(w: GroupWorld) -> None:
         master = w.members[0]
-        asked = [asyncio.create_task(hand_over(master, 1)) for _ in range(2)]
+        asked = [asyncio.create_task(transfer(master, 1)) for _ in range(2)]
         await asyncio.sleep(0.5)
         w.members[1].disk.release_syncs()
         await asyncio.gather(*asked)
         await asyncio.sleep(2)
-        await hand_over(master, 1)  # whose answer was lost asks again; nobody keeps the master paused by asking
+        await transfer(master, 1)  # whose answer was lost asks again; nobody keeps the master paused by asking
         await asyncio.sleep(0.9)
         assert await is_held(w)
         await asyncio.sleep(0.2)
         assert not await is_held(w)
 
-    story_of_hand_overs(story)
+    story_of_transfers(story)
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-def test_one_of_two_who_asked_for_a_hand_over_goes_and_the_master_stays_paused_for_the_other(gone: int) -> None:
+def test_one_of_two_who_asked_for_a_transfer_goes_and_the_master_stays_paused_for_the_other(gone: int) -> None:
     async def story(w: GroupWorld) -> None:
         master = w.members[0]
-        asked = [asyncio.create_task(hand_over(master, 1)) for _ in range(2)]
+        asked = [asyncio.create_task(transfer(master, 1)) for _ in range(2)]
         await asyncio.sleep(0.5)
         asked[gone].cancel()
         await asyncio.sleep(0.1)
@@ -277,37 +277,37 @@ def test_one_of_two_who_asked_for_a_hand_over_goes_and_the_master_stays_paused_f
         await asked[1 - gone]
         assert await is_held(w)
 
-    story_of_hand_overs(story)
+    story_of_transfers(story)
 
 
-def test_a_master_goes_on_when_all_have_gone_who_asked_it_to_hand_over_or_it_was_in_vain() -> None:
+def test_a_master_goes_on_when_all_have_gone_who_asked_it_to_transfer_or_it_was_in_vain() -> None:
     async def story(w: GroupWorld) -> None:
         master = w.members[0]
-        asked = [asyncio.create_task(hand_over(master, 1)) for _ in range(2)]
+        asked = [asyncio.create_task(transfer(master, 1)) for _ in range(2)]
         await asyncio.sleep(0.5)
         for each in asked:
             each.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
         assert not await is_held(w)
-        asked = [asyncio.create_task(hand_over(master, 1))]
+        asked = [asyncio.create_task(transfer(master, 1))]
         await asyncio.sleep(0.5)
-        asked.append(asyncio.create_task(hand_over(master, 1)))
+        asked.append(asyncio.create_task(transfer(master, 1)))
         for outcome in await asyncio.gather(*asked, return_exceptions=True):
             assert isinstance(outcome, StatusError) and "did not catch up" in outcome.message
         assert not await is_held(w)
 
-    story_of_hand_overs(story)
+    story_of_transfers(story)
 
 
-def test_a_hand_over_that_another_epoch_overtakes_is_told_so() -> None:
+def test_a_transfer_that_another_epoch_overtakes_is_told_so() -> None:
     async def story(w: GroupWorld) -> None:
-        asked = asyncio.create_task(hand_over(w.members[0], 1))
+        asked = asyncio.create_task(transfer(w.members[0], 1))
         await asyncio.sleep(0.5)
         w.elect(2)
         with pytest.raises(StatusError, match="does not lead epoch 1"):
             await asked
 
-    story_of_hand_overs(story)
+    story_of_transfers(story)
 
 
 async def test_who_waits_at_a_deposed_master_is_answered_though_its_device_is_slow() -> None:
@@ -331,19 +331,19 @@ async def test_who_waits_at_a_deposed_master_is_answered_though_its_device_is_sl
         await w.in_sync(0, 1)
 
 
-def test_no_mastership_is_gone_on_with_in_a_replica_that_has_stopped() -> None:
+def test_no_term_is_gone_on_with_in_a_replica_that_has_stopped() -> None:
     clock = ManualClock()
 
     async def story() -> None:
         async with group_of(clock=clock) as w:
             await w.lead(0)
             await w.in_sync(0, 1)
-            mastership = w.members[0].alive.role.leader
-            assert mastership is not None
-            await hand_over(w.members[0], 1)
+            term = w.members[0].alive.role.leader
+            assert term is not None
+            await transfer(w.members[0], 1)
             await w.members[0].stop()
             await asyncio.sleep(4)
-            assert not mastership._tasks
+            assert not term._tasks
 
     run_virtually(clock, story())
 

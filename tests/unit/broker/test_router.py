@@ -1,4 +1,4 @@
-"""Who is let through to the mastership of now, and what the others are told."""
+"""Who is let through to the present term, and what the others are told."""
 
 import asyncio
 from typing import Any
@@ -16,7 +16,7 @@ from services.rpc.service import Call, Service, Stream
 REQUEST = pb.GetOffsetRequest(group="g", topic="t", queue_id=0)
 
 
-class Mastership:
+class Term:
     """Answers with its number."""
 
     def __init__(self, number: int) -> None:
@@ -48,20 +48,20 @@ async def refused(channel: LocalChannel) -> str:
     return caught.value.message
 
 
-async def test_calls_go_to_the_mastership_of_now() -> None:
+async def test_calls_go_to_the_present_term() -> None:
     router = Router("b")
     channel = LocalChannel(router.service)
     router.refuse("is led by another replica, at x:1")
     assert await refused(channel) == "the broker b is led by another replica, at x:1"
     for number in (1, 2):
-        mastership = Mastership(number)
-        router.open(mastership.service, mastership.replicate)
+        term = Term(number)
+        router.open(term.service, term.replicate)
         assert (await channel.call(methods.GET_OFFSET, REQUEST)).offset == number
     router.hold("passes its role on")
     assert "passes its role on" in await refused(channel)
 
 
-async def test_a_call_waits_for_a_mastership_that_is_about_to_begin() -> None:
+async def test_a_call_waits_for_a_term_that_is_about_to_begin() -> None:
     router = Router("b")
     channel = LocalChannel(router.service)
     router.refuse("has no master at this moment")
@@ -69,25 +69,25 @@ async def test_a_call_waits_for_a_mastership_that_is_about_to_begin() -> None:
     calling = asyncio.create_task(channel.call(methods.GET_OFFSET, REQUEST))
     await asyncio.sleep(0)
     assert not calling.done()
-    mastership = Mastership(7)
-    router.open(mastership.service, mastership.replicate)
+    term = Term(7)
+    router.open(term.service, term.replicate)
     assert (await calling).offset == 7
 
 
-async def test_streams_end_with_the_mastership() -> None:
+async def test_streams_end_with_the_term() -> None:
     router = Router("b")
     channel = LocalChannel(router.service)
-    mastership = Mastership(1)
-    router.open(mastership.service, mastership.replicate)
+    term = Term(1)
+    router.open(term.service, term.replicate)
     stream = channel.open(methods.NOTIFY)
     assert await stream.receive() is not None
     router.hold("passes its role on")
     await asyncio.sleep(0)
-    assert mastership.streams == 1, "the role may not be passed on after all"
+    assert term.streams == 1, "the role may not be passed on after all"
     router.refuse("is led by another replica now")
     with pytest.raises(StatusError, match="another replica now"):
         await stream.receive()
-    assert mastership.streams == 0
+    assert term.streams == 0
     again = channel.open(methods.NOTIFY)
     with pytest.raises(StatusError, match="another replica now"):
         await again.receive()

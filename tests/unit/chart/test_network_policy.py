@@ -16,7 +16,7 @@ COMPONENT = "app.kubernetes.io/component"
 BY_REGISTRATION = {
     ("proxy", "broker", "grpc"),  # all that clients ask for
     ("broker", "broker", "grpc"),  # replication
-    ("controller", "broker", "grpc"),  # probes, hand-overs, checkpoints, what the admin API asks
+    ("controller", "broker", "grpc"),  # probes, transfers, checkpoints, what the admin API asks
     ("controller", "broker", "http"),  # /readyz, for `popwheel admin cluster status`
     ("controller", "proxy", "http"),
     ("controller", "controller", "http"),  # `kubectl exec` of `popwheel admin`, where another one leads

@@ -55,11 +55,11 @@ class FakeReplica:
         self.alive = True
         self.answers = True
         self.beats = True
-        self.hand_over_error: StatusError | None = None
+        self.transfer_error: StatusError | None = None
         self.handed_over_to: list[int] = []
         self.service = Service()
         self.service.unary(REPLICA_STATUS, self._status)
-        self.service.unary(HAND_OVER, self._hand_over)
+        self.service.unary(HAND_OVER, self._transfer)
         self._stream: ClientStream[BrokerGroup, ReplicaReport] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -154,9 +154,9 @@ class FakeReplica:
             doubtful=said.doubtful,
         )
 
-    async def _hand_over(self, call: Call, request: broker_pb2.HandOverRequest) -> broker_pb2.HandOverResponse:
-        if self.hand_over_error is not None:
-            raise self.hand_over_error
+    async def _transfer(self, call: Call, request: broker_pb2.HandOverRequest) -> broker_pb2.HandOverResponse:
+        if self.transfer_error is not None:
+            raise self.transfer_error
         self.handed_over_to.append(request.to)
         return broker_pb2.HandOverResponse(end_position=self.report.end_position)
 

@@ -353,11 +353,11 @@ async def test_an_operator_passes_the_role_on(here: Scene) -> None:
     with pytest.raises(StatusError, match="no broker group nothing"):
         await switch("nothing", None)
     await master.ask_for_set(here.channel, 0, 1)
-    master.hand_over_error = StatusError(Code.PROXY_TIMEOUT, "not yet")
+    master.transfer_error = StatusError(Code.PROXY_TIMEOUT, "not yet")
     with pytest.raises(StatusError, match="not yet"):
         await switch(GROUP, 1)
     assert here.route() == ("replica-0:1", 1)
-    master.hand_over_error = None
+    master.transfer_error = None
     assert (await switch(GROUP, None)).master == 1
     await until(lambda: slave.leads == 2 and master.leads is None)
 

@@ -157,7 +157,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.change(controller, decision)
 
     @rule(controller=CONTROLLERS, to=REPLICAS)
-    def hand_over(self, controller: int, to: int) -> None:
+    def transfer(self, controller: int, to: int) -> None:
         def decision(state: GroupState | None) -> GroupState | None:
             if state is None or to not in state.sync_state_set or to == state.master or self.processes[to].doubtful:
                 return None

@@ -170,7 +170,7 @@ def test_a_master_that_hangs_holds_nobody_up_once_there_is_another() -> None:
     run(scenario())
 
 
-def test_a_hand_over_costs_no_more_than_it_takes() -> None:
+def test_a_transfer_costs_no_more_than_it_takes() -> None:
     async def scenario() -> None:
         async with groups("a") as w:
             old, new = w.replicas["a"]
