@@ -111,7 +111,7 @@ def old_handles_stay_good(patch: pytest.MonkeyPatch) -> None:
     def keep_old(
         self: Acks, group: str, topic: str, handle: str, invisible_ms: int, *, call: int = 0, is_retry: bool = False
     ) -> str:
-        old, index = self._held(group, topic, handle)
+        old, index = self._given_out(group, topic, handle)
         new = change(self, group, topic, handle, invisible_ms, call=call, is_retry=is_retry)
         if self._state.table.get(old.id) is None:
             old.open_bits = 0

@@ -24,7 +24,7 @@ from services.common.pb.popwheel.v1 import broker_pb2 as pb
 
 _DONE = pb.EntryResult(code=Code.OK)
 
-Held = tuple[CheckPoint, int]
+GivenOut = tuple[CheckPoint, int]
 """A message that is given out: its CK and its index there."""
 
 Place = tuple[ConsumeQueue, int]
@@ -180,7 +180,7 @@ class Acks:
             try:
                 names.group(entry.group)
                 names.topic(entry.topic, Use.RECEIVE)
-                check_point, index = self._held(entry.group, entry.topic, entry.receipt_handle)
+                check_point, index = self._given_out(entry.group, entry.topic, entry.receipt_handle)
             except StatusError as error:
                 results.append(_refusal(error))
                 continue
@@ -206,22 +206,22 @@ class Acks:
 
     def release(self, group: str, topic: str, handles: Sequence[str], attempted: bool) -> list[pb.EntryResult]:
         """Let messages come again at once, for a consumer that has gone."""
-        held: list[Held] = []
+        messages: list[GivenOut] = []
         results: list[pb.EntryResult] = []
         for handle in handles:
             try:
-                each = self._held(group, topic, handle)
+                each = self._given_out(group, topic, handle)
             except StatusError as error:
                 results.append(_refusal(error))
                 continue
-            if each not in held:
-                held.append(each)
+            if each not in messages:
+                messages.append(each)
             results.append(_DONE)
-        self.redeliver(held, attempted=attempted)
+        self.redeliver(messages, attempted=attempted)
         assert len(results) == len(handles), "not every receipt handle has its result"
         return results
 
-    def redeliver(self, held: Sequence[Held], *, attempted: bool) -> None:
+    def redeliver(self, messages: Sequence[GivenOut], *, attempted: bool) -> None:
         """Move messages from their CKs to the retry topic or, past the group's limit, to its dead letter queue.
 
         A message that is gone (retention, a deleted topic or group) just leaves its CK; no other takes its place (P4).
@@ -233,15 +233,15 @@ class Acks:
             StatusError: the disk, or the quarantine, is full; what was not moved has not changed.
             CorruptDataError: one of them is damaged; likewise.
         """
-        held = [(check_point, index) for check_point, index in held if check_point.open_bits >> index & 1]
+        messages = [(check_point, index) for check_point, index in messages if check_point.open_bits >> index & 1]
         try:
             with RECORD_STEP:
-                put = self._put_leaving(held, self._moved(held, attempted=attempted), 0)
+                put = self._put_leaving(messages, self._moved(messages, attempted=attempted), 0)
         except RecordFaultError as fault:
-            if len(held) == 1:
-                self._set_aside(*held[0], fault, attempted=attempted)
+            if len(messages) == 1:
+                self._set_aside(*messages[0], fault, attempted=attempted)
             else:
-                for check_point, index in held:
+                for check_point, index in messages:
                     self.redeliver([(check_point, index)], attempted=attempted)
             return
         for check_point_id, bits in put.items():
@@ -255,10 +255,10 @@ class Acks:
             stored = None
         self._quarantine.set_aside_delivery(check_point, index, stored, Step.REDELIVERY, fault, attempted=attempted)
 
-    def _moved(self, held: Sequence[Held], *, attempted: bool) -> list[Record]:
+    def _moved(self, messages: Sequence[GivenOut], *, attempted: bool) -> list[Record]:
         """The records that take the place of messages, without those that are gone."""
         records: list[Record] = []
-        for (check_point, index), stored in zip(held, self._messages(held), strict=True):
+        for (check_point, index), stored in zip(messages, self._messages(messages), strict=True):
             group = self._view.groups.get(check_point.group)
             if stored is not None and (group is not None or self._knows_group(check_point.group)):
                 counts = attempted and group is not None
@@ -281,7 +281,7 @@ class Acks:
             StatusError: INVALID_RECEIPT_HANDLE, or the disk is full; nothing has changed.
         """
         try:
-            check_point, index = self._held(group, topic, handle)
+            check_point, index = self._given_out(group, topic, handle)
         except StatusError:
             if is_retry and self._is_done(group, topic, handle, call):
                 return
@@ -319,10 +319,10 @@ class Acks:
             self._state.table.move(check_point, offset)
         return list(check_points)
 
-    def _put_leaving(self, held: Sequence[Held], records: list[Record], call: int) -> dict[int, int]:
+    def _put_leaving(self, messages: Sequence[GivenOut], records: list[Record], call: int) -> dict[int, int]:
         """Append the records of what leaves its CKs, and their ACK records; the bits to be closed, by CK."""
         bits_of: dict[CheckPoint, int] = {}
-        for check_point, index in held:
+        for check_point, index in messages:
             bits_of[check_point] = bits_of.get(check_point, 0) | 1 << index
         if bits_of:
             self._store.put([*records, *(self._ack_record(each, bits, call) for each, bits in bits_of.items())])
@@ -336,7 +336,7 @@ class Acks:
             return False
         return self._state.acked.has(shown.check_point_id, shown.queue_offset, call)
 
-    def _held(self, group: str, topic: str, handle: str) -> Held:
+    def _given_out(self, group: str, topic: str, handle: str) -> GivenOut:
         """The message a receipt handle stands for.
 
         Raises:
@@ -346,7 +346,7 @@ class Acks:
         decoded = receipt.decode(self._view.receipt_key, group, topic, handle)
         return self._open(decoded.check_point_id, decoded.queue_offset)
 
-    def _open(self, check_point_id: int, queue_offset: int) -> Held:
+    def _open(self, check_point_id: int, queue_offset: int) -> GivenOut:
         """The message of a CK with this offset.
 
         Raises:
@@ -372,10 +372,10 @@ class Acks:
         """A message of a CK, or its copy; None if it is gone. Raises CorruptDataError: it is damaged."""
         return self._messages([(check_point, index)])[0]
 
-    def _messages(self, held: Sequence[Held]) -> list[StoredRecord | None]:
+    def _messages(self, messages: Sequence[GivenOut]) -> list[StoredRecord | None]:
         """Messages of CKs, or their copies, those that stand side by side in one read; None for each that is gone."""
         found: list[StoredRecord | None] = []
-        for place, count in side_by_side([self.place(check_point, index) for check_point, index in held]):
+        for place, count in side_by_side([self.place(check_point, index) for check_point, index in messages]):
             records: list[StoredRecord] = []
             if place is not None:
                 queue, offset = place
@@ -384,7 +384,7 @@ class Acks:
             found += [*records, *[None] * (count - len(records))]
         return found
 
-    def is_held(self, check_point: CheckPoint, index: int) -> bool:
+    def is_given_out(self, check_point: CheckPoint, index: int) -> bool:
         """Whether a message of a CK is open, and not gone."""
         return bool(check_point.open_bits >> index & 1) and self.place(check_point, index) is not None
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from services.broker.pop.acks import Acks, Held, Place, side_by_side
+from services.broker.pop.acks import Acks, GivenOut, Place, side_by_side
 from services.broker.progress.check_point import REVIVE_QUEUES, CheckPoint
 from services.broker.progress.pop_state import stored_topic
 from services.broker.progress.revive_table import ReviveTable
@@ -122,32 +122,32 @@ class InFlight:
         if group and (group, topic) not in self._table.in_flight:
             return [], None
         begin = begin if begin.end else begin._replace(end=self._table.next_number * REVIVE_QUEUES)
-        held, rest = self._held(topic, group, begin, min(messages_max, _MESSAGES_AT_ONCE))
-        places = [self._acks.place(check_point, index) for check_point, index in held]
+        messages, rest = self._given_out(topic, group, begin, min(messages_max, _MESSAGES_AT_ONCE))
+        places = [self._acks.place(check_point, index) for check_point, index in messages]
         entries = self._entries(places)
         size, count = 0, 0
         for entry in entries:
             if size >= _BYTES_AT_ONCE:
-                rest = InFlightPlace(held[count][0].id, held[count][1], begin.end)
+                rest = InFlightPlace(messages[count][0].id, messages[count][1], begin.end)
                 break
             size += 0 if entry is None else entry.length
             count += 1
         records = self._records(places[:count], entries[:count])
         found = [
             InFlightMessage(check_point, index, *_facts(stored))
-            for (check_point, index), place, stored in zip(held, places, records, strict=False)
+            for (check_point, index), place, stored in zip(messages, places, records, strict=False)
             if place is not None
         ]
         return found, rest
 
-    def _held(
+    def _given_out(
         self, topic: str, group: str, begin: InFlightPlace, messages_max: int
-    ) -> tuple[list[Held], InFlightPlace | None]:
-        held: list[Held] = []
+    ) -> tuple[list[GivenOut], InFlightPlace | None]:
+        messages: list[GivenOut] = []
         looked_at = 0
         for check_point in self._table.begin_at(begin.check_point_id, group):
             if looked_at == _CHECK_POINTS_AT_ONCE:
-                return held, InFlightPlace(check_point.id, 0, begin.end)
+                return messages, InFlightPlace(check_point.id, 0, begin.end)
             looked_at += 1
             if check_point.topic != topic or (group and check_point.group != group):
                 continue
@@ -156,10 +156,10 @@ class InFlight:
             first = begin.number if check_point.id == begin.check_point_id else 0
             for index in check_point.open_indexes():
                 if index >= first:
-                    if len(held) == messages_max:
-                        return held, InFlightPlace(check_point.id, index, begin.end)
-                    held.append((check_point, index))
-        return held, None
+                    if len(messages) == messages_max:
+                        return messages, InFlightPlace(check_point.id, index, begin.end)
+                    messages.append((check_point, index))
+        return messages, None
 
     def _entries(self, places: Sequence[Place | None]) -> list[Entry | None]:
         """Where each record stands in the log; None for what is gone, or of which a queue can't tell."""

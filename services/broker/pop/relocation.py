@@ -146,7 +146,7 @@ class Relocation:
             check_point = each.check_point
             if self._table.get(check_point.id) is check_point:
                 # What was deleted meanwhile, with its topic, does not come again by its copy.
-                copies = {index: at for index, at in each.copies.items() if self._acks.is_held(check_point, index)}
+                copies = {index: at for index, at in each.copies.items() if self._acks.is_given_out(check_point, index)}
                 moved.append((check_point, replace(check_point, copies=copies, first_position=each.first_position)))
         written = {each.id for each in self._acks.rewrite([new for _, new in moved])}
         for check_point, new in moved:
