@@ -87,7 +87,7 @@ class LocalChannel:
             del self._calls[running]
             if deadline is not None:
                 self._deadlines.forget(deadline_step, running)
-            running.settle()
+            running.finish()
 
     def open(
         self, method: Method[Request, Response], *, metadata: Mapping[str, str] | None = None
@@ -158,7 +158,7 @@ class _LocalCall:
             return CancelledError()
         return self._error or RpcError(GrpcStatus.CANCELLED, "the call was cancelled by its handler")
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """The call is over: take our own cancellation of the caller's task back."""
         if self._error is not None and self._task is not None:
             self._task.uncancel()

@@ -144,19 +144,19 @@ def failure_of(failures: Sequence[StatusError | RpcError]) -> StatusError | RpcE
     """What is told of a call that went well nowhere (pure).
 
     If one of the controllers may have done it, though its answer was lost, nothing that another says can undo that: the
-    whole call is in doubt. Else a word is worth more than that another is not there, and the last word most: it is the
+    whole call may be done. Else a word is worth more than that another is not there, and the last word most: it is the
     leader's, if any.
 
     Args:
         failures: of those that were asked, at least one, in their order.
     """
     for failure in failures:
-        if _is_in_doubt(failure):
+        if _may_be_done(failure):
             return failure
     return next((failure for failure in reversed(failures) if isinstance(failure, StatusError)), failures[0])
 
 
-def _is_in_doubt(failure: StatusError | RpcError) -> bool:
+def _may_be_done(failure: StatusError | RpcError) -> bool:
     """Whether a controller that failed so may have done it: one that said in so many words that it did not, has not."""
     if isinstance(failure, StatusError):
         return failure.code == Code.HA_NOT_AVAILABLE and not isinstance(failure, NotLeadingError)
