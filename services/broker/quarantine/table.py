@@ -6,7 +6,7 @@ from typing import Any
 
 from services.broker.quarantine.entry import QuarantineEntry, Step, decode_end, decode_kept
 from services.broker.store.record import RecordKind, StoredRecord
-from services.broker.wheel.delay import decode_delay, fired_origin
+from services.broker.wheel.delay import NONE, decode_delay, fired_origin
 
 
 class QuarantineTable:
@@ -61,13 +61,23 @@ class QuarantineTable:
         elif not self._entries:
             return
         elif found.kind == RecordKind.MESSAGE:
-            self.end(found.origin, found.position)  # what was set aside has gone its way after all
+            self._gone_its_way(found.origin, found.position)
         elif found.kind == RecordKind.TIMER:
-            self.end(fired_origin(max(0, decode_delay(found.origin).predecessor)), found.position)
+            predecessor = decode_delay(found.origin).predecessor
+            if predecessor != NONE:
+                self._gone_its_way(fired_origin(predecessor), found.position)
         elif found.kind == RecordKind.FORGET_TOPIC:
             self.forget(topic=found.payload.decode())
         elif found.kind == RecordKind.FORGET_GROUP:
             self.forget(group=found.payload.decode())
+
+    def _gone_its_way(self, origin: bytes, position: int) -> None:
+        """The record at a position is what comes of an origin: it was set aside, and has been given back. That a recall
+        of it fails is only noted under the same key, and stays so.
+        """
+        entry = self._entries.get(origin)
+        if entry is not None and entry.origin:
+            self.end(origin, position)
 
     def forget(self, topic: str = "", group: str = "") -> None:
         """A topic or a group was deleted: what was set aside of it is gone, too."""

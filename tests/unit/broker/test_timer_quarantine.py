@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from services.broker.options import BrokerOptions
-from services.broker.quarantine.entry import QuarantineEntry, Step
+from services.broker.quarantine.entry import EntryFlag, QuarantineEntry, Step
+from services.broker.quarantine.table import QuarantineTable
 from services.broker.store.record import Record
 from services.broker.timer import stages
-from services.broker.wheel.delay import Delay, decode_delay
+from services.broker.wheel.delay import TIMER_TOPIC, Delay, decode_delay, fired_origin
 from services.broker.wheel.timer_state import TimerRequest
 from services.broker.wheel.wheel import TimerWheel
 from services.common.errors import StatusError
@@ -435,6 +436,26 @@ def test_a_start_goes_on_past_a_delay_that_cannot_be_read(error: type[Exception]
         assert world.core.retrial.retry(entry.id)
     world.flush()
     assert len(world.fired()) == 4
+
+
+def test_only_what_was_set_aside_of_a_timer_ends_with_what_comes_of_it() -> None:
+    """A word on a record, as that a recall of it failed, has the same key as the timer has that stands there."""
+    world = TimerWorld()
+    position = world.send(b"a", FAR_MS)
+    world.pass_to(FAR_MS + 1000)
+    records = [found for topic in (TIMER_TOPIC, TOPIC) for _, found in world.held(topic)]
+    last = records[-2].position
+    assert (decode_delay(records[1].origin).predecessor, records[-1].origin) == (position, fired_origin(last))
+    table = QuarantineTable()
+    for step, origin, noted in (
+        (Step.FOLD, b"", 0),
+        (Step.SCHEDULING, b"", position),
+        (Step.FIRING, fired_origin(last), last),
+    ):
+        table.open(QuarantineEntry(step, EntryFlag(0), origin, noted, noted, "", TOPIC, 0, 0, "why"))
+    for found in records:
+        table.replay(found)
+    assert [entry.step for entry in table] == [Step.FOLD, Step.SCHEDULING]
 
 
 # On the way into the wheel
