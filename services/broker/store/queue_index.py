@@ -57,7 +57,8 @@ class QueueIndex(EntryFiles):
         """Of the commit log: what stands before it is in the files."""
         self.log_start = 0
         self._warm: Mapping[ConsumeQueue, None] = {}
-        self._is_merging = False
+        self._is_held = False
+        """Whether no file may be removed at this moment: one that is read, or has not been given its name yet."""
         self.failed: OSError | None = None
         """Why the device can't be counted on: what it holds of a file that could not be synced can't be told, whatever
         a later sync says. The next process makes it again from the log."""
@@ -205,7 +206,12 @@ class QueueIndex(EntryFiles):
                 if number % _QUEUES_AT_ONCE == _QUEUES_AT_ONCE - 1:
                     await asyncio.sleep(0)
             self._take(await self._made(self.end, end, _runs(buckets, self.end, end)))
-        await self._name([file for file in self.files if file.path.suffix == NEW_SUFFIX])
+        self._is_held = True
+        try:
+            await self._name([file for file in self.files if file.path.suffix == NEW_SUFFIX])
+        finally:
+            self._is_held = False
+        self.forget_before(self.log_start)
         self.end = end
         await self._trim(queues)
 
@@ -250,7 +256,7 @@ class QueueIndex(EntryFiles):
         """The commit log begins at a position now."""
         assert log_start >= self.log_start, "the commit log begins before its beginning"
         self.log_start = log_start
-        if not self._is_merging:
+        if not self._is_held:
             while self.files and self.files[0].end <= log_start:
                 self._disk.remove(self.files.pop(0).path)
 
@@ -267,7 +273,7 @@ class QueueIndex(EntryFiles):
         files = self._mergeable(end)
         if len(files) < 2:
             return
-        self._is_merging = True
+        self._is_held = True
         try:
             for file in files:
                 for part in range(file.parts):
@@ -277,7 +283,7 @@ class QueueIndex(EntryFiles):
         except CorruptDataError as error:
             _log.error("index files can't be merged", why=str(error))
         finally:
-            self._is_merging = False
+            self._is_held = False
         self.forget_before(self.log_start)
 
     def _mergeable(self, end: int) -> list[IndexFile]:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from services.broker.store import index_file
 from services.broker.store.consume_queue import ConsumeQueue, Entry, packed_entry
-from services.broker.store.index_file import ENTRY_BYTES
+from services.broker.store.index_file import ENTRY_BYTES, Run, key_of
 from services.broker.store.queue_index import QueueIndex
 from services.common.cold_reads import NotInMemory
 from services.common.errors import CorruptDataError, UnknownFormatError
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.memory_disk import MemoryDisk, MemoryFile
 from tests.unit.broker.index_bytes import index_files, rot_entry
 from tests.unit.broker.world import run_now
 
@@ -131,6 +131,29 @@ def test_a_range_without_a_whole_file_is_told(harm: str, file: int) -> None:
         opened = world.disk.open(path)
         opened.truncate(0 if harm == "emptied" else opened.size() - 1)
     assert world.again() == [(file * 40, file * 40 + 40)]
+    assert len(index_files(world.disk)) == 2
+
+
+def test_what_retention_takes_while_it_is_brought_to_the_device_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(entries_max=2)
+    world.arrive(0, 4)
+    world.save()
+    world.arrive(0, 4)
+    world.save()
+    world.disk.remove(index_files(world.disk)[0])
+    assert world.again() == [(0, 40)]
+    world.index.add(0, 40, [Run(key_of("t", 0), 0, b"".join(packed_entry(*each) for each in world.entries[0][:4]))])
+    sync = MemoryFile.sync
+
+    async def sync_while_the_log_is_cut(file: MemoryFile) -> None:
+        await sync(file)
+        world.index.forget_before(40)
+
+    monkeypatch.setattr(MemoryFile, "sync", sync_while_the_log_is_cut)
+    world.arrive(0, 4)
+    world.save()
+    assert world.index.failed is None
+    assert [(file.begin, file.end) for file in world.index.files] == [(40, 80), (80, 120)]
     assert len(index_files(world.disk)) == 2
 
 
