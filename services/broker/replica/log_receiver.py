@@ -7,6 +7,7 @@ the report has left. An idle slave says now and then that it is there. Silence e
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -342,7 +343,9 @@ async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        while not task.done():
+            with suppress(asyncio.CancelledError):  # whoever is in a hurry cancels twice
+                await asyncio.wait([task])
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("the log could not be brought in line with its master's", error=str(error))
         raise

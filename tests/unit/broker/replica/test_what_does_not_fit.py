@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from services.broker.replica.log_receiver import _to_its_end
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import EpochStart, ReplicateProgress
@@ -107,3 +108,23 @@ def test_what_a_stranger_has_said_already_when_it_is_found_out_does_not_bring_it
         await channel.close()
 
     in_world(story)
+
+
+async def test_what_was_begun_is_done_to_its_end_though_it_is_called_off_twice() -> None:
+    """A stop that is stopped itself calls off once more: nothing may be cut behind its back."""
+    go_on, is_done = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        await go_on.wait()
+        is_done.set()
+
+    task = asyncio.create_task(_to_its_end(work()))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert is_done.is_set()
