@@ -23,7 +23,7 @@ class CheckpointSource:
 
     Args:
         group: name of the broker group.
-        epoch: the master's.
+        epoch: the master's; may be changed.
         entries_max: how many offsets go into one message, and how many names of each kind.
         buffer: how far consumer groups are in queues.
         names: which topics and groups the broker knows.

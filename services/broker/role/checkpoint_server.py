@@ -46,7 +46,6 @@ class CheckpointServer:
         self._options = options
         self._clock = clock
         self._source: CheckpointSource | None = None
-        self._source_of: Leader | None = None
         self._looking = asyncio.Lock()
         self._looks = 0
         self._stored_at_s: float | None = None
@@ -70,11 +69,7 @@ class CheckpointServer:
         names.broker_group(request.group)
         leader = self._role.leader
         if leader is None or leader.epoch != request.epoch or request.group != self._options.name:
-            raise StatusError(
-                Code.PRECONDITION_FAILED,
-                f"replica {self._options.replica} of {self._options.name} does not lead epoch {request.epoch} of "
-                f"{request.group}",
-            )
+            raise self._leads_not(request.epoch)
         source = await self._look(leader, request.known_version)
         core = leader.core
         position = core.store.log.end_position
@@ -101,7 +96,9 @@ class CheckpointServer:
         the rest of what went in parts is that of the look before."""
         looks = self._looks
         async with self._looking:
-            if self._source is None or self._source_of is not leader:
+            if self._role.leader is not leader:
+                raise self._leads_not(leader.epoch)
+            if self._source is None:
                 entries_max = self._options.replication.checkpoint_entries_max
                 self._source = CheckpointSource(
                     self._options.name,
@@ -110,17 +107,27 @@ class CheckpointServer:
                     leader.core.state.merge_buffer,
                     leader.core.names,
                 )
-                self._source_of = leader
             elif self._looks > looks or self._source.is_rest(known_version):
                 return self._source
             self._looks += 1
             source = self._source
+            source.epoch = leader.epoch  # a master that is chosen once more goes on with its core
             looked_position = leader.core.store.log.end_position
             for count, _ in enumerate(source.look(), 1):
                 if count % _LOOKED_AT_ONCE == 0:
                     await asyncio.sleep(0)
             source.looked_position = looked_position
             return source
+
+    def _leads_not(self, epoch: int) -> StatusError:
+        return StatusError(
+            Code.PRECONDITION_FAILED,
+            f"replica {self._options.replica} of {self._options.name} does not lead epoch {epoch}",
+        )
+
+    def forget_core(self) -> None:
+        """The core that was looked at is given up: all that is known of its progress goes with it."""
+        self._source = None
 
     # At a slave
 

@@ -168,6 +168,7 @@ class RoleMachine:
         if leader is not None:
             await self._lead_no_more(leader)  # first: who waits for an answer need not wait for the device
         if not self._files.is_followers:  # also if this replica was about to lead, or this has failed before
+            self._checkpoints.forget_core()
             await self._files.unfinish()
             _log.info("the broker leads no more", name=self._options.name, replica=self._options.replica)
         master = next((each for each in group.replicas if each.number == group.master), None)

@@ -1,6 +1,8 @@
 """Checkpoint sync at whole replicas: what a master tells, what a slave takes, what a new master makes of it."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -156,6 +158,35 @@ def test_a_slaves_timer_lets_go_what_its_master_has_left_out() -> None:
             await until(lambda: not slaves.recalled and slaves.commit_read_time_ms > due_ms)
 
     run_virtually(clock, story())
+
+
+async def test_nothing_is_kept_of_the_progress_of_a_mastership_that_is_over() -> None:
+    async with group_of() as world:
+        master, _ = await pair(world)
+        await world.put(b"a")
+        await world.pop()
+        await fetch(master, 1)
+        progress = weakref.ref(master.alive.core.state.merge_buffer)
+        await world.lead(1)
+        await until(lambda: master.alive.core.state.merge_buffer is not progress())
+        gc.collect()
+        assert progress() is None
+
+
+async def test_a_master_that_is_chosen_once_more_is_watched_once() -> None:
+    async with group_of() as world:
+        master, slave = await pair(world)
+        await world.put(b"a")
+        await world.pop()
+        before = await fetch(master, 1)
+        progress = master.alive.core.state.merge_buffer
+        watched = len(progress._watched)
+        world.elect(0)
+        await until(lambda: (leader := master.alive.role.leader) is not None and leader.epoch == 2)
+        after = await fetch(master, 2, before.version)
+        assert (master.alive.core.state.merge_buffer, len(progress._watched)) == (progress, watched)
+        assert (after.epoch, after.base_version, len(after.offsets)) == (2, before.version, 0)
+        assert await store(slave, await fetch(master, 2)) > after.version
 
 
 async def test_a_new_master_goes_on_where_filters_had_let_the_old_one_pass() -> None:
