@@ -22,7 +22,7 @@ AT_ONCE = ("-n", "2", "--dist", "worksteal")
 FILES_AT_ONCE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 """Where tests of a file share servers, and much of the time is waiting: each of two processes does a file at a time."""
 
-WORDS = {"unit": AT_ONCE, "sim": AT_ONCE, "integration": FILES_AT_ONCE}
+WORDS = {"unit": AT_ONCE, "sim": AT_ONCE, "integration": FILES_AT_ONCE, "interop": FILES_AT_ONCE}
 """What pytest is told besides, by folder."""
 
 BUDGET_S = 600

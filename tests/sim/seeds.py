@@ -1,15 +1,10 @@
 """Runs of many seeds in tests: those that have found something before, and new ones."""
 
-import multiprocessing
-import os
+import gc
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from pathlib import Path
 
 from tests.sim.command import Run, run_and_clear
-
-_SEEDS_AT_ONCE = 5
 
 
 def failed_before(path: Path) -> list[int]:
@@ -18,15 +13,18 @@ def failed_before(path: Path) -> list[int]:
     return [int(number) for number in numbers if number]
 
 
-def failures(run_seed: Run, seeds: Sequence[int], jobs: int) -> list[str]:
-    """Reports of those that fail, run side by side; each is the same wherever it runs.
-
-    Args:
-        run_seed: runs a seed; of a module, as it is called in other processes.
-        seeds: which.
-        jobs: so many processes at one time at the most.
+def shares(seeds: Sequence[int], count: int) -> list[Sequence[int]]:
+    """So many parts of about the same length, each a test of its own: so none keeps one of two processes busy while the
+    other has nothing left to do.
     """
-    jobs = min(jobs, os.cpu_count() or 1)
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        outcomes = pool.map(partial(run_and_clear, run_seed), seeds, chunksize=_SEEDS_AT_ONCE)
-        return [outcome.report() for outcome in outcomes if outcome.violations]
+    return [seeds[first::count] for first in range(count)]
+
+
+def failures(run_seed: Run, seeds: Sequence[int]) -> list[str]:
+    """Reports of those that fail; each is the same wherever it runs."""
+    try:
+        outcomes = [run_and_clear(run_seed, seed) for seed in seeds]
+    finally:
+        gc.unfreeze()
+        gc.enable()
+    return [outcome.report() for outcome in outcomes if outcome.violations]

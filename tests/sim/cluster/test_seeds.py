@@ -3,25 +3,27 @@
 `make sim SEEDS=20000` runs more of them.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.sim.cluster.run import run_seed
-from tests.sim.seeds import failed_before, failures
+from tests.sim.seeds import failed_before, failures, shares
 
 SEEDS = range(1_000_000, 1_000_000 + 50)
-JOBS = 2
-FAILING_SEEDS = Path(__file__).with_name("failing_seeds.txt")
+FOUND_BEFORE = failed_before(Path(__file__).with_name("failing_seeds.txt"))
 
 
-@pytest.mark.timeout(600)
-def test_seeds_that_have_found_something_before() -> None:
-    failed = failures(run_seed, failed_before(FAILING_SEEDS), JOBS)
+@pytest.mark.timeout(600)  # a machine may have others to serve
+@pytest.mark.parametrize("seeds", shares(FOUND_BEFORE, 2))
+def test_seeds_that_have_found_something_before(seeds: Sequence[int]) -> None:
+    failed = failures(run_seed, seeds)
     assert not failed, "\n\n".join(failed)
 
 
 @pytest.mark.timeout(600)
-def test_many_seeds() -> None:
-    failed = failures(run_seed, SEEDS, JOBS)
+@pytest.mark.parametrize("seeds", shares(SEEDS, 3))
+def test_many_seeds(seeds: Sequence[int]) -> None:
+    failed = failures(run_seed, seeds)
     assert not failed, "\n\n".join(failed)
