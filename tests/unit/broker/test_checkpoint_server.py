@@ -160,7 +160,7 @@ def test_a_slaves_timer_lets_go_what_its_master_has_left_out() -> None:
     run_virtually(clock, story())
 
 
-async def test_nothing_is_kept_of_the_progress_of_a_mastership_that_is_over() -> None:
+async def test_nothing_is_kept_of_the_progress_of_a_term_that_is_over() -> None:
     async with group_of() as world:
         master, _ = await pair(world)
         await world.put(b"a")
