@@ -54,7 +54,7 @@ async def test_no_metric_names_a_topic_or_a_group_that_was_deleted(
     for path in ("topics/Going", "groups/going"):
         assert httpx.delete(f"{server.http_url}/api/v1/{path}").status_code == 204
     assert named("Going") == named("going") == set()
-    assert named("Staying") | named("staying") == both
+    assert named("Staying") | named("staying") >= both  # some are only there once the queues have been looked at
 
 
 async def test_a_topic_that_is_deleted_and_made_again_at_once_has_what_is_sent_to_it_and_nothing_of_before(
