@@ -66,7 +66,7 @@ class Scale:
 
 
 TINY = Scale(
-    seconds=0.2,
+    seconds=1.0,
     warm_up_s=0.1,
     drain_messages=640,
     e2e_s=0.5,
