@@ -20,7 +20,7 @@ from services.proxy.failover.metrics import FailoverMetrics
 from services.proxy.failover.parked_calls import ParkedCalls
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions
-from services.proxy.receive.interests import FILTER_BYTES_MAX, InterestBook
+from services.proxy.receive.interest_book import FILTER_BYTES_MAX, InterestBook
 from services.proxy.receive.long_poll import Mode
 from services.proxy.receive.metrics import PollMetrics
 from services.proxy.receive.mode_choice import ModeChoice

@@ -15,7 +15,8 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import NotifyEvents, NotifyInterest
 from services.proxy.background import Background
 from services.proxy.failover.brokers import Brokers
-from services.proxy.receive.interests import Interest, InterestBook
+from services.proxy.receive.interest import Interest
+from services.proxy.receive.interest_book import InterestBook
 from services.proxy.receive.metrics import PollMetrics
 from services.rpc.methods import NOTIFY
 from services.rpc.service import Channel, ClientStream, StreamClosedError

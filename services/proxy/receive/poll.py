@@ -12,7 +12,8 @@ from services.common.pb.popwheel.v1.broker_pb2 import PopRequest, ReleaseRequest
 from services.proxy.background import Background
 from services.proxy.failover.brokers import Brokers
 from services.proxy.failover.master_calls import MasterCalls
-from services.proxy.receive.interests import Interest, InterestBook, Ticket
+from services.proxy.receive.interest import Interest, Ticket
+from services.proxy.receive.interest_book import InterestBook
 from services.proxy.receive.long_poll import Do, Effect, LongPoll, Pop, WaitAt
 from services.proxy.receive.metrics import PollMetrics
 from services.proxy.receive.notifications import Notifications

@@ -11,7 +11,7 @@ from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
 from services.proxy.ack.renewal import RenewalBook
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions
-from services.proxy.receive.interests import Interest
+from services.proxy.receive.interest import Interest
 from services.proxy.receive.long_poll import LongPoll, Mode
 from services.proxy.receive.mode_choice import ModeChoice
 from services.proxy.receive.poll import Found, Poll, PollTools, release

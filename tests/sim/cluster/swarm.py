@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from services.cli.options import StandaloneOptions
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.proxy.receive import interests, notifications
+from services.proxy.receive import interest, interest_book, notifications
 from tests.sim.clients import Manners, Subscription
 from tests.sim.delays import Delays
 from tests.sim.swarm import TAGS, Swarm, memory_of
@@ -103,8 +103,8 @@ class ClusterSwarm(Swarm):
     def limits(self) -> Iterator[None]:
         """Have the proxy's inner limits be what was drawn."""
         with (
-            patch.object(interests, "POPS_AT_ONCE_MAX", self.pops_at_once_max),
-            patch.object(interests, "FRUITLESS_MAX", self.fruitless_max),
+            patch.object(interest, "POPS_AT_ONCE_MAX", self.pops_at_once_max),
+            patch.object(interest_book, "FRUITLESS_MAX", self.fruitless_max),
             patch.object(notifications, "_INTERESTS_PER_SEND", self.interests_per_send),
         ):
             yield

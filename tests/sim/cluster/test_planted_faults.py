@@ -10,7 +10,7 @@ from services.broker.pop.acks import Acks
 from services.broker.progress.merge_buffer import MergeBuffer, QueueProgress
 from services.broker.state.notification import Interests, Subscriber
 from services.common.contract import names
-from services.proxy.receive.interests import InterestBook
+from services.proxy.receive.interest_book import InterestBook
 from services.proxy.receive.notifications import Notifications, _Link
 from services.proxy.receive.poll import Poll
 from services.rpc.membership.registrar import BrokerRegistrar

@@ -9,8 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from services.broker.state.notification import WHILE_S, Interest, Interests, Subscriber
 from services.common.pb.popwheel.v1.broker_pb2 import Filter
-from services.proxy.receive.interests import Interest as ProxyInterest
-from services.proxy.receive.interests import InterestBook, Ticket
+from services.proxy.receive.interest import Interest as ProxyInterest
+from services.proxy.receive.interest import Ticket
+from services.proxy.receive.interest_book import InterestBook
 from tests.unit.broker.test_notification import queue_of
 
 

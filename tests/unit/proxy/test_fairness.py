@@ -6,7 +6,8 @@ import time
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import Filter
-from services.proxy.receive.interests import InterestBook, Ticket
+from services.proxy.receive.interest import Ticket
+from services.proxy.receive.interest_book import InterestBook
 from tests.unit.proxy.virtual import LoopClock, arrive, now, run
 from tests.unit.proxy.world import CLIENT, World, poll_request, until, world
 

@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from services.common.errors import StatusError
 from services.common.pb.popwheel.v1.broker_pb2 import Filter
-from services.proxy.receive.interests import FRUITLESS_MAX, POPS_AT_ONCE_MAX, Interest, InterestBook, Ticket
+from services.proxy.receive.interest import POPS_AT_ONCE_MAX, Interest, Ticket
+from services.proxy.receive.interest_book import FRUITLESS_MAX, InterestBook
 from services.proxy.receive.refused_interests import REGISTER_EVERY_S, TURN_EVERY_S, TURNS_AT_ONCE_MAX
 
 ALL = Filter()

@@ -1,7 +1,7 @@
 """An interest without polls that is busy still: a proxy that keeps none of them idle must not look at it for ever."""
 
 from services.common.pb.popwheel.v1.broker_pb2 import Filter
-from services.proxy.receive.interests import InterestBook
+from services.proxy.receive.interest_book import InterestBook
 
 
 def test_an_idle_interest_with_a_pop_under_way_is_left_for_the_next_round() -> None:

@@ -1,19 +1,15 @@
 """Who waits for what, and whom a notification wakes: no more polls than messages wait, and no wake-up is lost.
 
-All polls of the same (topic, group, filter) share one `Interest`. For each broker it keeps how many messages are known
-to wait there and how many pops are under way; as many polls are woken as the first exceeds the second. Notifications
-add up, the answer to a pop sets the number anew. It may be too low while a pop is under way, whose answer will set it
-right; without one it is not 0 while messages wait. A poll that comes to wait while some are left over pops at once.
+At each broker as many polls of an interest are woken as messages are known to wait beyond the pops that are under way
+(`interest.py`). Notifications add up, the answer to a pop sets the number anew. It may be too low while a pop is under
+way, whose answer will set it right; without one it is not 0 while messages wait. A poll that comes to wait while some
+are left over pops at once.
 
 Some polls wait at one broker only (plain long polling). What waits elsewhere does not wake them.
 
 A burst wakes no more polls of an interest at one broker than `POPS_AT_ONCE_MAX`; each pop that ends wakes the next. So
 it does not stand in the way of other interests, and polls that would come too late, as one pop takes many messages,
 sleep on.
-
-A poll need not pop before it waits if all brokers that there are have confirmed the interest, nothing is left over and
-no pop is under way (`is_quiet`): then nothing waits that is not about to be told of. A broker has confirmed an interest
-once its first word on it has come on the stream that lives: it answers each registration with how many messages wait.
 
 A broker that refuses an interest tells nothing of it. Its polls pop there in turn (`refused_interests.py`).
 
@@ -23,13 +19,13 @@ for it brings the truth.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import ALL, Filter
+from services.common.pb.popwheel.v1.broker_pb2 import Filter
 from services.common.shares import Shares
 from services.proxy.errors import LimitError
+from services.proxy.receive.interest import Interest, Key, Ticket, Waiter, Waiting
 from services.proxy.receive.refused_interests import RefusedInterests
 
 FRUITLESS_MAX = 16
@@ -38,116 +34,6 @@ FRUITLESS_PAUSE_S = 0.1
 FAILURE_PAUSE_S = 0.2
 FILTER_BYTES_MAX = 32 * 1024 * 1024
 """Characters of the filters of all interests of a proxy. Fixed: who needs more has too many filters."""
-POPS_AT_ONCE_MAX = 32
-"""Pops of one interest that are under way at one broker before nobody is woken for more."""
-
-Key = tuple[str, str, int, str]
-
-
-@dataclass(slots=True, eq=False)
-class Waiting:
-    """What is known of one interest at one broker."""
-
-    broker: str
-    messages: int = 0
-    pops: int = 0
-    notifications: int = 0
-    answered: bool = False
-    shared: bool = False
-    fruitless: int = 0
-    not_before: float = 0.0
-    failure: StatusError | None = None
-    """Why the last pop failed; None if it did not."""
-
-    @property
-    def left_over(self) -> bool:
-        """Whether more messages wait than pops are under way for them."""
-        return self.messages > self.pops
-
-    def may_wake(self, now: float) -> bool:
-        """Whether a poll may pop for what is left over."""
-        return self.messages > self.pops and self.pops < POPS_AT_ONCE_MAX and self.not_before <= now
-
-
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """One pop under way, from the moment its poll is woken."""
-
-    interest: "Interest"
-    waiting: Waiting
-    notifications: int
-
-    @property
-    def broker(self) -> str:
-        """Where it pops."""
-        return self.waiting.broker
-
-
-Waiter = Callable[[Ticket], None]
-"""A poll that waits: called with the ticket of the pop that it is woken for."""
-
-
-@dataclass(slots=True, eq=False)
-class Interest:
-    """One (topic, group, filter) that is polled for.
-
-    Args:
-        id: the proxy's number for it.
-        topic, group, filter: what is polled for, and for whom.
-        waiters: polls that wait for any broker, the longest waiting first.
-        places: polls that wait at one broker, and where.
-        at_broker: the same by broker, the longest waiting first.
-        waiting: what is known of each broker.
-        left_over: brokers with more messages than pops that are under way for them.
-        busy: brokers with messages or pops under way.
-        unconfirmed: if it is registered, brokers that have not said so yet.
-        polls: how many there are, waiting or not.
-        registered: whether all brokers are to notify.
-        registered_at: brokers that are to notify although not all are.
-        turn: how many polls have named no broker; they go round all.
-    """
-
-    id: int
-    topic: str
-    group: str
-    filter: Filter
-    waiters: dict[Waiter, None] = field(default_factory=dict)
-    places: dict[Waiter, str] = field(default_factory=dict)
-    at_broker: dict[str, dict[Waiter, None]] = field(default_factory=dict)
-    waiting: dict[str, Waiting] = field(default_factory=dict)
-    left_over: dict[str, Waiting] = field(default_factory=dict)
-    busy: dict[str, Waiting] = field(default_factory=dict)
-    unconfirmed: dict[str, None] = field(default_factory=dict)
-    polls: int = 0
-    registered: bool = False
-    registered_at: frozenset[str] = frozenset()
-    turn: int = 0
-
-    @property
-    def key(self) -> Key:
-        """What makes it the one it is."""
-        return (self.topic, self.group, self.filter.kind, self.filter.expression)
-
-    def at(self, broker: str) -> Waiting:
-        """What is known of a broker; nothing yet for one that was not heard of."""
-        known = self.waiting.get(broker)
-        if known is None:
-            known = self.waiting[broker] = Waiting(broker)
-        return known
-
-    @property
-    def failure(self) -> StatusError | None:
-        """Why messages that are known to wait can't be had now; None if none do, or none were refused."""
-        return next((each.failure for each in self.left_over.values() if each.failure is not None), None)
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether all brokers would tell of what comes, and nothing is known to be there or on its way.
-
-        Never with a filter: of messages that it does not want nobody is told, and only pops take the group past them.
-        """
-        return self.registered and not (self.unconfirmed or self.busy) and self.filter.kind == ALL
-
 
 Listener = Callable[[Interest, str], None]
 
