@@ -164,7 +164,6 @@ class ProxyApp:
             clock,
             self.metrics,
         )
-        gates = self._parked_calls.gates
         self.metrics.read_from(
             {
                 "polls": lambda: self._admission.polls,
@@ -179,8 +178,8 @@ class ProxyApp:
                 "repeated_bytes": lambda: self._telemetry.repeated_bytes,
                 "telemetry_streams": lambda: self._telemetry.streams,
                 "renewed_handles": lambda: len(self._renewals),
-                "held_calls": lambda: gates.calls,
-                "held_bytes": lambda: gates.bytes,
+                "held_calls": lambda: self._parked_calls.calls,
+                "held_bytes": lambda: self._parked_calls.bytes,
                 "brokers_without_master": lambda: len(self._brokers.names) - len(self._brokers.led),
                 "masters_changed": lambda: self._brokers.masters_changed,
                 "stale_routes": lambda: self._brokers.stale_routes,

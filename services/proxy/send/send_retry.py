@@ -135,7 +135,7 @@ class SendRetry:
                 if step is Step.WAIT:
                     give_up = self._give_up(send, began)
                     until = min(give_up, send.tries.wait_until)
-                    if not await parked.turn(send.tries.gate, send.fault, until) and until == give_up:
+                    if not await self._parked_calls.turn(send.tries.gate, send.fault, until) and until == give_up:
                         raise send.told()
                 elif step is Step.LOOK:
                     await self._look(send, began)

@@ -207,8 +207,8 @@ class Groups(World):
 
     def is_idle(self) -> bool:
         """Whether nothing is held."""
-        gates = self.app._parked_calls.gates
-        return not (gates.calls or gates.bytes or gates.waiting)
+        parked = self.app._parked_calls
+        return not (parked.calls or parked.bytes or parked.gates.waiting)
 
 
 @asynccontextmanager

@@ -123,7 +123,7 @@ def test_what_may_be_stored_goes_elsewhere_when_its_group_is_gone_for_good() -> 
             assert sum(one.done() for one in sends) == 1, "it may be started again, and be back in a moment"
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 2}
             assert sorted(w.logs["b"].ids) == names(2)
-            assert w.app._parked_calls.gates.calls == 0
+            assert w.app._parked_calls.calls == 0
 
     run(scenario())
 

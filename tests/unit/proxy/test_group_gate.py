@@ -1,17 +1,52 @@
-"""Who waits for which broker group and may try when: told the time, nothing else."""
+"""Who waits for which broker group and may try when: no loop, no clock but the one that is turned here."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from math import inf
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from services.proxy.errors import LimitError
 from services.proxy.failover.group_gate import ANYWHERE, PAUSE_FIRST_S, PAUSE_LONGEST_S, Gates
 
 KEYS = ("a", "b", ANYWHERE)
+
+
+class Alarm:
+    """One time at which something is called back."""
+
+    def __init__(self, at: float, action: Callable[[], None]) -> None:
+        self.at = at
+        self.action = action
+
+    def cancel(self) -> None:
+        self.at = inf
+
+
+class Time:
+    """What is called back when."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.alarms: list[Alarm] = []
+
+    def later(self, seconds: float, action: Callable[[], None]) -> Alarm:
+        alarm = Alarm(self.now + seconds, action)
+        self.alarms.append(alarm)
+        return alarm
+
+    def next_at(self) -> float:
+        return min((alarm.at for alarm in self.alarms), default=inf)
+
+    def pass_to(self, until: float) -> None:
+        """Call back all that is due until then."""
+        while (at := self.next_at()) <= until:
+            self.now = at
+            alarm = next(alarm for alarm in self.alarms if alarm.at == at)
+            self.alarms = [other for other in self.alarms if other is not alarm and other.at < inf]
+            alarm.action()
+        self.now = until
 
 
 class Caller:
@@ -25,72 +60,59 @@ class Caller:
 
 
 def test_one_tries_at_a_time_ever_more_rarely() -> None:
-    gates = Gates(100, 1000)
+    time = Time()
+    gates = Gates(time.later)
     callers = [Caller() for _ in range(10)]
     for caller in callers:
-        gates.wait("a", caller, 0.0, led=True)
+        gates.wait("a", caller, led=True)
     tried_at: list[float] = []
-    now = 0.0
     while len(tried_at) < 6:
-        now = gates.next_at()
         before = sum(caller.turns for caller in callers)
-        gates.time_passed(now)
+        time.pass_to(time.next_at())
         assert sum(caller.turns for caller in callers) == before + 1
-        tried_at.append(round(now, 3))
+        tried_at.append(round(time.now, 3))
     assert tried_at == [0.02, 0.04, 0.08, 0.16, 0.26, 0.36]
     assert [caller.turns for caller in callers] == [1] * 6 + [0] * 4, "the longest waiting first"
-    gates.answered("a")
+    gates.open("a")
     assert [caller.turns for caller in callers] == [1] * 10
-    assert not gates
+    assert (bool(gates), time.next_at()) == (False, inf)
 
 
 def test_nobody_tries_without_a_master_and_one_at_once_when_there_is_one() -> None:
-    gates = Gates(100, 1000)
+    time = Time()
+    gates = Gates(time.later)
     callers = [Caller(), Caller()]
     for caller in callers:
-        gates.wait("a", caller, 0.0, led=False)
-    assert gates.next_at() == inf
-    gates.time_passed(1e9)
-    assert [caller.turns for caller in callers] == [0, 0]
-    gates.master_changed("a", 5.0, led=True)
-    gates.time_passed(5.0)
+        gates.wait("a", caller, led=False)
+    assert time.next_at() == inf
+    gates.master_changed("a", led=True)
     assert [caller.turns for caller in callers] == [1, 0]
-    gates.master_changed("a", 5.01, led=False)
-    gates.time_passed(60.0)
-    assert [caller.turns for caller in callers] == [1, 0]
-    gates.left("a")
+    gates.master_changed("a", led=False)
+    assert time.next_at() == inf
+    gates.open("a")
     assert [caller.turns for caller in callers] == [1, 1]
 
 
 def test_who_tries_alone_does_not_begin_anew_each_time() -> None:
-    gates = Gates(100, 1000)
+    time = Time()
+    gates = Gates(time.later)
     caller = Caller()
-    now, tried = 0.0, 0
-    while now < 1.0:
-        gates.wait("a", caller, now, led=True)
-        now = gates.next_at()
-        gates.time_passed(now)
-        tried += 1
-    assert tried <= 13
-    gates.time_passed(now + 0.9)
-    assert "a" in gates
-    gates.time_passed(now + 1.2)
+    while time.now < 1.0:
+        gates.wait("a", caller, led=True)
+        time.pass_to(time.next_at())
+    assert caller.turns <= 13
+    assert "a" in gates, "it may come back"
+    time.pass_to(time.now + PAUSE_LONGEST_S)
     assert not gates, "nobody comes back"
 
 
-def test_only_so_much_is_held() -> None:
-    gates = Gates(2, 100)
-    gates.enter(500)  # a single large one
-    with pytest.raises(LimitError) as raised:
-        gates.enter(1)
-    assert raised.value.limit == "held_bytes_max"
-    gates.enter(0)
-    with pytest.raises(LimitError) as raised:
-        gates.enter(0)
-    assert raised.value.limit == "held_calls_max"
-    gates.leave(500)
-    gates.enter(100)
-    assert (gates.calls, gates.bytes) == (2, 100)
+def test_nobody_tries_after_the_end() -> None:
+    time = Time()
+    gates = Gates(time.later)
+    gates.wait("a", Caller(), led=True)
+    gates.wait("b", Caller(), led=False)
+    gates.close()
+    assert time.next_at() == inf
 
 
 class GatesMachine(RuleBasedStateMachine):
@@ -98,8 +120,8 @@ class GatesMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gates = Gates(1000, 1000)
-        self.now = 0.0
+        self.time = Time()
+        self.gates = Gates(self.time.later)
         self.led = dict.fromkeys(KEYS, True)
         self.waiting: dict[str, list[Caller]] = {key: [] for key in KEYS}
         self.tried_at: dict[str, list[float]] = {key: [] for key in KEYS}
@@ -110,13 +132,13 @@ class GatesMachine(RuleBasedStateMachine):
             assert caller.turns == 1
             self.waiting[key].remove(caller)
             if not opened:
-                self.tried_at[key].append(self.now)
+                self.tried_at[key].append(self.time.now)
 
     @rule(key=st.sampled_from(KEYS))
     def comes(self, key: str) -> None:
         caller = Caller()
         self.waiting[key].append(caller)
-        self.gates.wait(key, caller, self.now, led=self.led[key])
+        self.gates.wait(key, caller, led=self.led[key])
 
     @rule(key=st.sampled_from(KEYS))
     def gives_up(self, key: str) -> None:
@@ -125,7 +147,7 @@ class GatesMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS))
     def is_answered(self, key: str) -> None:
-        self.gates.answered(key)
+        self.gates.open(key)
         self.settle(key, opened=True)
         assert not self.waiting[key]
         self.tried_at[key].clear()
@@ -133,38 +155,39 @@ class GatesMachine(RuleBasedStateMachine):
     @rule(key=st.sampled_from(KEYS), led=st.booleans())
     def changes_master(self, key: str, led: bool) -> None:
         self.led[key] = led
-        self.gates.master_changed(key, self.now, led=led)
         self.tried_at[key].clear()
+        self.gates.master_changed(key, led=led)
+        self.settle(key)
+        assert len(self.tried_at[key]) <= led
 
     @rule(seconds=st.floats(0, 3))
     def time_passes(self, seconds: float) -> None:
-        until = self.now + seconds
-        while (at := self.gates.next_at()) <= until:
-            assert at >= self.now or any(self.waiting.values())
-            self.now = max(self.now, at)
-            self.gates.time_passed(self.now)
+        until = self.time.now + seconds
+        while (at := self.time.next_at()) <= until:
+            self.time.pass_to(at)
             for key in KEYS:
                 self.settle(key)
-        self.now = until
+        self.time.pass_to(until)
 
     @invariant()
     def nobody_is_forgotten(self) -> None:
+        assert self.gates.waiting == sum(map(len, self.waiting.values()))
         for key in KEYS:
-            assert self.gates.waiting == sum(map(len, self.waiting.values()))
             if self.waiting[key] and self.led[key]:
-                assert self.gates.next_at() <= self.now + PAUSE_LONGEST_S
+                assert self.time.next_at() <= self.time.now + PAUSE_LONGEST_S
 
     @invariant()
     def no_group_is_stormed(self) -> None:
         for key in KEYS:
-            times = self.tried_at[key]
-            for earlier, later in pairwise(times):
+            for earlier, later in pairwise(self.tried_at[key]):
                 assert later - earlier >= PAUSE_FIRST_S - 1e-9
 
-    @invariant()
-    def nothing_is_left_over(self) -> None:
-        if not any(self.waiting.values()):
-            assert len([key for key in KEYS if key in self.gates]) <= len(KEYS)
+    def teardown(self) -> None:
+        for key in KEYS:
+            while self.waiting[key]:
+                self.gives_up(key)
+        self.time.pass_to(self.time.now + PAUSE_LONGEST_S)
+        assert (bool(self.gates), self.time.next_at()) == (False, inf), "nothing is left over"
 
 
 TestGates = GatesMachine.TestCase

@@ -1,0 +1,50 @@
+"""How much is parked at one time."""
+
+from typing import NoReturn
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.common.contract.cluster_view import ClusterView
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from services.proxy.background import Background
+from services.proxy.errors import LimitError
+from services.proxy.failover.brokers import Brokers
+from services.proxy.failover.metrics import FailoverMetrics
+from services.proxy.failover.parked_calls import ParkedCalls
+from services.proxy.options import FailoverOptions
+from tests.unit.proxy.virtual import LoopClock, run
+
+
+def no_way(info: BrokerInfo) -> NoReturn:
+    raise AssertionError(f"nobody calls {info.name}")
+
+
+def test_only_so_much_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.proxy.failover.parked_calls.HELD_CALLS_MAX", 2)
+    monkeypatch.setattr("services.proxy.failover.parked_calls.HELD_BYTES_MAX", 100)
+
+    async def scenario() -> None:
+        view, registry = ClusterView(), CollectorRegistry()
+        brokers = Brokers(view, no_way, Background())
+        parked_calls = ParkedCalls(view, brokers, FailoverOptions(), LoopClock(), FailoverMetrics(registry))
+
+        def refused(size: int) -> str:
+            with pytest.raises(LimitError) as raised, parked_calls.park(size):
+                pass
+            return raised.value.limit
+
+        with parked_calls.park(500):  # a single large one
+            assert refused(1) == "held_bytes_max"
+            with parked_calls.park() as parked:
+                assert refused(0) == "held_calls_max"
+                assert (parked_calls.calls, parked_calls.bytes) == (2, 500)
+                parked.served = True
+        with parked_calls.park(100):
+            assert (parked_calls.calls, parked_calls.bytes) == (1, 100)
+        assert (parked_calls.calls, parked_calls.bytes) == (0, 0)
+        count = "popwheel_proxy_held_seconds_count"
+        assert registry.get_sample_value(count, {"served": "yes"}) == 1
+        assert registry.get_sample_value(count, {"served": "no"}) == 2, "refused ones were never parked"
+
+    run(scenario())
