@@ -2,9 +2,11 @@
 
 Proxies that wait for the same are told as many as messages come, the others only if that did not help. Were all told of
 each message, all would pop and all but one in vain. So members are told in turn. One without a poll that waits hands
-the word on, to the next. A member that hangs or dies says nothing; so a while later, if older messages than those of
-that while still wait, all are told. Each message is thus either taken, or known to all members after two such whiles at
-the latest while no others come; while others do, each of them has a member pop, which brings the truth.
+the word on, to the next; in one while words are handed on as often as a single one needs to go round, however many
+there are (docs/decisions/0038-hand-on.md). A member that hangs or dies says nothing; so a while later, if older
+messages than those of that while still wait, all are told. Each message is thus either taken, or known to all members
+after two such whiles at the latest while no others come; while others do, each of them has a member pop, which brings
+the truth.
 """
 
 from collections.abc import Callable, Container, Sequence
@@ -100,9 +102,10 @@ class SubscriberSet:
 
     Attributes:
         members: the next to be told first.
+        hand_ons: how often members may still hand a word on in this while: as often as one word needs to go round.
     """
 
-    __slots__ = ("_fresh", "_hand_ons", "_is_open", "_later", "_waiting", "members", "topic", "wanted")
+    __slots__ = ("_fresh", "_is_open", "_later", "_waiting", "hand_ons", "members", "topic", "wanted")
 
     def __init__(
         self,
@@ -118,7 +121,7 @@ class SubscriberSet:
         self._waiting = waiting
         self._is_open = False
         self._fresh = 0
-        self._hand_ons = 0
+        self.hand_ons = 0
 
     def tell(self, messages: int) -> None:
         """Messages have come: tell as many members, in turn, and look later whether they were taken."""
@@ -132,13 +135,12 @@ class SubscriberSet:
         for index in range(told):
             self._tell_next(share + (index < more))
         self._fresh += messages
-        self._hand_ons = count - 1
         self._open()
 
     def hand_on(self) -> None:
-        """A member has no poll for what it was told: tell the next, unless the word has gone round."""
-        if self._hand_ons and self.members and self._waiting(self.members[0]):
-            self._hand_ons -= 1
+        """A member has no poll for what it was told: tell the next, unless words have been handed on often enough."""
+        if self.hand_ons and self._waiting(self.members[0]):
+            self.hand_ons -= 1
             self._tell_next(1)
 
     def _tell_next(self, messages: int) -> None:
@@ -149,15 +151,16 @@ class SubscriberSet:
     def _open(self) -> None:
         if not self._is_open and self._later is not None:
             self._is_open = True
+            self.hand_ons = len(self.members) - 1
             self._later(WHILE_S, self._look)
 
     def _look(self) -> None:
         """The while is over."""
         self._is_open = False
+        self.hand_ons = 0
         fresh, self._fresh = self._fresh, 0
         waiting = self._waiting(self.members[0]) if self.members else 0
         if waiting > fresh:
-            self._hand_ons = 0
             for interest in self.members:
                 interest.subscriber.tell(interest.id, waiting)
         elif waiting:
@@ -274,8 +277,9 @@ class Interests:
         ]
 
     def is_shared(self, interest: Interest) -> bool:
-        """Whether other proxies wait for the same."""
-        return len(self._sets[interest.key].members) > 1
+        """Whether other proxies wait for the same, and may be told instead."""
+        subscriber_set = self._sets[interest.key]
+        return len(subscriber_set.members) > 1 and subscriber_set.hand_ons > 0
 
     def hand_on(self, subscriber: Subscriber, interest_id: int) -> None:
         """A proxy has no poll that waits for what it was told: another may."""

@@ -30,7 +30,6 @@ class Waiting:
         pops: how many are under way there.
         notifications: how often it has told of messages.
         answered: whether a pop was answered since it told last.
-        shared: whether other proxies wait for what it told last and need not know of it.
         fruitless: pops in a row that found nothing although something waits.
         not_before: until when nobody is woken, in seconds of the monotonic clock.
         failure: why the last pop failed; None if it did not.
@@ -41,7 +40,6 @@ class Waiting:
     pops: int = 0
     notifications: int = 0
     answered: bool = False
-    shared: bool = False
     fruitless: int = 0
     not_before: float = 0.0
     failure: StatusError | None = None

@@ -18,7 +18,7 @@ the answer of a pop that began before the latest notification, at least one mess
 for it brings the truth.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -35,8 +35,6 @@ FAILURE_PAUSE_S = 0.2
 FILTER_BYTES_MAX = 32 * 1024 * 1024
 """Characters of the filters of all interests of a proxy. Fixed: who needs more has too many filters."""
 
-Listener = Callable[[Interest, str], None]
-
 
 class InterestBook:
     """All interests of a proxy. Calls waiters.
@@ -48,7 +46,6 @@ class InterestBook:
     """
 
     def __init__(self, interests_max: int, filter_bytes_max: int, idle_s: float) -> None:
-        self._listeners: list[Listener] = []
         self._interests_max = interests_max
         self._filter_bytes_max = filter_bytes_max
         self._counts = Shares()
@@ -63,13 +60,6 @@ class InterestBook:
 
     def __len__(self) -> int:
         return len(self._by_id)
-
-    def subscribe(self, listener: Listener) -> None:
-        """Call `listener` with an interest and a broker if no poll waits for what that broker has told.
-
-        Another proxy may have one. What was told is known here all the same, and the next poll pops for it.
-        """
-        self._listeners.append(listener)
 
     @property
     def filter_bytes(self) -> int:
@@ -203,25 +193,27 @@ class InterestBook:
             if not there:
                 del interest.at_broker[broker]
 
-    def notified(self, interest_id: int, broker: str, messages: int, now: float, *, shared: bool = False) -> None:
+    def notified(self, interest_id: int, broker: str, messages: int, now: float) -> bool:
         """A broker says how many messages wait for an interest that it has not told of before; 0: only that it will.
 
-        `shared`: it may not have told other proxies that wait for the same.
+        Returns:
+            False if no poll pops for them: another proxy may have one. They are known here all the same, and the next
+            poll pops for them.
         """
         interest = self._by_id.get(interest_id)
         if interest is None:
-            return  # ended a moment ago
+            return True  # ended a moment ago, and the broker is being told
         if interest.unconfirmed:
             self._confirm(interest, broker)
         if not messages:
-            return
+            return True
         waiting = interest.at(broker)
         waiting.notifications += 1
-        waiting.shared = shared and not waiting.messages
         # The answer to a pop may have counted these messages already.
         waiting.messages = max(waiting.messages, messages) if waiting.answered else waiting.messages + messages
         waiting.answered = False
         self._wake(interest, waiting, now)
+        return waiting.pops > 0
 
     def register(self, interest: Interest, brokers: Iterable[str]) -> None:
         """All brokers are being asked to notify for an interest."""
@@ -335,11 +327,6 @@ class InterestBook:
             self.stop_waiting(interest, waiter)
             waiter(self.begin(interest, waiting.broker))
         self._weigh(interest, waiting)
-        if waiting.shared and not waiting.pops:
-            waiting.shared = False
-            if waiting.messages:
-                for listener in self._listeners:
-                    listener(interest, waiting.broker)
 
     def _weigh(self, interest: Interest, waiting: Waiting) -> None:
         if waiting.messages or waiting.pops:

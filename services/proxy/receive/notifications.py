@@ -61,7 +61,6 @@ class Notifications:
         self._links: dict[str, _Link] = {}
         self._names: frozenset[str] = frozenset()
         brokers.subscribe(self.follow)
-        book.subscribe(self.hand_on)
 
     def follow(self) -> None:
         """Open streams to masters that have come and end those of brokers that have left or have another or none."""
@@ -111,12 +110,6 @@ class Notifications:
                 link.tell(told)
         interest.registered = False
         interest.registered_at = frozenset()
-
-    def hand_on(self, interest: Interest, broker: str) -> None:
-        """No poll waits here for what a broker has told: it may tell another proxy."""
-        link = self._links.get(broker)
-        if link is not None:
-            link.tell(NotifyInterest(id=interest.id, hand_on=True))
 
     def time_passed(self, now: float) -> None:
         """What time alone brings about; called ten times a second."""
@@ -201,7 +194,8 @@ class _Link:
                 now = self._clock.monotonic()
                 for event in events.events:
                     if not event.refused:
-                        self._book.notified(event.id, self.name, event.waiting, now, shared=event.shared)
+                        if not self._book.notified(event.id, self.name, event.waiting, now) and event.shared:
+                            self.tell(NotifyInterest(id=event.id, hand_on=True))
                         continue
                     self._book.refuse(event.id, self.name, now)
                     if not refused:

@@ -100,6 +100,8 @@ def test_who_has_no_poll_hands_the_word_on_and_it_goes_round_once() -> None:
                 broker.interests.hand_on(subscriber, 1)
     assert told == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0]]
     broker.interests.hand_on(broker.subscribers[0], 7)
+    broker.messages = 0
+    broker.timers.fire()
     broker.arrive(1)
     broker.messages = 0  # taken before the word comes back
     broker.told()
@@ -107,10 +109,32 @@ def test_who_has_no_poll_hands_the_word_on_and_it_goes_round_once() -> None:
     assert broker.told() == [0, 0, 0]
 
 
+def test_many_words_in_one_while_are_handed_on_no_more_often_than_one() -> None:
+    broker = Broker(3)
+    shared = 0
+    for _ in range(10):
+        broker.arrive(1)
+        while any(told := broker.told()):
+            interest = broker.interests.of_topic("t")[0]
+            shared += broker.interests.is_shared(interest)
+            for subscriber, count in zip(broker.subscribers, told, strict=True):
+                if count:
+                    broker.interests.hand_on(subscriber, 1)
+    assert shared == 2, "then nobody is asked to hand on any more"
+    broker.timers.fire()
+    assert broker.told() == [0, 0, 0]
+    broker.timers.fire()
+    assert broker.told() == [10, 10, 10]
+    assert not broker.interests.is_shared(broker.interests.of_topic("t")[0]), "all know"
+    broker.messages = 0
+    broker.arrive(1)
+    assert broker.interests.is_shared(broker.interests.of_topic("t")[0])
+
+
 def test_one_alone_is_told_of_all_and_nobody_looks_later() -> None:
     broker = Broker(2)
-    assert all(broker.interests.is_shared(each) for each in broker.interests.of_topic("t"))
     broker.arrive(1)
+    assert all(broker.interests.is_shared(each) for each in broker.interests.of_topic("t"))
     broker.interests.cancel_all(broker.subscribers[0])
     assert not broker.interests.is_shared(broker.interests.of_topic("t")[0])
     broker.timers.fire()
@@ -145,7 +169,6 @@ class Proxy:
         self.broker = broker
         self.number = number
         self.book = InterestBook(10, 1 << 20, 1e9)
-        self.book.subscribe(self._hand_on)
         self.interest: ProxyInterest = self.book.enter("t", "g", Filter())
         self.book.register(self.interest, "b")
         self.book.notified(self.interest.id, "b", 0, 0.0)
@@ -153,9 +176,6 @@ class Proxy:
         self.pops: list[list[object]] = []
         self.polls: list[Poll] = []
         self.hangs = False
-
-    def _hand_on(self, interest: ProxyInterest, broker: str) -> None:
-        self.handed += 1
 
     def begin(self) -> None:
         poll = Poll(self)
@@ -178,7 +198,8 @@ class Proxy:
         told, _ = subscriber.take()
         for _, count in told:
             shared = self.broker.interests.is_shared(subscriber.interests[1])
-            self.book.notified(self.interest.id, "b", count, 0.0, shared=shared)
+            if not self.book.notified(self.interest.id, "b", count, 0.0) and shared:
+                self.handed += 1
         if told:
             return True
         if self.handed:
@@ -283,3 +304,15 @@ def test_a_message_costs_one_pop_however_many_proxies_have_polls() -> None:
             assert not proxy.pops
         broker.timers.fire()
     assert (pops, broker.messages) == (20, 0)
+
+
+def test_proxies_without_polls_hand_every_message_on_to_the_one_that_has_a_poll() -> None:
+    broker = Broker(3)
+    proxies = [Proxy(broker, number) for number in range(3)]
+    for _ in range(6):  # so proxies 0 and 1 know of messages that are gone
+        proxies[2].begin()
+        broker.arrive(1)
+        while any(proxy.step() for proxy in proxies):
+            pass
+        assert broker.messages == 0, "it would wait for the while to pass"
+        broker.timers.fire()
