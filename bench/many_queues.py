@@ -123,6 +123,7 @@ class _Broker:
         async def nobody(position: int) -> bool:
             return False
 
+        await self.store.superblock.load(self.store.log, random.Random(0))
         await self.store.start(alone=True, repair=nobody, is_nowhere=nobody)
         await self.store.finish(1)
 

@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry
 
 from services.broker.calls.metrics import BrokerCollector, BrokerStatistics
 from services.broker.calls.router import Router
-from services.broker.files import replica_files
 from services.broker.files.disk_watch import DiskWatch
 from services.broker.files.replica_store import ReplicaStore
 from services.broker.options import BrokerOptions
@@ -115,7 +114,7 @@ class BrokerApp:
             has_failed=self.failure.done,
         )
         self.roles = RoleMachine(
-            *(parts, self.role, data_dir, self._peers, to_replica, self._router),
+            *(parts, self.role, self._peers, to_replica, self._router),
             *(self.checkpoints, replica_server, self._report_soon),
         )
         self.departure = Departure(options, controller, clock, self._report_soon)
@@ -189,10 +188,12 @@ class BrokerApp:
             OSError: the device refused.
         """
         began_s = self._clock.monotonic()
+        superblock = self.files.superblock
+        await superblock.load(self.files.log, self._random)
         alone = self.roles.load()
         self.checkpoints.load()
         await self.files.start(alone=alone, repair=self.repairer.repair, is_nowhere=self.repairer.is_nowhere)
-        self.role.identity = await replica_files.identity(self._disk, self._folder, self._random)
+        self.role.identity = superblock.contents.identity
         _log.info(
             "broker recovered",
             name=self._options.name,

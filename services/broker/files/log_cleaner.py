@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from services.broker.files.log_start import LogStart
 from services.broker.files.saved_checkpoint import SavedCheckpoint
+from services.broker.files.superblock import Superblock
 from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
 
@@ -14,16 +14,16 @@ class LogCleaner:
     Args:
         core: what it is now.
         log: the log that it is folded from.
-        log_start: told before something goes.
+        superblock: told before something goes.
         saved: what needs the log.
     """
 
     def __init__(
-        self, core: Callable[[], BrokerCore], log: CommitLog, log_start: LogStart, saved: SavedCheckpoint
+        self, core: Callable[[], BrokerCore], log: CommitLog, superblock: Superblock, saved: SavedCheckpoint
     ) -> None:
         self._core = core
         self._log = log
-        self._log_start = log_start
+        self._superblock = superblock
         self._saved = saved
 
     async def delete_before(self, position: int) -> int:
@@ -58,6 +58,7 @@ class LogCleaner:
         position = await reads.run(start)
         if position == self._log.start_position:
             return 0
-        await self._log_start.move_to(position)
+        if position > self._superblock.contents.log_start:
+            await self._superblock.change(log_start=position)
         # More may be needed since.
         return await reads.run(lambda: self._core().store.delete_before(min(position, start())))

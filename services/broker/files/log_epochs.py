@@ -1,56 +1,40 @@
-"""The epochs of a replica's log: as their file tells them, and where it does not, as the log's records do."""
-
-import asyncio
-from pathlib import Path
+"""The epochs of a replica's log: as the superblock tells them, and where it does not, as the log's records do."""
 
 import structlog
 
-from services.broker.replica.epochs import EpochFile, EpochHistory
+from services.broker.files.superblock import Superblock
+from services.broker.replica.epochs import EpochHistory
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.message_store import StoreCheckpoint
 from services.broker.store.record import StoredRecord
-from services.common.disk import Disk
 from services.common.errors import CorruptDataError
 
 _log = structlog.get_logger()
 
 
 class LogEpochs:
-    """Who wrote a log, and the file of it. What is changed is written down by the next `save`.
+    """Who wrote a log. What is changed is written down by the next `save`.
 
     Args:
-        disk: where the file is.
-        path: its name.
+        superblock: says who did, as far as it is not older than the log.
         log: the log.
     """
 
-    def __init__(self, disk: Disk, path: Path, log: CommitLog) -> None:
-        self._file = EpochFile(disk, path)
+    def __init__(self, superblock: Superblock, log: CommitLog) -> None:
+        self._superblock = superblock
         self._log = log
         self._is_unsaved = False
         self.history = EpochHistory()
         """What is known now."""
-        self.writing = asyncio.Lock()
-        """Held by whoever writes the file."""
 
     def load(self, saved: StoreCheckpoint) -> bool:
-        """Take up what the file says; whether it says all up to the checkpoint, else it is to be learned.
-
-        Raises:
-            UnknownFormatError: it was written by a release that this one does not know.
-        """
-        try:
-            history = self._file.load()
-        except CorruptDataError as error:
-            _log.error("the file of epochs is damaged, it is made again from the log", why=str(error))
-            return False
-        if history is None:
-            return False
+        """Take up what the superblock says; whether that is all up to the checkpoint, else it is to be learned."""
+        history = EpochHistory(self._superblock.contents.epochs)
         if history.latest < saved.epoch and saved.position <= self._log.end_position:
-            _log.error("the file of epochs is older than the checkpoint, it is made again from the log")
+            _log.error("the superblock is older than the checkpoint, the epochs are learned from the log")
             return False
         self.history = history
-        return True
+        return len(history) > 0
 
     def set(self, history: EpochHistory) -> None:
         """From now on `history` is what is known."""
@@ -102,21 +86,13 @@ class LogEpochs:
             log.damaged.clear()  # a torn tail, with which the scan deals
 
     async def save(self) -> None:
-        """Write down what has changed; it is on the device when this returns.
+        """Write down what has changed; it is on the device when this returns. A master does so before the first record
+        of its epoch.
 
         Raises:
             OSError: the device refused; it may be tried again.
         """
-        async with self.writing:
-            await self.write()
-
-    async def write(self) -> None:
-        """`save`, by who holds `writing`."""
         if self._is_unsaved:
-            self._is_unsaved = False
-            saved = False
-            try:
-                await self._file.save(self.history)
-                saved = True
-            finally:
-                self._is_unsaved |= not saved
+            epochs = tuple(self.history)
+            await self._superblock.change(epochs=epochs)
+            self._is_unsaved = tuple(self.history) != epochs

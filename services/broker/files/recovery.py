@@ -7,7 +7,6 @@ from dataclasses import replace
 import structlog
 
 from services.broker.files.log_epochs import LogEpochs
-from services.broker.files.log_start import LogStart
 from services.broker.files.saved_checkpoint import SavedCheckpoint
 from services.broker.replica.epochs import EpochHistory
 from services.broker.state.checkpoint import Checkpoint
@@ -24,7 +23,7 @@ class Recovery:
     Args:
         core: a fresh one, on the log that is there.
         remake_core: puts another fresh one in its place, on the same log.
-        log_start: where the log was to begin.
+        log_start: nothing of the log from here on was to be deleted.
         saved: the checkpoint, to be loaded.
         epochs: who wrote the log, to be loaded or learned.
         begin_doubt: writes down that the log is about to be cut off at a position, though others may have what follows.
@@ -34,7 +33,7 @@ class Recovery:
         self,
         core: BrokerCore,
         remake_core: Callable[[], BrokerCore],
-        log_start: LogStart,
+        log_start: int,
         saved: SavedCheckpoint,
         epochs: LogEpochs,
         begin_doubt: Callable[[int], Awaitable[None]],
@@ -98,11 +97,10 @@ class Recovery:
             self._epochs.set(EpochHistory(each for each in known if each.position <= log.end_position))
 
     def _check_start(self) -> None:
-        known = self._log_start.position
-        if known is not None and known < self._log.start_position:
+        if self._log_start < self._log.start_position:
             raise CorruptDataError(
-                f"the commit log begins at {self._log.start_position}, though nothing from {known} on was to be "
-                "deleted: its oldest segments are lost. Restore them from a backup; or give this replica an empty "
+                f"the commit log begins at {self._log.start_position}, though nothing from {self._log_start} on was to "
+                "be deleted: its oldest segments are lost. Restore them from a backup; or give this replica an empty "
                 "volume, if another one of its group has everything"
             )
 

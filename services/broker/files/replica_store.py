@@ -15,13 +15,11 @@ from typing import Protocol
 
 import structlog
 
-from services.broker.files import log_start
 from services.broker.files.log_cleaner import LogCleaner
 from services.broker.files.log_epochs import LogEpochs
-from services.broker.files.log_start import LogStart
 from services.broker.files.recovery import Recovery
-from services.broker.files.replica_files import Mark
 from services.broker.files.saved_checkpoint import SavedCheckpoint
+from services.broker.files.superblock import Superblock
 from services.broker.quarantine.entry import Step
 from services.broker.replica.epochs import EpochHistory
 from services.broker.state.checkpoint import Checkpoint, CheckpointReader
@@ -41,11 +39,6 @@ from services.common.pb.popwheel.v1.broker_pb2 import TimerProgress
 _log = structlog.get_logger()
 
 _CHECKPOINT_NAME = "checkpoint"
-_EPOCHS_NAME = "epochs"
-_INSTALLING_NAME = "installing"
-"""While a file of this name is there, what else is there is of two logs and worth nothing."""
-_DOUBT_NAME = "doubtful"
-"""A file of this name says that the end of the log was cut off, or is about to be, and others may have it."""
 _FOLD_S = 0.01
 _KEPT_BYTES = 16 * 1024 * 1024
 _READ_AHEAD_BYTES = 256 * 1024
@@ -95,9 +88,8 @@ class ReplicaStore:
         self._disk = disk
         self._former_queues = folder / "consumequeue"
         """Where releases before the index files had the queues' entries: a folder for each queue."""
-        self._log_start = LogStart(disk, folder / log_start.NAME)
-        self._installing = Mark(disk, folder / _INSTALLING_NAME)
-        self._doubt = Mark(disk, folder / _DOUBT_NAME)
+        self.superblock = Superblock(disk, folder)
+        """To be loaded before `start`."""
         self._appended: deque[StoredRecord] = deque()
         self._appended_bytes = 0
         self._confirmed = 0
@@ -107,16 +99,13 @@ class ReplicaStore:
         self._saved = SavedCheckpoint(disk, folder / _CHECKPOINT_NAME, checkpoint_changes_bytes, on_failure)
         self._subscriber: FilesSubscriber | None = None
         self._on_doubt_ended = on_doubt_ended
-        self.is_doubtful = self._doubt.is_set
-        """Whether acknowledged messages may be missing: this or an earlier start cut off the log's end, and not every
-        other replica could be asked for it. It outlives the process."""
         self.is_followers = True
         """Whether the core is one that a follower may go on with; if not, `unfinish` makes it so."""
         self._is_whole = True
         self.core = make_core(None)
         self.log = self.core.store.log
-        self._epochs = LogEpochs(disk, folder / _EPOCHS_NAME, self.log)
-        self._cleaner = LogCleaner(lambda: self.core, self.log, self._log_start, self._saved)
+        self._epochs = LogEpochs(self.superblock, self.log)
+        self._cleaner = LogCleaner(lambda: self.core, self.log, self.superblock, self._saved)
 
     def subscribe(self, subscriber: FilesSubscriber) -> None:
         """Tell a follower what happens to the log and the core; the one before is told no more."""
@@ -164,6 +153,13 @@ class ReplicaStore:
         """Of the last record of the log; 0 if it is empty."""
         return self.epochs.last_epoch(self.end_position) if self.end_position > self.start_position else 0
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether acknowledged messages may be missing: this or an earlier start cut off the log's end, and not every
+        other replica could be asked for it. It outlives the process.
+        """
+        return self.superblock.contents.is_doubtful
+
     # Begin and end
 
     async def start(
@@ -185,9 +181,10 @@ class ReplicaStore:
             UnknownFormatError: the files are of a newer release; nothing was changed.
             OSError: the device refused.
         """
-        if self._installing.is_set:
-            await self._wipe()
-        recovery = Recovery(self.core, self._remake_core, self._log_start, self._saved, self._epochs, self._begin_doubt)
+        if self.superblock.contents.is_installing:
+            await self._begin_at(0, Checkpoint(), EpochHistory())
+        log_start = self.superblock.contents.log_start
+        recovery = Recovery(self.core, self._remake_core, log_start, self._saved, self._epochs, self._begin_doubt)
         await recovery.run(alone=alone, repair=repair, is_nowhere=is_nowhere)
         if not self.log.segment_count:
             # Lest a loss of power takes the first segment and leaves the next: that is taken for damage.
@@ -197,7 +194,6 @@ class ReplicaStore:
         if not self._saved.exists:
             # Before the first record: where there is no checkpoint, all that is there counts as synced.
             await self._saved.write(self._saved.head)
-        await self._log_start.prepare(self.start_position)
 
     async def _begin_doubt(self, position: int) -> None:
         _log.error(
@@ -206,14 +202,12 @@ class ReplicaStore:
             at=position,
             dropped=self.log.end_position - position,
         )
-        await self._doubt.set()
-        self.is_doubtful = True
+        await self.superblock.change(is_doubtful=True)
 
     async def end_doubt(self) -> None:
         """Whatever was acknowledged is here (see `ReplicaLog`)."""
         if self.is_doubtful:
-            await self._doubt.clear()
-            self.is_doubtful = False
+            await self.superblock.change(is_doubtful=False)
             _log.info("this replica has everything again", position=self.end_position)
             self._on_doubt_ended()
 
@@ -315,15 +309,14 @@ class ReplicaStore:
 
     async def sync(self) -> None:
         """Bring all that was appended up to now to the device (see `ReplicaLog`)."""
-        async with self._epochs.writing:
-            try:
-                await self._epochs.write()
-            except OSError as error:  # the disk is full, perhaps; the records tell it, too, and `save` waits for it
-                _log.error("the epochs could not be written down, trying again", error=str(error))
-            try:
-                await self.log.sync()
-            finally:  # also when the waiter was cancelled
-                self._look_at_log()
+        try:
+            await self._epochs.save()
+        except OSError as error:  # the records tell it, too, and whoever saves a checkpoint waits for it
+            _log.error("the epochs could not be written down, trying again", error=str(error))
+        try:
+            await self.log.sync()
+        finally:  # also when the waiter was cancelled
+            self._look_at_log()
 
     def _look_at_log(self) -> None:
         if self.log.stopped is not None:
@@ -444,7 +437,8 @@ class ReplicaStore:
         self._appended_bytes = 0
         self._confirmed = min(self._confirmed, position)
         if is_below_saved and self.start_position > 0:
-            await self._wipe()  # what was made of the log is void, and without its beginning it can't be made again
+            # What was made of the log is void, and without its beginning it can't be made again.
+            await self._begin_at(0, Checkpoint(), EpochHistory())
             return
         knows_more = await self.core.timer.cut_off(0 if is_below_saved else position)
         async with self.log.at_rest:
@@ -463,31 +457,22 @@ class ReplicaStore:
         decoded = reader.checkpoint
         decoded = replace(decoded, store=replace(decoded.store, remade=True, synced_position=position))
         async with self._saving:
-            await self._drop(position)
-            await self._saved.write(decoded)
-            self._epochs.set(EpochHistory(epochs))
-            await self._epochs.save()
-            await self._begin_anew()
-            await self._installing.clear()
+            await self._begin_at(position, decoded, EpochHistory(epochs))
 
-    async def _wipe(self) -> None:
-        """Begin with nothing."""
-        await self._drop(0)
-        await self._saved.write(Checkpoint())
-        await self._begin_anew()
-        await self._installing.clear()
-
-    async def _drop(self, position: int) -> None:
+    async def _begin_at(self, position: int, checkpoint: Checkpoint, epochs: EpochHistory) -> None:
+        """Drop all, and begin with a checkpoint and an empty log. A start after a crash in between drops all again."""
         await self._rest()
-        await self._installing.set()
+        await self.superblock.change(is_installing=True)
         self._appended.clear()
         self._appended_bytes = self._confirmed = self._saved.needed_from = 0
         await self.core.timer.cut_off(0)
         async with self.log.at_rest:
             self.log.reset(position)
-        self._epochs.set(EpochHistory())
+        self._epochs.set(epochs)
         await self.sync()
-        await self._log_start.set(position)
+        await self._saved.write(checkpoint)
+        await self._begin_anew()
+        await self.superblock.change(epochs=tuple(self.epochs), log_start=position, is_installing=False)
 
     async def delete_before(self, position: int) -> None:
         """Delete the oldest segment as the master has (see `ReplicaLog`)."""

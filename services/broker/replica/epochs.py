@@ -2,28 +2,18 @@
 
 Each epoch has one writer (S5), and whoever follows it holds a prefix of what it wrote (S4). So two logs that both hold
 records of an epoch are equal up to where the shorter of them leaves it.
-
-The file: magic `PWEH`, version 2 bytes, CRC-32C 4 bytes of the rest, count 4 bytes, then epoch 8 and start 8 of each.
-All numbers are big-endian.
 """
 
-import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
-from google_crc32c import value
+from services.common.errors import CorruptDataError
 
-from services.common.disk import Disk, replace_file
-from services.common.errors import CorruptDataError, UnknownFormatError
-
-_PREFIX = struct.Struct(">4sHI")
-_COUNT = struct.Struct(">I")
-_ENTRY = struct.Struct(">QQ")
-_MAGIC = b"PWEH"
-_VERSION = 1
+EPOCHS_MAX = 512
+"""So many are known, the latest. A log that parts from another in an older one is taken anew; its records of then can't
+be repaired."""
 
 
 class EpochStart(NamedTuple):
@@ -34,7 +24,7 @@ class EpochStart(NamedTuple):
 
 
 class EpochHistory:
-    """The epochs of one log, oldest first; both their numbers and their starts grow.
+    """The epochs of one log, oldest first, at most `EPOCHS_MAX`; both their numbers and their starts grow.
 
     An epoch that wrote nothing starts where the one after it starts.
 
@@ -85,6 +75,7 @@ class EpochHistory:
             raise ValueError(f"epoch {epoch} can't begin at {position} after {self!r}")
         self._epochs.append(epoch)
         self._positions.append(position)
+        del self._epochs[:-EPOCHS_MAX], self._positions[:-EPOCHS_MAX]
 
     def note(self, epoch: int, position: int) -> bool:
         """A record was read or taken over that stands at the log's end; whether it begins an epoch not known yet.
@@ -176,65 +167,3 @@ def _parting(master: LogOutline, follower: LogOutline) -> int | None:
         if theirs is not None and ours is not None:
             return min(theirs, ours)
     return 0 if follower.start_position == 0 else None
-
-
-def encode(history: EpochHistory) -> bytes:
-    """The contents of the file."""
-    body = _COUNT.pack(len(history)) + b"".join(_ENTRY.pack(*start) for start in history)
-    return _PREFIX.pack(_MAGIC, _VERSION, value(body)) + body
-
-
-def decode(data: bytes) -> EpochHistory:
-    """Read the contents of the file.
-
-    Raises:
-        CorruptDataError: it is damaged.
-        UnknownFormatError: it was written by a release that this one does not know.
-    """
-    damaged = CorruptDataError("the file of epochs is damaged; it can be made again from the log")
-    if len(data) < _PREFIX.size:
-        raise damaged
-    magic, version, checksum = _PREFIX.unpack_from(data)
-    body = data[_PREFIX.size :]
-    if magic != _MAGIC:
-        raise damaged
-    if version != _VERSION:
-        raise UnknownFormatError(f"the file of epochs has format version {version}, this release knows {_VERSION}")
-    if value(body) != checksum or len(body) != _COUNT.size + _ENTRY.size * _COUNT.unpack_from(body)[0]:
-        raise damaged
-    try:
-        return EpochHistory(EpochStart(*_ENTRY.unpack_from(body, at)) for at in range(4, len(body), _ENTRY.size))
-    except ValueError as error:
-        raise damaged from error
-
-
-class EpochFile:
-    """The file of a log's epochs.
-
-    Args:
-        disk: where it is.
-        path: of the file.
-    """
-
-    def __init__(self, disk: Disk, path: Path) -> None:
-        self._disk = disk
-        self._path = path
-
-    def load(self) -> EpochHistory | None:
-        """What it says; None if there is none.
-
-        Raises:
-            CorruptDataError: it is damaged: the history is to be made again from the log's records.
-            UnknownFormatError: it was written by a release that this one does not know.
-        """
-        if not self._disk.exists(self._path):
-            return None
-        file = self._disk.open(self._path)
-        try:
-            return decode(file.read(0, file.size()))
-        finally:
-            file.close()
-
-    async def save(self, history: EpochHistory) -> None:
-        """Write it; it is on the device when this returns. A master does so before the first record of its epoch."""
-        await replace_file(self._disk, self._path, encode(history))

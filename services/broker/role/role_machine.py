@@ -8,12 +8,10 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import structlog
 
 from services.broker.calls.router import Router
-from services.broker.files import replica_files
 from services.broker.replica.peers import Peers
 from services.broker.role.checkpoint_server import CheckpointServer
 from services.broker.role.follower import Follower
@@ -37,7 +35,6 @@ class RoleMachine:
     Args:
         parts: what all roles have.
         role: what it is; changed here.
-        folder: of its files.
         peers: the other replicas.
         to_replica: makes the way to another replica, from its address; none can be reached if not given.
         router: told whether calls are served.
@@ -50,7 +47,6 @@ class RoleMachine:
         self,
         parts: Parts,
         role: Role,
-        folder: Path,
         peers: Peers,
         to_replica: Callable[[str], Channel] | None,
         router: Router,
@@ -62,8 +58,6 @@ class RoleMachine:
         self._role = role
         self._options = parts.options
         self._files = parts.files
-        self._disk = parts.disk
-        self._folder = folder
         self._peers = peers
         self._to_replica = to_replica
         self._router = router
@@ -86,15 +80,11 @@ class RoleMachine:
         return self._redelivered_before + (0 if leader is None else leader.reviver.redelivered)
 
     def load(self) -> bool:
-        """Read what was heard before this process began; whether this replica is the only one.
-
-        Raises:
-            UnknownFormatError: it was written by a release that this one does not know.
-        """
-        self._role.group = replica_files.load_group(self._disk, self._folder)
+        """Take up what was heard before this process began; whether this replica is the only one."""
+        self._role.group = BrokerGroup.FromString(self._files.superblock.contents.group)
         self._peers.know(self._role.group)
         # Not by the sync-state set: it may have grown at this replica's wish, and the answer never came.
-        # A lost file says nothing of others.
+        # If nothing was heard, there may be others.
         self._kept_numbers = self._role.members
         return self._kept_numbers == {self._options.replica}
 
@@ -253,7 +243,7 @@ class RoleMachine:
         """
         numbers = frozenset(replica.number for replica in group.replicas)
         try:
-            await replica_files.save_group(self._disk, self._folder, group)
+            await self._files.superblock.change(group=group.SerializeToString())
         except OSError as error:
             if not numbers <= self._kept_numbers:
                 raise

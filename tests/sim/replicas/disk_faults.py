@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+from services.broker.files import superblock
+from services.broker.files.superblock import SLOT_BYTES, Contents
 from tests.harness.memory_disk import SECTOR_BYTES
 from tests.sim.cluster.programs import DATA
 from tests.sim.replicas.damage import Damage, FileDamage
@@ -12,6 +14,9 @@ from tests.sim.replicas.world import Replica
 _FREE_BYTES_MAX = 3000
 _TRIES = 20
 _VERSION_AT = (4, 5)
+_SUPERBLOCK = DATA / superblock.NAME
+_SUPERBLOCK_SHARE = 3
+"""It says what three other files would say, so it is struck as often as they would be."""
 _CATCH_UP_LOOKS = 200
 _LOOK_S = 0.1
 
@@ -155,18 +160,17 @@ class DiskFaults:
     # What follows from the log, or can be heard again
 
     def _derived_files(self, machine: Replica) -> dict[Path, bytes]:
-        """All but the log, who the replica is, and the marks of an installation under way and of a doubt."""
-        return {
-            path: contents
-            for path, contents in machine.disk.files().items()
-            if path.parent != DATA / "commitlog" and path.name not in ("identity", "installing", "doubtful")
-        }
+        """All but the log. The superblock does not follow from it; but its slots stand in for one another, and a replica
+        that has neither must say so.
+        """
+        return {path: contents for path, contents in machine.disk.files().items() if path.parent != DATA / "commitlog"}
 
     def _pick(self, files: dict[Path, bytes]) -> Path | None:
         """A file, the small ones as often as those of queues."""
         kinds = sorted({_kind(path) for path in files})
         if not kinds:
             return None
+        kinds += [superblock.NAME] * (_SUPERBLOCK_SHARE - 1) * (superblock.NAME in kinds)
         kind = self._rare.choice(kinds)
         return self._rare.choice([path for path in files if _kind(path) == kind])
 
@@ -185,6 +189,13 @@ class DiskFaults:
             return  # the file of a newer release is no damage
         before = files[path][at : at + 1]
         damage = Damage(number, path, at, before, bytes((before[0] ^ 1 << rare.randrange(8),)))
+        self._spoil(damage)
+        if path == _SUPERBLOCK and rare.random() < 0.5:
+            other = (at + SLOT_BYTES) % (2 * SLOT_BYTES)
+            before = files[path][other : other + 1]
+            self._spoil(Damage(number, path, other, before, bytes((before[0] ^ 1,))))
+
+    def _spoil(self, damage: Damage) -> None:
         self._atlas.derived.append(damage)
         self._atlas.overwrite(damage)
 
@@ -207,6 +218,8 @@ class DiskFaults:
             after = before[: rare.randrange(len(before))]
         elif how == "lost":
             after = None
+        elif path == _SUPERBLOCK and not _may_go_back(before, after):
+            return
         if before is not None and after != before:
             self._world.watch.wiped(machine.name)
             self._atlas.put(FileDamage(number, path, before, after))
@@ -306,5 +319,25 @@ def _kind(path: Path) -> str:
     return str(path.parent) if path.parent == DATA / "timer" else path.suffix or path.name
 
 
+def _said(data: bytes | None) -> Contents | None:
+    """What a superblock says, as a start finds it."""
+    if data is None:
+        return None
+    slots = [superblock.decode(data[:SLOT_BYTES]), superblock.decode(data[SLOT_BYTES:])]
+    good = [slot for slot in slots if slot is not None]
+    return max(good, key=lambda slot: slot[0])[1] if good else None
+
+
 def _identity(files: dict[Path, bytes]) -> bytes | None:
-    return files.get(DATA / "identity")
+    said = _said(files.get(_SUPERBLOCK))
+    return None if said is None else said.identity
+
+
+def _may_go_back(now: bytes | None, old: bytes | None) -> bool:
+    """Whether an old superblock is of the same folder, and there is no installation under way and no doubt that nothing
+    else tells of.
+    """
+    after, before = _said(now), _said(old)
+    if after is None or before is None or after.identity != before.identity:
+        return False
+    return not any(each.is_installing or each.is_doubtful for each in (after, before))

@@ -1,10 +1,11 @@
 """A replica that cut off the end of its log, and could not ask every other one for it, says so until it has all."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from services.broker.files import replica_files
+from services.broker.files.superblock import NAME, SLOT_BYTES, decode, encode
 from services.broker.wheel.delay import TIMER_TOPIC
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
@@ -37,6 +38,14 @@ def rot(disk: MemoryDisk) -> None:
     folder = FOLDER / "commitlog"
     path = max(folder / name for name in disk.list(folder))
     disk.flip_bit(path, 8 * (len(disk.files()[path]) - 3))
+
+
+def forget_group(disk: MemoryDisk) -> None:
+    """Let a superblock say nothing of the group."""
+    slot = decode(disk.files()[FOLDER / NAME][:SLOT_BYTES])
+    assert slot is not None
+    sequence, said = slot
+    disk.open(FOLDER / NAME).write(0, [encode(replace(said, group=b""), sequence) * 2])
 
 
 def doubtful(member: Member) -> bool:
@@ -98,9 +107,10 @@ async def test_who_may_not_know_another_replica_at_its_next_start_tries_to_write
         three = BrokerGroup.FromString(world.group.SerializeToString())
         three.version += 1
         three.replicas.add(number=2, address="elsewhere")
-        slave.disk.fail_syncs(2, of=lambda path: path.name.startswith("group"))
+        slave.disk.fail_syncs(2, of=lambda path: path.name == NAME)
         slave.alive.roles.hear(three)
-        await until(lambda: len(replica_files.load_group(slave.disk, FOLDER).replicas) == 3)
+        superblock = slave.alive.files.superblock
+        await until(lambda: len(BrokerGroup.FromString(superblock.contents.group).replicas) == 3)
 
 
 async def test_a_master_that_cannot_write_down_who_else_there_is_goes_on() -> None:
@@ -110,7 +120,7 @@ async def test_a_master_that_cannot_write_down_who_else_there_is_goes_on() -> No
         more = BrokerGroup.FromString(world.group.SerializeToString())
         more.version += 1
         more.replicas.add(number=2, address="elsewhere")
-        master.disk.fail_syncs(1 << 20, of=lambda path: path.name.startswith("group"))
+        master.disk.fail_syncs(1 << 20, of=lambda path: path.name == NAME)
         master.alive.roles.hear(more)
         leading = master.alive.role.leader
         assert leading is not None
@@ -124,7 +134,7 @@ async def test_a_master_that_cannot_write_down_who_else_there_is_goes_on() -> No
 async def test_who_has_lost_word_of_its_group_does_not_take_itself_for_alone() -> None:
     async with group_of(2, checkpoint_interval_ms=RARELY_MS) as world:
         slave = await two_of_which_one_rots(world)
-        slave.disk.remove(FOLDER / "group")
+        forget_group(slave.disk)
         await slave.start()
         assert doubtful(slave)
 
@@ -148,13 +158,13 @@ async def test_what_others_have_is_mended_and_leaves_no_doubt() -> None:
         assert not doubtful(slave) and slave.end == world.members[0].end
 
 
-@pytest.mark.parametrize("knows", [True, False], ids=["knows where it was", "has lost its group's file"])
+@pytest.mark.parametrize("knows", [True, False], ids=["knows where it was", "has heard of no group"])
 async def test_another_one_is_asked_where_it_is_now(knows: bool) -> None:
     """By the controller's word: who cannot start does not register, and so did not hear that others had moved."""
     async with group_of(2, checkpoint_interval_ms=RARELY_MS) as world:
         slave = await two_of_which_one_rots(world)
         if not knows:
-            slave.disk.remove(FOLDER / replica_files._GROUP_NAME)
+            forget_group(slave.disk)
         world.members[0].port = 2
         await world.members[0].start()
         world._decide(replicas=world.places())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from services.broker.files.superblock import NAME
 from services.broker.progress.check_point import REVIVE_QUEUES
 from services.common.errors import CorruptDataError
 from tests.unit.broker.group_world import FOLDER, GroupWorld, Member, group_of, until
@@ -221,10 +222,10 @@ async def test_retention_frees_a_disk_that_is_full_to_the_last_byte() -> None:
         assert member.alive.files.start_position <= start
 
 
-async def test_a_file_that_says_where_the_log_begins_is_not_needed_and_an_old_one_is_refused() -> None:
+async def test_a_superblock_that_says_that_less_was_deleted_is_refused() -> None:
     async with group_of(1, **OPTIONS) as world:
         member = await world.lead(0)
-        path = FOLDER / "logstart"
+        path = FOLDER / NAME
         old = member.disk.files()[path]
         await fill(world)
         await save(member)
@@ -236,7 +237,7 @@ async def test_a_file_that_says_where_the_log_begins_is_not_needed_and_an_old_on
         with pytest.raises(CorruptDataError, match="its oldest segments are lost"):
             await member.start()
         member.app = None
-        member.disk.remove(path)
+        put(member, path, latest)
         await member.start()
         assert member.disk.files()[path] == latest
 

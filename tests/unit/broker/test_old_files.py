@@ -1,5 +1,6 @@
 """Files of a replica that are older than its log: they were restored, or their replacement was lost."""
 
+from services.broker.files.superblock import NAME
 from tests.unit.broker.group_world import FOLDER, group_of
 
 
@@ -9,13 +10,13 @@ async def test_epochs_that_are_older_than_the_checkpoint_are_made_again_from_the
         await world.lead(0)
         await world.in_sync(0, 1)
         await world.put(b"of the first epoch")
-        old = first.disk.files()[FOLDER / "epochs"]
+        old = first.disk.files()[FOLDER / NAME]
         await world.lead(0)
         await world.in_sync(0, 1)
         await world.put(b"of the second epoch")
         epochs = list(first.alive.files.epochs)
         await first.stop()
-        file = first.disk.open(FOLDER / "epochs")
+        file = first.disk.open(FOLDER / NAME)
         file.truncate(0)
         file.write(0, [old])
         file.close()

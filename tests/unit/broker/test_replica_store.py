@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from services.broker.files.replica_store import ReplicaStore
+from services.broker.files.superblock import Superblock
 from services.broker.options import BrokerOptions
-from services.broker.replica.epochs import EpochFile, EpochHistory, EpochStart
+from services.broker.replica.epochs import EpochHistory, EpochStart
 from services.broker.state.core import BrokerCore
 from services.broker.store.raw_records import checked_records
 from services.broker.store.record import Record, RecordKind, StoredRecord
@@ -59,7 +60,11 @@ class Store:
         )
 
     async def start(self, *, alone: bool = False) -> None:
+        await self.load()
         await self.files.start(alone=alone, repair=no_repair, is_nowhere=no_repair)
+
+    async def load(self) -> None:
+        await self.files.superblock.load(self.files.log, random.Random(1))
 
     async def again(self) -> None:
         """A new process."""
@@ -282,12 +287,12 @@ async def test_no_checkpoint_goes_beyond_an_epoch_that_is_not_written_down(monke
     store = Store()
     await store.start()
 
-    async def full(file: EpochFile, history: EpochHistory) -> None:
-        raise OSError(errno.ENOSPC, "full")
+    async def refuse(superblock: Superblock, **changes: object) -> None:
+        raise OSError(errno.EIO, "refused")
 
-    monkeypatch.setattr(EpochFile, "save", full)
+    monkeypatch.setattr(Superblock, "change", refuse)
     await store.take(data, positions[-1])
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(OSError, match="refused"):
         await store.files.save(store.files.sync)
     assert store.files.saved_position == 0 and not store.failures
     monkeypatch.undo()
@@ -303,7 +308,7 @@ async def test_an_epoch_that_began_before_the_checkpoint_is_looked_for_in_the_lo
     await store.start()
     await store.take(data, positions[-10])
     await store.files.save(store.files.sync)
-    await EpochFile(store.disk, FOLDER / "epochs").save(EpochHistory(epochs[:known]))
+    await store.files.superblock.change(epochs=tuple(epochs[:known]))
     store.disk.crash("process")
     await store.again()
     assert list(store.files.epochs) == epochs
@@ -317,7 +322,7 @@ async def test_damage_where_epochs_are_looked_for_is_not_passed_over() -> None:
     await store.start()
     await store.take(data, positions[-10])
     await store.files.save(store.files.sync)
-    store.disk.remove(FOLDER / "epochs")
+    await store.files.superblock.change(epochs=())
     at = positions[positions.index(epochs[1].position) + 1]
     segment = max(start for start, _ in store.files.log.segments() if start <= at)
     path = FOLDER / "commitlog" / f"{segment:020d}.log"
@@ -333,10 +338,11 @@ async def test_damage_where_epochs_are_looked_for_is_not_passed_over() -> None:
             return True
         return False
 
+    await store.load()
     await store.files.start(alone=False, repair=repair, is_nowhere=no_repair)
     assert asked == [(at, 2)]  # another replica's is taken if it is of that epoch
     assert list(store.files.epochs) == epochs
-    store.disk.remove(FOLDER / "epochs")
+    await store.files.superblock.change(epochs=())
     store.disk.flip_bit(path, 8 * (at - segment + 60))
     store.make()
     with pytest.raises(CorruptDataError):
@@ -362,6 +368,7 @@ async def test_a_segment_that_has_lost_its_end_while_the_next_is_there_is_mended
             await store.files.mend(position, data[position : position + length])
         return True
 
+    await store.load()
     await store.files.start(alone=False, repair=repair, is_nowhere=no_repair)
     assert store.files.end_position == len(data)
     assert b"".join(store.files.log.read(start, end - start) for start, end in store.files.log.segments()) == data

@@ -6,17 +6,16 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from services.broker.files.replica_files import load_group
 from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import Replica
+from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
 from services.rpc import methods
 from services.rpc.status import GrpcStatus, RpcError
 from tests.harness.manual_clock import ManualClock, run_virtually
-from tests.unit.broker.group_world import FOLDER, NAME, GroupWorld, Member, group_of, until
+from tests.unit.broker.group_world import NAME, GroupWorld, Member, group_of, until
 
 
 def fail_new_cores(member: Member, times: int) -> list[int]:
@@ -314,7 +313,8 @@ async def test_who_waits_at_a_deposed_master_is_answered_though_its_device_is_sl
     async with group_of() as w:
         old = await w.lead(0)
         await w.in_sync(0, 1)
-        await until(lambda: list(load_group(old.disk, FOLDER).sync_state_set) == [0, 1])
+        superblock = old.alive.files.superblock
+        await until(lambda: list(BrokerGroup.FromString(superblock.contents.group).sync_state_set) == [0, 1])
         await asyncio.sleep(0.1)  # and that is on the device: a role is taken when the one before is written down
         old.disk.hold_syncs()
         waiting = asyncio.create_task(w.put(b"1"))

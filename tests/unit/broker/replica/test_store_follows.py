@@ -75,6 +75,7 @@ class StoreSlave:
         )
 
     async def start(self, epoch: int) -> None:
+        await self.files.superblock.load(self.files.log, random.Random(1))
         await self.files.start(alone=False, repair=self.repairer.repair, is_nowhere=self.repairer.is_nowhere)
         slave = Slave(
             *(GROUP, 1, b"identity", epoch, self.files, self.world.options),
