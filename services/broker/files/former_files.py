@@ -10,7 +10,7 @@ from pathlib import Path
 
 from google_crc32c import value
 
-from services.broker.replica.epochs import EpochStart
+from services.broker.replica.epochs import EPOCHS_MAX, EpochStart
 from services.common.disk import Disk
 
 _NAMES = ("group", "epochs", "logstart", "installing", "doubtful")
@@ -24,10 +24,10 @@ def load(disk: Disk, folder: Path) -> tuple[bytes, tuple[EpochStart, ...], tuple
     """The group, the epochs, and whether an installation is under way and whether there is doubt. A damaged file says
     nothing: the group is heard again, the log tells the epochs.
     """
-    epochs = _body(disk, folder / "epochs", b"PWEH")[_COUNT_BYTES:]
+    epochs = [EpochStart(*each) for each in _EPOCH.iter_unpack(_body(disk, folder / "epochs", b"PWEH")[_COUNT_BYTES:])]
     return (
         _body(disk, folder / "group", b"PWBG"),
-        tuple(EpochStart(*each) for each in _EPOCH.iter_unpack(epochs)),
+        tuple(epochs[-EPOCHS_MAX:]),
         (disk.exists(folder / "installing"), disk.exists(folder / "doubtful")),
     )
 

@@ -160,7 +160,7 @@ class DiskFaults:
     # What follows from the log, or can be heard again
 
     def _derived_files(self, machine: Replica) -> dict[Path, bytes]:
-        """All but the log. The superblock does not follow from it; but its slots stand in for one another, and a replica
+        """All but the log. The superblock does not follow from it. But one of its slots does for both, and a replica
         that has neither must say so.
         """
         return {path: contents for path, contents in machine.disk.files().items() if path.parent != DATA / "commitlog"}

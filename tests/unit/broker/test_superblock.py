@@ -208,14 +208,15 @@ def test_a_slot_gives_back_what_was_put_in_and_holds_the_largest_group() -> None
 def old_folder(disk: MemoryDisk) -> Contents:
     """What the release before had written; what it said."""
     group = BrokerGroup(name="b", version=3, replicas=[Replica(number=0)]).SerializeToString()
-    epochs = struct.pack(">I", 2) + b"".join(struct.pack(">QQ", *each) for each in EPOCHS)
+    starts = tuple(EpochStart(each + 1, each) for each in range(EPOCHS_MAX + 2))
+    epochs = struct.pack(">I", len(starts)) + b"".join(struct.pack(">QQ", *each) for each in starts)
     put(disk, "identity", FULL.identity)
     put(disk, "group", struct.pack(">4sHI", b"PWBG", 1, value(group)) + group)
     put(disk, "epochs", struct.pack(">4sHI", b"PWEH", 1, value(epochs)) + epochs)
     for name in ("logstart", "installing", "doubtful"):
         put(disk, name, b"")
     has_log(disk, 400)
-    return Contents(FULL.identity, group, EPOCHS, 400, is_installing=True, is_doubtful=True)
+    return Contents(FULL.identity, group, starts[-EPOCHS_MAX:], 400, is_installing=True, is_doubtful=True)
 
 
 async def test_files_of_the_release_before_are_taken_over_whenever_the_power_goes() -> None:
