@@ -425,7 +425,7 @@ class MemoryDisk:
         if self._used_bytes_most <= self._capacity_bytes:
             return data, None
         used_bytes = self.used_bytes
-        free = self._capacity_bytes - used_bytes
+        free = max(0, self._capacity_bytes - used_bytes)  # what is written in place fits whatever took too much
         room = max(0, len(inode.written) - offset) + free
         self._used_bytes_most = used_bytes + growth
         if len(data) > room:

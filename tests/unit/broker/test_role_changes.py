@@ -3,9 +3,11 @@
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
+from services.broker.files import superblock
 from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
 from services.common.errors import StatusError
@@ -16,6 +18,10 @@ from services.rpc import methods
 from services.rpc.status import GrpcStatus, RpcError
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.unit.broker.group_world import NAME, GroupWorld, Member, group_of, until
+
+
+def is_superblock(path: Path) -> bool:
+    return path.name == superblock.NAME
 
 
 def fail_new_cores(member: Member, times: int) -> list[int]:
@@ -75,10 +81,10 @@ async def test_who_was_about_to_lead_when_another_was_named_follows_with_a_new_c
         await w.put(b"1")
         await w.in_sync(0, 1)
         slave = w.members[1]
-        slave.disk.fill(0)
+        slave.disk.fail_syncs(1 << 20, of=is_superblock)
         w.elect(1)  # its epoch can't be written down
-        await until(lambda: slave.alive.role.follower is None)
-        slave.disk.fill(1 << 30)
+        await until(lambda: slave.alive.role.trouble is not None)
+        slave.disk.fail_syncs(0)
         await w.lead(0)
         await w.in_sync(0, 1)
         await until(lambda: slave.alive.role.follower is not None)
@@ -91,24 +97,39 @@ async def test_who_was_about_to_lead_when_another_was_named_follows_with_a_new_c
         assert sorted(await w.pop()) == [b"1", b"2", b"3"]
 
 
-async def test_who_cannot_lead_on_a_full_disk_says_so_and_leads_when_there_is_room_again() -> None:
-    """Its epoch can't be written down; nor could anything of its clients'."""
+async def test_who_has_a_full_disk_leads_and_refuses_sends_as_any_master_does() -> None:
+    """Its epoch takes no space."""
+    async with group_of() as w:
+        await w.lead(0)
+        await w.in_sync(0, 1)
+        member = w.members[1]
+        member.disk.fill(0)
+        await w.members[0].kill()
+        await w.lead(1)
+        with pytest.raises(StatusError, match="disk is nearly full"):
+            await w.put(b"1")
+        assert member.alive.health() is None
+
+
+async def test_who_cannot_write_down_its_epoch_says_so_and_leads_when_it_can() -> None:
     async with group_of() as w:
         await w.lead(0)
         await w.in_sync(0, 1)
         await w.put(b"1")
         await w.in_sync(0, 1)
         member = w.members[1]
-        member.disk.fill(0)
+        member.disk.fail_syncs(1 << 20, of=is_superblock)
         await w.members[0].kill()
         w.elect(1)
         await until(lambda: member.alive.role.trouble is not None)
-        assert "cannot take its role" in str(member.alive.health()) and "No space left" in str(member.alive.health())
+        assert "cannot take its role" in str(member.alive.health()) and "Input/output error" in str(
+            member.alive.health()
+        )
         assert "popwheel_replica_without_role 1.0" in member.metrics()
-        with pytest.raises(StatusError, match=r"cannot take its role.*No space left") as refused:
+        with pytest.raises(StatusError, match=r"cannot take its role.*Input/output error") as refused:
             await w.put(b"2")
         assert refused.value.code == Code.HA_NOT_AVAILABLE
-        member.disk.fill(1 << 30)
+        member.disk.fail_syncs(0)
         async with asyncio.timeout(20):
             await member.alive.roles.until_leads()
         assert (await w.put(b"2")).queue_offset == 1
@@ -313,8 +334,8 @@ async def test_who_waits_at_a_deposed_master_is_answered_though_its_device_is_sl
     async with group_of() as w:
         old = await w.lead(0)
         await w.in_sync(0, 1)
-        superblock = old.alive.files.superblock
-        await until(lambda: list(BrokerGroup.FromString(superblock.contents.group).sync_state_set) == [0, 1])
+        files = old.alive.files
+        await until(lambda: list(BrokerGroup.FromString(files.superblock.contents.group).sync_state_set) == [0, 1])
         await asyncio.sleep(0.1)  # and that is on the device: a role is taken when the one before is written down
         old.disk.hold_syncs()
         waiting = asyncio.create_task(w.put(b"1"))
