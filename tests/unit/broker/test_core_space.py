@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from services.broker.files.log_cleaner import LogCleaner
+from services.broker.files.superblock import Superblock
 from services.broker.options import BrokerOptions, LogOptions
 from services.broker.progress.check_point import OffsetCommit
 from services.common.errors import StatusError
@@ -231,15 +232,13 @@ def test_what_a_core_has_still_to_read_is_not_deleted() -> None:
         def expired_before(self) -> int:
             return log.end_position
 
-    class Anything:
+    class Saved:
         needed_from = log.end_position
 
-        async def move_to(self, position: int) -> None:
-            assert position == behind
-
-    cleaner = LogCleaner(Anew, log, Anything(), Anything())  # type: ignore[arg-type]
+    superblock = Superblock(world.disk, FOLDER)
+    cleaner = LogCleaner(Anew, log, superblock, Saved())  # type: ignore[arg-type]
     assert [run_now(cleaner.delete_expired()) for _ in range(2)] == [1, 0]
-    assert log.start_position == behind
+    assert log.start_position == superblock.contents.log_start == behind
 
 
 @pytest.mark.parametrize("is_saved", [False, True])
