@@ -1,7 +1,9 @@
 """The superblock: what a replica must know before it touches its log outlives whatever strikes one of its slots."""
 
+import itertools
 import random
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from services.broker.replica.epochs import EPOCHS_MAX, EpochStart
 from services.broker.store.commit_log import CommitLog
 from services.common.errors import CorruptDataError, UnknownFormatError
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.memory_disk import MemoryDisk, MemoryFile
 
 FOLDER = Path("/broker")
 PATH = FOLDER / NAME
@@ -162,6 +164,42 @@ async def test_a_power_loss_as_a_rotten_slot_is_mended_leaves_the_other(rotten: 
             await loaded(disk)
         disk.crash("power")
         assert (await loaded(disk)).contents == superblock.contents
+
+
+@pytest.mark.parametrize("rotten", [0, 1])
+async def test_the_rotten_slot_is_written_before_the_good_one(rotten: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = made()
+    await loaded(disk)
+    rot(disk, rotten)
+    offsets: list[int] = []
+    write = MemoryFile.write
+
+    def noted(self: MemoryFile, offset: int, buffers: Sequence[bytes]) -> None:
+        offsets.append(offset)
+        write(self, offset, buffers)
+
+    monkeypatch.setattr(MemoryFile, "write", noted)
+    await loaded(disk)
+    assert offsets == [rotten * SLOT_BYTES, (1 - rotten) * SLOT_BYTES]
+
+
+async def test_after_a_change_that_failed_halfway_the_next_begins_where_it_failed() -> None:
+    """Or a loss of power could tear the only good slot. What changes is of many sectors, so it can tear."""
+    for seed in SEEDS:
+        disk = made(seed)
+        superblock = await loaded(disk)
+        has_log(disk)
+        groups = [each * 20_000 for each in (b"a", b"b", b"c")]
+        await superblock.change(group=groups[0])
+        syncs = itertools.count()
+        disk.fail_syncs(1, lambda _, syncs=syncs: next(syncs) == 1)  # type: ignore[misc]
+        with pytest.raises(OSError, match="Input/output error"):
+            await superblock.change(group=groups[1])
+        disk.fail_syncs(1)
+        with pytest.raises(OSError, match="Input/output error"):
+            await superblock.change(group=groups[2])
+        disk.crash("power")
+        assert (await loaded(disk)).contents.group in groups
 
 
 @pytest.mark.parametrize("how", ["lost", "short", "empty", "as long as an identity", "damaged"])
