@@ -22,8 +22,8 @@ from bench.steps import Case, Figures, Scale
 from services.broker.checkpoint_sync.checkpoint_source import CheckpointSource
 from services.broker.checkpoint_sync.master_checkpoint_file import MasterCheckpointFile
 from services.broker.names.known_names import KnownNames, Names
-from services.broker.options import ReplicationOptions
 from services.broker.progress.merge_buffer import MergeBuffer
+from services.broker.replica.constants import ReplicationConstants
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.queue_index import QueueIndex
 from services.common.contract.cluster_view import ClusterView
@@ -57,7 +57,7 @@ class _Sync:
         index = QueueIndex(disk, folder, 2, 0)
         self.buffer = MergeBuffer(10_000, 200_000, 100_000_000)
         self.names = KnownNames(ClusterView())
-        entries_max = ReplicationOptions().checkpoint_entries_max
+        entries_max = ReplicationConstants().checkpoint_entries_max
         self.source = CheckpointSource("broker-0", 1, entries_max, self.buffer, self.names)
         self.file = MasterCheckpointFile(disk, folder)
         of_topics = {f"topic-{number:05}": number for number in range(topics)}

@@ -13,6 +13,7 @@ from services.broker.calls.router import Router
 from services.broker.files.disk_watch import DiskWatch
 from services.broker.files.replica_store import ReplicaStore
 from services.broker.options import BrokerOptions
+from services.broker.replica.constants import ReplicationConstants
 from services.broker.replica.metrics import ReplicationCollector
 from services.broker.replica.peers import Peers
 from services.broker.replica.repair import RecordReader, Repairer
@@ -54,6 +55,7 @@ class BrokerApp:
         disk: where the folder is; the machine's disk if not given.
         process: what operators are shown of it; its name alone if not given.
         to_replica: makes the way to another replica of the group, from its address; none can be reached if not given.
+        constants: paces and sizes of replication; those of the product if not given.
     """
 
     def __init__(
@@ -67,8 +69,10 @@ class BrokerApp:
         disk: Disk | None = None,
         process: WatchRequest | None = None,
         to_replica: Callable[[str], Channel] | None = None,
+        constants: ReplicationConstants | None = None,
     ) -> None:
         self._options = options
+        self._constants = constants = constants or ReplicationConstants()
         self._folder = data_dir
         self._clock = clock
         self._random = random_source
@@ -89,16 +93,19 @@ class BrokerApp:
             *(self._disk, data_dir, clock, self._make_core, self._fail, options.checkpoint_changes_bytes),
             self._report_soon,
         )
-        timeout_ms = options.replication.repair_timeout_ms
+        timeout_ms = constants.repair_timeout_ms
         self._peers = Peers(options.name, options.replica, to_replica, controller, timeout_ms, clock)
         self.repairer = Repairer(
             *(options.name, self.files, self._peers, timeout_ms, clock, self.replication_statistics)
         )
         self._router = Router(options.name)
         replica_server = ReplicaServer(self.role, self.files, options, self._router)
-        self.checkpoints = CheckpointServer(self.role, self.files, options, self._disk, data_dir, clock)
+        self.checkpoints = CheckpointServer(
+            *(self.role, self.files, options, self._disk, data_dir, clock, constants.checkpoint_entries_max)
+        )
         parts = Parts(
             options=options,
+            constants=constants,
             files=self.files,
             disk=self._disk,
             clock=clock,
@@ -217,7 +224,7 @@ class BrokerApp:
             lambda: self.report(address),
             self.roles.hear,
             self._random,
-            self._options.replication.heartbeat_ms / 1000,
+            self._constants.heartbeat_ms / 1000,
         )
         return self._registrar
 

@@ -1,6 +1,6 @@
 """The broker's settings (`broker.*`)."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -151,9 +151,16 @@ class TimerOptions(BaseModel):
 
 
 class ReplicationOptions(BaseModel):
-    """How the replicas of a broker group keep the same log."""
+    """How the replicas of a broker group keep the same log; what no operator sets is `replica/constants.py`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    removed_names: ClassVar[tuple[str, ...]] = (
+        *("heartbeat_ms", "silence_ms_max", "joining_ms_max", "joining_bytes", "watermark_ms", "chunk_bytes"),
+        *("coalesce_bytes", "window_bytes", "unsynced_bytes_max", "followers_max", "checkpoint_entries_max"),
+        "repair_timeout_ms",
+    )
+    """Settings of before, refused with a sentence that says so (`services.common.config`)."""
 
     ack_mode: Literal["sync_state_set", "master"] = Field(
         default="sync_state_set",
@@ -175,86 +182,12 @@ class ReplicationOptions(BaseModel):
         le=600_000,
         description="A replica whose stream has broken and did not come back for so long leaves the sync-state set.",
     )
-    joining_ms_max: int = Field(
-        default=500,
-        ge=10,
-        le=60_000,
-        description="For so long sends wait for a replica that is about to join the sync-state set.",
-    )
     leaving_ms_max: int = Field(
         default=6000,
         ge=100,
         le=3_600_000,
         description="For so long a replica that is asked to end waits until its group can do without it.",
     )
-    heartbeat_ms: int = Field(
-        default=500, ge=10, le=60_000, description="How often an idle master and its slaves say that they are there."
-    )
-    silence_ms_max: int = Field(
-        default=2000, ge=50, le=600_000, description="A stream on which nothing came for so long is given up."
-    )
-    watermark_ms: int = Field(
-        default=20,
-        ge=1,
-        le=10_000,
-        description="So soon slaves hear what is confirmed, if no records come along that say it.",
-    )
-    chunk_bytes: int = Field(
-        default=_MEBIBYTE, ge=4096, le=4 * _MEBIBYTE, description="Bytes of the log that go in one piece."
-    )
-    coalesce_bytes: int = Field(
-        default=_MEBIBYTE // 4,
-        ge=1,
-        le=4 * _MEBIBYTE,
-        description="While a piece is under way to a slave, less than this waits and goes together.",
-    )
-    window_bytes: int = Field(
-        default=8 * _MEBIBYTE,
-        ge=4096,
-        le=1024 * _MEBIBYTE,
-        description="Bytes of the log that may be under way to one slave.",
-    )
-    joining_bytes: int = Field(
-        default=4 * _MEBIBYTE,
-        ge=4096,
-        le=1024 * _MEBIBYTE,
-        description="A slave that is behind by less may join the sync-state set.",
-    )
-    unsynced_bytes_max: int = Field(
-        default=64 * _MEBIBYTE,
-        ge=4096,
-        le=16 * 1024 * _MEBIBYTE,
-        description="A slave with so much that is not on its device takes no more for the moment.",
-    )
-    followers_max: int = Field(default=15, ge=1, le=255, description="Slaves that may follow one master.")
-    checkpoint_entries_max: int = Field(
-        default=5000,
-        ge=1,
-        le=50_000,
-        description="Offsets that go into one part of a checkpoint; more of them go in several.",
-    )
-    repair_timeout_ms: int = Field(
-        default=3000, ge=10, le=60_000, description="How long one replica is waited for when a record is repaired."
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.silence_ms_max < 2 * self.heartbeat_ms:
-            raise ValueError(
-                f"replication.silence_ms_max is {self.silence_ms_max}; it must be at least twice "
-                f"replication.heartbeat_ms ({self.heartbeat_ms}), or streams break that are only idle"
-            )
-        if self.window_bytes < self.chunk_bytes:
-            raise ValueError(
-                f"replication.window_bytes is {self.window_bytes}; it must be at least "
-                f"replication.chunk_bytes ({self.chunk_bytes})"
-            )
-        if self.joining_bytes > self.window_bytes:
-            raise ValueError(
-                f"replication.joining_bytes is {self.joining_bytes}; it must not be above "
-                f"replication.window_bytes ({self.window_bytes})"
-            )
-        return self
 
 
 class BrokerOptions(BaseModel):

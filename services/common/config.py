@@ -2,7 +2,8 @@
 
 What comes later wins: the model's defaults, a YAML file, the environment (`POPWHEEL_BROKER__FLUSH=async`),
 `--set broker.flush=async`, flags of the command line. A key that no model has and a value that is not possible are
-refused with a `ConfigurationError` that names the key and says what is possible.
+refused with a `ConfigurationError` that names the key and says what is possible. A model may have `removed_names`:
+settings of an earlier release, of which the error says that they are gone.
 """
 
 import re
@@ -118,6 +119,8 @@ def _merge(
         key = f"{prefix}{name}"
         info = model.model_fields.get(name) if isinstance(name, str) else None
         if info is None:
+            if name in getattr(model, "removed_names", ()):
+                raise ConfigurationError(key, f"is no setting any more ({source}), its value is fixed now: remove it")
             raise ConfigurationError(key, f"there is no such setting ({source}); {_suggest(model, prefix, str(name))}")
         nested = sub_model(info)
         if nested is None:

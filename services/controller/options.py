@@ -61,7 +61,8 @@ class ReplicationOptions(BaseModel):
         default=3000,
         ge=100,
         le=600_000,
-        description="A replica that does not report for so long is taken for dead; at least four of its heartbeats.",
+        description="A replica that does not report for so long is taken for dead; say 2000 at least, four of its "
+        "heartbeats.",
     )
     probe_ms: int = Field(
         default=500,

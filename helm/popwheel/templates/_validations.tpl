@@ -1,4 +1,4 @@
-{{/* A setting of `config`, or what the services take without it: (list $ "broker.replication.heartbeat_ms" 500). */}}
+{{/* A setting of `config`, or what the services take without it: (list $ "controller.replication.lease_ms" 2000). */}}
 {{- define "popwheel.setting" -}}
 {{- $at := (index . 0).Values.config -}}
 {{- $default := index . 2 -}}
@@ -61,10 +61,9 @@
 {{- if gt $inSync (int .Values.broker.replicas) -}}
   {{- $wrong = append $wrong (printf "config.broker.replication.min_in_sync_replicas is %d, but a group has broker.replicas=%d: every send would be refused" $inSync (int .Values.broker.replicas)) -}}
 {{- end -}}
-{{- $heartbeat := int (include "popwheel.setting" (list $ "broker.replication.heartbeat_ms" 500)) -}}
 {{- $detection := int (include "popwheel.setting" (list $ "controller.replication.detection_ms" 3000)) -}}
-{{- if lt $detection (mul 4 $heartbeat) -}}
-  {{- $wrong = append $wrong (printf "config.controller.replication.detection_ms is %d; it must be at least four times config.broker.replication.heartbeat_ms (%d), or replicas that are only slow are taken for dead" $detection $heartbeat) -}}
+{{- if lt $detection 2000 -}}
+  {{- $wrong = append $wrong (printf "config.controller.replication.detection_ms is %d; it must be at least 2000, which is four heartbeats of a replica, or replicas that are only slow are taken for dead" $detection) -}}
 {{- end -}}
 {{- $lease := int (include "popwheel.setting" (list $ "controller.replication.lease_ms" 2000)) -}}
 {{- if lt $lease 1000 -}}

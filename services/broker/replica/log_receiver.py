@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from services.broker.options import ReplicationOptions
+from services.broker.replica.constants import ReplicationConstants
 from services.broker.replica.epochs import EpochHistory
 from services.broker.replica.epochs import EpochStart as Start
 from services.broker.replica.lag import PositionTimes
@@ -41,7 +41,7 @@ class Slave:
         identity: of its data folder.
         epoch: of the master that it follows.
         log: its log.
-        options: settings.
+        constants: paces and sizes.
         clock: the time.
         statistics: what is counted.
         repair: has a damaged record of the log mended, if another replica has it.
@@ -53,7 +53,7 @@ class Slave:
     identity: bytes
     epoch: int
     log: ReplicaLog
-    options: ReplicationOptions
+    constants: ReplicationConstants
     clock: Clock
     statistics: ReplicationStatistics
     repair: Callable[[int], Awaitable[bool]]
@@ -149,7 +149,7 @@ class LogReceiver:
             if self._take(chunk):
                 await self._report()
                 await asyncio.sleep(0)  # the report leaves before the fold
-                if log.end_position - log.synced_position > slave.options.unsynced_bytes_max:
+                if log.end_position - log.synced_position > slave.constants.unsynced_bytes_max:
                     await self._wait_for_sync()
             await self._confirm(chunk.confirmed_position)
 
@@ -158,7 +158,7 @@ class LogReceiver:
         slave, log = self._slave, self._log
         slave.statistics.sync_waits += 1
         self._is_busy = True
-        while log.end_position - log.synced_position > slave.options.unsynced_bytes_max:
+        while log.end_position - log.synced_position > slave.constants.unsynced_bytes_max:
             self._synced.clear()
             await self._synced.wait()
         self._is_busy = False
@@ -307,25 +307,25 @@ class LogReceiver:
 
     async def _speak_often(self) -> None:
         """Let the master hear now and then that this slave is there."""
-        options = self._slave.options
+        constants = self._slave.constants
         while True:
-            await asyncio.sleep(options.heartbeat_ms / 1000)
-            if self.joined and self._slave.clock.steady_ms() - self._spoke_ms >= options.heartbeat_ms:
+            await asyncio.sleep(constants.heartbeat_ms / 1000)
+            if self.joined and self._slave.clock.steady_ms() - self._spoke_ms >= constants.heartbeat_ms:
                 await self._report()
 
     async def _listen_for_silence(self) -> None:
         """End the stream when nothing comes any more; by itself, as nothing may be sent then either."""
-        options = self._slave.options
+        constants = self._slave.constants
         while True:
-            await asyncio.sleep(options.heartbeat_ms / 1000)
+            await asyncio.sleep(constants.heartbeat_ms / 1000)
             silent_ms = self._slave.clock.steady_ms() - self._heard_ms
-            if silent_ms >= options.silence_ms_max and not self._is_busy:
+            if silent_ms >= constants.silence_ms_max and not self._is_busy:
                 raise LinkError(f"the master has said nothing for {silent_ms} ms")
 
     async def _delete_old_often(self) -> None:
         """Delete what the master has deleted; by itself, as it waits for the device."""
         while True:
-            await asyncio.sleep(self._slave.options.heartbeat_ms / 1000)
+            await asyncio.sleep(self._slave.constants.heartbeat_ms / 1000)
             if self.joined:
                 await self._delete_old()
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from services.broker.options import ReplicationOptions
+from services.broker.replica.constants import ReplicationConstants
 from services.broker.replica.epochs import EpochHistory, JoinPlan, LogOutline, join_plan
 from services.broker.replica.epochs import EpochStart as Start
 from services.broker.replica.replica_log import ReplicaLog
@@ -31,7 +31,7 @@ class Master:
         epoch: that it leads.
         log: its log.
         members: its sync-state set.
-        options: settings.
+        constants: paces and sizes.
         clock: the time.
         statistics: what is counted.
         repair: has a damaged record at a position of the log mended; whether it was.
@@ -42,7 +42,7 @@ class Master:
     epoch: int
     log: ReplicaLog
     members: SyncStateSet
-    options: ReplicationOptions
+    constants: ReplicationConstants
     clock: Clock
     statistics: ReplicationStatistics
     repair: Callable[[int], Awaitable[bool]]
@@ -57,15 +57,15 @@ class SendWindow:
 
     Args:
         position: where the slave's log goes on.
-        options: settings.
+        constants: sizes.
     """
 
     __slots__ = ("_chunk_bytes", "_coalesce_bytes", "_window_bytes", "received_position", "sent_position")
 
-    def __init__(self, position: int, options: ReplicationOptions) -> None:
-        self._chunk_bytes = options.chunk_bytes
-        self._coalesce_bytes = options.coalesce_bytes
-        self._window_bytes = options.window_bytes
+    def __init__(self, position: int, constants: ReplicationConstants) -> None:
+        self._chunk_bytes = constants.chunk_bytes
+        self._coalesce_bytes = constants.coalesce_bytes
+        self._window_bytes = constants.window_bytes
         self.sent_position = position
         self.received_position = position
 
@@ -129,7 +129,7 @@ class LogSender:
         self._stream = stream
         self._log = log = master.log
         self._plan = plan_for(log, first)
-        self._window = SendWindow(self._plan.position, master.options)
+        self._window = SendWindow(self._plan.position, master.constants)
         self._sent_before = sent_before
         self._on_member = on_member
         self._on_sent = on_sent
@@ -207,11 +207,11 @@ class LogSender:
 
     def tick(self, now_ms: int) -> None:
         """Time has passed: say something to a slave that heard nothing for a while; give up one that is silent."""
-        options = self._master.options
-        if now_ms - self._spoke_ms >= options.heartbeat_ms:
+        constants = self._master.constants
+        if now_ms - self._spoke_ms >= constants.heartbeat_ms:
             self._must_speak = True
             self._wanted.set()
-        limit_ms = options.silence_ms_max * (1 if self.connected else _JOINING_SILENCES)
+        limit_ms = constants.silence_ms_max * (1 if self.connected else _JOINING_SILENCES)
         if now_ms - self._heard_ms >= limit_ms:
             self.end(
                 StatusError(
@@ -314,7 +314,7 @@ class LogSender:
             statistics.resent_bytes += min(end, self._sent_before) - position
         self._on_sent()
         await self._send(chunk)
-        if len(data) >= self._master.options.coalesce_bytes:
+        if len(data) >= self._master.constants.coalesce_bytes:
             await asyncio.sleep(0)  # a slave that has much to catch up with must not keep others waiting
 
     def _chunk(self) -> LogChunk:

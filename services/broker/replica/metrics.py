@@ -58,17 +58,17 @@ class ReplicationCollector(Collector):
             ("set_changes", "Changes of the sync-state set that this master asked for.", counts.set_changes),
             (
                 "refused_followers",
-                "Slaves refused because of broker.replication.followers_max.",
+                "Slaves refused because 15 follow already.",
                 counts.refused_followers,
             ),
             (
                 "window_waits",
-                "Times that a slave had broker.replication.window_bytes under way to it.",
+                "Times that a slave had 8 MiB under way to it, and got no more.",
                 counts.window_waits,
             ),
             (
                 "sync_waits",
-                "Times that this slave had broker.replication.unsynced_bytes_max to sync.",
+                "Times that this slave had 64 MiB to sync, and took no more.",
                 counts.sync_waits,
             ),
         ):
@@ -91,12 +91,12 @@ class ReplicationCollector(Collector):
         yield behind_ms
         yield GaugeMetricFamily(
             "popwheel_replication_followers",
-            "Slaves that follow this master, of broker.replication.followers_max.",
+            "Slaves that follow this master, of 15 at most.",
             value=0 if master is None else master.followers,
         )
         yield GaugeMetricFamily(
             "popwheel_replication_under_way_bytes",
-            "Bytes under way to the slave to which most are, of broker.replication.window_bytes.",
+            "Bytes under way to the slave to which most are, of 8 MiB at most.",
             value=0 if master is None else master.under_way_bytes,
         )
         yield GaugeMetricFamily(

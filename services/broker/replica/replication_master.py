@@ -45,7 +45,7 @@ class ReplicationMaster:
         self._epoch = master.epoch
         self._log = master.log
         self.members = master.members
-        self._options = master.options
+        self._constants = master.constants
         self._clock = master.clock
         self.statistics = master.statistics
         self._controller = controller
@@ -185,11 +185,11 @@ class ReplicationMaster:
             )
         if self._is_stranger(first.replica, first.identity):
             raise self._stranger(first.replica)
-        if len(self._senders) >= self._options.followers_max and first.replica not in self._senders:
+        if len(self._senders) >= self._constants.followers_max and first.replica not in self._senders:
             self.statistics.refused_followers += 1
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
-                f"{len(self._senders)} replicas follow this master, its limit (broker.replication.followers_max)",
+                f"{len(self._senders)} replicas follow this master, as many as one can have",
             )
 
     def _is_stranger(self, replica: int, identity: bytes) -> bool:
@@ -233,7 +233,7 @@ class ReplicationMaster:
     def _tell_later(self) -> None:
         if self._telling is None and not self._ended:
             loop = asyncio.get_running_loop()
-            self._telling = loop.call_later(self._options.watermark_ms / 1000, self._tell)
+            self._telling = loop.call_later(self._constants.watermark_ms / 1000, self._tell)
 
     def _tell(self) -> None:
         self._telling = None

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from services.broker.options import ReplicationOptions
+from services.broker.replica.constants import ReplicationConstants
 from services.broker.replica.lag import PositionTimes
 from services.broker.replica.set_states import REPLICA_STATES, WISH_STATES, ReplicaState, WishState
 from services.common.errors import NotLeadingError, StatusError
@@ -110,6 +111,7 @@ class SyncStateSet:
         position: where its log ends, all of it synced, when it begins to lead.
         now_ms: the time.
         options: settings.
+        constants: when a replica may join.
         on_watermark: called whenever a watermark, or `enough`, has changed; it must not raise.
     """
 
@@ -121,10 +123,12 @@ class SyncStateSet:
         position: int,
         now_ms: int,
         options: ReplicationOptions,
+        constants: ReplicationConstants,
         on_watermark: Callable[[], None],
     ) -> None:
         self._me = me
         self._options = options
+        self._constants = constants
         self._on_watermark = on_watermark
         self._master_alone_acknowledges = options.ack_mode == "master"
         self._end_position = position
@@ -252,7 +256,7 @@ class SyncStateSet:
         `decided` or `failed`, and until then nothing else is due.
         """
         for follower in self._followers.values():
-            in_vain = now_ms - follower.joining_since_ms >= self._options.joining_ms_max
+            in_vain = now_ms - follower.joining_since_ms >= self._constants.joining_ms_max
             if in_vain and not self._has_joined(follower):
                 self._leave_off_joining(follower, "due", now_ms)
         if self._wish in (WishState.ASKED, WishState.ASKED_AGAIN) or now_ms < self._ask_not_before_ms:
@@ -354,7 +358,7 @@ class SyncStateSet:
         if (
             follower.state is ReplicaState.FOLLOWS
             and now_ms >= follower.joins_not_before_ms
-            and self._end_position - follower.end_position <= self._options.joining_bytes
+            and self._end_position - follower.end_position <= self._constants.joining_bytes
         ):
             follower.step(event, ReplicaState.JOINS)
             follower.joining_since_ms = now_ms
@@ -373,7 +377,7 @@ class SyncStateSet:
         follower.member_since_ms = 0
         pauses = _JOIN_PAUSES[min(follower.vain_tries, len(_JOIN_PAUSES) - 1)]
         follower.vain_tries += 1
-        follower.joins_not_before_ms = now_ms + pauses * self._options.joining_ms_max
+        follower.joins_not_before_ms = now_ms + pauses * self._constants.joining_ms_max
 
     def _forget_absent(self) -> None:
         for follower in list(self._followers.values()):

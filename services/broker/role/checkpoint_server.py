@@ -36,15 +36,24 @@ class CheckpointServer:
         disk: where its files are.
         folder: their folder.
         clock: the time.
+        entries_max: offsets that go into one part of a checkpoint.
     """
 
     def __init__(
-        self, role: Role, files: ReplicaStore, options: BrokerOptions, disk: Disk, folder: Path, clock: Clock
+        self,
+        role: Role,
+        files: ReplicaStore,
+        options: BrokerOptions,
+        disk: Disk,
+        folder: Path,
+        clock: Clock,
+        entries_max: int,
     ) -> None:
         self._role = role
         self._files = files
         self._options = options
         self._clock = clock
+        self._entries_max = entries_max
         self._source: CheckpointSource | None = None
         self._looking = asyncio.Lock()
         self._looks = 0
@@ -99,11 +108,10 @@ class CheckpointServer:
             if self._role.leader is not leader:
                 raise self._leads_not(leader.epoch)
             if self._source is None:
-                entries_max = self._options.replication.checkpoint_entries_max
                 self._source = CheckpointSource(
                     self._options.name,
                     leader.epoch,
-                    entries_max,
+                    self._entries_max,
                     leader.core.state.merge_buffer,
                     leader.core.names,
                 )

@@ -37,7 +37,7 @@ class Follower:
         self.epoch = epoch
         self.address = address
         slave = Slave(
-            *(options.name, options.replica, identity, epoch, parts.files, options.replication),
+            *(options.name, options.replica, identity, epoch, parts.files, parts.constants),
             *(parts.clock, parts.replication_statistics, parts.repair, parts.on_failure),
         )
         self.replication = ReplicationSlave(slave, open_channel)

@@ -76,11 +76,12 @@ class Leader:
             core.store.log.end_position,
             clock.steady_ms(),
             options.replication,
+            parts.constants,
             self.flusher.advance,
         )
         master = Master(
             *(options.name, options.replica, group.epoch, files, self.members),
-            *(options.replication, clock, parts.replication_statistics, parts.repair),
+            *(parts.constants, clock, parts.replication_statistics, parts.repair),
         )
         self.replication = ReplicationMaster(master, parts.controller, self.attend, on_group)
         self.replication.decided(group)

@@ -7,6 +7,7 @@ from services.broker.calls.metrics import BrokerStatistics
 from services.broker.files.disk_watch import DiskWatch
 from services.broker.files.replica_store import ReplicaStore
 from services.broker.options import BrokerOptions
+from services.broker.replica.constants import ReplicationConstants
 from services.broker.replica.statistics import ReplicationStatistics
 from services.broker.timer.timer_metrics import TimerStatistics
 from services.common.clock import Clock
@@ -22,6 +23,7 @@ class Parts:
 
     Args:
         options: settings.
+        constants: paces and sizes of replication.
         files: the log, and the core folded from it.
         disk: where its files are.
         clock: the time.
@@ -38,6 +40,7 @@ class Parts:
     """
 
     options: BrokerOptions
+    constants: ReplicationConstants
     files: ReplicaStore
     disk: Disk
     clock: Clock

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions
+from services.broker.replica.constants import ReplicationConstants
 from services.common.disk import Disk
 from services.common.pb.popwheel.v1.controller_pb2 import WatchRequest
 from services.controller.app import ControllerApp
@@ -156,6 +157,7 @@ class BrokerProgram(_Served):
         prepare: told of it before it starts.
         tamper: what becomes of its notifications.
         controllers: where they are.
+        constants: paces and sizes of replication; those of the product if not given.
     """
 
     def __init__(
@@ -165,6 +167,7 @@ class BrokerProgram(_Served):
         prepare: Callable[[BrokerApp], None],
         tamper: Tamper | None,
         controllers: Sequence[str] = (CONTROLLER,),
+        constants: ReplicationConstants | None = None,
     ) -> None:
         super().__init__(place)
         self._tamper = tamper
@@ -178,6 +181,7 @@ class BrokerProgram(_Served):
             controller,
             place.disk,
             to_replica=place.channel,
+            constants=constants,
         )
         prepare(self.app)
         self.registrar = self.app.registrar(place.address)

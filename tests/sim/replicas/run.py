@@ -130,6 +130,7 @@ class _Run:
             trace,
             lambda purpose: swarm.random(f"replicas {purpose}"),
             swarm.options,
+            swarm.constants,
             self.history,
             swarm.controllers,
             swarm.replicas,

@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass, fields
 from typing import Any
 
+from services.broker.replica.constants import ReplicationConstants
 from services.cli.options import StandaloneOptions
 from tests.sim import swarm as one
 from tests.sim.clients import POLITE
@@ -104,11 +105,13 @@ class GroupSwarm(Swarm):
     """One seed's draw.
 
     Args:
+        constants: paces and sizes of replication.
         replicas, controllers, proxies: how many there are.
         loyal: how often a client stays with its proxy.
         is_probed: whether the group is asked in the end whether it is well.
     """
 
+    constants: ReplicationConstants
     replicas: int
     controllers: int
     proxies: int
@@ -176,7 +179,7 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     replicas = chance.choice((1, 2, 2, 2, 2, 3, 3))
     values = {each.name: getattr(base, each.name) for each in fields(Swarm)}
     safety_s = chance.choice((8.0, 12.0, 20.0))
-    options = _options(seed, chance, base.options, replicas, settings or {})
+    options, constants = _options(seed, chance, base.options, replicas, settings or {})
     faults_per_s = chance.choice((0.1, 0.3, 0.6)) if faults else 0.0
     if rare_faults:
         faults_per_s = faults_per_s or rare.choice((0.1, 0.3, 0.6))
@@ -203,6 +206,7 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
             )
     return GroupSwarm(
         **values,
+        constants=constants,
         replicas=replicas,
         controllers=chance.choice((1, 1, 2)),
         proxies=chance.choice((1, 1, 2)),
@@ -236,18 +240,18 @@ def _with_retention(options: StandaloneOptions) -> StandaloneOptions:
 
 def _options(
     seed: int, chance: random.Random, options: StandaloneOptions, replicas: int, settings: dict[str, Any]
-) -> StandaloneOptions:
+) -> tuple[StandaloneOptions, ReplicationConstants]:
     replication: dict[str, Any] = {
         "ack_mode": chance.choice(("sync_state_set", "sync_state_set", "sync_state_set", "master")),
         "min_in_sync_replicas": chance.choice((1, 1, min(2, replicas))),
+    }
+    constants: dict[str, int] = {
         "chunk_bytes": chance.choice((4096, 1 << 20)),
         "coalesce_bytes": chance.choice((1, 1 << 18)),
         "watermark_ms": chance.choice((1, 20, 200)),
-        "lag_ms_max": chance.choice((300, 3000)),
-        "absence_ms_max": chance.choice((10, 500)),
-        "joining_bytes": chance.choice((4096, 4 << 20)),
-        "checkpoint_entries_max": chance.choice((1, 5000)),
     }
+    replication.update(lag_ms_max=chance.choice((300, 3000)), absence_ms_max=chance.choice((10, 500)))
+    constants.update(joining_bytes=chance.choice((4096, 4 << 20)), checkpoint_entries_max=chance.choice((1, 5000)))
     controller = {"replication": {"checkpoint_interval_ms": chance.choice((200, 3000))}}
     pages = random.Random(f"{seed}/replicas pages")
     flush = chance.choice(("sync", "sync", "sync", "async"))
@@ -269,4 +273,4 @@ def _options(
     values["controller"]["store"]["page_bytes"] = pages.choice((64, 64, 300, 65_536))
     values["controller"]["watcher_part_names"] = pages.choice((1, 1, 2, 500))
     values["proxy"]["auto_create_topics"] = False
-    return StandaloneOptions.model_validate(values)
+    return StandaloneOptions.model_validate(values), ReplicationConstants(**constants)

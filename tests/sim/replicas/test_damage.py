@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from services.broker.replica.constants import ReplicationConstants
 from services.cli.options import StandaloneOptions
 from tests.sim.history import History
 from tests.sim.loop import SimLoop
@@ -47,7 +48,7 @@ def test_a_group_is_not_whole_while_it_is_under_way_that_its_set_shrinks(begin: 
     loop = SimLoop()
     asyncio.set_event_loop(loop)
     random_of = draw(1, ()).random
-    world = GroupWorld(loop, Trace(loop), random_of, StandaloneOptions(), History(), 1, 2, 0)
+    world = GroupWorld(loop, Trace(loop), random_of, StandaloneOptions(), ReplicationConstants(), History(), 1, 2, 0)
     atlas = Atlas(world)
 
     async def look_until(reached: Callable[[], bool]) -> bool:

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from services.broker.replica.constants import ReplicationConstants
 from services.cli.options import StandaloneOptions
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from services.controller.app import ControllerApp
@@ -34,6 +35,7 @@ class GroupWorld:
         trace: what happens goes there.
         random_of: makes the random source for a purpose.
         options: settings of all services.
+        constants: paces and sizes of replication.
         history: losses of power are noted there.
         controllers, replicas, proxies: how many there are.
     """
@@ -44,6 +46,7 @@ class GroupWorld:
         trace: Trace,
         random_of: Callable[[str], random.Random],
         options: StandaloneOptions,
+        constants: ReplicationConstants,
         history: History,
         controllers: int,
         replicas: int,
@@ -53,6 +56,7 @@ class GroupWorld:
         self.trace = trace
         self.random_of = random_of
         self.options = options
+        self._constants = constants
         self.history = history
         self.network = Network(loop, random_of("network"))
         self.findings: list[str] = []
@@ -120,7 +124,7 @@ class GroupWorld:
         def make(place: Place) -> BrokerProgram:
             place.port = self.ports[number]
             watch = self.watch.replica(number, place)
-            return BrokerProgram(place, options, watch, None, self._addresses)
+            return BrokerProgram(place, options, watch, None, self._addresses, self._constants)
 
         return self._machine(name, make)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions
+from services.broker.replica.constants import ReplicationConstants
 from services.common.clock import Clock, SystemClock
 from services.common.contract.put import MessageRun, PutResult
 from services.common.disk import File
@@ -40,8 +41,9 @@ OPTIONS = {
     "name": NAME,
     "checkpoint_interval_ms": 100,
     "log": {"segment_bytes": 65_536, "index_entries_max": 64},
-    "replication": {"absence_ms_max": 300, "heartbeat_ms": 50, "silence_ms_max": 1000},
+    "replication": {"absence_ms_max": 300},
 }
+CONSTANTS = {"heartbeat_ms": 50, "silence_ms_max": 1000}
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
@@ -113,6 +115,7 @@ class Member:
             self.to_controller,
             ProcessDisk(self.disk),
             to_replica=world.connect,
+            constants=world.constants,
         )
         await self.app.start()
         self.channel = LocalChannel(self.app.service, clock=world.clock)
@@ -159,11 +162,19 @@ class GroupWorld:
     Args:
         count: of replicas.
         clock: of all of them; None: the machine's.
+        constants: of their replication, beyond those that tests want.
         options: of all of them, beyond those that tests want.
     """
 
-    def __init__(self, count: int = 2, clock: Clock | None = None, **options: object) -> None:
+    def __init__(
+        self,
+        count: int = 2,
+        clock: Clock | None = None,
+        constants: Mapping[str, int] | None = None,
+        **options: object,
+    ) -> None:
         self.options: dict[str, object] = {**OPTIONS, **options}
+        self.constants = ReplicationConstants(**{**CONSTANTS, **(constants or {})})
         self.clock = clock or SystemClock()
         self.group = BrokerGroup(name=NAME, master=-1)
         self.snapshot = ClusterUpdate(
@@ -313,8 +324,10 @@ class GroupWorld:
 
 
 @asynccontextmanager
-async def group_of(count: int = 2, clock: Clock | None = None, **options: object) -> AsyncIterator[GroupWorld]:
-    world = GroupWorld(count, clock, **options)
+async def group_of(
+    count: int = 2, clock: Clock | None = None, constants: Mapping[str, int] | None = None, **options: object
+) -> AsyncIterator[GroupWorld]:
+    world = GroupWorld(count, clock, constants, **options)
     await world.start()
     try:
         yield world

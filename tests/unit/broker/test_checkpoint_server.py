@@ -58,7 +58,7 @@ async def test_a_slave_has_what_its_master_tells_also_after_a_crash() -> None:
 
 
 async def test_what_does_not_go_into_one_message_comes_in_parts() -> None:
-    async with group_of(replication={"checkpoint_entries_max": 1, "heartbeat_ms": 50, "silence_ms_max": 1000}) as world:
+    async with group_of(constants={"checkpoint_entries_max": 1}) as world:
         master, slave = await pair(world)
         for topic in ("t", "later"):
             await world.put(b"a", topic=topic)
@@ -75,7 +75,7 @@ async def test_what_does_not_go_into_one_message_comes_in_parts() -> None:
 
 
 async def test_an_offset_that_is_set_by_hand_after_a_look_is_not_undone_by_the_rest_of_it() -> None:
-    async with group_of(replication={"checkpoint_entries_max": 1, "heartbeat_ms": 50, "silence_ms_max": 1000}) as world:
+    async with group_of(constants={"checkpoint_entries_max": 1}) as world:
         master, slave = await pair(world)
         await world.put(*[b"%d" % number for number in range(6)])
         await world.put(b"z", topic="later")

@@ -44,7 +44,7 @@ def test_a_replica_goes_when_its_group_can_do_without_it(me: int, how: BrokerGro
 
 
 async def test_a_master_waits_for_its_successor_and_the_end_of_its_lead() -> None:
-    async with group_of(2, replication={"joining_ms_max": 20}) as world:
+    async with group_of(2, constants={"joining_ms_max": 20}) as world:
         master = await world.lead(0)
         master.alive.registrar(master.address)  # as a process has one
         await world.in_sync(0, 1)

@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 
 from services.broker.options import ReplicationOptions
+from services.broker.replica.constants import ReplicationConstants
 from services.broker.replica.sync_state_set import SyncStateSet
 from services.broker.store.commit_log import WriterStoppedError
 from services.broker.store.flusher import Flusher
@@ -134,7 +135,7 @@ async def test_after_a_failure_all_fail_and_nothing_is_confirmed(each: Flushing)
 
 async def test_where_slaves_may_have_it_a_failure_leaves_in_doubt_what_was_asked_for(each: Flushing) -> None:
     """They may lead in a moment: a proxy that is told so asks there again, and does not tell the client of an error."""
-    members = SyncStateSet(0, 1, {0, 1}, 0, 0, ReplicationOptions(), lambda: None)
+    members = SyncStateSet(0, 1, {0, 1}, 0, 0, ReplicationOptions(), ReplicationConstants(), lambda: None)
     each.flusher.start()
     each.flusher.attend(members)
     each.disk.hold_syncs()
@@ -153,7 +154,7 @@ async def test_where_slaves_may_have_it_a_failure_leaves_in_doubt_what_was_asked
 
 async def test_what_the_set_does_not_have_is_neither_held_nor_replicated(each: Flushing) -> None:
     """Pops and acks are answered when it is held (P2, P3), checkpoints are saved when it is replicated (S4, S6)."""
-    members = SyncStateSet(0, 1, {0, 1}, 0, 0, ReplicationOptions(), each.flusher.advance)
+    members = SyncStateSet(0, 1, {0, 1}, 0, 0, ReplicationOptions(), ReplicationConstants(), each.flusher.advance)
     each.flusher.attend(members)
     end = each.put()
     members.appended(end, 0)

@@ -75,7 +75,7 @@ def test_a_deposed_master_goes_by_its_successor_even_if_that_is_behind() -> None
 
 @pytest.mark.parametrize("shift_ms", [HOUR_MS, -HOUR_MS])
 async def test_a_failover_to_a_replica_whose_clock_differs_brings_nothing_back_before_its_time(shift_ms: int) -> None:
-    async with group_of(2, replication={"absence_ms_max": 60_000, "heartbeat_ms": 50}) as world:
+    async with group_of(2, replication={"absence_ms_max": 60_000}) as world:
         first, second = world.members
         await second.stop()
         second.clock = ShiftedClock(SystemClock(), shift_ms)

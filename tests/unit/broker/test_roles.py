@@ -165,7 +165,7 @@ async def test_a_wiped_replica_gets_everything() -> None:
 
 
 async def test_too_few_replicas_refuse_sends() -> None:
-    replication = {"min_in_sync_replicas": 2, "absence_ms_max": 100, "heartbeat_ms": 50, "silence_ms_max": 1000}
+    replication = {"min_in_sync_replicas": 2, "absence_ms_max": 100}
     async with group_of(2, replication=replication) as world:
         second = world.members[1]
         await world.lead(0)
@@ -184,7 +184,7 @@ async def test_too_few_replicas_refuse_sends() -> None:
 @pytest.mark.parametrize("ack_mode", ["sync_state_set", "master"])
 @pytest.mark.parametrize("flush", ["sync", "async"])
 async def test_all_modes_replicate(ack_mode: str, flush: str) -> None:
-    replication = {"ack_mode": ack_mode, "heartbeat_ms": 50, "silence_ms_max": 1000}
+    replication = {"ack_mode": ack_mode}
     async with group_of(2, replication=replication, flush=flush) as world:
         first, second = world.members
         await world.lead(0)
@@ -199,7 +199,7 @@ async def test_all_modes_replicate(ack_mode: str, flush: str) -> None:
         assert len(await world.pop()) == 30
 
 
-FAST_ACKS = {"ack_mode": "master", "heartbeat_ms": 50, "silence_ms_max": 1000}
+FAST_ACKS = {"ack_mode": "master"}
 
 
 async def parted(world: GroupWorld) -> tuple[Member, Member]:
@@ -317,7 +317,7 @@ async def test_what_was_not_confirmed_by_others_is_not_folded_at_the_start() -> 
 
 
 async def test_a_new_master_folds_nothing_that_is_not_on_its_device() -> None:
-    replication = {"ack_mode": "master", "heartbeat_ms": 50, "silence_ms_max": 1000}
+    replication = {"ack_mode": "master"}
     async with group_of(2, replication=replication) as world:
         _, second = world.members
         await world.lead(0)

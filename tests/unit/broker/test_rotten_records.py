@@ -82,7 +82,7 @@ async def test_a_record_that_is_met_damaged_is_mended_and_given_out() -> None:
 
 async def test_what_is_met_damaged_while_nobody_can_help_is_mended_when_somebody_can() -> None:
     """L2, T3: neither a queue nor a delayed message stands still for ever because the other replica was away."""
-    async with group_of(2, replication={"absence_ms_max": 100, "heartbeat_ms": 50}) as world:
+    async with group_of(2, replication={"absence_ms_max": 100}) as world:
         first, second = world.members
         await world.lead(0)
         await world.in_sync(0, 1)

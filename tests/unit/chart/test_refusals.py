@@ -47,8 +47,8 @@ REFUSED: list[tuple[Values, str]] = [
         "min_in_sync_replicas is 3, but a group has broker.replicas=2",
     ),
     (
-        {"config": {"broker": {"replication": {"heartbeat_ms": 1000}}}},
-        "detection_ms is 3000; it must be at least four times config.broker.replication.heartbeat_ms (1000)",
+        {"config": {"controller": {"replication": {"detection_ms": 1999}}}},
+        "detection_ms is 1999; it must be at least 2000, which is four heartbeats of a replica",
     ),
     ({"config": {"controller": {"replication": {"lease_ms": 100}}}}, "lease_ms is 100"),
     ({"config": {"controller": {"cluster_name": "Orders_1"}}}, "cluster_name is Orders_1"),

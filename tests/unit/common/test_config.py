@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pytest
 import yaml
@@ -16,6 +16,7 @@ from services.common.option_fields import option_fields, plain_value
 
 
 class LogPart(BaseModel):
+    removed_names: ClassVar[tuple[str, ...]] = ("segments_bytes",)
     segment_bytes: int = Field(default=1024, ge=16, le=4096, description="Bytes of a segment.")
     waits_ms: list[Annotated[int, Field(ge=0)]] = Field(default=[1, 2], min_length=1, max_length=4)
 
@@ -101,6 +102,7 @@ def test_a_group_of_settings_may_be_empty(tmp_path: Path) -> None:
         ("broker.log=3", "broker.log", "is a group of settings (in --set), such as broker.log.segment_bytes"),
         ("broker.flash=async", "broker.flash", "no such setting (in --set); did you mean broker.flush?"),
         ("brokr.flush=async", "brokr", "did you mean broker?"),
+        ("broker.log.segments_bytes=1", "broker.log.segments_bytes", "is no setting any more (in --set)"),
         ("broker.log.zzz=1", "broker.log.zzz", "possible here: segment_bytes, waits_ms"),
         ("broker.flush.x=1", "broker.flush", "must be sync or async, not {x: 1}"),
         ("broker.flush", "--set", "must be key=value"),

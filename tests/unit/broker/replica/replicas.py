@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from services.broker.options import ReplicationOptions
+from services.broker.replica.constants import ReplicationConstants
 from services.broker.replica.log_receiver import Slave
 from services.broker.replica.log_sender import Master
 from services.broker.replica.peers import Peers
@@ -211,7 +212,7 @@ class Replica:
                     if each is not self
                 ]
             ),
-            world.options.repair_timeout_ms,
+            world.constants.repair_timeout_ms,
             world.clock,
             self.statistics,
         )
@@ -233,11 +234,12 @@ class Replica:
             log.end_position,
             self.clock.steady_ms(),
             self.world.options,
+            self.world.constants,
             self._watermark,
         )
         master = Master(
             *(GROUP, self.number, state.epoch, log, self.members),
-            *(self.world.options, self.clock, self.statistics, self.repairer.repair),
+            *(self.world.constants, self.clock, self.statistics, self.repairer.repair),
         )
         self.master = ReplicationMaster(master, self.world.controller, self._follower, lambda state: None)
         self.master.start()
@@ -245,7 +247,7 @@ class Replica:
     def follow(self, number: int, epoch: int) -> None:
         link = self.world.link(self.number, number)
         slave = Slave(
-            *(GROUP, self.number, b"identity", epoch, self.log, self.world.options),
+            *(GROUP, self.number, b"identity", epoch, self.log, self.world.constants),
             *(self.clock, self.statistics, self.repairer.repair, self.failures.append),
         )
         self.slave = ReplicationSlave(slave, link.channel)
@@ -279,11 +281,18 @@ class Replica:
 
 
 class World:
-    """All replicas of a group."""
+    """All replicas of a group.
 
-    def __init__(self, clock: ManualClock, count: int = 2, **options: Any) -> None:
+    Args:
+        clock: of all of them.
+        count: how many there are.
+        settings: options and constants of replication, by their names.
+    """
+
+    def __init__(self, clock: ManualClock, count: int = 2, **settings: Any) -> None:
         self.clock = clock
-        self.options = ReplicationOptions(**options)
+        of_options = {name: settings.pop(name) for name in ReplicationOptions.model_fields if name in settings}
+        self.options, self.constants = ReplicationOptions(**of_options), ReplicationConstants(**settings)
         self.controller = Controller()
         self._links: dict[tuple[int, int], Link] = {}
         self.replicas: list[Replica] = []

@@ -56,7 +56,7 @@ async def test_checkpoint_and_records_that_are_larger_than_windows_go_through() 
     follower = world.replicas[1]
     slave = ReplicationSlave(
         Slave(
-            *(GROUP, 1, b"identity", 1, log, world.options, world.clock),
+            *(GROUP, 1, b"identity", 1, log, world.constants, world.clock),
             *(follower.statistics, follower.repairer.repair, failures.append),
         ),
         lambda: connect(f"127.0.0.1:{server.port}"),

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.broker.options import ReplicationOptions
+from services.broker.replica.constants import ReplicationConstants
 from services.broker.replica.repair import BYTES_MAX, RecordReader
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -135,14 +135,14 @@ async def test_records_are_given_that_are_good_and_held() -> None:
     ("values", "sentence"),
     [
         ({"silence_ms_max": 900}, "at least twice"),
-        ({"window_bytes": 4096}, "replication.window_bytes is 4096; it must be at least"),
-        ({"joining_bytes": 2**24}, "must not be above"),
-        ({"ack_mode": "none"}, "sync_state_set"),
+        ({"window_bytes": 4096}, "at least joining_bytes"),
+        ({"chunk_bytes": 2**24}, "at least chunk_bytes"),
+        ({"joining_bytes": 2**24}, "at least joining_bytes"),
     ],
 )
-def test_impossible_options_are_refused(values: dict[str, object], sentence: str) -> None:
+def test_impossible_constants_are_refused(values: dict[str, int], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        ReplicationOptions(**values)  # type: ignore[arg-type]
+        ReplicationConstants(**values)
 
 
 async def test_what_is_not_held_is_not_asked_for() -> None:

@@ -3,21 +3,21 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.options import ReplicationOptions
+from services.broker.replica.constants import ReplicationConstants
 from services.broker.replica.log_sender import SendWindow
 
-OPTIONS = ReplicationOptions(chunk_bytes=4096, coalesce_bytes=1000, window_bytes=8192, joining_bytes=4096)
+CONSTANTS = ReplicationConstants(chunk_bytes=4096, coalesce_bytes=1000, window_bytes=8192, joining_bytes=4096)
 
 
 def test_a_piece_goes_at_once_while_nothing_is_under_way() -> None:
-    window = SendWindow(100, OPTIONS)
+    window = SendWindow(100, CONSTANTS)
     assert window.room(100) == 0
     assert window.room(101) == 1
     assert window.room(100_000) == 4096
 
 
 def test_little_waits_for_what_is_under_way() -> None:
-    window = SendWindow(0, OPTIONS)
+    window = SendWindow(0, CONSTANTS)
     window.sent(10)
     assert window.room(1009) == 0
     assert window.room(1010) == 1000
@@ -26,7 +26,7 @@ def test_little_waits_for_what_is_under_way() -> None:
 
 
 def test_no_more_than_the_window_is_under_way() -> None:
-    window = SendWindow(0, OPTIONS)
+    window = SendWindow(0, CONSTANTS)
     window.sent(4096)
     assert window.room(100_000) == 4096
     window.sent(8191)
@@ -40,7 +40,7 @@ def test_no_more_than_the_window_is_under_way() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3000), st.booleans()), max_size=60))
 def test_everything_goes_in_the_end(steps: list[tuple[int, bool]]) -> None:
-    window = SendWindow(0, OPTIONS)
+    window = SendWindow(0, CONSTANTS)
     end = 0
     for appended, heard in steps:
         end += appended

@@ -78,7 +78,7 @@ class StoreSlave:
         await self.files.superblock.load(self.files.log, random.Random(1))
         await self.files.start(alone=False, repair=self.repairer.repair, is_nowhere=self.repairer.is_nowhere)
         slave = Slave(
-            *(GROUP, 1, b"identity", epoch, self.files, self.world.options),
+            *(GROUP, 1, b"identity", epoch, self.files, self.world.constants),
             *(self.world.clock, self.statistics, self.repairer.repair, self.failures.append),
         )
         self.slave = ReplicationSlave(slave, self.world.link(1, 0).channel)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from services.broker.options import ReplicationOptions
+from services.broker.replica.constants import ReplicationConstants
 from services.broker.replica.sync_state_set import SetChange, SyncStateSet
 from services.common.errors import NotLeadingError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -23,13 +24,16 @@ class Leader:
     """A master with its set, and the time."""
 
     options: ReplicationOptions = field(default_factory=ReplicationOptions)
+    constants: ReplicationConstants = field(default_factory=ReplicationConstants)
     members: frozenset[int] = frozenset({ME})
     position: int = 0
     now_ms: int = 1_000_000
     calls: int = 0
 
     def __post_init__(self) -> None:
-        self.set = SyncStateSet(ME, 1, self.members, self.position, self.now_ms, self.options, self.count)
+        self.set = SyncStateSet(
+            *(ME, 1, self.members, self.position, self.now_ms), *(self.options, self.constants, self.count)
+        )
 
     def count(self) -> None:
         self.calls += 1
@@ -104,7 +108,7 @@ def test_who_is_near_counts_before_it_is_asked_in_so_that_it_can_get_there() -> 
 
 
 def test_who_is_far_behind_holds_up_nobody() -> None:
-    leader = Leader(ReplicationOptions(joining_bytes=4096), position=10_000)
+    leader = Leader(constants=ReplicationConstants(joining_bytes=4096), position=10_000)
     leader.set.connected(1, 10_000 - 4097, 0, leader.now_ms)
     leader.append(11_000)
     assert leader.watermarks() == (11_000, 11_000)
@@ -399,9 +403,9 @@ class SetMachine(RuleBasedStateMachine):
 
     @initialize(position=st.integers(0, 100), joining_bytes=st.sampled_from([4096, 8192]))
     def begin(self, position: int, joining_bytes: int) -> None:
-        options = ReplicationOptions(joining_bytes=joining_bytes, lag_ms_max=1000)
+        options, constants = ReplicationOptions(lag_ms_max=1000), ReplicationConstants(joining_bytes=joining_bytes)
         self.end = self.synced = position
-        self.set = SyncStateSet(ME, 1, {ME}, position, self.now_ms, options, lambda: None)
+        self.set = SyncStateSet(ME, 1, {ME}, position, self.now_ms, options, constants, lambda: None)
 
     @rule(length=st.integers(1, 5000))
     def append(self, length: int) -> None:
