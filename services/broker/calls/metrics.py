@@ -312,6 +312,11 @@ class BrokerCollector(Collector):
             value=len(store.index.files),
         )
         yield GaugeMetricFamily(
+            "popwheel_storage_index_absent",
+            "Queues that index files remember not to have; of 64 in each.",
+            value=sum(file.absent for file in store.index.files),
+        )
+        yield GaugeMetricFamily(
             "popwheel_storage_segments", "Segments of the commit log.", value=store.log.segment_count
         )
         yield GaugeMetricFamily("popwheel_disk_used_share", "Share of the disk in use.", value=usage.used_share)

@@ -39,8 +39,8 @@ _ROWS_LOOKED_AT = _IN_PAGE // _ROW.size
 _ROWS_AT_ONCE = 256
 _PAGES_AT_ONCE = 256
 _GUESSES = 4
-_ABSENT_MAX = 64
-"""Keys that a file remembers not to have: some 8 KB a file at the most."""
+ABSENT_MAX = 64
+"""Keys that a file remembers not to have: some 8 KB a file at the most. Others are looked for again."""
 
 
 class Row(NamedTuple):
@@ -135,12 +135,17 @@ class IndexFile:
     def _entries_at(self) -> int:
         return _HEADER.size + self.rows * _ROW.size
 
+    @property
+    def absent(self) -> int:
+        """How many keys it remembers not to have."""
+        return len(self._absent)
+
     def find(self, key: bytes) -> Row | None:
         """The row of a queue; None if there is none. Raises as `read`."""
         if key in self._absent:
             return None
         row = self._find(key)
-        if row is None and len(self._absent) < _ABSENT_MAX:
+        if row is None and len(self._absent) < ABSENT_MAX:
             self._absent.add(key)
         return row
 

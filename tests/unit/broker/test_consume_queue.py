@@ -229,6 +229,17 @@ def test_what_is_merged_does_not_outgrow_its_limit() -> None:
     assert [world.read_all(number) for number in range(3)] == world.entries
 
 
+def test_a_file_remembers_only_so_many_queues_that_it_has_not() -> None:
+    world = World()
+    world.arrive(0)
+    world.save()
+    (file,) = world.index.files
+    for number in range(2 * index_file.ABSENT_MAX):
+        for _ in range(2):
+            assert file.find(index_file.key_of("other", number)) is None
+        assert file.absent == min(number + 1, index_file.ABSENT_MAX)
+
+
 def test_files_that_were_merged_do_not_count_twice_after_a_crash() -> None:
     world = World()
     for _ in range(2):
