@@ -288,6 +288,10 @@ class MessageTimer:
 
     # What is saved
 
+    def recalls_wait(self) -> bool:
+        """Whether progress is better not saved now; see `TimerFaults.recalls_wait`."""
+        return self._faults.recalls_wait()
+
     def append_anew(self) -> bool:
         """To be done right before each `snapshot`; see `TimerFaults.append_anew`."""
         return self._faults.append_anew()

@@ -143,12 +143,17 @@ class TimerService:
         while True:
             await asyncio.sleep(self._flush_interval_s)
             try:
-                await self.save()
+                await self.save_in_turn()
             except OSError as error:
                 _log.error("the timer's progress could not be saved, trying again", error=str(error))
             except StatusError as error:
                 _log.info("the timer's progress is not saved any more", why=error.message)
                 return
+
+    async def save_in_turn(self) -> None:
+        """Save, unless recalls that fail are to be tried again only later. Raises as `save`."""
+        if not self._timer.recalls_wait():
+            await self.save()
 
     async def save(self) -> None:
         """Bring timer log, wheel and checkpoint to the device, if anything has changed, in an order that a crash at

@@ -12,6 +12,8 @@ from services.common.clock import Clock
 from services.common.errors import CorruptDataError, StatusError
 
 _TRY_AGAIN_MS = 1000
+_TRY_AGAIN_MS_MAX = 30_000
+"""Recalls that fail again and again are appended so seldom; progress is saved no more often meanwhile."""
 
 
 class TimerFaults:
@@ -29,6 +31,10 @@ class TimerFaults:
         self._store = store
         self._quarantine = quarantine
         self._clock = clock
+        self._pause_ms = 0
+        """How long recalls that failed again wait; twice as long each time."""
+        self._anew_at_ms = 0
+        """When they may be appended again, by `Clock.steady_ms`."""
 
     def of_request(self, queue_offset: int, position: int, length: int, fault: RecordFaultError) -> None:
         """A record of the timer queue could not be brought into the wheel; the caller goes on behind it.
@@ -62,6 +68,14 @@ class TimerFaults:
             if not is_recall:
                 self._uncount(delay)
 
+    def recalls_wait(self) -> bool:
+        """Whether recalls fail that are not to be tried again yet: then progress is better not saved."""
+        self._drop_past()
+        has_failed, now_ms = bool(self._state.unscheduled), self._clock.steady_ms()
+        if not has_failed and now_ms >= self._anew_at_ms:
+            self._pause_ms = 0
+        return has_failed and now_ms < self._anew_at_ms
+
     def append_anew(self) -> bool:
         """Append recalls that are not in the wheel to the timer queue again; then what is saved leads to them.
 
@@ -74,9 +88,7 @@ class TimerFaults:
             RecordFaultError, StatusError: they could not be appended, so nothing is to be saved; as on a slave.
         """
         state = self._state
-        for position, delay in list(state.unscheduled.items()):
-            if self._is_past(delay) and state.forget_dropped(delay.root):
-                del state.unscheduled[position]
+        self._drop_past()
         if not state.unscheduled:
             return False
         if not state.should_running_dequeue:
@@ -87,6 +99,8 @@ class TimerFaults:
             ]
             self._store.put(anew)
         state.unscheduled.clear()
+        self._pause_ms = min(2 * self._pause_ms or _TRY_AGAIN_MS, _TRY_AGAIN_MS_MAX)
+        self._anew_at_ms = self._clock.steady_ms() + self._pause_ms
         return True
 
     def of_unit(self, unit: DueUnit, fault: RecordFaultError) -> None:
@@ -111,6 +125,13 @@ class TimerFaults:
             return
         self._uncount(delay)
         state.finish(unit.slot_ms)
+
+    def _drop_past(self) -> None:
+        """Let go of recalls that are not in the wheel and whose time has passed."""
+        state = self._state
+        for position, delay in list(state.unscheduled.items()):
+            if self._is_past(delay) and state.forget_dropped(delay.root):
+                del state.unscheduled[position]
 
     def _is_past(self, delay: Delay) -> bool:
         """Whether the time of a recall has passed; on a slave, at its master."""

@@ -15,6 +15,7 @@ from tests.unit.broker.test_timer_quarantine import (
 )
 from tests.unit.broker.timer_pair import TimerPair
 from tests.unit.broker.timer_world import TimerWorld
+from tests.unit.broker.world import run_now
 
 
 @pytest.mark.parametrize("error", [OSError(5, "the device"), CorruptDataError("damage")])
@@ -45,6 +46,27 @@ def test_a_recall_that_fails_and_cannot_be_read_goes_on_recalling(
     assert world.fired() == []
     assert world.timer.state.recalled == {}
     assert world.timer.state.opened_slots.keys() <= {world.timer.state.curr_read_time_ms}
+
+
+def test_a_recall_that_fails_again_and_again_is_appended_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = TimerWorld()
+    due_ms = 130_000
+    position = world.send(MARK, due_ms)
+    world.turn()
+    tried_at_ms: list[int] = []
+    with monkeypatch.context() as patch:
+        tried = failing_to_be_scheduled(patch, recalls=True)
+        world.recall(position, MARK, due_ms)
+        for time_ms in range(0, 95_000, 1000):
+            world.send(b"a", time_ms + 500)  # there is always something to save
+            world.pass_to(time_ms)
+            run_now(world.service.save_in_turn())
+            world.turn()
+            tried_at_ms += [time_ms] * (len(tried) - len(tried_at_ms))
+        assert tried_at_ms == [0, 0, 1000, 3000, 7000, 15_000, 31_000, 61_000, 91_000]
+    pass_and_save(world, 121_000, 122_000, due_ms + 2000)
+    assert world.timer.state.unscheduled == {}
+    assert {body[-1:] for body, _ in world.fired()} == {b"a"}
 
 
 def test_a_slave_goes_on_behind_a_recall_that_fails_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
