@@ -72,11 +72,6 @@ class TimerLog:
         return self._starts[0] if self._starts else self._written
 
     @property
-    def file_starts(self) -> list[int]:
-        """Position at which each file begins, oldest first."""
-        return list(self._starts)
-
-    @property
     def next_position(self) -> int:
         """Where the next unit will stand."""
         if not self._files or self._file_ended or self.end_position <= self._last_place:

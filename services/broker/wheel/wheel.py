@@ -69,11 +69,6 @@ class TimerWheel:
         """What all slots together span."""
         return self.slots * self._precision_ms
 
-    @property
-    def dirty_blocks(self) -> int:
-        """How many blocks of 4 KiB the file lacks."""
-        return self._dirty.count(1)
-
     def add(self, slot_ms: int, position: int) -> int:
         """Chain a unit into its slot.
 
@@ -117,11 +112,6 @@ class TimerWheel:
         """Whether there are units of this time."""
         index = slot_ms // self._precision_ms % self.slots
         return self._count[index] > 0 and self._time[index] == slot_ms
-
-    def is_free_for(self, slot_ms: int) -> bool:
-        """Whether its slot holds no units of another time."""
-        index = slot_ms // self._precision_ms % self.slots
-        return self._count[index] == 0 or self._time[index] == slot_ms
 
     def slot(self, slot_ms: int) -> Slot | None:
         """The chain of a time, None if it has no units."""

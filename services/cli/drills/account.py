@@ -161,11 +161,6 @@ class Account:
         if (message := self._messages.get(body)) is not None:
             message.acked, message.in_doubt = True, False
 
-    def ack_refused(self, body: str) -> None:
-        """An ack was refused for certain, such as one with a handle that is void: the message must come again."""
-        if (message := self._messages.get(body)) is not None:
-            message.in_doubt = False
-
     @property
     def sent_count(self) -> int:
         """Messages sent with OK."""

@@ -67,6 +67,11 @@ class World:
         assert self.log.end_position == self.log.valid_end
         return found
 
+    @property
+    def file_starts(self) -> list[int]:
+        """Position at which each file begins."""
+        return [int(Path(name).stem) for name in self.disk.list(FOLDER)]
+
     def path(self, start: int) -> Path:
         return FOLDER / f"{start:020d}.timerlog"
 
@@ -110,9 +115,9 @@ def test_all_that_was_appended_is_scanned(count: int, written: bool) -> None:
 def test_files_begin_where_the_one_before_ends(file_bytes: int) -> None:
     world = World(file_bytes)
     world.append(50)
-    assert world.log.file_starts == list(range(0, world.log.file_starts[-1] + 1, file_bytes))
+    assert world.file_starts == list(range(0, world.file_starts[-1] + 1, file_bytes))
     world.log.write()
-    for start in world.log.file_starts[:-1]:
+    for start in world.file_starts[:-1]:
         assert world.disk.open(world.path(start)).size() == file_bytes
     assert world.reopen(file_bytes) == world.appended
 
@@ -224,7 +229,7 @@ def test_chunks_end_anywhere(scan_units: int, monkeypatch: pytest.MonkeyPatch) -
     world.log.write()
     for length in range(2 * FILE_BYTES, 2 * FILE_BYTES + PER_FILE * UNIT_BYTES, 13):
         copy = World()
-        for start in world.log.file_starts:
+        for start in world.file_starts:
             copy.disk.open(world.path(start)).write(0, [world.disk.open(world.path(start)).read(0, 10_000)])
         copy.disk.open(world.path(1000)).truncate(length - 1000)
         found = copy.reopen()
@@ -245,7 +250,7 @@ def test_the_scan_stops_before_damage_and_the_rest_is_cut(damaged: int, bit: int
     whole = dict(list(world.appended.items())[:damaged])
     assert world.reopen() == whole
     assert world.log.end_position == at
-    assert world.log.file_starts == list(range(0, start + 1, FILE_BYTES))
+    assert world.file_starts == list(range(0, start + 1, FILE_BYTES))
     world.appended = whole
     world.save()
     world.append(2 * PER_FILE)
@@ -330,14 +335,14 @@ def test_reset_begins_anew_further_on() -> None:
     world.append(25)
     world.log.write()
     world.log.reset(70_000)
-    assert world.log.file_starts == []
+    assert world.file_starts == []
     assert (world.log.start_position, world.log.end_position, world.log.flushed_position) == (70_000, 70_000, 70_000)
     assert scanned(world.log) == {}
     world.appended.clear()
     assert world.append(12)[0] == 70_000
     world.save()
     assert world.reopen() == world.appended
-    assert world.log.file_starts == [70_000, 70_500]
+    assert world.file_starts == [70_000, 70_500]
 
 
 def test_files_are_deleted_one_at_a_time_and_only_what_is_synced() -> None:
