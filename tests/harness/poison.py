@@ -16,7 +16,7 @@ from services.broker.state.core import BrokerCore
 from services.broker.store import raw_records, record
 from services.broker.store.consume_queue import Entry
 from services.broker.store.record import Record, StoredRecord
-from services.broker.timer import stages
+from services.broker.timer import dequeue_stages, enqueue_stages
 from services.broker.wheel import delay
 from services.common.contract import names
 from services.common.contract.put import MessageRun
@@ -65,8 +65,9 @@ class Poison:
         """Have the steps raise."""
         with contextlib.ExitStack() as stack:
             for step in self._steps:
-                owner, name, wrapper = getattr(self, f"_{step}")()
-                stack.enter_context(mock.patch.object(owner, name, wrapper))
+                owners, name, wrapper = getattr(self, f"_{step}")()
+                for owner in owners if isinstance(owners, tuple) else (owners,):
+                    stack.enter_context(mock.patch.object(owner, name, wrapper))
             yield self
 
     def _redelivery(self) -> tuple[Any, str, Any]:
@@ -98,13 +99,13 @@ class Poison:
         return delivery, "pulled_message", pulled_message
 
     def _firing(self) -> tuple[Any, str, Any]:
-        before = stages.moved
+        before = dequeue_stages.moved
 
         def moved(stored: StoredRecord, topic: str, queue_id: int, origin: bytes) -> Record:
             self._bite(stored.payload, stored.system_properties)
             return before(stored, topic, queue_id, origin)
 
-        return stages, "moved", moved
+        return dequeue_stages, "moved", moved
 
     def _rolling(self) -> tuple[Any, str, Any]:
         """Of recalls, which have neither body nor properties."""
@@ -114,17 +115,17 @@ class Poison:
             self._bite(b"")
             return before(recall)
 
-        return stages, "recall_record", recall_record
+        return dequeue_stages, "recall_record", recall_record
 
     def _scheduling(self) -> tuple[Any, str, Any]:
-        before = stages.TimerEnqueuePut._chain_in
+        before = enqueue_stages.TimerEnqueuePut._chain_in
 
         def chain_in(stage: Any, request: Any, now_ms: int, farthest_ms: int) -> None:
             stored = stage._faults._store.read(Entry(request.position, request.length, 0))
             self._bite(stored.payload, stored.system_properties)
             before(stage, request, now_ms, farthest_ms)
 
-        return stages.TimerEnqueuePut, "_chain_in", chain_in
+        return enqueue_stages.TimerEnqueuePut, "_chain_in", chain_in
 
     def _writing(self) -> tuple[Any, str, Any]:
         before = record.encode
@@ -154,7 +155,7 @@ class Poison:
             self._bite(data)
             return before(data)
 
-        return stages, "decode_delay", decode_delay
+        return (enqueue_stages, dequeue_stages), "decode_delay", decode_delay
 
     def _retention(self) -> tuple[Any, str, Any]:
         """Of what is copied, as its segment is to go."""

@@ -17,11 +17,11 @@ from services.broker.store.flusher import Flusher
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer import recovery
+from services.broker.timer.dequeue_stages import TimerDequeueGet
 from services.broker.timer.fold import TimerFold
 from services.broker.timer.message_timer import MessageTimer, Step
 from services.broker.timer.recovery import DoneTimers
 from services.broker.timer.service import TimerService
-from services.broker.timer.stages import TimerDequeueGet
 from services.broker.wheel.delay import Delay
 from services.common.shares import Shares
 from tests.sim.device import SimDisk

@@ -28,16 +28,10 @@ from services.broker.store.fault import RecordFaultError
 from services.broker.store.message_store import MessageStore
 from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer import recovery
+from services.broker.timer.dequeue_stages import TimerDequeueGet, TimerDequeueGetMessage, TimerDequeuePutMessage, moved
+from services.broker.timer.enqueue_stages import TimerEnqueueGet, TimerEnqueuePut
 from services.broker.timer.fold import TimerFold
 from services.broker.timer.intake import TimerIntake
-from services.broker.timer.stages import (
-    TimerDequeueGet,
-    TimerDequeueGetMessage,
-    TimerDequeuePutMessage,
-    TimerEnqueueGet,
-    TimerEnqueuePut,
-    moved,
-)
 from services.broker.timer.timer_faults import TimerFaults
 from services.broker.wheel import timer_checkpoint
 from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_origin

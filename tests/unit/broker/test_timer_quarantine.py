@@ -8,7 +8,7 @@ from services.broker.options import BrokerOptions
 from services.broker.quarantine.entry import EntryFlag, QuarantineEntry, Step
 from services.broker.quarantine.table import QuarantineTable
 from services.broker.store.record import Record
-from services.broker.timer import stages
+from services.broker.timer import dequeue_stages, enqueue_stages
 from services.broker.wheel.delay import TIMER_TOPIC, Delay, decode_delay, fired_origin
 from services.broker.wheel.timer_state import TimerRequest
 from services.broker.wheel.wheel import TimerWheel
@@ -225,7 +225,7 @@ def failing_recalls(monkeypatch: pytest.MonkeyPatch) -> list[Delay]:
         tried.append(recall)
         raise KeyError("poison")
 
-    monkeypatch.setattr(stages, "recall_record", recall_record)
+    monkeypatch.setattr(dequeue_stages, "recall_record", recall_record)
     return tried
 
 
@@ -423,7 +423,7 @@ def test_a_start_goes_on_past_a_delay_that_cannot_be_read(error: type[Exception]
 
     # All three say the same, so they all fail, as each record that a newer release's fault has spoilt would.
     with monkeypatch.context() as patch:
-        for module in ("recovery", "stages", "fold", "timer_faults"):
+        for module in ("recovery", "enqueue_stages", "dequeue_stages", "fold", "timer_faults"):
             patch.setattr(f"services.broker.timer.{module}.decode_delay", failing(decode_delay))
         world.crash("process")
         world.pass_to(3000)
@@ -463,10 +463,10 @@ def test_only_what_was_set_aside_of_a_timer_ends_with_what_comes_of_it() -> None
 
 def failing_to_be_scheduled(monkeypatch: pytest.MonkeyPatch, *, recalls: bool, half: bool = False) -> list[int]:
     """Has recalls, or all messages, fail there, with a unit in the timer log or without; positions that were tried."""
-    before = stages.TimerEnqueuePut._chain_in
+    before = enqueue_stages.TimerEnqueuePut._chain_in
     tried: list[int] = []
 
-    def chain_in(stage: stages.TimerEnqueuePut, request: TimerRequest, now_ms: int, farthest_ms: int) -> None:
+    def chain_in(stage: enqueue_stages.TimerEnqueuePut, request: TimerRequest, now_ms: int, farthest_ms: int) -> None:
         if request.is_recall != recalls:
             before(stage, request, now_ms, farthest_ms)
             return
@@ -477,7 +477,7 @@ def failing_to_be_scheduled(monkeypatch: pytest.MonkeyPatch, *, recalls: bool, h
                 before(stage, request, now_ms, farthest_ms)
         raise KeyError("poison")
 
-    monkeypatch.setattr(stages.TimerEnqueuePut, "_chain_in", chain_in)
+    monkeypatch.setattr(enqueue_stages.TimerEnqueuePut, "_chain_in", chain_in)
     return tried
 
 

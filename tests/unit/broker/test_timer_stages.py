@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.broker.timer import stages
+from services.broker.timer import dequeue_stages
 from services.broker.timer.service import TimerService
 from services.broker.wheel.timer_state import DueUnit, TimerLogDamagedError
 from services.broker.wheel.unit import UnitFlag
@@ -111,7 +111,7 @@ def test_few_large_messages_wait_to_be_put(monkeypatch: pytest.MonkeyPatch) -> N
     """A full disk that holds them up costs memory by their bytes, not by their number."""
     world = TimerWorld()
     world.send_many([bytes(1000)] * 9, [1000] * 9)
-    monkeypatch.setattr(stages, "PUT_BYTES_MAX", 10_000)
+    monkeypatch.setattr(dequeue_stages, "PUT_BYTES_MAX", 10_000)
     world.pass_to(900)
     world.disk.fill(0)
     world.clock.advance(200)
