@@ -58,6 +58,7 @@ WAITING = {
     "services.broker.files.replica_store": "syncs and saves, and folds piece by piece",
     "services.broker.role.reviver": "sleeps until the next message is due",
     "services.broker.calls.server": "answers calls",
+    "services.broker.calls.pull_handler": "answers pulls, which may wait",
     "services.broker.store.commit_log": "lets one sync wait for another",
     "services.broker.files.superblock": "lets one write wait for another",
     "services.broker.store.queue_index": "syncs files, and yields between the steps of writing and merging them",

@@ -4,33 +4,29 @@ Names pass the gate here once more: a proxy may be of another release, or none o
 """
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
 from services.broker.calls.audit_server import AuditServer
 from services.broker.calls.dedup import Dedup
 from services.broker.calls.metrics import BrokerStatistics
+from services.broker.calls.pull_handler import PullHandler, illegal_offset
 from services.broker.calls.put_handler import PutHandler
 from services.broker.calls.quarantine_server import QuarantineServer
+from services.broker.calls.term_reads import TermReads
 from services.broker.options import BrokerOptions
-from services.broker.pop import delivery
 from services.broker.progress.check_point import OffsetCommit
-from services.broker.quarantine.entry import Step
 from services.broker.state.core import BrokerCore
 from services.broker.state.notification import Interest, Subscriber
-from services.broker.store.consume_queue import ConsumeQueue, Entry
-from services.broker.store.fault import RECORD_STEP, RecordFaultError
+from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.flusher import Flusher
-from services.broker.store.record_block import choose
 from services.broker.store.tag import wanted_hashes
 from services.broker.timer.timer_server import TimerServer
 from services.common.clock import Clock
 from services.common.contract import names
 from services.common.contract.names import Use
 from services.common.contract.pop_answer import PopAnswer
-from services.common.contract.record_block import NOTHING, encode_block
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
@@ -39,14 +35,6 @@ from services.rpc.service import Call, Service, Stream, UnaryHandler
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
-Result = TypeVar("Result")
-
-_PullOnce = Callable[[pb.PullRequest, int, frozenset[int] | None], tuple[Response, bool, int]]
-"""Pulls without waiting, from an offset on, what has one of some tags: the answer, whether it holds a message, and the
-offset to go on with."""
-
-_SCAN_ENTRIES = 4096
-_NO_INVISIBLE_DURATION = None
 
 
 class BrokerServer:
@@ -88,8 +76,8 @@ class BrokerServer:
         self._put_handler = PutHandler(
             core, flusher, self._dedup, options, statistics, disk_is_full, timer, repair, has_enough_replicas
         )
-        self._ended = False
-        self._pulls_waiting: dict[tuple[str, int], list[asyncio.Event]] = defaultdict(list)
+        self._reads = TermReads(core.store.reads, options.name)
+        self._pulls = PullHandler(core, self._reads, options, clock, statistics)
         self.service = Service()
         core.interests.take_turns(_call_later, core.waiting)
         self.service.unary(methods.PUT, self._put_handler.put)
@@ -99,8 +87,8 @@ class BrokerServer:
         self.service.unary(methods.RENEW, self.renew)
         self.service.unary(methods.RELEASE, _naming_trouble(self.release))
         self.service.unary(methods.DEAD_LETTER, _naming_trouble(self.dead_letter))
-        self.service.unary(methods.PULL, _naming_trouble(self.pull))
-        self.service.unary(methods.PULL_RECORDS, _naming_trouble(self.pull_records))
+        self.service.unary(methods.PULL, _naming_trouble(self._pulls.pull))
+        self.service.unary(methods.PULL_RECORDS, _naming_trouble(self._pulls.pull_records))
         self.service.unary(methods.QUERY_OFFSET, _naming_trouble(self.query_offset))
         self.service.unary(methods.GET_OFFSET, self.get_offset)
         self.service.unary(methods.UPDATE_OFFSET, self.update_offset)
@@ -120,23 +108,20 @@ class BrokerServer:
 
     def arrived(self, queue: ConsumeQueue) -> None:
         """A message has become readable: wake the pulls that wait for it."""
-        for event in self._pulls_waiting.get((queue.topic, queue.queue_id), ()):
-            event.set()
+        self._pulls.arrived(queue)
 
     def end(self) -> None:
         """This broker leads no more: let the pulls go that wait."""
-        self._ended = True
+        self._reads.end()
         self._dedup.end()
-        for waiting in self._pulls_waiting.values():
-            for event in waiting:
-                event.set()
+        self._pulls.end()
 
     async def pop(self, call: Call, request: pb.PopRequest) -> PopAnswer:
         """Give messages out."""
         _check_names(request)
         # While one of a group waits for the device, others of it would read the same messages.
         try:
-            answer = await self._reading(
+            answer = await self._reads.run(
                 partial(self._pop_once, request, self._core.pops.turn()), (request.group, request.topic)
             )
         finally:
@@ -151,25 +136,6 @@ class BrokerServer:
     def _pop_once(self, request: pb.PopRequest, turn: int) -> PopAnswer:
         self._core.settle((request.topic,), (request.group,))
         return self._core.pops.pop(request, turn)
-
-    async def _reading(self, work: Callable[[], Result], line: Hashable = None) -> Result:
-        """Have something done that reads, without waiting for the device on the loop (see `ColdReads.run`).
-
-        Raises:
-            StatusError: HA_NOT_AVAILABLE: another replica leads meanwhile, and nothing was done.
-        """
-
-        def unless_ended() -> Result:
-            if self._ended:
-                raise self._leads_no_more()
-            return work()
-
-        return await self._core.store.reads.run(unless_ended, line)
-
-    def _leads_no_more(self) -> StatusError:
-        return StatusError(
-            Code.HA_NOT_AVAILABLE, f"the broker {self._options.name} has another master now, ask that one"
-        )
 
     async def ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
         """Messages are done with. In the page cache when answered: a crash of the process does not undo it (P3)."""
@@ -206,7 +172,7 @@ class BrokerServer:
     async def release(self, call: Call, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
         """Messages come again at once."""
         _check_names(request)
-        results = await self._reading(
+        results = await self._reads.run(
             lambda: self._core.acks.release(request.group, request.topic, request.receipt_handles, request.attempted)
         )
         self._flusher.confirm_later()
@@ -216,134 +182,13 @@ class BrokerServer:
     async def dead_letter(self, call: Call, request: pb.DeadLetterRequest) -> pb.DeadLetterResponse:
         """A message goes to the dead letter queue, durably."""
         _check_names(request)
-        await self._reading(
+        await self._reads.run(
             lambda: self._core.acks.dead_letter(
                 request.group, request.topic, request.receipt_handle, call=request.call, is_retry=request.again
             )
         )
         await self._flusher.durable(self._core.store.log.end_position)
         return pb.DeadLetterResponse()
-
-    async def pull(self, call: Call, request: pb.PullRequest) -> pb.PullResponse:
-        """Read by offset, waiting for a first message if asked to."""
-        return await self._pull(request, self._pull_once)
-
-    async def pull_records(self, call: Call, request: pb.PullRequest) -> bytes:
-        """The same as records of the log."""
-        return await self._pull(request, self._pull_records_once)
-
-    async def _pull(self, request: pb.PullRequest, once: "_PullOnce[Response]") -> Response:
-        _check_names(request, Use.PULL)
-        deadline = self._clock.monotonic() + request.wait_ms / 1000
-        wanted = wanted_hashes(request.filter)
-        offset = request.offset
-        while True:
-            response, found, offset = await self._reading(partial(once, request, offset, wanted))
-            remaining = deadline - self._clock.monotonic()
-            if found or remaining <= 0:
-                return response
-            if self._ended:
-                raise self._leads_no_more()
-            queue = self._core.store.queue(request.topic, request.queue_id)
-            if queue is not None and offset < queue.max_offset:
-                # A rare filter: there is more to look at, and nothing may arrive that would wake it.
-                await asyncio.sleep(0)
-                continue
-            self._check_waiting_pulls(request.group)
-            self._statistics.pulls_waiting.take(request.group)
-            try:
-                await self._wait_for_arrival((request.topic, request.queue_id), remaining)
-            finally:
-                self._statistics.pulls_waiting.give(request.group)
-
-    def _check_waiting_pulls(self, group: str) -> None:
-        waiting = self._statistics.pulls_waiting
-        if not waiting.room(group, self._options.pop.pulls_waiting_max):
-            raise StatusError(
-                Code.TOO_MANY_REQUESTS,
-                f"{waiting.total} pulls wait for messages, {waiting.held(group)} of them of the group {group}: that is "
-                "its share of the limit (broker.pop.pulls_waiting_max); pull again later",
-            )
-
-    def _pull_once(
-        self, request: pb.PullRequest, offset: int, wanted: frozenset[int] | None
-    ) -> tuple[pb.PullResponse, bool, int]:
-        queue = self._queue_to_pull(request, offset)
-        if queue is None:
-            return pb.PullResponse(next_offset=offset), False, offset
-        at = max(offset, queue.min_offset)
-        entries: list[Entry] = []
-        offsets: list[int] = []
-        size = 0
-        for entry in queue.read(at, request.max_messages if wanted is None else _SCAN_ENTRIES):
-            if wanted is None or entry.tag_hash in wanted:
-                size += entry.length
-                if entries and size > self._options.pop.response_bytes_max:
-                    break
-                entries.append(entry)
-                offsets.append(at)
-            at += 1
-            if len(entries) == request.max_messages:
-                break
-        common = delivery.common_properties(self._options.name, _NO_INVISIBLE_DURATION)
-        try:
-            with RECORD_STEP:
-                records = self._core.store.read_checked(queue, offsets, entries)
-                messages = [delivery.pulled_message(stored, common) for stored in records]
-        except RecordFaultError:
-            messages = self._pulled_one_by_one(queue, offsets, entries, common)
-        return pb.PullResponse(messages=messages, next_offset=at), bool(messages), at
-
-    def _queue_to_pull(self, request: pb.PullRequest, offset: int) -> ConsumeQueue | None:
-        """None if it has never had a message. Raises StatusError: it has no such offset."""
-        self._core.settle((request.topic,))
-        queue = self._core.store.queue(request.topic, request.queue_id)
-        max_offset = 0 if queue is None else queue.max_offset
-        if offset < 0 or offset > max_offset:
-            raise _illegal_offset(offset, max_offset)
-        return queue
-
-    def _pull_records_once(
-        self, request: pb.PullRequest, offset: int, wanted: frozenset[int] | None
-    ) -> tuple[bytes, bool, int]:
-        queue = self._queue_to_pull(request, offset)
-        at = offset if queue is None else max(offset, queue.min_offset)
-        entries = (
-            b"" if queue is None else queue.read_packed(at, request.max_messages if wanted is None else _SCAN_ENTRIES)
-        )
-        if queue is None or not entries:
-            return encode_block(at, NOTHING, ()), False, at
-        places, at = choose(entries, at, wanted, request.max_messages, self._options.pop.response_bytes_max)
-        records = self._core.store.read_block(queue, places) if len(places.offsets) else ()
-        return encode_block(at, places.lengths, records), bool(records), at
-
-    def _pulled_one_by_one(
-        self, queue: ConsumeQueue, offsets: Sequence[int], entries: Sequence[Entry], common: bytes
-    ) -> list[bytes]:
-        """The messages without those that fail by themselves, which are passed over and noted."""
-        messages: list[bytes] = []
-        for offset, entry in zip(offsets, entries, strict=True):
-            try:
-                with RECORD_STEP:
-                    (stored,) = self._core.store.read_checked(queue, (offset,), (entry,))
-                    messages.append(delivery.pulled_message(stored, common))
-            except RecordFaultError as fault:
-                self._core.quarantine.note(Step.READING, entry.position, queue.topic, queue.queue_id, offset, fault)
-        return messages
-
-    async def _wait_for_arrival(self, queue: tuple[str, int], timeout_s: float) -> None:
-        event = asyncio.Event()
-        waiting = self._pulls_waiting[queue]
-        waiting.append(event)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await event.wait()
-        except TimeoutError:
-            return
-        finally:
-            waiting.remove(event)
-            if not waiting:
-                self._pulls_waiting.pop(queue, None)
 
     async def query_offset(self, call: Call, request: pb.QueryOffsetRequest) -> pb.QueryOffsetResponse:
         """The offset of a queue's beginning, end or first message since a time."""
@@ -356,7 +201,7 @@ class BrokerServer:
         if request.policy == pb.END:
             return pb.QueryOffsetResponse(offset=queue.max_offset)
         since_ms = request.timestamp_ms
-        return pb.QueryOffsetResponse(offset=await self._reading(lambda: self._core.store.offset_at(queue, since_ms)))
+        return pb.QueryOffsetResponse(offset=await self._reads.run(lambda: self._core.store.offset_at(queue, since_ms)))
 
     async def get_offset(self, call: Call, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
         """A group's committed offset, -1 for none."""
@@ -371,7 +216,7 @@ class BrokerServer:
         queue = self._core.store.queue(request.topic, request.queue_id)
         max_offset = 0 if queue is None else queue.max_offset
         if not 0 <= request.offset <= max_offset:
-            raise _illegal_offset(request.offset, max_offset)
+            raise illegal_offset(request.offset, max_offset)
         if queue is None:
             return pb.UpdateOffsetResponse()  # nothing is there to be committed; a group begins at the first message
         self._core.commit_offset(OffsetCommit(request.group, request.topic, request.queue_id, request.offset))
@@ -468,10 +313,3 @@ def _naming_trouble(handler: UnaryHandler[Request, Response]) -> UnaryHandler[Re
 
 def _call_later(delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
     return asyncio.get_running_loop().call_later(delay_s, action)
-
-
-def _illegal_offset(offset: int, max_offset: int) -> StatusError:
-    return StatusError(
-        Code.ILLEGAL_OFFSET,
-        f"offset {offset} is not between 0 and the queue's end {max_offset}; query the offset first",
-    )

@@ -269,7 +269,7 @@ async def test_a_pull_waits_for_a_first_message() -> None:
         assert not pull.done()
         await broker.put(b"2", tag="a")
         assert await pull == ([b"2"], 2)
-        assert broker.app.leader.server._pulls_waiting == {}
+        assert broker.app.leader.server._pulls._waiting == {}
 
 
 async def test_pulls_that_wait_have_a_limit_that_groups_share() -> None:
@@ -285,7 +285,7 @@ async def test_pulls_that_wait_have_a_limit_that_groups_share() -> None:
 
 
 async def test_a_pull_that_waits_goes_on_over_what_its_filter_passes_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.broker.calls.server._SCAN_ENTRIES", 8)
+    monkeypatch.setattr("services.broker.calls.pull_handler._SCAN_ENTRIES", 8)
     async with running() as broker:
         for _ in range(50):
             await broker.put(b"other", tag="other")
