@@ -1,4 +1,4 @@
-"""What a broker does while it leads its group: serves, fires, revives, saves, deletes."""
+"""One term of a master: what it makes, how it begins, ends, pauses, and passes its role on."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from services.broker.replica.replication_master import ReplicationMaster
 from services.broker.replica.sync_state_set import SyncStateSet
 from services.broker.role.parts import Parts
 from services.broker.role.reviver import Reviver
+from services.broker.role.upkeep import Upkeep
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.flusher import Flusher
 from services.broker.supervision import supervised
@@ -20,19 +21,12 @@ from services.broker.timer.service import TimerService
 from services.broker.timer.timer_server import TimerServer
 from services.broker.wheel.delay import TIMER_TOPIC
 from services.common.contract.cluster_view import incarnation_of
-from services.common.errors import CorruptDataError, StatusError
+from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 
 _log = structlog.get_logger()
 
-_LET_GO_INTERVAL_S = 1.0
-_STEPS = 10
-_OLDEST_INTERVAL_S = 5.0
-_OLDEST_RESTS = 50
-"""It rests so many times as long as a round took: where a million queues wait, it may not take a core of its own."""
-_SAVE_LOOK_INTERVAL_S = 1.0
-_SAVE_TIME_INTERVAL_S = 60.0
 _VIEW_S = 1.0
 """How long nothing is revived or fired while the view is known to be behind what the log tells of the cluster."""
 _END_S = 2.0
@@ -55,14 +49,11 @@ class Leader:
         self.epoch = group.epoch
         self.has_ended = False
         """It ends, or has: it never goes on again."""
-        self._files = files
         self.core = core = files.core
         self._options = options
         self._clock = clock
         self._follower = parts.controller_follower
-        self._repair = parts.repair
         self._on_failure = on_failure
-        self._damage_told: set[ConsumeQueue] = set()
         self._cluster_changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._pausing: asyncio.Task[None] | None = None
@@ -98,6 +89,7 @@ class Leader:
             self.flusher.confirm_later,
             on_failure,
         )
+        self.upkeep = Upkeep(files, self.flusher, self.timer, options, clock, parts.repair)
         timer_server = TimerServer(
             *(core.timer, core.store, self.flusher, parts.view),
             *(options.name, clock, parts.timer_statistics, parts.repair),
@@ -130,7 +122,7 @@ class Leader:
         if self.flusher.is_alone:
             try:
                 await self.timer.save()
-                await self.save()
+                await self.upkeep.save()
             except (OSError, StatusError) as error:  # the disk is full, perhaps: acks go on all the same
                 _log.error("the broker's progress could not be saved as it began to lead", error=str(error))
         self._begin_tasks()
@@ -140,10 +132,10 @@ class Leader:
             return
         self._tasks = [
             supervised(self._when_cluster_changes(), "broker-cluster", self._on_failure),
-            supervised(self._let_go_often(), "broker-let-go", self._on_failure),
-            supervised(self._save_often(), "broker-checkpoint", self._on_failure),
-            supervised(self._look_for_oldest_often(), "broker-oldest", self._on_failure),
-            supervised(self._delete_expired_often(), "broker-retention", self._on_failure),
+            supervised(self.upkeep.let_go_often(), "broker-let-go", self._on_failure),
+            supervised(self.upkeep.save_often(), "broker-checkpoint", self._on_failure),
+            supervised(self.upkeep.look_for_oldest_often(), "broker-oldest", self._on_failure),
+            supervised(self.upkeep.delete_expired_often(), "broker-retention", self._on_failure),
         ]
 
     def attend(self) -> None:
@@ -182,7 +174,7 @@ class Leader:
             with suppress(TimeoutError, StatusError):
                 async with asyncio.timeout(None if self.flusher.is_alone else _END_S):
                     await self.timer.save()
-                    await self.save()
+                    await self.upkeep.save()
         await self.replication.stop()
 
     async def abandon(self) -> None:
@@ -280,112 +272,7 @@ class Leader:
         """Topics or groups have changed."""
         self._cluster_changed.set()
 
-    # What time brings about
-
-    async def save(self) -> None:
-        """Save how far the broker is. Raises OSError: the device refused; StatusError: it leads no more."""
-        await self._files.save(self.flusher.all_replicated)
-
-    async def _save_often(self) -> None:
-        saved_position = -1
-        interval_s = self._options.checkpoint_interval_ms / 1000
-        look_s = min(interval_s, _SAVE_LOOK_INTERVAL_S)
-        waited_s = 0.0
-        while True:
-            await asyncio.sleep(look_s)
-            waited_s += look_s
-            position = self.core.store.log.end_position
-            much_is_new = position - max(saved_position, 0) >= self._options.checkpoint_bytes
-            # What is hidden counts on the checkpoint to say how late it is, if nothing new does.
-            is_late = waited_s >= _SAVE_TIME_INTERVAL_S and len(self.core.state.table) > 0
-            if position == saved_position and not is_late:
-                continue
-            if not (waited_s >= interval_s or much_is_new):
-                continue
-            waited_s = 0.0
-            try:
-                self.core.rewrite_lagging()
-                await self.save()
-                saved_position = position
-            except (OSError, StatusError) as error:
-                _log.error("the broker's progress could not be saved, trying again", error=str(error))
-
-    async def _let_go_often(self) -> None:
-        while True:
-            await asyncio.sleep(_LET_GO_INTERVAL_S)
-            try:
-                for _ in range(_STEPS):
-                    more = (self._let_go(), self.core.state.lag.step())
-                    if not any(more):
-                        break
-                    await asyncio.sleep(0)
-                await self._mend()
-            except OSError as error:
-                _log.error("housekeeping failed, trying again", error=str(error))
-
-    async def _look_for_oldest_often(self) -> None:
-        oldest, reads, pace = self.core.oldest, self.core.store.reads, Pace(self._clock)
-        rest_s = _OLDEST_INTERVAL_S
-        while True:
-            await asyncio.sleep(rest_s)
-            busy_s = 0.0
-            try:
-                goes_on = True
-                while goes_on:
-                    began_s = self._clock.monotonic()
-                    goes_on = await reads.run(lambda: oldest.step(self._clock.wall_ms()))
-                    step_s = self._clock.monotonic() - began_s
-                    busy_s += step_s
-                    await pace.let_others(step_s)
-            except OSError as error:
-                _log.error("the oldest messages could not be looked at, trying again", error=str(error))
-            rest_s = max(_OLDEST_INTERVAL_S, busy_s * _OLDEST_RESTS)
-
-    def _let_go(self) -> bool:
-        more = self.core.state.merge_buffer.let_go(self.core.pop_clock.now_ms())
-        for queue, damage in self.core.pops.damaged.items():
-            if queue not in self._damage_told:
-                self._damage_told.add(queue)
-                _log.error(
-                    "a queue stands still at a damaged record", topic=queue.topic, queue=queue.queue_id, why=damage.why
-                )
-        return more
-
-    async def _mend(self) -> None:
-        """Have damaged records that calls have met mended by another replica, and give them out then (S7)."""
-        log = self.core.store.log
-        mended = {position for position in sorted(log.damaged) if await self._repair(position)}
-        if mended:
-            await self.core.store.reads.run(self.core.damage_mended)
-            self._damage_told.clear()
-            self.timer.arrived()
-        # Only now: if that was refused, it is to be done again.
-        left = {each for each in log.damaged - mended if log.start_position <= each < log.end_position}
-        log.damaged.intersection_update(left)  # tried again: who could help may have been away
-
-    async def _delete_expired_often(self) -> None:
-        while True:
-            await asyncio.sleep(self._options.retention.interval_ms / 1000)
-            removed = 0
-            try:
-                await self._relocate()
-                while await self._files.delete_expired():
-                    removed += 1
-                    await self.flusher.sync()
-            except (OSError, CorruptDataError, StatusError) as error:
-                _log.error("old segments could not be deleted, trying again", error=str(error))
-            if removed:
-                _log.info("old segments deleted", segments=removed, log_begins_at=self.core.store.log.start_position)
-
-    async def _relocate(self) -> None:
-        """Move what is hidden for long out of segments that are past their time; the next checkpoint lets these go."""
-        core, reads = self.core, self.core.store.reads
-        waiting = await reads.run(core.expiry.to_relocate)
-        while waiting:
-            copied = await reads.run(lambda: core.relocation.copy(waiting, core.revive_topic))
-            await self.flusher.durable(core.store.log.end_position)
-            core.relocation.rewrite(copied)
-            self.flusher.confirm_later()
+    # What the cluster brings about
 
     async def _when_cluster_changes(self) -> None:
         await self._follower.wait_ready()

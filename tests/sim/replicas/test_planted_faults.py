@@ -16,7 +16,7 @@ from services.broker.replica.log_receiver import LogReceiver
 from services.broker.replica.replication_master import ReplicationMaster
 from services.broker.replica.sync_state_set import SyncStateSet
 from services.broker.role.checkpoint_server import CheckpointServer
-from services.broker.role.leader import Leader
+from services.broker.role.upkeep import Upkeep
 from services.broker.state.core import BrokerCore
 from services.broker.state.notification import Interests
 from services.broker.store.flusher import Flusher
@@ -203,10 +203,10 @@ def a_wiped_replica_may_lead(patch: pytest.MonkeyPatch) -> None:
 def checkpoints_are_saved_before_the_set_has_what_they_cover(patch: pytest.MonkeyPatch) -> None:
     """A master saves what may be cut off yet."""
 
-    async def save(self: Leader) -> None:
+    async def save(self: Upkeep) -> None:
         await self._files.save(self.flusher.sync)
 
-    patch.setattr(Leader, "save", save)
+    patch.setattr(Upkeep, "save", save)
 
 
 def messages_are_hidden_by_the_clock_of_a_machine(patch: pytest.MonkeyPatch) -> None:

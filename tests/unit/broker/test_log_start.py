@@ -30,7 +30,7 @@ async def fill(world: GroupWorld, count: int = 20) -> None:
 async def save(member: Member) -> None:
     assert member.alive.role.leader is not None
     await member.alive.role.leader.timer.save()
-    await member.alive.role.leader.save()
+    await member.alive.role.leader.upkeep.save()
 
 
 def put(member: Member, path: Path, data: bytes) -> None:

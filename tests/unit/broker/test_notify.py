@@ -162,8 +162,8 @@ async def test_what_was_mended_while_the_device_refused_a_read_is_told_of_later(
         with monkeypatch.context() as patch:
             patch.setattr(broker.app.core, "waiting", refuse)
             with pytest.raises(OSError, match="the device refuses"):
-                await leader._mend()
-        await leader._mend()
+                await leader.upkeep.mend()
+        await leader.upkeep.mend()
         assert await events(stream) == {1: 1}
         assert len(await broker.pop()) == 1
         assert broker.app.core.store.log.damaged == set()

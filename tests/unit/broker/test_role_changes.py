@@ -200,10 +200,10 @@ def test_a_term_goes_on_whole_if_a_transfer_is_given_up_while_the_device_is_slow
             assert not term._tasks  # nothing begins while the same goes on still
             await asyncio.sleep(1.1)
             assert term._tasks and not any(task.done() for task in term._tasks)
-            saved = term._files.saved_position
+            saved = term.upkeep._files.saved_position
             await w.put(b"1")
             await asyncio.sleep(1)
-            assert term._files.saved_position > saved
+            assert term.upkeep._files.saved_position > saved
             await asyncio.sleep(9)
             assert list(await w.pop(topic="later")) == [b"later"]
             await transfer(member, 1)

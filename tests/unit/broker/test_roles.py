@@ -241,7 +241,7 @@ async def test_a_log_is_cut_when_there_is_room_to_say_so() -> None:
     """Seed 51371 of the simulator of broker groups: the process ended instead."""
     async with group_of(2, replication=FAST_ACKS) as world:
         first, second = await parted(world)
-        await first.alive.role.leader.save()  # type: ignore[union-attr]
+        await first.alive.role.leader.upkeep.save()  # type: ignore[union-attr]
         await lead_the_other(world)
         first.disk.fill(0)
         first.reachable = True

@@ -392,7 +392,7 @@ async def test_a_power_loss_at_any_moment_takes_no_send_that_was_answered(seed: 
             await broker.put(body)
             sent.append(body)
             if dice.random() < 0.3:
-                await broker.app.leader.save()
+                await broker.app.leader.upkeep.save()
         offset = 0
         while True:
             bodies, offset = await broker.pull(offset)
@@ -479,7 +479,7 @@ async def test_a_consume_queue_that_could_not_be_synced_is_not_trusted_later() -
         disk.fail_syncs(1, of=lambda path: path.parent.name == "queueindex")
         for _ in range(2):  # until it has ended, the broker tries again
             with pytest.raises(OSError, match="Input/output"):
-                await broker.app.leader.save()
+                await broker.app.leader.upkeep.save()
         assert isinstance(await broker.app.failure, OSError)
         disk.crash("process")
         await end_dead(broker)
@@ -536,7 +536,7 @@ async def test_a_queue_whose_index_file_is_too_short_stands_still_and_others_go_
     options = BrokerOptions(log=LogOptions(queue_entries_in_memory=0))
     async with running(disk, options) as broker:
         await broker.put(b"1", queue_id=0)
-        await broker.app.leader.save()
+        await broker.app.leader.upkeep.save()
         await broker.put(b"2", queue_id=1)
         for path in index_files(disk):
             disk.open(path).truncate(0)
@@ -566,7 +566,7 @@ async def test_a_damaged_consume_queue_does_not_end_the_broker_when_retention_me
     async with running(disk, options) as broker:
         await broker.put(b"1")
         assert len(await broker.pop()) == 1
-        await broker.app.leader.save()
+        await broker.app.leader.upkeep.save()
         for path in index_files(disk):
             disk.open(path).truncate(0)
         await asyncio.sleep(0.05)
