@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 from services.broker.pop import acks, delivery, redelivery, relocation
+from services.broker.pop.given_out_messages import GivenOutMessages
 from services.broker.progress.check_point import CheckPoint
 from services.broker.state.core import BrokerCore
 from services.broker.store import raw_records, record
@@ -159,15 +160,15 @@ class Poison:
 
     def _retention(self) -> tuple[Any, str, Any]:
         """Of what is copied, as its segment is to go."""
-        before = acks.Acks.message
+        before = GivenOutMessages.message
 
-        def message(self_: acks.Acks, check_point: CheckPoint, index: int) -> StoredRecord | None:
+        def message(self_: GivenOutMessages, check_point: CheckPoint, index: int) -> StoredRecord | None:
             stored = before(self_, check_point, index)
             if stored is not None and sys._getframe(1).f_globals["__name__"] == relocation.__name__:
                 self._bite(stored.payload, stored.system_properties)
             return stored
 
-        return acks.Acks, "message", message
+        return GivenOutMessages, "message", message
 
     def _folding(self) -> tuple[Any, str, Any]:
         """Of messages that come from nowhere but a sender; neither body nor properties are read for it."""

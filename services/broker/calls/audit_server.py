@@ -34,7 +34,7 @@ class AuditServer:
         self._flusher = flusher
         self._clock = clock
         self._pace = Pace(clock)
-        self._in_flight = InFlight(core.state.table, core.acks, core.store)
+        self._in_flight = InFlight(core.state.table, core.acks.messages, core.store)
 
     async def in_flight(self, call: Call, request: pb.InFlightListRequest) -> pb.InFlightListResponse:
         """Some messages that are given out, and where to go on.

@@ -1,19 +1,19 @@
 """What a consumer says of messages it was given: done, later, still at it, never again; or it has gone away."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from services.broker.names.own_topics import OwnTopics
+from services.broker.pop.given_out_messages import GivenOut, GivenOutMessages
 from services.broker.pop.redelivery import dead_letter, redelivered, retry_topic_of
 from services.broker.progress import check_point as codec
 from services.broker.progress.check_point import CheckPoint, Origin
 from services.broker.progress.pop_clock import PopClock
-from services.broker.progress.pop_state import PopState, stored_topic
+from services.broker.progress.pop_state import PopState
 from services.broker.quarantine.entry import Step
 from services.broker.quarantine.quarantine import Quarantine
-from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import Record, RecordKind, StoredRecord
+from services.broker.store.record import Record, RecordKind
 from services.common.contract import names, receipt
 from services.common.contract.cluster_view import ClusterView
 from services.common.contract.names import Use
@@ -23,12 +23,6 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 
 _DONE = pb.EntryResult(code=Code.OK)
-
-GivenOut = tuple[CheckPoint, int]
-"""A message that is given out: its CK and its index there."""
-
-Place = tuple[ConsumeQueue, int]
-"""A queue and an offset in it."""
 
 
 class Acks:
@@ -70,6 +64,8 @@ class Acks:
         self._on_due_changed = on_due_changed
         self._knows_group = knows_group
         self._quarantine = quarantine
+        self.messages = GivenOutMessages(store, topics)
+        """Those that are given out."""
 
     def ack(
         self, group: str, topic: str, handles: Sequence[str], *, call: int = 0, is_retry: bool = False
@@ -250,7 +246,7 @@ class Acks:
     def _set_aside(self, check_point: CheckPoint, index: int, fault: RecordFaultError, *, attempted: bool) -> None:
         try:
             with RECORD_STEP:
-                stored = self.message(check_point, index)
+                stored = self.messages.message(check_point, index)
         except RecordFaultError:
             stored = None
         self._quarantine.set_aside_delivery(check_point, index, stored, Step.REDELIVERY, fault, attempted=attempted)
@@ -258,7 +254,7 @@ class Acks:
     def _moved(self, messages: Sequence[GivenOut], *, attempted: bool) -> list[Record]:
         """The records that take the place of messages, without those that are gone."""
         records: list[Record] = []
-        for (check_point, index), stored in zip(messages, self._messages(messages), strict=True):
+        for (check_point, index), stored in zip(messages, self.messages.read(messages), strict=True):
             group = self._view.groups.get(check_point.group)
             if stored is not None and (group is not None or self._knows_group(check_point.group)):
                 counts = attempted and group is not None
@@ -286,7 +282,7 @@ class Acks:
             if is_retry and self._is_done(group, topic, handle, call):
                 return
             raise
-        stored = self.message(check_point, index)
+        stored = self.messages.message(check_point, index)
         records = [] if stored is None else [dead_letter(check_point, index, stored)]
         for check_point_id, bits in self._put_leaving([(check_point, index)], records, call).items():
             self._state.finish(check_point_id, bits, call)
@@ -368,36 +364,6 @@ class Acks:
             )
         return check_point, index
 
-    def message(self, check_point: CheckPoint, index: int) -> StoredRecord | None:
-        """A message of a CK, or its copy; None if it is gone. Raises CorruptDataError: it is damaged."""
-        return self._messages([(check_point, index)])[0]
-
-    def _messages(self, messages: Sequence[GivenOut]) -> list[StoredRecord | None]:
-        """Messages of CKs, or their copies, those that stand side by side in one read; None for each that is gone."""
-        found: list[StoredRecord | None] = []
-        for place, count in side_by_side([self.place(check_point, index) for check_point, index in messages]):
-            records: list[StoredRecord] = []
-            if place is not None:
-                queue, offset = place
-                entries = queue.read(offset, count)
-                records = self._store.read_checked(queue, range(offset, offset + len(entries)), entries)
-            found += [*records, *[None] * (count - len(records))]
-        return found
-
-    def is_given_out(self, check_point: CheckPoint, index: int) -> bool:
-        """Whether a message of a CK is open, and not gone."""
-        return bool(check_point.open_bits >> index & 1) and self.place(check_point, index) is not None
-
-    def place(self, check_point: CheckPoint, index: int) -> Place | None:
-        """Where a message of a CK stands, or its copy; None if it is gone."""
-        copy = check_point.copies.get(index)
-        if copy is None:
-            queue = self._store.queue(stored_topic(check_point), check_point.queue_id)
-            offset = check_point.offsets[index]
-        else:
-            queue, offset = self._store.queue(self._topics.revive, check_point.revive_queue), copy
-        return None if queue is None or offset < queue.min_offset else (queue, offset)
-
     def _ack_record(self, check_point: CheckPoint, bits: int, call: int) -> Record:
         return Record(
             RecordKind.ACK,
@@ -406,17 +372,6 @@ class Acks:
             codec.encode_ack(check_point.id, bits),
             origin=codec.encode_call(call),
         )
-
-
-def side_by_side(places: Sequence[Place | None]) -> Iterator[tuple[Place | None, int]]:
-    """The first of those places that follow one another in a queue, and how many do."""
-    first = 0
-    for end in range(1, len(places) + 1):
-        here, behind = places[end - 1], places[end] if end < len(places) else None
-        if here is not None and behind is not None and behind == (here[0], here[1] + 1):
-            continue
-        yield places[first], end - first
-        first = end
 
 
 def _refusal(error: StatusError) -> pb.EntryResult:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from services.broker.pop.acks import Acks, GivenOut, Place, side_by_side
+from services.broker.pop.given_out_messages import GivenOut, GivenOutMessages, Place, side_by_side
 from services.broker.progress.check_point import REVIVE_QUEUES, CheckPoint
 from services.broker.progress.pop_state import stored_topic
 from services.broker.progress.revive_table import ReviveTable
@@ -95,13 +95,13 @@ class InFlight:
 
     Args:
         table: the open CKs.
-        acks: knows where their messages stand.
+        messages: those that are given out.
         store: the messages.
     """
 
-    def __init__(self, table: ReviveTable, acks: Acks, store: MessageStore) -> None:
+    def __init__(self, table: ReviveTable, messages: GivenOutMessages, store: MessageStore) -> None:
         self._table = table
-        self._acks = acks
+        self._messages = messages
         self._store = store
 
     def step(
@@ -123,7 +123,7 @@ class InFlight:
             return [], None
         begin = begin if begin.end else begin._replace(end=self._table.next_number * REVIVE_QUEUES)
         messages, rest = self._given_out(topic, group, begin, min(messages_max, _MESSAGES_AT_ONCE))
-        places = [self._acks.place(check_point, index) for check_point, index in messages]
+        places = [self._messages.place(check_point, index) for check_point, index in messages]
         entries = self._entries(places)
         size, count = 0, 0
         for entry in entries:

@@ -44,7 +44,7 @@ class Relocation:
     Args:
         store: where all records are.
         table: the open CKs.
-        acks: reads their messages.
+        acks: writes them again, and reads their messages.
         quarantine: told of what fails by itself.
 
     Attributes:
@@ -56,6 +56,7 @@ class Relocation:
         self._quarantine = quarantine
         self._table = table
         self._acks = acks
+        self._given_out = acks.messages
         self.messages = 0
 
     def standing_before(self, position: int, revive_topic: str) -> deque[CheckPoint]:
@@ -124,7 +125,7 @@ class Relocation:
         """The messages that a CK holds; None if one is damaged, or fails by itself."""
         try:
             with RECORD_STEP:
-                found = [(index, self._acks.message(check_point, index)) for index in check_point.open_indexes()]
+                found = [(index, self._given_out.message(check_point, index)) for index in check_point.open_indexes()]
         except CorruptDataError:
             return None
         except RecordFaultError as fault:
@@ -146,7 +147,9 @@ class Relocation:
             check_point = each.check_point
             if self._table.get(check_point.id) is check_point:
                 # What was deleted meanwhile, with its topic, does not come again by its copy.
-                copies = {index: at for index, at in each.copies.items() if self._acks.is_given_out(check_point, index)}
+                copies = {
+                    index: at for index, at in each.copies.items() if self._given_out.is_given_out(check_point, index)
+                }
                 moved.append((check_point, replace(check_point, copies=copies, first_position=each.first_position)))
         written = {each.id for each in self._acks.rewrite([new for _, new in moved])}
         for check_point, new in moved:

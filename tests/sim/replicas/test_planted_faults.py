@@ -204,7 +204,7 @@ def checkpoints_are_saved_before_the_set_has_what_they_cover(patch: pytest.Monke
     """A master saves what may be cut off yet."""
 
     async def save(self: Upkeep) -> None:
-        await self._files.save(self.flusher.sync)
+        await self._files.save(self._flusher.sync)
 
     patch.setattr(Upkeep, "save", save)
 

@@ -21,7 +21,7 @@ RETRY = names.retry_topic("g", "t")
 
 def of(world: World) -> InFlight:
     core = world.core
-    return InFlight(core.state.table, core.acks, core.store)
+    return InFlight(core.state.table, core.acks.messages, core.store)
 
 
 def listed(world: World, topic: str = "t", group: str = "", messages_max: int = 1000) -> list[InFlightMessage]:
@@ -175,7 +175,7 @@ def test_very_many_of_others_are_passed_in_steps() -> None:
     for number in range(1, count + 1):
         table.open(check_point(number * 8 + number % 8, "h" if number % 5000 else "g"))
     world = world_of()
-    lister = InFlight(table, world.core.acks, world.core.store)
+    lister = InFlight(table, world.core.acks.messages, world.core.store)
     rest: InFlightPlace | None = InFlightPlace()
     steps = 0
     while rest is not None:
