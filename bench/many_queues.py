@@ -155,7 +155,7 @@ async def _make(folder: Path, topics: int, queues: int) -> Figures:
     broker = _Broker(folder, topics, queues)
     await broker.start()
     broker.store.core.cluster_changed(broker.view.version, (), (), True)
-    broker.store.core.settle()
+    broker.store.core.settlement.settle()
     for at in range(0, topics, _SAVED_EVERY):
         await broker.send(broker.names[at : at + _SAVED_EVERY])
         await broker.save()
@@ -201,7 +201,7 @@ async def _measure(folder: Path, topics: int, queues: int) -> Figures:
     figures["segments_deleted"] = float(deleted)
     figures["retention_step_ms"] = await broker.longest_ms()
     for name in broker.names[: min(topics, _DELETED)]:
-        core.forget_topic(name)
+        core.settlement.forget_topic(name)
         await asyncio.sleep(0)
     figures["deletion_step_ms"] = await broker.longest_ms()
     figures["queues_left"] = float(len(core.store.queues))

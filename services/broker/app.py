@@ -139,7 +139,7 @@ class BrokerApp:
         )
         TimerCollector(
             *(registry, options.timer, lambda: self.core.timer, self._timer_statistics),
-            lambda topic: self.core.knows_topic(topic),
+            lambda topic: self.core.names.knows_topic(topic),
         )
         ReplicaCollector(registry, role, self.files, self.checkpoints, options)
         ReplicationCollector(
@@ -208,7 +208,7 @@ class BrokerApp:
             open_check_points=len(self.core.state.table),
             seconds=round(self._clock.monotonic() - began_s, 3),
         )
-        self.view.subscribe_to_names(lambda update: self.core.names_told(update))
+        self.view.subscribe_to_names(lambda update: self.core.settlement.names_told(update))
         self.view.subscribe(self._cluster_changes)
         await self.controller_follower.start()
         self.roles.start()

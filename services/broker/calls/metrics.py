@@ -64,8 +64,8 @@ class BrokerStatistics:
 
     def keep_known(self, core: BrokerCore) -> None:
         """Drop what was counted for a topic or a group after its deletion, by a call that was under way."""
-        self.stored.keep(core.knows_topic)
-        self.given_out.keep(lambda topic, group: core.knows_topic(topic) and core.knows_group(group))
+        self.stored.keep(core.names.knows_topic)
+        self.given_out.keep(lambda topic, group: core.names.knows_topic(topic) and core.names.knows_group(group))
 
 
 class BrokerCollector(Collector):
@@ -184,7 +184,7 @@ class BrokerCollector(Collector):
         yield waited
 
     def _is_known(self, group: str, topic: str) -> bool:
-        return group == OTHER or (self._core.knows_group(group) and self._core.knows_topic(topic))
+        return group == OTHER or (self._core.names.knows_group(group) and self._core.names.knows_topic(topic))
 
     def _pop(self) -> Iterator[Metric]:
         table = self._core.state.table

@@ -67,7 +67,7 @@ class PutHandler:
 
     async def put(self, call: Call, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append messages and wait until they are durable."""
-        self._core.settle(run.topic for run in runs)
+        self._core.settlement.settle(run.topic for run in runs)
         if self._disk_is_full():
             self._statistics.refused_disk_full += 1
             raise disk_full()
@@ -95,7 +95,7 @@ class PutHandler:
         """
         core = self._core
         for run in runs:
-            core.hear_of_topic(run.topic, run.topic_id)
+            core.settlement.hear_of_topic(run.topic, run.topic_id)
         are_current = [core.names.is_current(run.topic, run.topic_id) for run in runs]
         current = [run for run, is_current in zip(runs, are_current, strict=True) if is_current]
         put = iter(await self._put_current(current) if current else ())

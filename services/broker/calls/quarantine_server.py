@@ -40,7 +40,7 @@ class QuarantineServer:
 
     async def list(self, call: Call, request: pb.QuarantineListRequest) -> pb.QuarantineListResponse:
         """What is set aside, the oldest first."""
-        self._core.settle()
+        self._core.settlement.settle()
         table = self._core.quarantine.table
         limit = min(max(1, request.limit), _LIST_MAX)
         return pb.QuarantineListResponse(
@@ -87,7 +87,7 @@ class QuarantineServer:
         """Drop an entry whose topic or group was deleted. Raises StatusError: BAD_REQUEST; the disk is full."""
         entry = self._core.retrial.entry(entry_id)
         if entry is not None:
-            self._core.settle((entry.topic,), (entry.group,))
+            self._core.settlement.settle((entry.topic,), (entry.group,))
 
     async def _durable(self) -> None:
         await self._flusher.durable(self._core.store.log.end_position)

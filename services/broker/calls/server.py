@@ -134,7 +134,7 @@ class BrokerServer:
         return answer
 
     def _pop_once(self, request: pb.PopRequest, turn: int) -> PopAnswer:
-        self._core.settle((request.topic,), (request.group,))
+        self._core.settlement.settle((request.topic,), (request.group,))
         return self._core.pops.pop(request, turn)
 
     async def ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from services.broker.names.known_ids import NOT_PLACED, KnownIds
+from services.common.contract import names
 from services.common.contract.cluster_view import ClusterView, incarnation_of
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 
@@ -262,6 +263,19 @@ class KnownNames:
     @property
     def _is_of_another_life(self) -> bool:
         return self.known_version > 0 and self.life != self._view.incarnation
+
+    def knows_topic(self, topic: str) -> bool:
+        """Whether a topic was heard of, and not of its deletion; retry and dead letter topics go with theirs."""
+        if topic.startswith(names.DEAD_LETTER_PREFIX):
+            return self.knows_group(topic.removeprefix(names.DEAD_LETTER_PREFIX))
+        if topic.startswith(names.RETRY_PREFIX):
+            group, topic = names.group_of_retry_topic(topic), names.topic_of_retry_topic(topic)
+            return self.knows_group(group) and self.knows_topic(topic)
+        return topic in self.topic_ids
+
+    def knows_group(self, group: str) -> bool:
+        """Whether a group was heard of, and not of its deletion."""
+        return group in self.group_ids
 
     def settled(self) -> None:
         """What `changes` gave is dealt with; if there is more that is new, it is unsettled still."""

@@ -283,7 +283,7 @@ class Leader:
             self._cluster_changed.clear()
             began_s = self._clock.monotonic()
             try:
-                self.core.settle()
+                self.core.settlement.settle()
                 self.flusher.confirm_later()
                 if not self.core.names.can_be_settled:
                     self.timer.start()  # only now is it known which topics are gone

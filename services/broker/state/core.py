@@ -5,7 +5,7 @@ ends. A slave is a core that has begun and not finished yet.
 """
 
 import random
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -19,7 +19,6 @@ from services.broker.pop.relocation import Relocation
 from services.broker.progress.check_point import (
     ORIGIN_BYTES,
     REVIVE_QUEUES,
-    CheckPoint,
     OffsetCommit,
     Origin,
     decode_ack,
@@ -32,8 +31,9 @@ from services.broker.progress.pop_state import PopState
 from services.broker.quarantine.quarantine import Quarantine
 from services.broker.state.checkpoint import Checkpoint, CheckpointChanges, Row
 from services.broker.state.expiry import Expiry
-from services.broker.state.notification import Interest, Interests
+from services.broker.state.notification import Interest, Interests, tell_again
 from services.broker.state.retrial import Retrial
+from services.broker.state.settlement import Settlement
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.fault import RECORD_STEP, RecordFaultError
@@ -45,9 +45,7 @@ from services.common.clock import Clock
 from services.common.contract import names
 from services.common.contract.cluster_view import ClusterView
 from services.common.disk import Disk
-from services.common.errors import CorruptDataError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
+from services.common.errors import CorruptDataError
 
 _REWRITES_AT_ONCE = 1000
 
@@ -95,8 +93,6 @@ class BrokerCore:
         self._subscriber: CoreSubscriber | None = None
         self.names = KnownNames(view)
         """The topics and groups that the log knows."""
-        self._grown: dict[str, int] = {}
-        """Topics that are polled for here and get more queues: how many."""
         self._begun_with = Checkpoint()
         self._is_loaded = False
         self._timer_is_finished = False
@@ -120,11 +116,15 @@ class BrokerCore:
         )
         self.acks = Acks(
             *(self.store, self.state, view, self._topics, self.pop_clock, options.name),
-            *(self._due_changed, self.knows_group, self.quarantine),
+            *(self._due_changed, self.names.knows_group, self.quarantine),
         )
         self.relocation = Relocation(self.store, self.state.table, self.acks, self.quarantine)
         self.timer = MessageTimer(
             self.store, disk, folder / "timer", options, clock, self.names, on_fired, self.quarantine
+        )
+        self.settlement = Settlement(
+            *(self.store, self.state, self.names, view, self._topics),
+            *(self.pops, self.interests, self.quarantine),
         )
         self._changed_progress = self.state.merge_buffer.watch()
         self._changed_names = self.names.watch()
@@ -132,7 +132,7 @@ class BrokerCore:
             *(self.store, self.state.table, self.timer, self.relocation, self.quarantine),
             *(options, clock, lambda: disk.usage(folder), lambda: self.revive_topic),
         )
-        self.retrial = Retrial(self.store, self.quarantine, view, self.knows_group, self.timer, clock)
+        self.retrial = Retrial(self.store, self.quarantine, view, self.names.knows_group, self.timer, clock)
 
     def begin(self, checkpoint: Checkpoint) -> int:
         """Load what a checkpoint covers; from where on the log's records are to be folded, which may be before it.
@@ -334,87 +334,11 @@ class BrokerCore:
         """
         self.names.inherit(before.names)
 
-    def names_told(self, update: ClusterUpdate) -> None:
-        """The controller tells of topics and groups, which are in the view soon."""
-        self.names.tell(update)
-        for topic in update.topics:
-            popped = self._view.topics.get(topic.name)
-            # Only as many queues of a topic are popped as it has by the view: what came into another one before this
-            # is visible only then.
-            if topic.queues > (1 if popped is None else popped.queues) and self.interests.of_topic(topic.name):
-                self._grown[topic.name] = topic.queues
-
     def cluster_changed(
         self, version: int, deleted_topics: Iterable[str], deleted_groups: Iterable[str], is_snapshot: bool = False
     ) -> None:
         """The controller's state has changed (see `KnownNames.hear`); `settle` does the rest."""
         self.names.hear(version, deleted_topics, deleted_groups, is_snapshot)
-
-    def settle(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> None:
-        """Drop what belongs to topics and groups that were deleted, also if they were made again since.
-
-        To be called before anything is read from or put into a topic: nobody gets a message of one that was deleted.
-        That changes were dealt with stands in front of what they led to: cut off in between, the log knows what is
-        gone. Where many topics or groups are new or gone, some of them are dealt with, and the rest by later calls.
-
-        Args:
-            topics, groups: are needed now, so they are not left to later calls; nor is the group of dead letters.
-
-        Raises:
-            StatusError: the disk is full; it is to be tried again.
-        """
-        if not self.names.can_be_settled:
-            return
-        anew = self.names.new_life()
-        if anew is not None:
-            self._note_names(anew)
-        topics = list(topics)
-        owners = (
-            each.removeprefix(names.DEAD_LETTER_PREFIX) for each in topics if each.startswith(names.DEAD_LETTER_PREFIX)
-        )
-        changes = self.names.changes(topics, (*groups, *owners))
-        heard = self._view.named if self.names.knows_all_of_view else self.names.heard
-        if changes.gone_topics or changes.gone_groups:
-            self._hear_up_to(self._view.named, {}, {})
-        for name in changes.gone_topics:
-            self.forget_topic(name)
-        for name in changes.gone_groups:
-            self.forget_group(name)
-        if changes.new_topics or changes.new_groups:
-            self._hear_up_to(heard, changes.new_topics, changes.new_groups)
-        self.names.settled()
-        self._tell_of_what_became_visible(changes.new_groups)
-
-    def hear_of_topic(self, topic: str, topic_id: int) -> None:
-        """Whoever puts into a topic knows its id: one that was made after all that was heard of the cluster is heard of
-        here, and what had its name before is gone. Both are written down, so `settle` finds nothing to change later.
-
-        Raises:
-            StatusError: HA_NOT_AVAILABLE before anything was heard of the cluster: then it can't be told which topic is
-                the later one, nor where such records go. Or the disk is full; it is to be tried again.
-        """
-        if not self._view.ready:
-            raise StatusError(
-                Code.HA_NOT_AVAILABLE, "the controller has not told the broker yet which topics there are; try again"
-            )
-        if self.names.is_later(topic, topic_id):
-            if self.names.topic_ids.get(topic):
-                self.forget_topic(topic)
-            self._note_names(Names({topic: topic_id}, heard=self.names.heard))
-
-    def _tell_of_what_became_visible(self, new_groups: Container[str]) -> None:
-        """Tell of messages that nothing but the controller's word made visible, as no arrival does.
-
-        A group that is made again begins at the first message held. Only as many queues of a topic are popped as it
-        has by the controller, so what came into another one before this was heard of is visible only now.
-        """
-        for name, queues in list(self._grown.items()):
-            topic = self._view.topics.get(name)
-            if topic is not None and topic.queues == queues:  # else the view does not have it yet
-                del self._grown[name]
-                self._tell_again(self.interests.of_topic(name))
-        if new_groups:
-            self._tell_again(self.interests.of_groups(new_groups))
 
     def damage_mended(self) -> None:
         """Records were mended at which queues or delayed messages stood still: these are tried again, and told of."""
@@ -424,27 +348,7 @@ class BrokerCore:
             self.waiting(each)  # reads all that is read below: where it is not in memory, nothing has changed yet
         self.timer.state.damage_mended()
         self.pops.damaged.clear()
-        self._tell_again(interests)
-
-    def _tell_again(self, interests: Iterable[Interest]) -> None:
-        """Tell how many messages wait, also of those that were told of when they arrived."""
-        for interest in interests:
-            waiting = self.waiting(interest)
-            if waiting:
-                interest.subscriber.tell(interest.id, waiting)
-
-    def _hear_up_to(self, version: int, topic_ids: dict[str, int], group_ids: dict[str, int]) -> None:
-        """Write down new topics and groups before anything is put into them, so that no message survives without; and
-        that the controller's changes of them are dealt with up to a version.
-        """
-        names = self.names
-        heard = max(names.heard, version)
-        if topic_ids or group_ids or heard > names.heard:
-            self._note_names(Names(topic_ids, group_ids, heard))
-
-    def _note_names(self, names: Names) -> None:
-        self.store.put([Record(RecordKind.NAMES, self.revive_topic, 0, names.encode())])
-        self.names.note(names)
+        tell_again(interests, self.waiting)
 
     @property
     def begun_position(self) -> int:
@@ -455,70 +359,6 @@ class BrokerCore:
         """Of each revive queue: where its oldest open CK stands, or where it ends."""
         topic, table = self.revive_topic, self.state.table
         return [table.oldest_offset(number, self.store.next_offset(topic, number)) for number in range(REVIVE_QUEUES)]
-
-    def knows_topic(self, topic: str) -> bool:
-        """Whether a topic was heard of, and not of its deletion; retry and dead letter topics go with theirs."""
-        if topic.startswith(names.DEAD_LETTER_PREFIX):
-            return self.knows_group(topic.removeprefix(names.DEAD_LETTER_PREFIX))
-        if topic.startswith(names.RETRY_PREFIX):
-            group, topic = names.group_of_retry_topic(topic), names.topic_of_retry_topic(topic)
-            return self.knows_group(group) and self.knows_topic(topic)
-        return topic in self.names.topic_ids
-
-    def knows_group(self, group: str) -> bool:
-        """Whether a group was heard of, and not of its deletion."""
-        return group in self.names.group_ids
-
-    def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: its messages are gone, and no group has any progress in it."""
-        # The topic's own name also when it holds nothing: recovery must know that this deletion was dealt with, or it
-        # would drop what was put into a topic that was made again.
-        forgotten = sorted([topic, *self.store.queues.retry_topics(topic)])
-        revive_topic = self.revive_topic
-        records = [Record(RecordKind.FORGET_TOPIC, revive_topic, 0, name.encode()) for name in forgotten]
-        self.store.put(records + self._acks(self.state.table.copied_of(topic)))
-        for name in forgotten:
-            self.store.forget_topic(name)
-            self.state.forget_topic(name)
-        self.pops.forget(forgotten)
-        self.quarantine.table.forget(topic=topic)
-        self.names.forget_topic(topic)
-
-    def forget_group(self, group: str) -> None:
-        """A group was deleted: its progress, its retries, its dead letters and the retries of those are gone."""
-        queues = self.store.queues
-        dead_letters = names.dead_letter_topic(group)
-        stored = sorted(
-            {
-                *queues.retry_topics_of_group(group),
-                *queues.retry_topics(dead_letters),
-                *([dead_letters] if dead_letters in queues.system_topics else []),
-            }
-        )
-        topic = self.revive_topic
-        held = self.state.table.of_group(group)
-        copied = [each for each in self.state.table.copied_of(dead_letters) if each.group != group]
-        records = [Record(RecordKind.FORGET_GROUP, topic, 0, group.encode()), *self._acks(held + copied)]
-        records += [Record(RecordKind.FORGET_TOPIC, topic, 0, name.encode()) for name in stored]
-        self.store.put(records)
-        self.state.forget_group(group)
-        for each in copied:
-            self.state.close(each.id, each.open_bits)
-        self.quarantine.table.forget(group=group)
-        for name in stored:
-            self.store.forget_topic(name)
-            self.state.forget_topic(name)  # of other groups, which read its dead letters
-            self.quarantine.table.forget(topic=name)  # likewise
-        self.pops.forget(stored)
-        self.names.forget_group(group)
-
-    def _acks(self, check_points: Iterable[CheckPoint]) -> list[Record]:
-        """Records that say of all open messages of CKs that they are done with."""
-        topic = self.revive_topic
-        return [
-            Record(RecordKind.ACK, topic, each.revive_queue, encode_ack(each.id, each.open_bits))
-            for each in check_points
-        ]
 
     def commit_offset(self, commit: OffsetCommit) -> None:
         """Set a group's committed offset by hand.
@@ -533,7 +373,8 @@ class BrokerCore:
         self.store.put([Record(RecordKind.OFFSET, self.revive_topic, 0, commit.encode())])
         buffer.commit(commit.group, queue, commit.offset)
         # Set back from where another commit had put it, it shows messages that arrived long ago.
-        self._tell_again(each for each in self.interests.of_topic(commit.topic) if each.group == commit.group)
+        polled = (each for each in self.interests.of_topic(commit.topic) if each.group == commit.group)
+        tell_again(polled, self.waiting)
 
     def waiting(self, interest: Interest) -> int:
         """How many messages wait for an interest, as `Pops.waiting` counts them."""

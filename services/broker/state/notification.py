@@ -9,7 +9,7 @@ after two such whiles at the latest while no others come; while others do, each 
 the truth.
 """
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from services.broker.store.consume_queue import ConsumeQueue
@@ -303,3 +303,16 @@ def _topics(interest: Interest) -> tuple[str, str]:
 
 def _none(interest: Interest) -> int:
     return 0
+
+
+def tell_again(interests: Iterable[Interest], waiting: Callable[[Interest], int]) -> None:
+    """Tell how many messages wait, also of those that were told of when they arrived.
+
+    Args:
+        interests: of whom.
+        waiting: how many messages wait for one.
+    """
+    for interest in interests:
+        count = waiting(interest)
+        if count:
+            interest.subscriber.tell(interest.id, count)

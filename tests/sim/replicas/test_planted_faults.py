@@ -17,8 +17,8 @@ from services.broker.replica.replication_master import ReplicationMaster
 from services.broker.replica.sync_state_set import SyncStateSet
 from services.broker.role.checkpoint_server import CheckpointServer
 from services.broker.role.upkeep import Upkeep
-from services.broker.state.core import BrokerCore
 from services.broker.state.notification import Interests
+from services.broker.state.settlement import Settlement
 from services.broker.store.flusher import Flusher
 from services.broker.store.index_file import IndexFile
 from services.broker.store.record import StoredRecord
@@ -216,7 +216,7 @@ def messages_are_hidden_by_the_clock_of_a_machine(patch: pytest.MonkeyPatch) -> 
 
 def topics_go_by_their_names(patch: pytest.MonkeyPatch) -> None:
     """Whatever has a topic's name is taken for the one that a send is for."""
-    patch.setattr(BrokerCore, "hear_of_topic", lambda self, topic, topic_id: None)
+    patch.setattr(Settlement, "hear_of_topic", lambda self, topic, topic_id: None)
     patch.setattr(KnownNames, "is_current", lambda self, topic, topic_id: True)
 
 

@@ -132,7 +132,7 @@ class World:
         self.core.finish()
         self.flush()
         self.save()
-        self.core.settle()
+        self.core.settlement.settle()
         self.flush()
 
     def crash(self, kind: CrashKind) -> None:
@@ -159,11 +159,11 @@ class World:
     def _apply(self, **changes: Any) -> None:
         self._next_id += 1
         self.hear(ClusterUpdate(version=self._next_id, **changes))
-        self.core.settle()
+        self.core.settlement.settle()
 
     def hear(self, update: ClusterUpdate) -> None:
         """The controller says this."""
-        self.core.names_told(update)
+        self.core.settlement.names_told(update)
         self.view.apply(update)
         self.core.cluster_changed(update.version, update.deleted_topics, update.deleted_groups, update.snapshot)
 
