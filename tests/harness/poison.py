@@ -122,7 +122,7 @@ class Poison:
         before = enqueue_stages.TimerEnqueuePut._chain_in
 
         def chain_in(stage: Any, request: Any, now_ms: int, farthest_ms: int) -> None:
-            stored = stage._faults._store.read(Entry(request.position, request.length, 0))
+            stored = stage._faults._store.records.read(Entry(request.position, request.length, 0))
             self._bite(stored.payload, stored.system_properties)
             before(stage, request, now_ms, farthest_ms)
 

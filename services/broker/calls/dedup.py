@@ -171,7 +171,7 @@ class Dedup:
         since_ms = self._clock.wall_ms() - _AGE_MS_MAX
         topic = queue.topic
         for offset, entries in self._entries_backwards(queue, known.end_offset):
-            records = self._store.read_checked(queue, range(offset, offset + len(entries)), entries)
+            records = self._store.records.read_checked(queue, range(offset, offset + len(entries)), entries)
             for found in records:
                 send_id = send_id_of(found.system_properties)
                 if send_id is None:

@@ -137,7 +137,7 @@ class PullHandler:
         common = delivery.common_properties(self._options.name, _NO_INVISIBLE_DURATION)
         try:
             with RECORD_STEP:
-                records = self._core.store.read_checked(queue, offsets, entries)
+                records = self._core.store.records.read_checked(queue, offsets, entries)
                 messages = [delivery.pulled_message(stored, common) for stored in records]
         except RecordFaultError:
             messages = self._pulled_one_by_one(queue, offsets, entries, common)
@@ -163,7 +163,7 @@ class PullHandler:
         if queue is None or not entries:
             return encode_block(at, NOTHING, ()), False, at
         places, at = choose(entries, at, wanted, request.max_messages, self._options.pop.response_bytes_max)
-        records = self._core.store.read_block(queue, places) if len(places.offsets) else ()
+        records = self._core.store.records.read_block(queue, places) if len(places.offsets) else ()
         return encode_block(at, places.lengths, records), bool(records), at
 
     def _pulled_one_by_one(
@@ -174,7 +174,7 @@ class PullHandler:
         for offset, entry in zip(offsets, entries, strict=True):
             try:
                 with RECORD_STEP:
-                    (stored,) = self._core.store.read_checked(queue, (offset,), (entry,))
+                    (stored,) = self._core.store.records.read_checked(queue, (offset,), (entry,))
                     messages.append(delivery.pulled_message(stored, common))
             except RecordFaultError as fault:
                 self._core.quarantine.note(Step.READING, entry.position, queue.topic, queue.queue_id, offset, fault)

@@ -10,7 +10,7 @@ from services.broker.options import BrokerOptions
 from services.broker.state.core import BrokerCore
 from services.broker.store.fault import RECORD_STEP, RecordFaultError, failed_run
 from services.broker.store.flusher import Flusher, too_few_replicas
-from services.broker.store.message_store import disk_full, disk_refusal
+from services.broker.store.refusals import disk_full, disk_refusal
 from services.broker.timer.timer_server import TimerServer
 from services.common.contract import names
 from services.common.contract.names import Use

@@ -201,7 +201,9 @@ class BrokerServer:
         if request.policy == pb.END:
             return pb.QueryOffsetResponse(offset=queue.max_offset)
         since_ms = request.timestamp_ms
-        return pb.QueryOffsetResponse(offset=await self._reads.run(lambda: self._core.store.offset_at(queue, since_ms)))
+        return pb.QueryOffsetResponse(
+            offset=await self._reads.run(lambda: self._core.store.records.offset_at(queue, since_ms))
+        )
 
     async def get_offset(self, call: Call, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
         """A group's committed offset, -1 for none."""

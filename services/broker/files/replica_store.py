@@ -26,9 +26,9 @@ from services.broker.state.checkpoint import Checkpoint, CheckpointReader
 from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.fault import RECORD_STEP, RecordFaultError
-from services.broker.store.message_store import disk_refusal
 from services.broker.store.raw_records import bare_records, checked_records, whole_bytes
 from services.broker.store.record import HEADER_BYTES, RECORD_BYTES_MAX, StoredRecord, length_at
+from services.broker.store.refusals import disk_refusal
 from services.broker.supervision import supervised
 from services.common.clock import Clock
 from services.common.disk import Disk

@@ -40,7 +40,7 @@ class GivenOutMessages:
             if place is not None:
                 queue, offset = place
                 entries = queue.read(offset, count)
-                records = self._store.read_checked(queue, range(offset, offset + len(entries)), entries)
+                records = self._store.records.read_checked(queue, range(offset, offset + len(entries)), entries)
             found += [*records, *[None] * (count - len(records))]
         return found
 

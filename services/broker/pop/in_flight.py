@@ -12,8 +12,9 @@ from services.broker.progress.pop_state import stored_topic
 from services.broker.progress.revive_table import ReviveTable
 from services.broker.store.consume_queue import Entry
 from services.broker.store.fault import RECORD_STEP, RecordFaultError
-from services.broker.store.message_store import MessageStore, check_place
+from services.broker.store.message_store import MessageStore
 from services.broker.store.record import StoredRecord
+from services.broker.store.stored_records import check_place
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 
@@ -192,7 +193,7 @@ class InFlight:
         found: list[StoredRecord | None] = [None] * len(entries)
         known = [(number, entry) for number, entry in enumerate(entries) if entry is not None]
         with RECORD_STEP:
-            records = self._store.read_many([entry for _, entry in known])
+            records = self._store.records.read_many([entry for _, entry in known])
             for (number, _), stored in zip(known, records, strict=True):
                 place = places[number]
                 if place is not None:

@@ -253,7 +253,7 @@ class Pops:
                 next_offset = offsets[-1] + 1
             try:
                 with RECORD_STEP:
-                    records = self._store.read_checked(queue, offsets, entries)
+                    records = self._store.records.read_checked(queue, offsets, entries)
             except RecordFaultError:
                 records = None
         except NotInMemory:
@@ -372,7 +372,7 @@ class Pops:
             stored = None
             try:
                 with RECORD_STEP:
-                    stored = self._store.read_checked(taken.progress.queue, (offset,), (entry,))[0]
+                    stored = self._store.records.read_checked(taken.progress.queue, (offset,), (entry,))[0]
                     messages = delivery.popped_messages([stored], common, [handle])
             except RecordFaultError as fault:
                 with suppress(StatusError):  # it comes again when it is due

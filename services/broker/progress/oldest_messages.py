@@ -131,7 +131,7 @@ class OldestMessages:
             now.times_ms = {position: self._times_ms[position] for position in wanted if position in self._times_ms}
             now.unread = list(wanted - now.times_ms.keys())
         elif now.unread:
-            now.times_ms[now.unread[-1]] = self._store.stored_at_ms(now.unread[-1])
+            now.times_ms[now.unread[-1]] = self._store.records.stored_at_ms(now.unread[-1])
             now.unread.pop()
         else:
             return True

@@ -275,7 +275,7 @@ class BrokerCore:
             return
         for start in range(max(begin, queue.min_offset), end, 1024):
             entries = queue.read(start, min(1024, end - start))
-            for record in self.store.read_checked(queue, range(start, start + len(entries)), entries):
+            for record in self.store.records.read_checked(queue, range(start, start + len(entries)), entries):
                 try:
                     with RECORD_STEP:
                         self.state.replay_revive_record(record)

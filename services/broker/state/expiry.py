@@ -104,7 +104,7 @@ class Expiry:
         """Where the record of an offset stands; the log's start if it fails by itself: then nothing may go."""
         try:
             with RECORD_STEP:
-                position = self._store.position_of(queue, offset)
+                position = self._store.records.position_of(queue, offset)
                 return [] if position is None else [position]
         except RecordFaultError as fault:
             start = self._store.log.start_position

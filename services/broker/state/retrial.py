@@ -85,7 +85,7 @@ class Retrial:
                 Code.MESSAGE_NOT_FOUND, "retention has taken the message; only the entry is left, drop it"
             )
         try:
-            return self._store.record_at(position)
+            return self._store.records.record_at(position)
         except CorruptDataError:
             log.note_damage(position)
             raise

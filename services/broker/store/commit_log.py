@@ -11,9 +11,9 @@ from pathlib import Path
 
 from services.broker.store import record
 from services.broker.store.record import StoredRecord
+from services.broker.store.refusals import WriterStoppedError
 from services.common.disk import Disk, File, to_its_end
-from services.common.errors import CorruptDataError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.errors import CorruptDataError
 
 _SCAN_BYTES = 4 * 1024 * 1024
 _SUFFIX = ".log"
@@ -421,22 +421,3 @@ class CommitLog:
         """Close the files; nothing is synced."""
         for file in self._files:
             file.close()
-
-
-class WriterStoppedError(StatusError):
-    """The commit log takes no more writes, because what is on the device can't be told any more. Its codes have whoever
-    asks go on at the next master, which is this broker when it is back, if there is no other.
-
-    Args:
-        reason: what has happened.
-        in_doubt: whether it was under way then, so that it may be there after all; else nothing was done.
-    """
-
-    def __init__(self, reason: str, *, in_doubt: bool = False) -> None:
-        if in_doubt:
-            super().__init__(
-                Code.SLAVE_PERSISTENCE_TIMEOUT,
-                f"{reason}; the broker stops, and whether what was asked for will be there can't be told, ask again",
-            )
-        else:
-            super().__init__(Code.HA_NOT_AVAILABLE, f"{reason}; the broker stops, ask again when it is back")

@@ -10,8 +10,8 @@ from typing import Literal, Protocol
 
 import structlog
 
-from services.broker.store.commit_log import WriterStoppedError
 from services.broker.store.message_store import MessageStore
+from services.broker.store.refusals import WriterStoppedError
 from services.broker.supervision import supervised
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code

@@ -5,9 +5,8 @@ The single writer of both. A record is *appended* when `put` returns (it survive
 gets a message that a power loss could take back). The caller makes it durable (`store.flusher`).
 """
 
-import errno
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +19,13 @@ from services.broker.store.consume_queue import ConsumeQueue, Entry, packed_entr
 from services.broker.store.queue_index import IndexGaps, QueueIndex, goes_not_on
 from services.broker.store.queues import QueueChanges, QueueName, Queues
 from services.broker.store.record import Record, RecordKind, StoredRecord
-from services.broker.store.record_block import Places, Spans, are_sound, stretches
+from services.broker.store.refusals import disk_refusal
+from services.broker.store.stored_records import StoredRecords
 from services.common.clock import Clock
-from services.common.cold_reads import ColdReads, NotInMemory, Range
+from services.common.cold_reads import ColdReads
 from services.common.contract.put import MessageRun
 from services.common.disk import Disk
-from services.common.errors import CorruptDataError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.errors import StatusError
 
 _Pending = tuple[int, ConsumeQueue, bytes | bytearray, Sequence[int]]
 """What is appended and not confirmed: the log's end behind it, its queue, the entries for it, their tag hashes."""
@@ -34,8 +33,6 @@ _Pending = tuple[int, ConsumeQueue, bytes | bytearray, Sequence[int]]
 _REMADE_SHARE = 4
 """A range without an index file gets one for so many entries: this part of what a merged one may hold."""
 _RANGES_TOLD = 10
-_READ_GAP_BYTES = 16 * 1024
-"""What lies between two records is read with them, up to this many bytes: that costs less than another read."""
 
 _log = structlog.get_logger()
 
@@ -118,6 +115,8 @@ class MessageStore:
         self._unwritten: dict[ConsumeQueue, None] = {}
         self._checkpoint_position = self._covered = 0
         self.log = CommitLog(disk, folder / "commitlog", options.segment_bytes) if log is None else log
+        self.records = StoredRecords(self.log)
+        """What is in it, by entries and positions."""
         self.on_append: Callable[[], None] | None = None
         """Told of each write, if anybody wants to know."""
         self._on_dropped = on_dropped
@@ -256,137 +255,6 @@ class MessageStore:
         queue = self.queues.get(topic, queue_id)
         return self.queues.offsets_from if queue is None else self._next_offsets.get(queue, queue.max_offset)
 
-    def read(self, entry: Entry) -> StoredRecord:
-        """The record an entry leads to.
-
-        Raises:
-            CorruptDataError: it is damaged (S7).
-            ValueError: it is not held any more.
-        """
-        try:
-            return record.decode(self.log.read(entry.position, entry.length), 0, entry.position)
-        except CorruptDataError:
-            self.log.note_damage(entry.position)
-            raise
-
-    def read_many(self, entries: Sequence[Entry]) -> list[StoredRecord]:
-        """The records that entries lead to, those that stand close together in one read. Raises as `read` does."""
-        found: list[StoredRecord] = []
-        missing: list[Range] = []
-        for run in _runs(entries):
-            start = run[0].position
-            span = run[-1].position + run[-1].length - start
-            try:
-                data = self.log.read(start, span)
-            except NotInMemory as cold:
-                missing += cold.ranges  # all that are missing are fetched at once
-                continue
-            if len(data) == span:
-                try:
-                    found += [record.decode(data, entry.position - start, entry.position) for entry in run]
-                except CorruptDataError:
-                    for entry in run:
-                        self.read(entry)  # says which it is
-                    raise
-            else:  # a segment ends on the way
-                found += [self.read(entry) for entry in run]
-        if missing:
-            raise NotInMemory(missing)
-        return found
-
-    def read_checked(self, queue: ConsumeQueue, offsets: Iterable[int], entries: Sequence[Entry]) -> list[StoredRecord]:
-        """The records that entries of a queue lead to, each at its place: an entry may lead elsewhere.
-
-        Args:
-            queue: whose entries they are.
-            offsets: of each entry.
-            entries: as they were read, of messages that are held.
-
-        Raises:
-            CorruptDataError: a record, or an entry, is damaged (S7).
-        """
-        try:
-            records = self.read_many(entries)
-        except ValueError as error:
-            raise CorruptDataError(
-                f"an entry of consume queue {queue.topic}/{queue.queue_id} leads out of the log: {error}"
-            ) from error
-        for offset, found in zip(offsets, records, strict=True):
-            check_place(queue, offset, found)
-        return records
-
-    def read_block(self, queue: ConsumeQueue, places: Places) -> list[bytes]:
-        """The records of messages of a queue as they are in the log, one after another, each checked as `read_checked`
-        does. Raises as that does.
-        """
-        try:
-            read = places.spans(_READ_GAP_BYTES)
-            data = self._read_spans(read)
-            if len(data) != read.bytes:  # a segment ends within one of them
-                read = places.spans(-1)
-                data = self._read_spans(read)
-            if are_sound(data, read.begins, places, queue):
-                return stretches(data, read.begins, places.lengths)
-        except ValueError:
-            pass  # an entry leads out of the log
-        self.read_checked(queue, places.offsets.tolist(), places.entries())  # says which it is, and what is wrong
-        raise CorruptDataError(f"an entry of consume queue {queue.topic}/{queue.queue_id} says a wrong length")
-
-    def _read_spans(self, spans: Spans) -> bytes:
-        found: list[bytes] = []
-        missing: list[Range] = []
-        for position, length in zip(spans.positions, spans.lengths, strict=True):
-            try:
-                found.append(self.log.read(position, length))
-            except NotInMemory as cold:
-                missing += cold.ranges  # all that are missing are fetched at once
-        if missing:
-            raise NotInMemory(missing)
-        return b"".join(found)
-
-    def position_of(self, queue: ConsumeQueue, offset: int) -> int | None:
-        """Where the record of an offset stands in the log; None if there is none. Raises as `read_checked`."""
-        entries = queue.read(offset, 1)
-        return self.read_checked(queue, (offset,), entries)[0].position if entries else None
-
-    def offset_at(self, queue: ConsumeQueue, timestamp_ms: int) -> int:
-        """Offset of the first record that was stored at or after a time; the queue's end if there is none. Raises as
-        `read_checked`.
-        """
-        low, high = queue.min_offset, queue.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            if self.read_checked(queue, (middle,), queue.read(middle, 1))[0].store_time_ms < timestamp_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def first_store_time_ms(self, position: int) -> int | None:
-        """When the record that begins at `position` was stored; None if it is damaged."""
-        try:
-            return self.record_at(position).store_time_ms
-        except CorruptDataError:
-            self.log.note_damage(position)
-            return None
-
-    def record_at(self, position: int) -> StoredRecord:
-        """The record that begins at `position`, which is held.
-
-        Raises:
-            CorruptDataError: none does, or it is damaged; the caller knows which, and notes damage.
-        """
-        length = record.length_at(self.log.read(position, record.HEADER_BYTES), 0)
-        if length > record.RECORD_BYTES_MAX:
-            raise CorruptDataError(f"the record at {position} cannot be as long as it says")
-        return record.decode(self.log.read(position, length), 0, position)
-
-    def stored_at_ms(self, position: int) -> int | None:
-        """When the record at `position` was stored, by its header alone; None if none is there (any more)."""
-        if not self.log.start_position <= position < self.log.end_position:
-            return None
-        return record.stored_ms_of(self.log.read(position, record.HEADER_BYTES))
-
     def forget_topic(self, topic: str) -> None:
         """Drop the topic's queues, after a `FORGET_TOPIC` record said so. Offsets are not used again."""
         dropped = self.queues.drop(topic, lambda queue: self._next_offsets.get(queue, queue.max_offset))
@@ -505,50 +373,3 @@ class MessageStore:
     def close(self) -> None:
         """Close the log; nothing is written or synced."""
         self.log.close()
-
-
-def _runs(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Entries parted where their records stand too far from one another to be read at once."""
-    runs: list[list[Entry]] = []
-    run: list[Entry] = []
-    end = -1
-    for entry in entries:
-        position, length, _ = entry
-        if not run or not 0 <= position - end <= _READ_GAP_BYTES:
-            run = []
-            runs.append(run)
-        run.append(entry)
-        end = position + length
-    return runs
-
-
-def check_place(queue: ConsumeQueue, offset: int, stored: StoredRecord) -> None:
-    """Find out whether an entry of a queue led to the record of another place, as one does that is of another log.
-
-    Raises:
-        CorruptDataError: it did.
-    """
-    if stored.queue_offset != offset or stored.queue_id != queue.queue_id or stored.topic != queue.topic:
-        raise CorruptDataError(
-            f"entry {offset} of consume queue {queue.topic}/{queue.queue_id} leads to the record at {stored.position}, "
-            f"which is {stored.topic}/{stored.queue_id} offset {stored.queue_offset}; remove the index files "
-            "(queueindex) and start again, they are made anew from the commit log"
-        )
-
-
-def disk_refusal(error: OSError) -> StatusError:
-    """What to answer when the device refused a write, and nothing of it is left."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return disk_full()
-    return StatusError(
-        Code.INTERNAL_ERROR, f"the broker's device refused a write ({error}), nothing was stored; try again"
-    )
-
-
-def disk_full() -> StatusError:
-    """The refusal of a send when the disk is full."""
-    return StatusError(
-        Code.INTERNAL_ERROR,
-        "the broker's disk is nearly full, so it takes no messages; free some space or shorten the retention "
-        "(broker.retention), receiving and acknowledging go on",
-    )

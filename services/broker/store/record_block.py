@@ -114,7 +114,7 @@ def stretches(data: bytes, begins: Numbers, lengths: Numbers) -> list[bytes]:
 
 def are_sound(data: bytes, begins: Numbers, places: Places, queue: ConsumeQueue) -> bool:
     """Whether records are whole, of this format and those that entries of a queue lead to: what
-    `MessageStore.read_checked` finds out record by record, with words.
+    `StoredRecords.read_checked` finds out record by record, with words.
 
     Args:
         data: holds the records.

@@ -88,6 +88,6 @@ class SegmentAges:
         for start in [each for each in starts if each not in self._begun_ms][:_READ_AT_ONCE]:
             try:
                 with RECORD_STEP:
-                    self._begun_ms[start] = self._store.first_store_time_ms(start)
+                    self._begun_ms[start] = self._store.records.first_store_time_ms(start)
             except RecordFaultError as fault:
                 self._on_fault(start, fault)

@@ -238,7 +238,7 @@ class TimerDequeueGetMessage:
         entries = [Entry(due[index].position, due[index].length, 0) for index in order]
         try:
             with RECORD_STEP:
-                read: Sequence[StoredRecord | RecordFaultError | None] = self._store.read_many(entries)
+                read: Sequence[StoredRecord | RecordFaultError | None] = self._store.records.read_many(entries)
         except (CorruptDataError, RecordFaultError, OSError):
             read = [self._read_one(entry) for entry in entries]
         found: list[StoredRecord | RecordFaultError | None] = [None] * len(due)
@@ -252,7 +252,7 @@ class TimerDequeueGetMessage:
             if not log.start_position <= entry.position < log.end_position:
                 raise CorruptDataError(f"a unit of the timer log leads to {entry.position}, which is out of the log")
             with RECORD_STEP:
-                return self._store.read(entry)
+                return self._store.records.read(entry)
         except RecordFaultError as fault:
             return fault
         except (CorruptDataError, OSError) as error:

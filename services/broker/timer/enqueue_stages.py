@@ -60,7 +60,7 @@ class TimerEnqueueGet:
         offsets = range(first, first + len(entries))
         try:
             with RECORD_STEP:
-                self._take(zip(offsets, self._store.read_checked(queue, offsets, entries), strict=True))
+                self._take(zip(offsets, self._store.records.read_checked(queue, offsets, entries), strict=True))
         except (CorruptDataError, RecordFaultError):
             self._take_one_by_one(queue, state.curr_queue_offset, entries[state.curr_queue_offset - first :])
         return state.curr_queue_offset - first
@@ -90,7 +90,7 @@ class TimerEnqueueGet:
         for offset, entry in enumerate(entries, first):
             try:
                 with RECORD_STEP:
-                    self._take([(offset, self._store.read_checked(queue, (offset,), (entry,))[0])])
+                    self._take([(offset, self._store.records.read_checked(queue, (offset,), (entry,))[0])])
             except RecordFaultError as fault:
                 if not state.enqueue_put_queue:
                     self._faults.of_request(offset, entry.position, entry.length, fault)

@@ -230,7 +230,7 @@ class TimerIntake:
         if root >= log.end_position:
             return False
         try:
-            stored = self._store.record_at(root)
+            stored = self._store.records.record_at(root)
         except CorruptDataError:
             if not self._stands_at(root):
                 return False

@@ -322,9 +322,9 @@ class MessageTimer:
         if queue is None:
             return None
         if saved is None:  # what the file says that is there, and what it needs, is before long known again
-            return self._store.position_of(queue, queue.min_offset)
+            return self._store.records.position_of(queue, queue.min_offset)
         positions = [saved.scan_position]
-        unread = self._store.position_of(queue, max(queue.min_offset, saved.last_timer_queue_offset))
+        unread = self._store.records.position_of(queue, max(queue.min_offset, saved.last_timer_queue_offset))
         positions += [] if unread is None else [unread]
         # Units stand in the timer log in the order of their records. The oldest that the checkpoint knows, not the
         # oldest of now: a power loss may take what has fired since.

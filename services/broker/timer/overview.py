@@ -161,7 +161,7 @@ def _read(
 ) -> list[PendingMessage]:
     """The messages at places, which come with the lengths of their records; without those that were recalled."""
     places = sorted(found, key=lambda each: each[0].record_position)  # so that neighbours are read together
-    records = store.read_many([Entry(place.record_position, length, 0) for place, length in places])
+    records = store.records.read_many([Entry(place.record_position, length, 0) for place, length in places])
     stored_at = {stored.position: stored for stored in records}
     messages: list[PendingMessage] = []
     for place, _ in found:

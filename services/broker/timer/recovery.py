@@ -277,7 +277,7 @@ class _Units:
         """What a unit's record says; None if it fails by itself."""
         try:
             with RECORD_STEP:
-                return delay_of(self._store.read(Entry(int(unit["position"]), int(unit["length"]), 0)))
+                return delay_of(self._store.records.read(Entry(int(unit["position"]), int(unit["length"]), 0)))
         except RecordFaultError:
             return None
 
@@ -348,7 +348,7 @@ def _records(store: MessageStore, queue: ConsumeQueue, first_offset: int, positi
     offset = first_offset
     while offset < queue.max_offset:
         entries = queue.read(offset, _READ_AT_ONCE)
-        for found in store.read_checked(queue, range(offset, offset + len(entries)), entries):
+        for found in store.records.read_checked(queue, range(offset, offset + len(entries)), entries):
             if found.position >= position:
                 return
             yield found

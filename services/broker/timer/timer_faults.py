@@ -170,7 +170,7 @@ class TimerFaults:
         stored = None
         try:
             with RECORD_STEP:
-                stored = self._store.read(Entry(position, length, 0))
+                stored = self._store.records.read(Entry(position, length, 0))
                 return stored, decode_delay(stored.origin)
         except RecordFaultError:
             return stored, None

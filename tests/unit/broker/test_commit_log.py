@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.broker.store import record
-from services.broker.store.commit_log import CommitLog, WriterStoppedError
+from services.broker.store.commit_log import CommitLog
 from services.broker.store.record import HEADER_BYTES, Record, RecordKind, StoredRecord
+from services.broker.store.refusals import WriterStoppedError
 from services.common.errors import CorruptDataError, UnknownFormatError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.memory_disk import MemoryDisk

@@ -35,7 +35,7 @@ def test_a_recall_that_fails_and_cannot_be_read_goes_on_recalling(
             failing_recalls(patch)
         else:
             failing_to_be_scheduled(patch, recalls=True)
-        patch.setattr(world.core.store, "read", read)
+        patch.setattr(world.core.store.records, "read", read)
         for time_ms in (0, 2000, 4000):
             world.pass_to(time_ms)
             world.save()

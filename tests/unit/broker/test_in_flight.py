@@ -138,7 +138,7 @@ def test_what_was_moved_out_of_an_old_segment_has_its_place_and_id_still() -> No
 def test_one_that_can_not_be_read_is_listed_without_its_id() -> None:
     world = world_of_two()
     world.pop("g", "t")
-    position = world.core.store.position_of(world.core.store.queues["t", 0], 1)
+    position = world.core.store.records.position_of(world.core.store.queues["t", 0], 1)
     assert position is not None
     log = next(path for path in world.disk.files() if path.suffix == ".log")
     file = world.disk.open(log)

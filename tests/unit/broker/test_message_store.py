@@ -88,7 +88,7 @@ class World:
             while at < queue.max_offset:
                 entries += queue.read(at, 100)
                 at = queue.min_offset + len(entries)
-            records = [(each.queue_offset, each.payload) for each in self.store.read_many(entries)]
+            records = [(each.queue_offset, each.payload) for each in self.store.records.read_many(entries)]
             found[queue.topic, queue.queue_id] = (queue.min_offset, queue.max_offset, records)
         return found
 
@@ -278,7 +278,7 @@ def test_records_that_stand_close_together_are_read_at_once(between: int, reads:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.store.log, "read", counted)
-        records = world.store.read_many(entries)
+        records = world.store.records.read_many(entries)
     assert [len(each.payload) for each in records] == [10, 11, 12, 13]
     if segment_bytes > 4096:
         assert len(lengths) == reads
@@ -290,7 +290,7 @@ def test_an_offset_is_found_by_time() -> None:
     world.put_all([(("a", 0), 10)] * 10)
     queue = world.store.queues["a", 0]
     for after_ms, expected in ((-5, 0), (0, 0), (1, 1), (10, 1), (89, 9), (90, 9), (91, 10)):
-        assert world.store.offset_at(queue, start_ms + after_ms) == expected
+        assert world.store.records.offset_at(queue, start_ms + after_ms) == expected
 
 
 @pytest.mark.parametrize("fault", ["full", "error"])

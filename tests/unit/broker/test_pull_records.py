@@ -100,7 +100,7 @@ async def test_a_damaged_record_is_named_and_those_around_it_can_be_read(byte: i
         store = broker.app.core.store
         queue = store.queue("t", 0)
         assert queue is not None
-        position = store.position_of(queue, 3)
+        position = store.records.position_of(queue, 3)
         assert position is not None
         disk.flip_bit(FOLDER / "commitlog" / f"{0:020d}.log", 8 * (position + byte))
         with pytest.raises(StatusError, match=f"at {position}") as by_records:

@@ -182,17 +182,17 @@ def test_what_fails_as_it_is_read_is_set_aside_where_it_is_and_keeps_its_segment
     world = world_of()
     for body in (b"a", MARK, b"b"):
         world.put("t", body)
-    store = world.core.store
-    before = type(store).read_many
+    records = world.core.store.records
+    before = type(records).read_many
 
     def read_many(self: object, wanted: list[object]) -> list[StoredRecord]:
-        found = before(store, wanted)  # type: ignore[arg-type]
+        found = before(records, wanted)  # type: ignore[arg-type]
         if any(MARK in each.payload for each in found):
             raise KeyError("poison")
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(store), "read_many", read_many)
+        patch.setattr(type(records), "read_many", read_many)
         assert world.bodies(world.pop("g", "t")) == [b"a", b"b"]
     (entry,) = entries(world)
     assert entry.is_pinned
@@ -285,14 +285,15 @@ def test_retention_goes_on_past_a_first_record_that_fails(monkeypatch: pytest.Mo
     world.clock.advance(100 * 3_600_000)
     store = world.core.store
     begins = [start for start, _ in store.log.segments()][1]
-    before = type(store).first_store_time_ms
+    records = store.records
+    before = type(records).first_store_time_ms
 
     def first_store_time_ms(self: object, position: int) -> int | None:
         if position == begins:
             raise KeyError("poison")
-        return before(store, position)
+        return before(records, position)
 
-    monkeypatch.setattr(type(store), "first_store_time_ms", first_store_time_ms)
+    monkeypatch.setattr(type(records), "first_store_time_ms", first_store_time_ms)
     assert world.retain() > 1
     assert world.core.quarantine.faults[Step.RETENTION] >= 1
     assert entries(world)[0].step is Step.RETENTION

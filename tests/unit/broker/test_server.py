@@ -163,14 +163,14 @@ async def test_what_was_popped_and_could_not_be_given_out_comes_when_it_is_due(m
         await broker.put(b"1")
         store = broker.app.core.store
         errors = iter([KeyError("by itself"), CorruptDataError("the record is damaged")])
-        read = store.read_checked
+        read = store.records.read_checked
 
         def read_checked(*place: Any) -> list[StoredRecord]:
             for error in errors:
                 raise error
             return read(*place)
 
-        monkeypatch.setattr(store, "read_checked", read_checked)
+        monkeypatch.setattr(store.records, "read_checked", read_checked)
         assert await broker.pop(invisible_ms=10) == []
         broker.clock.advance(10)
         async with asyncio.timeout(5):

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from services.broker.store.message_store import disk_full
 from services.broker.store.record import Record, RecordKind
+from services.broker.store.refusals import disk_full
 from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay
 from services.common.contract.cluster_view import ClusterView
 from services.common.contract.names import revive_topic
@@ -214,7 +214,7 @@ async def test_a_try_that_was_stored_before_the_topic_was_made_anew_does_not_cou
         core = master.alive.core
         timers = core.store.queue(TIMER_TOPIC, TIMER_QUEUE)
         assert timers is not None
-        live = [decode_delay(each.origin).topic_id for each in core.store.read_many(timers.read(0, 9))]
+        live = [decode_delay(each.origin).topic_id for each in core.store.records.read_many(timers.read(0, 9))]
         queue = core.store.queue("t", 0)
         assert queue is not None
         assert (live, queue.max_offset - queue.min_offset) == ([1, 3], 1)

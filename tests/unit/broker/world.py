@@ -281,11 +281,11 @@ class World:
         at = queue.min_offset
         while at < queue.max_offset:
             for entry in queue.read(at, 100):
-                found.append((at, store.read(entry)))
+                found.append((at, store.records.read(entry)))
                 at += 1
         for _, unconfirmed, entries, _ in store._unconfirmed:
             for fields in struct.iter_unpack(">QIQ", entries) if unconfirmed is queue else ():
-                stored = store.read(Entry(*fields))
+                stored = store.records.read(Entry(*fields))
                 if stored.queue_offset >= queue.min_offset:
                     found.append((stored.queue_offset, stored))
         return found

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.store.commit_log import WriterStoppedError
+from services.broker.store.refusals import WriterStoppedError
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.proxy.errors import NoMasterError
