@@ -30,11 +30,13 @@ class LogEpochs:
     def load(self, saved: StoreCheckpoint) -> bool:
         """Take up what the superblock says; whether that is all up to the checkpoint, else it is to be learned."""
         history = EpochHistory(self._superblock.contents.epochs)
+        if not history:
+            return False
         if history.latest < saved.epoch and saved.position <= self._log.end_position:
             _log.error("the superblock is older than the checkpoint, the epochs are learned from the log")
             return False
         self.history = history
-        return len(history) > 0
+        return True
 
     def set(self, history: EpochHistory) -> None:
         """From now on `history` is what is known."""
