@@ -7,7 +7,6 @@ from what was saved before or from the whole log.
 
 import asyncio
 import errno
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import structlog
 
 from services.broker.files.log_cleaner import LogCleaner
 from services.broker.files.log_epochs import LogEpochs
+from services.broker.files.log_fold import LogFold
 from services.broker.files.recovery import Recovery
 from services.broker.files.saved_checkpoint import SavedCheckpoint
 from services.broker.files.superblock import Superblock
@@ -27,9 +27,8 @@ from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.raw_records import bare_records, checked_records, whole_bytes
-from services.broker.store.record import HEADER_BYTES, RECORD_BYTES_MAX, StoredRecord, length_at
+from services.broker.store.record import HEADER_BYTES, RECORD_BYTES_MAX, length_at
 from services.broker.store.refusals import disk_refusal
-from services.broker.supervision import supervised
 from services.common.clock import Clock
 from services.common.disk import Disk
 from services.common.errors import CorruptDataError, StatusError
@@ -39,9 +38,6 @@ from services.common.pb.popwheel.v1.broker_pb2 import TimerProgress
 _log = structlog.get_logger()
 
 _CHECKPOINT_NAME = "checkpoint"
-_FOLD_S = 0.01
-_KEPT_BYTES = 16 * 1024 * 1024
-_READ_AHEAD_BYTES = 256 * 1024
 
 
 class FilesSubscriber(Protocol):
@@ -80,7 +76,6 @@ class ReplicaStore:
         checkpoint_changes_bytes: int,
         on_doubt_ended: Callable[[], None],
     ) -> None:
-        self._clock = clock
         self._reads = disk.reads
         self._make_core = make_core
         self._on_failure = on_failure
@@ -90,12 +85,6 @@ class ReplicaStore:
         """Where releases before the index files had the queues' entries: a folder for each queue."""
         self.superblock = Superblock(disk, folder)
         """To be loaded before `start`."""
-        self._appended: deque[StoredRecord] = deque()
-        self._appended_bytes = 0
-        self._confirmed = 0
-        self._folding: asyncio.Task[None] | None = None
-        self._damage: CorruptDataError | None = None
-        """What `_folding` ended with, for the next one who can have it mended."""
         self._saved = SavedCheckpoint(disk, folder / _CHECKPOINT_NAME, checkpoint_changes_bytes, on_failure)
         self._subscriber: FilesSubscriber | None = None
         self._on_doubt_ended = on_doubt_ended
@@ -106,6 +95,7 @@ class ReplicaStore:
         self.log = self.core.store.log
         self._epochs = LogEpochs(self.superblock, self.log)
         self._cleaner = LogCleaner(lambda: self.core, self.log, self.superblock, self._saved)
+        self._fold = LogFold(lambda: self.core, self.log, disk.reads, clock, self._folded, on_failure)
 
     def subscribe(self, subscriber: FilesSubscriber) -> None:
         """Tell a follower what happens to the log and the core; the one before is told no more."""
@@ -118,6 +108,9 @@ class ReplicaStore:
     def timer_progressed(self, confirmed_position: int, progress: TimerProgress) -> None:
         """The master's timer has come so far, with a log that was confirmed up to there."""
         self.core.timer.progress(confirmed_position, progress)
+        self._folded()
+
+    def _folded(self) -> None:
         if self._subscriber is not None:
             self._subscriber.folded()
 
@@ -226,10 +219,7 @@ class ReplicaStore:
                 await self._begin_anew()
         self.is_followers = False
         try:
-            while not self.core.is_finished and self.core.folded_position < self.end_position:
-                await self._read_ahead(self.end_position)
-                self._fold(self.end_position)
-                await asyncio.sleep(0)
+            await self._fold.fold_all()
         except CorruptDataError:
             self._is_whole = False  # it may have met the damage with a record half folded
             raise
@@ -256,10 +246,7 @@ class ReplicaStore:
 
     def stop_folding(self) -> None:
         """Fold no more by itself."""
-        self._damage = None
-        if self._folding is not None:
-            self._folding.cancel()
-            self._folding = None
+        self._fold.stop()
 
     def close(self) -> None:
         """Close all files; nothing is saved."""
@@ -302,10 +289,8 @@ class ReplicaStore:
             raise disk_refusal(error) from error
         if epochs is not None:
             self._epochs.set(epochs)
-        goes_on = not self._appended or self._appended[-1].position + self._appended[-1].length == position
-        if goes_on and self._appended_bytes + len(data) <= _KEPT_BYTES:
-            self._appended.extend(kept)
-            self._appended_bytes += len(data) if kept else 0
+        if kept:
+            self._fold.appended(kept, len(data))
 
     async def sync(self) -> None:
         """Bring all that was appended up to now to the device (see `ReplicaLog`)."""
@@ -323,76 +308,8 @@ class ReplicaStore:
             self._on_failure(OSError(self.log.stopped))
 
     def confirm(self, position: int) -> None:
-        """Fold what is before `position`, as far as it is here: some at once, the rest soon (see `ReplicaLog`)."""
-        if position > self._confirmed:
-            self._confirmed = position
-        if self._damage is not None:
-            damage, self._damage = self._damage, None
-            raise damage
-        if self._folding is None and self._fold_some():
-            self._folding = supervised(self._fold_rest(), "broker-fold", self._on_failure)
-
-    def _fold_some(self) -> bool:
-        """Fold what is in memory, for a moment; whether more is to be folded."""
-        position = self.core.folded_position
-        is_more = self._fold(min(self._confirmed, self.end_position))
-        if self._subscriber is not None and self.core.folded_position > position:
-            self._subscriber.folded()
-        return is_more
-
-    async def _fold_rest(self) -> None:
-        try:
-            is_more = True
-            while is_more:
-                await asyncio.sleep(0)
-                await self._read_ahead(min(self._confirmed, self.end_position))
-                is_more = self._fold_some()
-        except CorruptDataError as error:
-            self._damage = error
-        self._folding = None
-
-    async def _read_ahead(self, end: int) -> None:
-        """Have what is folded next in memory, where it came so long ago that it is not any more.
-
-        Raises:
-            CorruptDataError: the next record is damaged.
-        """
-        position, appended = self.core.folded_position, self._appended
-        while appended and appended[0].position < position:
-            self._appended_bytes -= appended.popleft().length
-        upto = min(end, appended[0].position) if appended else end
-        if position >= upto:
-            return
-        found = await self._reads.run(lambda: self._records(position, min(upto, position + _READ_AHEAD_BYTES)))
-        appended.extendleft(reversed(found))
-        self._appended_bytes += sum(each.length for each in found)
-
-    def _records(self, position: int, end: int) -> list[StoredRecord]:
-        found: list[StoredRecord] = []
-        try:
-            for each in self.log.records(position, end, _READ_AHEAD_BYTES):
-                found.append(each)
-        except CorruptDataError:
-            if not found:
-                raise
-        if not found:
-            raise CorruptDataError(f"there is no whole record at {position}")
-        return found
-
-    def _fold(self, end: int) -> bool:
-        """Fold what is in memory, for a moment; whether more is to be folded before `end`."""
-        core, appended = self.core, self._appended
-        until_s = self._clock.monotonic() + _FOLD_S
-        while appended and appended[0].position < end:
-            if appended[0].position > core.folded_position:
-                break
-            found = appended.popleft()
-            self._appended_bytes -= found.length
-            if found.position == core.folded_position:
-                core.fold(found)
-                if self._clock.monotonic() >= until_s:
-                    break
-        return core.folded_position < end
+        """Fold what is before `position`, as far as it is here (see `ReplicaLog`)."""
+        self._fold.confirm(position)
 
     async def cut(self, position: int) -> None:
         """Drop all from `position` on, durably (see `ReplicaLog`)."""
@@ -433,9 +350,7 @@ class ReplicaStore:
 
     async def _cut(self, position: int, is_below_saved: bool) -> None:
         _log.warning("the log parts from its master's, its end is cut off", at=position, end=self.end_position)
-        self._appended.clear()
-        self._appended_bytes = 0
-        self._confirmed = min(self._confirmed, position)
+        self._fold.cut(position)
         if is_below_saved and self.start_position > 0:
             # What was made of the log is void, and without its beginning it can't be made again.
             await self._begin_at(0, Checkpoint(), EpochHistory())
@@ -463,8 +378,8 @@ class ReplicaStore:
         """Drop all, and begin with a checkpoint and an empty log. A start after a crash in between drops all again."""
         await self._rest()
         await self.superblock.change(is_installing=True)
-        self._appended.clear()
-        self._appended_bytes = self._confirmed = self._saved.needed_from = 0
+        self._fold.cut(0)
+        self._saved.needed_from = 0
         await self.core.timer.cut_off(0)
         async with self.log.at_rest:
             self.log.reset(position)

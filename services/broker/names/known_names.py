@@ -250,7 +250,7 @@ class KnownNames:
         self._is_set_back = before._is_set_back
 
     def begin_to_lead(self) -> None:
-        """Doubt a view of another life than the log's until it was told anew: whoever wrote the log may have heard of
+        """Distrust a view of another life than the log's until it was told anew: whoever wrote the log may have heard of
         the later one, which can't be told by the numbers.
         """
         self._awaits_snapshot = self._view.ready and self._is_of_another_life

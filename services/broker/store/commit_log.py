@@ -18,7 +18,7 @@ from services.common.errors import CorruptDataError
 _SCAN_BYTES = 4 * 1024 * 1024
 _SUFFIX = ".log"
 _DAMAGED_MAX = 1024
-_DOUBT = "sync-failed"
+_SYNC_FAILED = "sync-failed"
 """A file of this name says that a sync has failed: the system shows bytes as written that the device may not have, and
 no later sync would bring them there (the pages count as clean). It need not be synced itself: it has to outlast the
 process, and a power loss that takes it takes the doubtful bytes, too."""
@@ -51,7 +51,7 @@ class CommitLog:
         """What is synced at this moment, so that it must not be closed."""
         self._names_changed = False
         self._removal_unsynced = False
-        self._in_doubt = disk.exists(folder / _DOUBT)
+        self._sync_failed = disk.exists(folder / _SYNC_FAILED)
         self.damaged: set[int] = set()
         """Where records stand that were found damaged; for whoever can have them mended."""
         self.stopped: str | None = None
@@ -243,9 +243,9 @@ class CommitLog:
                     self._names_changed |= names_changed
             self._removal_unsynced &= self._names_changed
             self.synced_position = max(self.synced_position, target)
-            if self._in_doubt:
-                self._in_doubt = False
-                self._disk.remove(self._folder / _DOUBT)
+            if self._sync_failed:
+                self._sync_failed = False
+                self._disk.remove(self._folder / _SYNC_FAILED)
 
     async def _sync_files(self, files: Sequence[File], names: bool) -> None:
         """Sync some files, and the names of all if need be. The one place that does: an error ends the writing."""
@@ -259,7 +259,7 @@ class CommitLog:
                 await self._disk.sync_folder(self._folder)
         except OSError as error:
             self.stop_writing(f"the commit log could not be synced: {error}")
-            self._disk.open(self._folder / _DOUBT).close()
+            self._disk.open(self._folder / _SYNC_FAILED).close()
             raise
         finally:
             self._on_the_way = ()
@@ -321,7 +321,7 @@ class CommitLog:
                         raise
                     self.cut(position + offset)
                     break
-                if self._in_doubt and position + offset >= self.synced_position:
+                if self._sync_failed and position + offset >= self.synced_position:
                     self._write_again(position + offset, data[offset : offset + found.length])
                 yield found
                 offset += found.length

@@ -380,7 +380,7 @@ async def cold_store() -> tuple[Store, int, list[int]]:
     store = Store()
     await store.start()
     await store.take(data)
-    store.files._appended.clear()
+    store.files._fold._appended.clear()
     store.disk.may_block, store.disk.cached_bytes = False, 0
     return store, len(data), positions
 
@@ -405,7 +405,7 @@ async def test_damage_that_is_met_later_is_told_to_the_next_who_confirms() -> No
     good = (await files.read(positions[7], 1))[: positions[8] - positions[7]]
     store.disk.flip_bit(FOLDER / "commitlog" / f"{0:020}.log", 8 * (positions[8] - 10))
     files.confirm(end)
-    while files._folding is not None:
+    while files._fold._folding is not None:
         await asyncio.sleep(0)
     assert files.confirmed_position == positions[7], "what stands before it is folded"
     with pytest.raises(CorruptDataError):

@@ -216,7 +216,7 @@ async def test_a_record_that_a_new_master_finds_damaged_is_mended() -> None:
         await world.in_sync(0, 1, 2)
         for number in range(10):
             await world.put(b"body-%d" % number)
-        second.alive.files._appended.clear()
+        second.alive.files._fold._appended.clear()
         damage(second, b"body-4")
         await world.members[0].kill()
         await world.lead(1)
