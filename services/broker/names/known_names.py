@@ -29,8 +29,8 @@ class Names:
     Args:
         topics: ids of topics that are new, by name.
         groups: likewise of groups.
-        heard: up to this version the controllers' changes of topics and groups are dealt with. If it is of another life
-            than what was known, that is of a state that the controllers have lost.
+        heard: up to this version the controllers' changes of topics and groups are dealt with. If it is of another
+            incarnation than what was known, that is of a state that the controllers have lost.
     """
 
     topics: Mapping[str, int] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class KnownNames:
 
     def note(self, names: Names) -> None:
         """Take in a record."""
-        if self.known_version and names.heard and incarnation_of(names.heard) != self.life:
+        if self.known_version and names.heard and incarnation_of(names.heard) != self.incarnation:
             self._begin_anew()
         self.heard = max(self.heard, names.heard)
         self._topics.note(names.topics)
@@ -197,7 +197,7 @@ class KnownNames:
         return max(self.heard, self._largest_id)
 
     @property
-    def life(self) -> int:
+    def incarnation(self) -> int:
         """Of the controllers' state that the log is of."""
         return incarnation_of(self.known_version)
 
@@ -250,10 +250,10 @@ class KnownNames:
         self._is_set_back = before._is_set_back
 
     def begin_to_lead(self) -> None:
-        """Distrust a view of another life than the log's until it was told anew: whoever wrote the log may have heard of
-        the later one, which can't be told by the numbers.
+        """Distrust a view of another incarnation than the log's until it was told anew: whoever wrote the log may have
+        heard of the later one, which can't be told by the numbers.
         """
-        self._awaits_snapshot = self._view.ready and self._is_of_another_life
+        self._awaits_snapshot = self._view.ready and self._is_of_another_incarnation
 
     @property
     def can_be_settled(self) -> bool:
@@ -261,8 +261,8 @@ class KnownNames:
         return self.is_unsettled and not self._awaits_snapshot
 
     @property
-    def _is_of_another_life(self) -> bool:
-        return self.known_version > 0 and self.life != self._view.incarnation
+    def _is_of_another_incarnation(self) -> bool:
+        return self.known_version > 0 and self.incarnation != self._view.incarnation
 
     def knows_topic(self, topic: str) -> bool:
         """Whether a topic was heard of, and not of its deletion; retry and dead letter topics go with theirs."""
@@ -288,11 +288,11 @@ class KnownNames:
         """Whether the log knows all topics and groups that the view has, when what `changes` gave last is in it."""
         return self._topics.is_settled and self._groups.is_settled
 
-    def new_life(self) -> Names | None:
+    def new_incarnation(self) -> Names | None:
         """What to write down first if the log is not of the controllers' state, as they have lost that one and made a
         new one; None if it is. What was there is kept, and goes on under the ids that they give its names next.
         """
-        return Names(heard=self._view.named) if self._view.ready and self._is_of_another_life else None
+        return Names(heard=self._view.named) if self._view.ready and self._is_of_another_incarnation else None
 
     def changes(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> NameChanges:
         """Some of what is gone, and of what is new, by the controllers' word. While names are needed, what else is gone
@@ -326,7 +326,7 @@ class KnownNames:
 
     def is_later(self, topic: str, topic_id: int) -> bool:
         """Whether a Put's word tells of a topic that was made after all that was heard of the cluster. Not if it is of
-        another life of the controllers' state: which of two is the later one only they can tell.
+        another incarnation of the controllers' state: which of two is the later one only they can tell.
         """
         heard_of = max(self.topic_ids.get(topic, NOT_PLACED), self._view.named, self._dropped_up_to)
         return incarnation_of(topic_id) == self._view.incarnation and topic_id > heard_of

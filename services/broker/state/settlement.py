@@ -79,7 +79,7 @@ class Settlement:
         """
         if not self._names.can_be_settled:
             return
-        anew = self._names.new_life()
+        anew = self._names.new_incarnation()
         if anew is not None:
             self._note_names(anew)
         topics = list(topics)

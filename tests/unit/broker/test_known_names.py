@@ -75,7 +75,7 @@ class Both:
             self.hear(update)
 
     def settle(self) -> None:
-        anew = self.names.new_life()
+        anew = self.names.new_incarnation()
         if anew is not None:
             self.names.note(anew)
         self.check()
