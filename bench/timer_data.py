@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from services.broker.files.superblock import Superblock
 from services.broker.options import BrokerOptions
 from services.broker.state import checkpoint as checkpoint_file
 from services.broker.state.checkpoint import Checkpoint, CheckpointFrames
@@ -59,6 +60,7 @@ async def _build(folder: Path, count: int) -> None:
         ClusterView(),
         on_fired=lambda _topic, _late_ms: None,
     )
+    await Superblock(disk, folder).load(core.store.log, random.Random(1))
     core.begin(Checkpoint())
     core.finish()
     store, timer = core.store, core.timer

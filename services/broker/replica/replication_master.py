@@ -7,6 +7,7 @@ import structlog
 
 from services.broker.replica.log_sender import LogSender, Master
 from services.broker.replica.sync_state_set import SetChange
+from services.broker.supervision import supervised
 from services.common.contract import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -30,6 +31,7 @@ class ReplicationMaster:
         controller: the way to the controller.
         on_follower: called before a slave's progress counts for the first time.
         on_group: told of the group's state after each change that was asked for; the set knows of it already.
+        on_failure: told of an error that nobody expects.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class ReplicationMaster:
         controller: Channel,
         on_follower: Callable[[], None],
         on_group: Callable[[BrokerGroup], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         self._master = master
         self._group = master.group
@@ -51,6 +54,7 @@ class ReplicationMaster:
         self._controller = controller
         self._on_follower = on_follower
         self._on_group = on_group
+        self._on_failure = on_failure
         self._identities: dict[int, bytes] = {}
         """Of the volumes that the controller has recorded, by the same version of the group as the set."""
         self._senders: dict[int, LogSender] = {}
@@ -220,7 +224,7 @@ class ReplicationMaster:
 
     def _tick_from_now_on(self) -> None:
         if self._ticking is None and not self._ended:
-            self._ticking = asyncio.create_task(self._tick_often(), name="replication-master")
+            self._ticking = supervised(self._tick_often(), "replication-master", self._on_failure)
 
     async def _tick_often(self) -> None:
         while True:
@@ -249,13 +253,11 @@ class ReplicationMaster:
             return
         change = self.members.due(self._clock.steady_ms())
         if change is not None:
-            self._asking = asyncio.create_task(self._ask(change), name="change-sync-state-set")
+            self._asking = supervised(self._ask(change), "change-sync-state-set", self._on_failure)
             self._asking.add_done_callback(self._asked)
 
-    def _asked(self, task: asyncio.Task[None]) -> None:
+    def _asked(self, _task: asyncio.Task[None]) -> None:
         self._asking = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("the sync-state set could not be changed", exc_info=error)
 
     async def _ask(self, change: SetChange) -> None:
         members = self.members

@@ -74,7 +74,7 @@ class Leader:
             *(options.name, options.replica, group.epoch, files, self.members),
             *(parts.constants, clock, parts.replication_statistics, parts.repair),
         )
-        self.replication = ReplicationMaster(master, parts.controller, self.attend, on_group)
+        self.replication = ReplicationMaster(master, parts.controller, self.attend, on_group, on_failure)
         self.replication.decided(group)
         self.reviver = Reviver(
             core, clock, options.waiting_bytes_max // _REVIVE_SHARE, self.flusher.confirm_later, on_failure

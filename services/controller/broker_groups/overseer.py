@@ -346,8 +346,8 @@ class Overseer:
         state, sight = self.groups.states.get(group), self.sight(group)
         info = route(group, state, sight)
         if self._shown.get(group) != info:
-            self._shown[group] = info
             self._routes.change_brokers(lambda cluster: _routed(cluster, group, info))
+            self._shown[group] = info
         if state is not None:
             self._tell_why_held_up(state, sight)
             self._roles.set(roles_of(state, sight))

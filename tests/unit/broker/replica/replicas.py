@@ -241,7 +241,9 @@ class Replica:
             *(GROUP, self.number, state.epoch, log, self.members),
             *(self.world.constants, self.clock, self.statistics, self.repairer.repair),
         )
-        self.master = ReplicationMaster(master, self.world.controller, self._follower, lambda state: None)
+        self.master = ReplicationMaster(
+            master, self.world.controller, self._follower, lambda state: None, self.failures.append
+        )
         self.master.start()
 
     def follow(self, number: int, epoch: int) -> None:

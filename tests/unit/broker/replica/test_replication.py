@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from services.broker.replica.statistics import ReplicationStatistics
+from services.broker.replica.sync_state_set import SetChange
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import EpochStart, ReplicateProgress
@@ -249,6 +250,21 @@ def test_a_change_whose_answer_was_lost_is_asked_for_again() -> None:
         master.members.decided(state.version, state.sync_state_set, world.clock.steady_ms())
         assert master.members.members == {0, 1}
         assert master.members.confirmed_position == end
+
+    in_world(story)
+
+
+def test_an_error_that_nobody_expects_while_the_set_is_kept_is_told() -> None:
+    async def story(world: World) -> None:
+        master = await world.begin()
+        assert master.members is not None
+
+        def due(now_ms: int) -> SetChange | None:
+            raise ValueError("nobody expects this")
+
+        master.members.due = due  # type: ignore[method-assign]
+        await world.until(lambda: len(master.failures) > 0)
+        assert [str(error) for error in master.failures] == ["nobody expects this"]
 
     in_world(story)
 
