@@ -1,4 +1,4 @@
-"""What the calls of a mastership read, for as long as it leads."""
+"""What the calls of a term read, for as long as this replica leads."""
 
 from collections.abc import Callable, Hashable
 from typing import TypeVar

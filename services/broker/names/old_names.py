@@ -20,7 +20,7 @@ class OldNames:
 
         Args:
             name: of a topic.
-            outcome: what becomes of what bears it.
+            outcome: what becomes of what has it.
         """
         if len(self._warned) < _WARNED_MAX and hash(name) not in self._warned:
             self._warned.add(hash(name))

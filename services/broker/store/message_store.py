@@ -363,7 +363,7 @@ class MessageStore:
         """The queue of that name, made empty if there is none.
 
         Raises:
-            StatusError: the limit of queues is reached, or no record can bear the name.
+            StatusError: the limit of queues is reached, or no record can hold the name.
         """
         return self.queues.ensure(*name)
 

@@ -100,7 +100,7 @@ class Queues:
         """The queue of that name, made empty if there is none.
 
         Raises:
-            StatusError: the limit of queues is reached, or no record can bear the name or the number.
+            StatusError: the limit of queues is reached, or no record can hold the name or the number.
         """
         queue = self.get(topic, queue_id)
         if queue is None:

@@ -282,7 +282,7 @@ def quarantine_topic(cluster: str) -> str:
 
 
 def shown(text: str) -> str:
-    """A text from outside as a sentence or a line of a log may bear it: of bounded length, and printable."""
+    """A text from outside as a sentence or a line of a log may hold it: of bounded length, and printable."""
     return repr(text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "...")
 
 

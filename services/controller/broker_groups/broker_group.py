@@ -131,7 +131,7 @@ class GroupState:
         return replace(self, sync_state_set=wanted)
 
     def is_wiped(self, number: int, identity: bytes) -> bool:
-        """Whether a replica that bears this identity has lost what this number held."""
+        """Whether a replica of this identity has lost what this number held."""
         known = self.replicas.get(number)
         return known is not None and is_wiped(known, identity)
 

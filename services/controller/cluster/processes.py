@@ -59,7 +59,7 @@ class Member:
         since_ms: since when it is registered, wall clock.
         health: host:port at which it can be asked whether it is ready; empty if it cannot.
         trouble: what is wrong with it as far as the controller sees; empty if nothing is.
-        replica: number of a broker within its group, whose name it bears; None of a proxy.
+        replica: number of a broker within its group, whose name it has; None of a proxy.
         role: `master` or `slave`; empty of a proxy, and of a broker that was not given one.
     """
 

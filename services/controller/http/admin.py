@@ -190,7 +190,7 @@ def admin_router(options: ControllerOptions, keeper: StateKeeper, check_leads: C
 
 
 def _page(named: NameMap[Named], prefix: str, after: str, limit: int) -> tuple[list[Named], int, bool]:
-    """Some of what bears names with a prefix, how many do, and whether there are more.
+    """Some of what has names with a prefix, how many do, and whether there are more.
 
     Args:
         named: all there is.

@@ -24,7 +24,7 @@ class ClusterProcess(BaseModel):
     since_ms: int = Field(description="Since when it is registered, in milliseconds since 1970.")
     ready: bool
     reason: str = Field(description="Why it is not ready; empty if it is.")
-    replica: int | None = Field(description="Number of a broker within its broker group, whose name it bears.")
+    replica: int | None = Field(description="Number of a broker within its broker group, whose name it has.")
     role: str = Field(description="master or slave; empty of a proxy, and of a broker that was not given one.")
 
 

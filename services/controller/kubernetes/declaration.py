@@ -2,7 +2,7 @@
 
 A resource that somebody made *leads*: what it declares is made, and made again if it is gone. Nothing is ever changed
 to be as it says, and nothing deleted unless it is deleted itself with the policy `Delete`. A resource that a controller
-made, to show what came about otherwise, bears the label `popwheel.io/shown` and *follows*: it goes when what it shows
+made, to show what came about otherwise, has the label `popwheel.io/shown` and *follows*: it goes when what it shows
 is gone, or somebody declares that.
 
 Each step is decided anew on how things are then, so whatever became of the one before is no matter.
@@ -197,7 +197,7 @@ def showing(kind: DeclaredKind[Named], found: Named, labels: Mapping[str, str]) 
     Args:
         kind: of what is shown.
         found: what is shown.
-        labels: that it bears besides.
+        labels: that it has besides.
     """
     return {
         "apiVersion": kind.resource.api_version,

@@ -1,6 +1,6 @@
 """Shows in Kubernetes what the controller that leads knows, and takes an operator's wish from there.
 
-Pods bear their roles, each `BrokerGroup` has a status, and one that is annotated with `popwheel.io/switchover-to` is
+Pods have their roles, each `BrokerGroup` has a status, and one that is annotated with `popwheel.io/switchover-to` is
 given another master. Nothing is decided by what is written here, and nobody waits for it: what cannot be written now is
 written later, as things are then.
 """

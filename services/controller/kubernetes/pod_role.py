@@ -44,7 +44,7 @@ def replica_of(group: str, text: str) -> int | None:
 def _role(
     name: str, labels: Mapping[str, str], states: Mapping[str, GroupState], leader: str
 ) -> tuple[str | None, str | None]:
-    """Role and epoch; None for what it must not bear."""
+    """Role and epoch; None for what it must not have."""
     if labels.get(_COMPONENT) == "controller":
         return (LEADER if name == leader else STANDBY), None
     state = states.get(labels.get(GROUP, ""))

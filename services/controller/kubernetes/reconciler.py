@@ -101,7 +101,7 @@ class Reconciler(Generic[Named]):
     Args:
         kind: topics or consumer groups.
         api: the API server.
-        options: limits, defaults and the name of the cluster. A resource that bears the label of another is left alone.
+        options: limits, defaults and the name of the cluster. A resource that has the label of another is left alone.
         keeper: holds and changes topics and groups.
         clock: the time.
         metrics: of this.

@@ -61,7 +61,7 @@ class KubernetesStateStore:
     Args:
         api: the API server.
         cluster: name of the cluster; a label of its resources, so that what is another cluster's is never touched. A
-            broker group's resource bears the group's name alone: clusters with groups of one name need namespaces of
+            broker group's resource has the group's name alone: clusters with groups of one name need namespaces of
             their own.
     """
 
@@ -255,7 +255,7 @@ def _packed(document: Document) -> str:
 
 
 def _legal(name: str, pattern: re.Pattern[str] = _LEGAL) -> str:
-    """A name as a resource, or a label of one, may bear it; one that may not be is told by its hash."""
+    """A name as a resource, or a label of one, may have it; one that may not be is told by its hash."""
     return name if pattern.fullmatch(name) else f"x-{hashlib.sha256(name.encode()).hexdigest()[:20]}"
 
 
