@@ -50,9 +50,10 @@ class LogCleaner:
         """
 
         def start() -> int:
-            # A core that was begun anew may still have to read what its checkpoint covers: its queues are made again.
-            needed_from = min(self._saved.needed_from, self._core().folded_position)
-            return self._log.removable_before(min(bound(), needed_from))
+            if not self._core().is_loaded:
+                # It has still to read what its checkpoint covers: index files are made again.
+                return self._log.start_position
+            return self._log.removable_before(min(bound(), self._saved.needed_from))
 
         reads = self._core().store.reads
         position = await reads.run(start)

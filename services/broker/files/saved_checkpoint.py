@@ -108,7 +108,7 @@ class SavedCheckpoint:
         Raises:
             OSError: the device refused; for good, if queues could not be synced.
         """
-        if not core.can_be_saved:
+        if not core.is_loaded:
             return
         whole = self._new_file() if self._is_outgrown else None
         try:

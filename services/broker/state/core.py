@@ -94,7 +94,9 @@ class BrokerCore:
         self.names = KnownNames(view)
         """The topics and groups that the log knows."""
         self._begun_with = Checkpoint()
-        self._is_loaded = False
+        self.is_loaded = False
+        """Whether all is there that the checkpoint covers with which it began. Until then it can't be saved, and nobody
+        can tell what it needs of the log."""
         self._timer_is_finished = False
         self._closed: dict[int, int] = {}
         self._found_up_to = 0
@@ -144,7 +146,7 @@ class BrokerCore:
         self.names.restore(checkpoint.names)
         self._begun_with = checkpoint
         self._found_up_to = self.store.log.end_position
-        self._is_loaded = self._timer_is_finished = self.is_finished = False
+        self.is_loaded = self._timer_is_finished = self.is_finished = False
         self._closed = {}
         begin = self.store.begin(checkpoint.store)
         if begin >= checkpoint.store.position:
@@ -171,7 +173,7 @@ class BrokerCore:
             if self.folded_position >= self._begun_with.store.position:
                 self._load()
             return
-        if not self._is_loaded:
+        if not self.is_loaded:
             self._load()
         try:
             with RECORD_STEP:
@@ -194,7 +196,7 @@ class BrokerCore:
         except CorruptDataError as error:
             raise QueueDamagedError(str(error)) from error
         self._begun_with = self._begun_with.head
-        self._is_loaded = True
+        self.is_loaded = True
 
     def _take_up_checkpoint(self) -> None:
         """All that the checkpoint covers is in the queues: take up the pop state that it tells of."""
@@ -218,7 +220,7 @@ class BrokerCore:
             CorruptDataError: the log is damaged.
             StatusError: the disk is full; it may be tried again.
         """
-        if not self._is_loaded:
+        if not self.is_loaded:
             self._load()
         self.store.finish()
         state = self.state
@@ -281,11 +283,6 @@ class BrokerCore:
                         self.state.replay_revive_record(record)
                 except RecordFaultError as fault:
                     self.quarantine.fold_failed(record, fault)
-
-    @property
-    def can_be_saved(self) -> bool:
-        """Whether all that the checkpoint covers with which it began is there."""
-        return self._is_loaded
 
     def rows(self) -> Iterator[Row]:
         """All that a checkpoint holds but its head, each row as it is when it is reached."""

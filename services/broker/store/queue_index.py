@@ -153,8 +153,14 @@ class QueueIndex(EntryFiles):
 
     def first_at_or_after(self, queue: ConsumeQueue, position: int) -> tuple[int, int] | None:
         key = key_of(queue.topic, queue.queue_id)
+        at = max(position, self.log_start)
         for file in self.files:
-            row = file.find(key) if file.end > position else None
+            if file.end <= at:
+                continue
+            if file.begin > at:
+                break
+            at = file.end
+            row = file.find(key)
             if row is None:
                 continue
             low, end = max(row.first, queue.begin_offset), row.first + row.size
@@ -167,6 +173,8 @@ class QueueIndex(EntryFiles):
                     high = middle
             if low < end:
                 return low, self._entry(file, row, low).position
+        if at < self.end:
+            raise CorruptDataError(f"no index file has the commit log from {at} on, or it is not made again yet")
         return None
 
     def _entry(self, file: IndexFile, row: Row, offset: int) -> Entry:

@@ -115,6 +115,25 @@ def test_what_was_written_after_the_checkpoint_that_counts_is_dropped() -> None:
     assert len(index_files(world.disk)) == 1
 
 
+def test_what_a_queue_holds_is_told_once_its_range_was_made_again() -> None:
+    """Who asks before that must not have it taken for empty, nor for beginning with what arrives next."""
+    world = World()
+    world.arrive(0, 8)
+    world.save()
+    for path in index_files(world.disk):
+        world.disk.remove(path)
+    (gap,) = world.again(20)
+    queue = world.queues[0]
+    assert queue.min_offset == 0
+    with pytest.raises(CorruptDataError, match="not made again yet"):
+        queue.first_at_or_after(20)
+    world.index.add(*gap, [Run(key_of("t", 0), 2, b"".join(packed_entry(*each) for each in world.entries[0][2:]))])
+    world.arrive(0, 1)
+    assert world.read_all(0) == world.entries[0][2:]
+    world.index.forget_before(45)
+    assert world.read_all(0) == world.entries[0][5:]
+
+
 @pytest.mark.parametrize("harm", ["removed", "shortened", "emptied", "rotten"])
 @pytest.mark.parametrize("file", [0, 1, 2])
 def test_a_range_without_a_whole_file_is_told(harm: str, file: int) -> None:

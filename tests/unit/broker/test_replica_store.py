@@ -16,6 +16,7 @@ from services.broker.replica.epochs import EpochHistory, EpochStart
 from services.broker.state.core import BrokerCore
 from services.broker.store.raw_records import checked_records
 from services.broker.store.record import Record, RecordKind, StoredRecord
+from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
 from services.common.contract.cluster_view import ClusterView
 from services.common.errors import CorruptDataError
 from tests.harness.manual_clock import ManualClock
@@ -440,3 +441,28 @@ async def test_a_fold_that_fails_later_ends_the_broker_and_not_only_the_fold(mon
         while not store.failures:
             await asyncio.sleep(0)
     assert [type(each) for each in store.failures] == [KeyError]
+
+
+async def test_nothing_is_deleted_before_all_is_there_that_a_masters_checkpoint_covers() -> None:
+    """What the timer needs can't be told until its queue was made again: it was taken for empty, and stayed so."""
+    master = Store()
+    await master.start(alone=True)
+    await master.files.finish(1)
+    delay = Delay("t", 0, 0, master.clock.wall_ms() + 20_000).encode()
+    for _ in range(3 * COUNT):
+        record = Record(RecordKind.TIMER, TIMER_TOPIC, TIMER_QUEUE, b"x" * 100, b"", origin=delay)
+        master.files.core.store.put([record])
+    master.files.core.store.confirm(master.files.end_position)
+    await master.files.save(master.files.sync)
+    starts = [start for start, _ in master.files.log.segments()]
+    slave = Store()
+    await slave.start()
+    checkpoint = b"".join(master.files.checkpoint_file())
+    await slave.files.install(checkpoint, starts[1], EpochHistory(master.files.epochs))
+    for start, end in master.files.log.segments()[1:]:
+        assert slave.files.start_position == starts[1]
+        await slave.files.delete_before(starts[-1])
+        await slave.take(master.files.log.read(start, end - start), end)
+    queue = slave.files.core.store.queue(TIMER_TOPIC, TIMER_QUEUE)
+    assert queue is not None
+    assert queue.read(queue.min_offset, 1)[0].position == starts[1]
