@@ -12,10 +12,10 @@ from pathlib import Path
 
 from services.broker.files.superblock import Superblock
 from services.broker.options import BrokerOptions
+from services.broker.records.record import Record, RecordKind
 from services.broker.state import checkpoint as checkpoint_file
 from services.broker.state.checkpoint import Checkpoint, CheckpointFrames
 from services.broker.state.core import BrokerCore
-from services.broker.store.record import Record, RecordKind
 from services.broker.timer.service import TimerService
 from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
 from services.broker.wheel.timer_state import slot_of

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from services.cli.options import ClusterOptions, StandaloneOptions
-from services.common.option_fields import OptionField, option_fields
+from services.common.settings.option_fields import OptionField, option_fields
 
 LINE_LENGTH = 120
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "options.md"

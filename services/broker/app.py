@@ -13,10 +13,10 @@ from services.broker.calls.router import Router
 from services.broker.files.disk_watch import DiskWatch
 from services.broker.files.replica_store import ReplicaStore
 from services.broker.options import BrokerOptions
+from services.broker.repair.peers import Peers
+from services.broker.repair.repair import RecordReader, Repairer
 from services.broker.replica.constants import ReplicationConstants
 from services.broker.replica.metrics import ReplicationCollector
-from services.broker.replica.peers import Peers
-from services.broker.replica.repair import RecordReader, Repairer
 from services.broker.replica.statistics import ReplicationStatistics
 from services.broker.role.checkpoint_server import CheckpointServer
 from services.broker.role.departure import Departure

@@ -160,7 +160,7 @@ class ReplicationOptions(BaseModel):
         *("coalesce_bytes", "window_bytes", "unsynced_bytes_max", "followers_max", "checkpoint_entries_max"),
         "repair_timeout_ms",
     )
-    """Settings of before, refused with a sentence that says so (`services.common.config`)."""
+    """Settings of before, refused with a sentence that says so (`services.common.settings.config`)."""
 
     ack_mode: Literal["sync_state_set", "master"] = Field(
         default="sync_state_set",

@@ -253,7 +253,7 @@ def _bind(parent: int | None) -> None:
 def _load(
     model: type[Any], file: Path | None, assignments: Sequence[str], flags: Mapping[str, object] | None = None
 ) -> Any:
-    from services.common.config import load
+    from services.common.settings.config import load
 
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     try:

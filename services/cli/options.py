@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from services.broker.options import BrokerOptions
 from services.common.logs import LogOptions
-from services.common.tls_options import ClusterTlsOptions
+from services.common.settings.tls_options import ClusterTlsOptions
 from services.controller.options import ControllerOptions
 from services.proxy.options import ProxyOptions
 

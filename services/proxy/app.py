@@ -20,6 +20,8 @@ from services.proxy.failover.metrics import FailoverMetrics
 from services.proxy.failover.parked_calls import ParkedCalls
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions
+from services.proxy.poll_counts.redis_counts import RedisCounts
+from services.proxy.poll_counts.shared_count import CountStore, SharedCount
 from services.proxy.receive.interest_book import FILTER_BYTES_MAX, InterestBook
 from services.proxy.receive.long_poll import Mode
 from services.proxy.receive.metrics import PollMetrics
@@ -29,8 +31,6 @@ from services.proxy.receive.offsets import Offsets
 from services.proxy.receive.poll import PollTools
 from services.proxy.receive.poll_limits import Admission, PollLimits
 from services.proxy.receive.receive_handler import ReceiveHandler
-from services.proxy.receive.redis_counts import RedisCounts
-from services.proxy.receive.shared_count import CountStore, SharedCount
 from services.proxy.send.metrics import SendMetrics
 from services.proxy.send.recall_handler import RecallHandler
 from services.proxy.send.send_handler import SendHandler

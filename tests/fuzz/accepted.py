@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import Any
 
-from services.broker.store.record import RecordKind
+from services.broker.records.record import RecordKind
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties

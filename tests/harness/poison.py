@@ -13,10 +13,10 @@ from unittest import mock
 from services.broker.pop import acks, delivery, redelivery, relocation
 from services.broker.pop.given_out_messages import GivenOutMessages
 from services.broker.progress.check_point import CheckPoint
+from services.broker.records import raw_records, record
+from services.broker.records.record import Record, StoredRecord
 from services.broker.state.core import BrokerCore
-from services.broker.store import raw_records, record
 from services.broker.store.consume_queue import Entry
-from services.broker.store.record import Record, StoredRecord
 from services.broker.timer import dequeue_stages, enqueue_stages
 from services.broker.wheel import delay
 from services.common.contract import names

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from services.broker.store.record import Record, RecordKind, encode
+from services.broker.records.record import Record, RecordKind, encode
 from services.common.contract.record_block import NOTHING, RecordBlock, decode_block, encode_block
 from services.common.contract.send_id import encode_send_id
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message

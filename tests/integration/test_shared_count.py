@@ -18,10 +18,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.common.clock import SystemClock
+from services.proxy.poll_counts.redis_counts import PREFIX, RedisCounts
+from services.proxy.poll_counts.shared_count import SharedCount
 from services.proxy.receive.long_poll import Mode
 from services.proxy.receive.mode_choice import WINDOW_S, ModeChoice
-from services.proxy.receive.redis_counts import PREFIX, RedisCounts
-from services.proxy.receive.shared_count import SharedCount
 from tests.harness.metrics import metric
 from tests.harness.ports import free_ports
 from tests.harness.standalone import StandaloneProcess

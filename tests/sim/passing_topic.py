@@ -5,7 +5,7 @@ import json
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-from services.broker.store.record import RecordKind, StoredRecord
+from services.broker.records.record import RecordKind, StoredRecord
 from services.broker.wheel.delay import decode_delay
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties

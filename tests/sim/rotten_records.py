@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.broker.progress.pop_state import stored_topic
+from services.broker.records.record import RecordKind, StoredRecord
 from services.broker.state.core import BrokerCore
-from services.broker.store.record import RecordKind, StoredRecord
 from services.broker.wheel.delay import decode_delay
 from services.common.errors import CorruptDataError
 from tests.sim.device import SimDisk

@@ -9,12 +9,12 @@ from typing import Any
 from services.broker.options import BrokerOptions
 from services.broker.pop.delivery import pulled_message
 from services.broker.quarantine.entry import Step
+from services.broker.records.record import RecordKind, StoredRecord, decode
 from services.broker.state import checkpoint as checkpoint_file
 from services.broker.state.checkpoint import Checkpoint
 from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.message_store import StoreCheckpoint
-from services.broker.store.record import RecordKind, StoredRecord, decode
 from services.common.clock import Clock
 from services.common.contract import names
 from services.common.contract.cluster_view import ClusterView

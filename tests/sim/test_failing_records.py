@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from services.broker.progress.pop_state import PopState
+from services.broker.records import fault
 from services.broker.state.retrial import Retrial
-from services.broker.store import fault
 from tests.sim.failing_records import NAME
 from tests.sim.run import run_seed
 

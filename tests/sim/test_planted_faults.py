@@ -11,11 +11,11 @@ import pytest
 from services.broker.pop import redelivery
 from services.broker.pop.acks import Acks
 from services.broker.progress.merge_buffer import MergeBuffer
-from services.broker.store import record
+from services.broker.records import record
+from services.broker.records.record import Record, RecordKind, StoredRecord
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.flusher import Flusher
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer import recovery
 from services.broker.timer.dequeue_stages import TimerDequeueGet
 from services.broker.timer.fold import TimerFold

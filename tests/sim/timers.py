@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from services.broker.quarantine.entry import decode_end
+from services.broker.records.record import RecordKind, StoredRecord
 from services.broker.state.core import BrokerCore
-from services.broker.store.record import RecordKind, StoredRecord
 from services.broker.wheel.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_timer
 from services.common.errors import CorruptDataError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties

@@ -17,15 +17,15 @@ FLOORS = {"common": 0, "rpc": 1, "proxy": 2, "broker": 2, "controller": 2, "cli"
 """Imports go down, never up, and never across: `cli -> proxy | broker | controller -> rpc -> common`."""
 
 WINGS = {
-    "common": ("contract",),
+    "common": ("settings", "contract"),
     "rpc": ("http2", "socket", "server", "client", "membership"),
     "cli": ("process", "drills", "cluster", "admin"),
     "broker": (
-        *("store", "names", "wheel", "progress", "quarantine", "pop", "timer", "state"),
-        *("replica", "files", "checkpoint_sync", "calls", "role"),
+        *("records", "store", "names", "wheel", "progress", "quarantine", "pop", "timer", "state"),
+        *("replica", "repair", "files", "checkpoint_sync", "calls", "role"),
     ),
     "controller": ("store", "cluster", "leadership", "broker_groups", "checkpoints", "kubernetes", "http"),
-    "proxy": ("failover", "session", "send", "ack", "receive"),
+    "proxy": ("failover", "session", "send", "ack", "receive", "poll_counts"),
 }
 """Service -> its folders; each imports those before it and none behind it.
 
@@ -52,7 +52,7 @@ WAITING = {
     "services.broker.replica.log_sender": "sends the log while it hears how far a slave is",
     "services.broker.checkpoint_sync.master_checkpoint_file": "stores one checkpoint after the other",
     "services.broker.files.saved_checkpoint": "lets others go on while it writes many rows",
-    "services.broker.replica.repair": "mends one record at a time",
+    "services.broker.repair.repair": "mends one record at a time",
     "services.broker.replica.replication_master": "looks after its slaves from time to time",
     "services.broker.replica.replication_slave": "keeps a stream open and opens it anew",
     "services.broker.role.replica_server": "goes on when its role was not taken over in time",
@@ -112,7 +112,7 @@ WAITING = {
     "services.proxy.send.batchers": "looks at Puts in flight from time to time",
     "services.proxy.receive.notifications": "holds the streams of notifications open",
     "services.proxy.receive.poll": "lets a poll wait, and tells its machine the time",
-    "services.proxy.receive.shared_count": "exchanges counts with other proxies every second",
+    "services.proxy.poll_counts.shared_count": "exchanges counts with other proxies every second",
     "services.proxy.session.telemetry": "holds the streams of clients open",
     "services.rpc.client.socket_channel": "connects",
     "services.rpc.client.client_call": "lets callers wait for their answer",
@@ -149,7 +149,7 @@ TOUCHING = {
     "services.cli.process.run": "takes signals",
     "services.cli.drills.socket_owner": "asks the kernel whose a socket is",
     "services.cli.process.standalone": "draws the seed of the random source",
-    "services.common.config": "reads the file of settings",
+    "services.common.settings.config": "reads the file of settings",
     "services.common.disk": "is the disk",
     "services.common.http": "is an HTTP server",
     "services.controller.http.admin": "declares routes of an HTTP API",

@@ -11,11 +11,11 @@ from services.broker.calls.term_reads import TermReads
 from services.broker.options import BrokerOptions
 from services.broker.pop import delivery
 from services.broker.quarantine.entry import Step
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.tag import wanted_hashes
 from services.broker.state.core import BrokerCore
 from services.broker.store.consume_queue import ConsumeQueue, Entry
-from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.record_block import choose
-from services.broker.store.tag import wanted_hashes
 from services.common.clock import Clock
 from services.common.contract import names
 from services.common.contract.names import Use

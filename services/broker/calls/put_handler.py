@@ -7,8 +7,8 @@ from itertools import count
 from services.broker.calls.dedup import Dedup, Stored
 from services.broker.calls.metrics import BrokerStatistics
 from services.broker.options import BrokerOptions
+from services.broker.records.fault import RECORD_STEP, RecordFaultError, failed_run
 from services.broker.state.core import BrokerCore
-from services.broker.store.fault import RECORD_STEP, RecordFaultError, failed_run
 from services.broker.store.flusher import Flusher, too_few_replicas
 from services.broker.store.refusals import disk_full, disk_refusal
 from services.broker.timer.timer_server import TimerServer

@@ -17,11 +17,11 @@ from services.broker.calls.quarantine_server import QuarantineServer
 from services.broker.calls.term_reads import TermReads
 from services.broker.options import BrokerOptions
 from services.broker.progress.check_point import OffsetCommit
+from services.broker.records.tag import wanted_hashes
 from services.broker.state.core import BrokerCore
 from services.broker.state.notification import Interest, Subscriber
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.flusher import Flusher
-from services.broker.store.tag import wanted_hashes
 from services.broker.timer.timer_server import TimerServer
 from services.common.clock import Clock
 from services.common.contract import names

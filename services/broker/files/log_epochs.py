@@ -3,10 +3,10 @@
 import structlog
 
 from services.broker.files.superblock import Superblock
+from services.broker.records.record import StoredRecord
 from services.broker.replica.epochs import EpochHistory
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.message_store import StoreCheckpoint
-from services.broker.store.record import StoredRecord
 from services.common.errors import CorruptDataError
 
 _log = structlog.get_logger()

@@ -8,9 +8,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from services.broker.records.record import StoredRecord
 from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
-from services.broker.store.record import StoredRecord
 from services.broker.supervision import supervised
 from services.common.clock import Clock
 from services.common.cold_reads import ColdReads

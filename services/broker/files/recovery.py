@@ -8,10 +8,10 @@ import structlog
 
 from services.broker.files.log_epochs import LogEpochs
 from services.broker.files.saved_checkpoint import SavedCheckpoint
+from services.broker.records.record import HEADER_BYTES, length_at
 from services.broker.replica.epochs import EpochHistory
 from services.broker.state.checkpoint import Checkpoint
 from services.broker.state.core import BrokerCore, QueueDamagedError
-from services.broker.store.record import HEADER_BYTES, length_at
 from services.common.errors import CorruptDataError
 
 _log = structlog.get_logger()

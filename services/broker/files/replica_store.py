@@ -21,13 +21,13 @@ from services.broker.files.recovery import Recovery
 from services.broker.files.saved_checkpoint import SavedCheckpoint
 from services.broker.files.superblock import Superblock
 from services.broker.quarantine.entry import Step
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.raw_records import bare_records, checked_records, whole_bytes
+from services.broker.records.record import HEADER_BYTES, RECORD_BYTES_MAX, length_at
 from services.broker.replica.epochs import EpochHistory
 from services.broker.state.checkpoint import Checkpoint, CheckpointReader
 from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
-from services.broker.store.fault import RECORD_STEP, RecordFaultError
-from services.broker.store.raw_records import bare_records, checked_records, whole_bytes
-from services.broker.store.record import HEADER_BYTES, RECORD_BYTES_MAX, length_at
 from services.broker.store.refusals import disk_refusal
 from services.common.clock import Clock
 from services.common.disk import Disk

@@ -11,9 +11,9 @@ from services.broker.progress.pop_clock import PopClock
 from services.broker.progress.pop_state import PopState
 from services.broker.quarantine.entry import Step
 from services.broker.quarantine.quarantine import Quarantine
-from services.broker.store.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.record import Record, RecordKind
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import Record, RecordKind
 from services.common.contract import names, receipt
 from services.common.contract.cluster_view import ClusterView
 from services.common.contract.names import Use

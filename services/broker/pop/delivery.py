@@ -7,7 +7,7 @@ of ours make one `system_properties` field, without anybody decoding either (DES
 from collections.abc import Sequence
 from functools import lru_cache
 
-from services.broker.store.record import StoredRecord
+from services.broker.records.record import StoredRecord
 from services.common.contract.send_id import without_send_id
 from services.common.contract.wire_format import varint
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from services.broker.names.own_topics import OwnTopics
 from services.broker.progress.check_point import CheckPoint
 from services.broker.progress.pop_state import stored_topic
+from services.broker.records.record import StoredRecord
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import StoredRecord
 
 GivenOut = tuple[CheckPoint, int]
 """A message that is given out: its CK and its index there."""

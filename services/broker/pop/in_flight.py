@@ -10,10 +10,10 @@ from services.broker.pop.given_out_messages import GivenOut, GivenOutMessages, P
 from services.broker.progress.check_point import REVIVE_QUEUES, CheckPoint
 from services.broker.progress.pop_state import stored_topic
 from services.broker.progress.revive_table import ReviveTable
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.record import StoredRecord
 from services.broker.store.consume_queue import Entry
-from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import StoredRecord
 from services.broker.store.stored_records import check_place
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties

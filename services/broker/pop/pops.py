@@ -15,11 +15,11 @@ from services.broker.progress.pop_clock import PopClock
 from services.broker.progress.pop_state import PopState
 from services.broker.quarantine.entry import Step
 from services.broker.quarantine.quarantine import Quarantine
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.record import Record, RecordKind, StoredRecord
+from services.broker.records.tag import wanted_hashes
 from services.broker.store.consume_queue import ConsumeQueue, Entry
-from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import Record, RecordKind, StoredRecord
-from services.broker.store.tag import wanted_hashes
 from services.common.cold_reads import NotInMemory
 from services.common.contract import names, receipt
 from services.common.contract.cluster_view import ClusterView

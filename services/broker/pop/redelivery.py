@@ -3,7 +3,7 @@
 from google.protobuf.message import DecodeError
 
 from services.broker.progress.check_point import CheckPoint, Origin
-from services.broker.store.record import Record, RecordKind, StoredRecord
+from services.broker.records.record import Record, RecordKind, StoredRecord
 from services.common.contract import names
 from services.common.contract.send_id import without_send_id
 from services.common.contract.wire_format import varint

@@ -14,9 +14,9 @@ from services.broker.progress.check_point import REVIVE_QUEUES, CheckPoint
 from services.broker.progress.revive_table import ReviveTable
 from services.broker.quarantine.entry import Step
 from services.broker.quarantine.quarantine import Quarantine
-from services.broker.store.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.record import Record, RecordKind, StoredRecord
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common.errors import CorruptDataError
 
 _BYTES_AT_ONCE = 1 << 20

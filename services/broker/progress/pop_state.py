@@ -15,9 +15,9 @@ from services.broker.progress.consumer_lag import ConsumerLag
 from services.broker.progress.merge_buffer import MergeBuffer
 from services.broker.progress.pop_clock import LogTime
 from services.broker.progress.revive_table import ReviveTable
+from services.broker.records.record import RecordKind, StoredRecord
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import RecordKind, StoredRecord
 from services.common.contract import names, receipt
 
 

@@ -21,8 +21,8 @@ from enum import IntEnum, IntFlag
 from typing import Any
 
 from services.broker.progress.check_point import ORIGIN_BYTES, Origin
-from services.broker.store.fault import REASON_LENGTH_MAX
-from services.broker.store.record import StoredRecord
+from services.broker.records.fault import REASON_LENGTH_MAX
+from services.broker.records.record import StoredRecord
 from services.common.errors import UnknownFormatError
 
 QUARANTINE_QUEUE = 0

@@ -15,9 +15,9 @@ from services.broker.progress.check_point import CheckPoint, Origin, encode_ack
 from services.broker.progress.pop_state import PopState, stored_topic
 from services.broker.quarantine.entry import QUARANTINE_QUEUE, EntryFlag, QuarantineEntry, Step, encode_end
 from services.broker.quarantine.table import QuarantineTable
-from services.broker.store.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.record import RECORD_BYTES_MAX, Record, RecordKind, StoredRecord
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import RECORD_BYTES_MAX, Record, RecordKind, StoredRecord
 from services.broker.wheel.delay import Delay, fired_origin
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code

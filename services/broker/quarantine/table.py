@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Any
 
 from services.broker.quarantine.entry import QuarantineEntry, Step, decode_end, decode_kept
-from services.broker.store.record import RecordKind, StoredRecord
+from services.broker.records.record import RecordKind, StoredRecord
 from services.broker.wheel.delay import NONE, decode_delay, fired_origin
 
 

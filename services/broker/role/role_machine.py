@@ -12,7 +12,7 @@ from functools import partial
 import structlog
 
 from services.broker.calls.router import Router
-from services.broker.replica.peers import Peers
+from services.broker.repair.peers import Peers
 from services.broker.role.checkpoint_server import CheckpointServer
 from services.broker.role.follower import Follower
 from services.broker.role.leader import Leader

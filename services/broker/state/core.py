@@ -29,6 +29,8 @@ from services.broker.progress.oldest_messages import OldestMessages
 from services.broker.progress.pop_clock import PopClock
 from services.broker.progress.pop_state import PopState
 from services.broker.quarantine.quarantine import Quarantine
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.record import Record, RecordKind, StoredRecord
 from services.broker.state.checkpoint import Checkpoint, CheckpointChanges, Row
 from services.broker.state.expiry import Expiry
 from services.broker.state.notification import Interest, Interests, tell_again
@@ -36,10 +38,8 @@ from services.broker.state.retrial import Retrial
 from services.broker.state.settlement import Settlement
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.consume_queue import ConsumeQueue
-from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
 from services.broker.store.queues import QueueChanges
-from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer.message_timer import MessageTimer
 from services.common.clock import Clock
 from services.common.contract import names

@@ -9,8 +9,8 @@ from services.broker.progress.check_point import REVIVE_QUEUES, CheckPoint
 from services.broker.progress.revive_table import ReviveTable
 from services.broker.quarantine.entry import Step
 from services.broker.quarantine.quarantine import Quarantine
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.consume_queue import ConsumeQueue
-from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
 from services.broker.store.retention import SegmentAges, delete_before
 from services.broker.timer.message_timer import MessageTimer

@@ -12,8 +12,8 @@ the truth.
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from services.broker.records.tag import filter_bytes
 from services.broker.store.consume_queue import ConsumeQueue
-from services.broker.store.tag import filter_bytes
 from services.common.contract import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code

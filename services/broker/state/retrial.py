@@ -10,9 +10,9 @@ from services.broker.pop.redelivery import redelivered
 from services.broker.progress.check_point import CheckPoint, Origin
 from services.broker.quarantine.entry import EntryFlag, Kept, QuarantineEntry, decode_kept, key_of
 from services.broker.quarantine.quarantine import Quarantine
-from services.broker.store.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.record import Record, RecordKind, StoredRecord
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer.message_timer import MessageTimer
 from services.broker.wheel.delay import decode_delay
 from services.common.clock import Clock

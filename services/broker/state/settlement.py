@@ -8,9 +8,9 @@ from services.broker.pop.pops import Pops
 from services.broker.progress.check_point import CheckPoint, encode_ack
 from services.broker.progress.pop_state import PopState
 from services.broker.quarantine.quarantine import Quarantine
+from services.broker.records.record import Record, RecordKind
 from services.broker.state.notification import Interest, Interests, tell_again
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import Record, RecordKind
 from services.common.contract import names
 from services.common.contract.cluster_view import ClusterView
 from services.common.errors import StatusError

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from services.broker.store import record
-from services.broker.store.record import StoredRecord
+from services.broker.records import record
+from services.broker.records.record import StoredRecord
 from services.broker.store.refusals import WriterStoppedError
 from services.common.disk import Disk, File, to_its_end
 from services.common.errors import CorruptDataError

@@ -13,12 +13,12 @@ from pathlib import Path
 import structlog
 
 from services.broker.options import LogOptions
-from services.broker.store import record
+from services.broker.records import record
+from services.broker.records.record import Record, RecordKind, StoredRecord
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.consume_queue import ConsumeQueue, Entry, packed_entry, unpacked_entries
 from services.broker.store.queue_index import IndexGaps, QueueIndex, goes_not_on
 from services.broker.store.queues import QueueChanges, QueueName, Queues
-from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.store.refusals import disk_refusal
 from services.broker.store.stored_records import StoredRecords
 from services.common.clock import Clock

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from services.broker.records.record import StoredRecord
 from services.broker.store.consume_queue import (
     ConsumeQueue,
     Entry,
@@ -22,7 +23,6 @@ from services.broker.store.consume_queue import (
     unpacked_entries,
 )
 from services.broker.store.index_file import ENTRY_BYTES, NEW_SUFFIX, SUFFIX, IndexFile, NewIndexFile, Row, Run, key_of
-from services.broker.store.record import StoredRecord
 from services.common.disk import Disk, to_its_end
 from services.common.errors import CorruptDataError
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from services.broker.store.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from services.broker.store import record
+from services.broker.records import record
+from services.broker.records.record import StoredRecord
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.consume_queue import ConsumeQueue, Entry
-from services.broker.store.record import StoredRecord
 from services.broker.store.record_block import Places, Spans, are_sound, stretches
 from services.common.cold_reads import NotInMemory, Range
 from services.common.errors import CorruptDataError

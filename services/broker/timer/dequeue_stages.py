@@ -9,10 +9,10 @@ As the first two (`enqueue_stages`), they neither wait nor know what time it is.
 import heapq
 from collections.abc import Callable, Sequence
 
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.record import Record, RecordKind, StoredRecord
 from services.broker.store.consume_queue import Entry
-from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer.timer_faults import TimerFaults
 from services.broker.wheel.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_origin, recall_record
 from services.broker.wheel.timer_state import (

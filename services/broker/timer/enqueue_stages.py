@@ -8,10 +8,10 @@ it is; `service` calls the steps, with the time.
 
 from collections.abc import Iterable, Sequence
 
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.record import RecordKind, StoredRecord
 from services.broker.store.consume_queue import ConsumeQueue, Entry
-from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import RecordKind, StoredRecord
 from services.broker.timer.timer_faults import TimerFaults
 from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay
 from services.broker.wheel.timer_state import SLOT_MS, DueUnit, TimerRequest, TimerState, slot_of

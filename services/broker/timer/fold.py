@@ -14,7 +14,7 @@ from itertools import islice
 
 from services.broker.quarantine.entry import decode_kept
 from services.broker.quarantine.table import QuarantineTable
-from services.broker.store.record import RecordKind, StoredRecord
+from services.broker.records.record import RecordKind, StoredRecord
 from services.broker.timer.dequeue_stages import TimerDequeueGet, TimerDequeueGetMessage
 from services.broker.timer.recovery import delay_of, done_timer
 from services.broker.wheel.delay import NONE, TIMER_TOPIC, Delay, decode_delay

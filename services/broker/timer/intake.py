@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from services.broker.names.known_names import KnownNames
 from services.broker.options import TimerOptions
 from services.broker.quarantine.table import QuarantineTable
+from services.broker.records.record import Record, RecordKind, hash_tag
 from services.broker.store.message_store import Appended, MessageStore
-from services.broker.store.record import Record, RecordKind, hash_tag
 from services.broker.wheel.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, recall_record
 from services.broker.wheel.timer_state import SLOT_MS, TimerRequest, TimerState
 from services.common.clock import Clock

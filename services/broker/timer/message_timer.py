@@ -24,9 +24,9 @@ import structlog
 from services.broker.names.known_names import KnownNames
 from services.broker.options import BrokerOptions
 from services.broker.quarantine.quarantine import Quarantine
-from services.broker.store.fault import RecordFaultError
+from services.broker.records.fault import RecordFaultError
+from services.broker.records.record import Record, RecordKind, StoredRecord
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.timer import recovery
 from services.broker.timer.dequeue_stages import TimerDequeueGet, TimerDequeueGetMessage, TimerDequeuePutMessage, moved
 from services.broker.timer.enqueue_stages import TimerEnqueueGet, TimerEnqueuePut

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from services.broker.records.record import RecordKind
 from services.broker.store.consume_queue import Entry
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import RecordKind
 from services.broker.timer.message_timer import MessageTimer
 from services.broker.wheel.delay import NONE, Delay, decode_delay
 from services.broker.wheel.timer_state import SLOT_MS, TimerState

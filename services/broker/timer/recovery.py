@@ -16,10 +16,10 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.record import RecordKind, StoredRecord
 from services.broker.store.consume_queue import ConsumeQueue, Entry
-from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import RecordKind, StoredRecord
 from services.broker.wheel.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_timer
 from services.broker.wheel.pending import UNREADABLE
 from services.broker.wheel.timer_checkpoint import TimerCheckpoint

@@ -11,7 +11,7 @@ from functools import partial
 import structlog
 
 from services.broker.pace import Pace
-from services.broker.store.fault import RecordFaultError
+from services.broker.records.fault import RecordFaultError
 from services.broker.supervision import supervised
 from services.broker.timer.message_timer import MessageTimer
 from services.broker.wheel import timer_checkpoint

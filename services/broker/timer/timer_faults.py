@@ -2,10 +2,10 @@
 
 from services.broker.quarantine.entry import Step
 from services.broker.quarantine.quarantine import Quarantine
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.record import RecordKind, StoredRecord
 from services.broker.store.consume_queue import Entry
-from services.broker.store.fault import RECORD_STEP, RecordFaultError
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import RecordKind, StoredRecord
 from services.broker.wheel.delay import Delay, decode_delay, recall_record
 from services.broker.wheel.timer_state import DueUnit, TimerState
 from services.common.clock import Clock

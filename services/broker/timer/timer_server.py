@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from services.broker.pace import Pace
-from services.broker.store.fault import RECORD_STEP, RecordFaultError, failed_run
+from services.broker.records.fault import RECORD_STEP, RecordFaultError, failed_run
+from services.broker.records.record import Record
 from services.broker.store.flusher import Flusher
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import Record
 from services.broker.store.refusals import disk_refusal
 from services.broker.timer import overview
 from services.broker.timer.message_timer import MessageTimer

@@ -12,7 +12,7 @@ that a timer becomes when it fires has `fired_origin` as its own: so the log its
 import struct
 from typing import NamedTuple
 
-from services.broker.store.record import Record, RecordKind, StoredRecord
+from services.broker.records.record import Record, RecordKind, StoredRecord
 from services.common.errors import UnknownFormatError
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"

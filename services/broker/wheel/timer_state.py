@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from services.broker.store.record import Record
+from services.broker.records.record import Record
 from services.broker.wheel.delay import Delay
 from services.broker.wheel.pending import PendingTimers
 from services.broker.wheel.timer_log import TimerLog

@@ -11,7 +11,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from services.common.errors import ConfigurationError
-from services.common.tls_options import ClusterTlsOptions
+from services.common.settings.tls_options import ClusterTlsOptions
 from services.proxy.options import ProxyOptions, TlsOptions
 from services.rpc.limits import MIB, Limits
 from services.rpc.server.metrics import RpcMetrics

@@ -20,7 +20,7 @@ are asked.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from services.broker.store.tag import wanted_hashes
+from services.broker.records.tag import wanted_hashes
 from services.common.contract import names
 from services.common.pb.popwheel.v1.broker_pb2 import TAG, Filter
 from services.proxy.receive.mode_choice import PATIENCE_S

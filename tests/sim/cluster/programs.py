@@ -19,7 +19,7 @@ from services.controller.options import ControllerOptions
 from services.controller.store.state_store import StateStore
 from services.proxy.app import ProxyApp
 from services.proxy.options import ProxyOptions
-from services.proxy.receive.shared_count import CountStore
+from services.proxy.poll_counts.shared_count import CountStore
 from services.rpc.membership.controller_channel import ControllerChannel
 from services.rpc.service import Channel, Service
 from tests.sim.cluster.network import (

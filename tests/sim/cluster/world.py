@@ -6,7 +6,7 @@ from typing import Any
 
 from services.cli.options import ClusterOptions
 from services.controller.cluster.cluster_state import ClusterState
-from services.proxy.receive.shared_count import CountStore
+from services.proxy.poll_counts.shared_count import CountStore
 from tests.sim.cluster.clients import ClientNetwork, Log
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.network import Network, Tamper

@@ -4,8 +4,8 @@ import asyncio
 import gc
 from typing import Any
 
+from services.broker.records.record import RecordKind
 from services.broker.state.core import BrokerCore
-from services.broker.store.record import RecordKind
 from services.common.errors import CorruptDataError
 from services.controller.cluster.cluster_state import ClusterState
 from tests.sim import stored, timers

@@ -12,6 +12,7 @@ from services.broker.files.replica_store import ReplicaStore
 from services.broker.names.known_names import KnownNames
 from services.broker.progress.pop_clock import PopClock
 from services.broker.progress.revive_table import ReviveTable
+from services.broker.records.record import StoredRecord
 from services.broker.replica.log_receiver import LogReceiver
 from services.broker.replica.replication_master import ReplicationMaster
 from services.broker.replica.sync_state_set import SyncStateSet
@@ -21,7 +22,6 @@ from services.broker.state.notification import Interests
 from services.broker.state.settlement import Settlement
 from services.broker.store.flusher import Flusher
 from services.broker.store.index_file import IndexFile
-from services.broker.store.record import StoredRecord
 from services.broker.timer.message_timer import MessageTimer
 from services.broker.timer.recovery import done_timer
 from services.broker.wheel.delay import NONE

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions
-from services.broker.store.record import StoredRecord
+from services.broker.records.record import StoredRecord
 from services.common.contract.put import MessageRun
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from services.common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint

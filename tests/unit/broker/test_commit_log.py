@@ -11,9 +11,9 @@ from google_crc32c import value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.broker.store import record
+from services.broker.records import record
+from services.broker.records.record import HEADER_BYTES, Record, RecordKind, StoredRecord
 from services.broker.store.commit_log import CommitLog
-from services.broker.store.record import HEADER_BYTES, Record, RecordKind, StoredRecord
 from services.broker.store.refusals import WriterStoppedError
 from services.common.errors import CorruptDataError, UnknownFormatError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code

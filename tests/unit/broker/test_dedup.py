@@ -10,8 +10,8 @@ import pytest
 from services.broker.calls import dedup
 from services.broker.calls.dedup import Dedup
 from services.broker.options import LogOptions
+from services.broker.records.record import Record, RecordKind
 from services.broker.store.message_store import MessageStore
-from services.broker.store.record import Record, RecordKind
 from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
 from services.common.contract.put import MessageRun
 from services.common.contract.send_id import encode_send_id

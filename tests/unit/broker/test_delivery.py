@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from services.broker.pop import delivery
 from services.broker.pop.redelivery import dead_letter, redelivered
 from services.broker.progress.check_point import CheckPoint
-from services.broker.store.record import StoredRecord
+from services.broker.records.record import StoredRecord
 from services.common.contract.wire_format import varint
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Encoding,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from services.broker.records.record import StoredRecord
 from services.broker.store.consume_queue import Entry
-from services.broker.store.record import StoredRecord
 from services.common.errors import CorruptDataError
 from tests.harness.poison import MARK
 from tests.unit.broker.test_timer_quarantine import (

@@ -7,10 +7,10 @@ from typing import Literal
 import pytest
 
 from services.broker.options import ReplicationOptions
+from services.broker.records.record import Record, RecordKind
 from services.broker.replica.constants import ReplicationConstants
 from services.broker.replica.sync_state_set import SyncStateSet
 from services.broker.store.flusher import Flusher
-from services.broker.store.record import Record, RecordKind
 from services.broker.store.refusals import WriterStoppedError
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code

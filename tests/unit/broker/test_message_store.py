@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.broker.options import LogOptions
+from services.broker.records.raw_records import checked_records
+from services.broker.records.record import Record, RecordKind, hash_tag
 from services.broker.store.message_store import MessageStore, StoreCheckpoint
-from services.broker.store.raw_records import checked_records
-from services.broker.store.record import Record, RecordKind, hash_tag
 from services.common.contract.put import MessageRun
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code

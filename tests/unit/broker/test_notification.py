@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from services.broker.records import tag
+from services.broker.records.record import hash_tag
+from services.broker.records.tag import wanted_hashes
 from services.broker.state.notification import Interest, Interests, Subscriber
-from services.broker.store import tag
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.queue_index import QueueIndex
-from services.broker.store.record import hash_tag
-from services.broker.store.tag import wanted_hashes
 from services.common.contract import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code

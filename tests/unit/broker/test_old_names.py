@@ -10,8 +10,8 @@ from google_crc32c import value
 from structlog.testing import capture_logs
 
 from services.broker.progress.check_point import CheckPoint, OffsetCommit
+from services.broker.records.record import Record, RecordKind, hash_tag
 from services.broker.state import checkpoint as checkpoint_file
-from services.broker.store.record import Record, RecordKind, hash_tag
 from services.common.contract import names, receipt
 from tests.unit.broker.world import INVISIBLE_MS, World, wire_message
 

@@ -7,7 +7,7 @@ import pytest
 
 from services.broker.files import replica_store
 from services.broker.quarantine.entry import Step
-from services.broker.store.fault import RecordFaultError
+from services.broker.records.fault import RecordFaultError
 from services.common.contract.put import MessageRun
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.broker.store.record import Record, RecordKind, hash_tag
+from services.broker.records.record import Record, RecordKind, hash_tag
 from services.common.contract import names, receipt
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message

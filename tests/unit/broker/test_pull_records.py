@@ -5,7 +5,7 @@ import random
 import pytest
 
 from services.broker.options import BrokerOptions, LogOptions, PopOptions
-from services.broker.store import record
+from services.broker.records import record
 from services.common.contract.record_block import decode_block
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message

@@ -9,10 +9,10 @@ import pytest
 from services.broker.options import BrokerOptions, LogOptions
 from services.broker.progress import pop_state
 from services.broker.quarantine.entry import QuarantineEntry, Step, key_of
+from services.broker.records import record
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.record import Record, RecordKind, StoredRecord
 from services.broker.state.checkpoint import decode as decode_checkpoint
-from services.broker.store import record
-from services.broker.store.fault import RECORD_STEP, RecordFaultError
-from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from tests.harness.memory_disk import CrashKind

@@ -7,8 +7,8 @@ import pytest
 from services.broker.options import BrokerOptions, LogOptions
 from services.broker.progress.check_point import CheckPoint
 from services.broker.quarantine.entry import Step
-from services.broker.store import record
-from services.broker.store.record import Record, RecordKind
+from services.broker.records import record
+from services.broker.records.record import Record, RecordKind
 from services.common.contract.cluster_view import ClusterView
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from services.common.pb.popwheel.v1 import broker_pb2 as pb

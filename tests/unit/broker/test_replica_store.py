@@ -12,10 +12,10 @@ import pytest
 from services.broker.files.replica_store import ReplicaStore
 from services.broker.files.superblock import Superblock
 from services.broker.options import BrokerOptions
+from services.broker.records.raw_records import checked_records
+from services.broker.records.record import Record, RecordKind, StoredRecord
 from services.broker.replica.epochs import EpochHistory, EpochStart
 from services.broker.state.core import BrokerCore
-from services.broker.store.raw_records import checked_records
-from services.broker.store.record import Record, RecordKind, StoredRecord
 from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
 from services.common.contract.cluster_view import ClusterView
 from services.common.errors import CorruptDataError

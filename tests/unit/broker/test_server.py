@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from services.broker.app import BrokerApp
 from services.broker.options import BrokerOptions, LogOptions, PopOptions, RetentionOptions
+from services.broker.records.record import StoredRecord
 from services.broker.state.checkpoint import BEGIN
-from services.broker.store.record import StoredRecord
 from services.common.contract import names
 from services.common.contract.put import MessageRun, PutResult
 from services.common.errors import CorruptDataError, StatusError

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from services.broker.records.record import Record, RecordKind, encode
 from services.broker.store.commit_log import CommitLog
-from services.broker.store.record import Record, RecordKind, encode
 from tests.harness.memory_disk import MemoryDisk
 
 FOLDER = Path("/log")

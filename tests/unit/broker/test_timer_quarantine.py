@@ -7,7 +7,7 @@ import pytest
 from services.broker.options import BrokerOptions
 from services.broker.quarantine.entry import EntryFlag, QuarantineEntry, Step
 from services.broker.quarantine.table import QuarantineTable
-from services.broker.store.record import Record
+from services.broker.records.record import Record
 from services.broker.timer import dequeue_stages, enqueue_stages
 from services.broker.wheel.delay import TIMER_TOPIC, Delay, decode_delay, fired_origin
 from services.broker.wheel.timer_state import TimerRequest

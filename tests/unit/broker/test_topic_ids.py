@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.broker.store.record import Record, RecordKind
+from services.broker.records.record import Record, RecordKind
 from services.broker.store.refusals import disk_full
 from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay
 from services.common.contract.cluster_view import ClusterView

@@ -4,11 +4,11 @@ import random
 from pathlib import Path
 
 from services.broker.options import BrokerOptions
+from services.broker.records.record import RecordKind
 from services.broker.state import checkpoint as checkpoint_file
 from services.broker.state.checkpoint import Checkpoint
 from services.broker.state.core import BrokerCore
 from services.broker.store.message_store import StoreCheckpoint
-from services.broker.store.record import RecordKind
 from services.broker.timer.message_timer import MessageTimer
 from services.broker.timer.service import TimerService
 from services.broker.wheel.timer_state import slot_of

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from services.broker.options import BrokerOptions, LogOptions, TimerOptions
-from services.broker.store.record import RecordKind
+from services.broker.records.record import RecordKind
 from services.broker.timer.message_timer import Step
 from services.broker.timer.service import TimerService
 from services.broker.wheel.timer_state import slot_of

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from services.broker.options import BrokerOptions, LogOptions, PopOptions
 from services.broker.progress.check_point import CheckPoint
+from services.broker.records.record import Record, RecordKind, StoredRecord, hash_tag
 from services.broker.state import checkpoint as checkpoint_file
 from services.broker.state.checkpoint import Checkpoint, CheckpointChanges, CheckpointFrames, CheckpointReader, Row
 from services.broker.state.core import BrokerCore
 from services.broker.store.consume_queue import Entry
 from services.broker.store.message_store import StoreCheckpoint
-from services.broker.store.record import Record, RecordKind, StoredRecord, hash_tag
 from services.common.contract.cluster_view import ClusterView
 from services.common.contract.pop_answer import PopAnswer
 from services.common.contract.send_id import encode_send_id

@@ -5,7 +5,7 @@ from pathlib import Path
 from services.cli.cluster.cluster_plan import Plan, Planner, Shape
 from services.cli.cluster.ports import Ports
 from services.cli.options import StandaloneOptions
-from services.common.config import load
+from services.common.settings.config import load
 
 
 def plan(shape: Shape) -> Plan:

@@ -3,7 +3,7 @@
 import pytest
 
 from services.cli.options import ClusterOptions
-from services.common.option_fields import option_fields
+from services.common.settings.option_fields import option_fields
 from tools.generate_options_doc import PAGE, SECTIONS, options_page
 
 

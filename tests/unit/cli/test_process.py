@@ -10,7 +10,7 @@ import pytest
 from services.broker.options import BrokerOptions
 from services.cli.options import ClusterOptions
 from services.cli.process.service_process import BrokerProcess, ControllerProcess, _admin_address
-from services.common.tls_options import ClusterTlsOptions
+from services.common.settings.tls_options import ClusterTlsOptions
 from services.controller.options import ControllerOptions
 from tests.harness.certificates import CertificateVolume, certificate_by, new_authority
 from tests.harness.ports import free_ports

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, model_validator
 
-from services.common.config import load
 from services.common.errors import ConfigurationError
-from services.common.option_fields import option_fields, plain_value
+from services.common.settings.config import load
+from services.common.settings.option_fields import option_fields, plain_value
 
 
 class LogPart(BaseModel):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from services.broker.store.record import HEADER, HEADER_BYTES
+from services.broker.records.record import HEADER, HEADER_BYTES
 from services.common.contract.record_block import HEAD, NOTHING, decode_block, encode_block, joined
 from services.common.pb.popwheel.v1.proxy_pb2 import PullRecordsResponse
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
+from services.proxy.poll_counts.shared_count import Sums
 from services.proxy.receive.long_poll import SLICE_S, SLICES_MAX
 from services.proxy.receive.mode_choice import PATIENCE_S, Key
-from services.proxy.receive.shared_count import Sums
 from services.rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.virtual import LoopClock, arrive, now, run
 from tests.unit.proxy.world import CLIENT, World, poll_request, until, world

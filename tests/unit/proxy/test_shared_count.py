@@ -8,10 +8,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from services.proxy.poll_counts.redis_counts import RedisCounts
+from services.proxy.poll_counts.shared_count import TIMEOUT_S, CountStoreError, SharedCount, Sums
 from services.proxy.receive.long_poll import Mode
 from services.proxy.receive.mode_choice import WINDOW_S, Key, ModeChoice
-from services.proxy.receive.redis_counts import RedisCounts
-from services.proxy.receive.shared_count import TIMEOUT_S, CountStoreError, SharedCount, Sums
 from tests.unit.proxy.virtual import LoopClock, now, run
 from tests.unit.proxy.world import poll_request, until, world
 

@@ -16,7 +16,7 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
 from services.proxy import protocol
 from services.proxy.app import ProxyApp
 from services.proxy.options import ProxyOptions
-from services.proxy.receive.shared_count import CountStore
+from services.proxy.poll_counts.shared_count import CountStore
 from services.rpc.local import LocalChannel
 from services.rpc.service import Channel, ClientStream
 from tests.unit.proxy.fake_broker import FakeBroker

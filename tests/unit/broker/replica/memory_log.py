@@ -4,9 +4,9 @@ import asyncio
 import itertools
 from collections.abc import Iterator
 
+from services.broker.records import raw_records, record
+from services.broker.records.record import Record, RecordKind
 from services.broker.replica.epochs import EpochHistory
-from services.broker.store import raw_records, record
-from services.broker.store.record import Record, RecordKind
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 

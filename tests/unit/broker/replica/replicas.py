@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from services.broker.options import ReplicationOptions
+from services.broker.repair.peers import Peers
+from services.broker.repair.repair import RecordReader, Repairer
 from services.broker.replica.constants import ReplicationConstants
 from services.broker.replica.log_receiver import Slave
 from services.broker.replica.log_sender import Master
-from services.broker.replica.peers import Peers
-from services.broker.replica.repair import RecordReader, Repairer
 from services.broker.replica.replication_master import ReplicationMaster
 from services.broker.replica.replication_slave import ReplicationSlave
 from services.broker.replica.statistics import ReplicationStatistics

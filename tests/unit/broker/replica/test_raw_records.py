@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.store import record
-from services.broker.store.raw_records import checked_records, whole_bytes, whole_length
-from services.broker.store.record import Record, RecordKind, StoredRecord
+from services.broker.records import record
+from services.broker.records.raw_records import checked_records, whole_bytes, whole_length
+from services.broker.records.record import Record, RecordKind, StoredRecord
 from services.common.errors import CorruptDataError, UnknownFormatError
 
 records = st.lists(

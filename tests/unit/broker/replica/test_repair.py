@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from services.broker.repair.repair import BYTES_MAX, RecordReader
 from services.broker.replica.constants import ReplicationConstants
-from services.broker.replica.repair import BYTES_MAX, RecordReader
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import ReadRecordsRequest

@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from services.broker.files.replica_store import ReplicaStore
 from services.broker.options import BrokerOptions
+from services.broker.repair.repair import Repairer
 from services.broker.replica.log_receiver import Slave
 from services.broker.replica.metrics import ReplicationCollector
-from services.broker.replica.repair import Repairer
 from services.broker.replica.replication_slave import ReplicationSlave
 from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog

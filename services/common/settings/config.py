@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from services.common.errors import ConfigurationError
-from services.common.option_fields import find_field, plain_value, possible_values, sub_model
+from services.common.settings.option_fields import find_field, plain_value, possible_values, sub_model
 
 ENVIRONMENT_PREFIX = "POPWHEEL_"
 

@@ -8,7 +8,7 @@ import struct
 
 from google_crc32c import value
 
-from services.broker.store.record import (
+from services.broker.records.record import (
     HEADER,
     HEADER_BYTES,
     RECORD_BYTES_MAX,

@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from services.broker.store.record import hash_tag
+from services.broker.records.record import hash_tag
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import ALL, TAG, Filter

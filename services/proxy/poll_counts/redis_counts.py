@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from services.common.clock import Clock
+from services.proxy.poll_counts.shared_count import TIMEOUT_S, CountStoreError, Sums
 from services.proxy.receive.mode_choice import WINDOW_S, Key
-from services.proxy.receive.shared_count import TIMEOUT_S, CountStoreError, Sums
 
 PREFIX: Final = "popwheel:polls:"
 _GENERATION = PREFIX + "generation"

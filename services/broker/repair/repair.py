@@ -4,10 +4,10 @@ import asyncio
 
 import structlog
 
-from services.broker.replica.peers import Peers
+from services.broker.records.raw_records import bare_records, whole_length
+from services.broker.repair.peers import Peers
 from services.broker.replica.replica_log import ReplicaLog
 from services.broker.replica.statistics import ReplicationStatistics
-from services.broker.store.raw_records import bare_records, whole_length
 from services.common.clock import Clock
 from services.common.contract import names
 from services.common.errors import CorruptDataError, StatusError
