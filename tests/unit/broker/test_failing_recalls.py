@@ -6,16 +6,18 @@ from services.broker.records.record import StoredRecord
 from services.broker.store.consume_queue import Entry
 from services.common.errors import CorruptDataError
 from tests.harness.poison import MARK
-from tests.unit.broker.test_timer_quarantine import (
-    FAR_MS,
+from tests.unit.broker.timer_pair import TimerPair
+from tests.unit.broker.timer_poison import (
     entries,
     failing_recalls,
     failing_to_be_scheduled,
     pass_and_save,
 )
-from tests.unit.broker.timer_pair import TimerPair
 from tests.unit.broker.timer_world import TimerWorld
 from tests.unit.broker.world import run_now
+
+FAR_MS = 7000
+"""Beyond the roll window."""
 
 
 @pytest.mark.parametrize("error", [OSError(5, "the device"), CorruptDataError("damage")])
