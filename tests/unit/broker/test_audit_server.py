@@ -7,7 +7,7 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.rpc import methods
-from tests.unit.broker.test_server import Broker, running
+from tests.unit.broker.served_broker import Broker, running
 from tests.unit.broker.world import INVISIBLE_MS
 
 RETRY = names.retry_topic("g", "t")

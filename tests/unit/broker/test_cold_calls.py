@@ -13,8 +13,8 @@ from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.rpc import methods
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.harness.memory_disk import MemoryDisk
+from tests.unit.broker.served_broker import Broker, events
 from tests.unit.broker.test_notify import registered
-from tests.unit.broker.test_server import Broker, events
 from tests.unit.broker.world import INVISIBLE_MS, wire_message
 
 SAVED_S = 6

@@ -7,7 +7,7 @@ from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
 from services.common.series import OTHER, SERIES_MAX
 from services.rpc import methods
-from tests.unit.broker.test_server import Broker, running
+from tests.unit.broker.served_broker import Broker, running
 
 
 def named(broker: Broker, label: str) -> set[str]:

@@ -14,7 +14,7 @@ from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.rpc import methods
 from services.rpc.service import Method
 from tests.harness.names import BAD_GROUPS, BAD_TOPICS, OF_KIND
-from tests.unit.broker.test_server import Broker, running
+from tests.unit.broker.served_broker import Broker, running
 
 TOPICS = [text for text in BAD_TOPICS if "\ud800" not in text]  # no call can carry that
 GROUPS = [text for text in BAD_GROUPS if "\ud800" not in text]

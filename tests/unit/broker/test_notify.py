@@ -14,7 +14,7 @@ from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
 from services.rpc import methods
 from services.rpc.service import ClientStream
-from tests.unit.broker.test_server import Broker, events, running
+from tests.unit.broker.served_broker import Broker, events, running
 from tests.unit.broker.world import INVISIBLE_MS, tag_filter
 
 

@@ -10,8 +10,8 @@ from services.broker.progress.oldest_messages import Ages
 from services.common.contract import names
 from services.common.series import Labels
 from tests.unit.broker.core_world import metrics, world_of
+from tests.unit.broker.served_broker import Broker, running
 from tests.unit.broker.test_cold_calls import popped, serve, stored
-from tests.unit.broker.test_server import Broker, running
 from tests.unit.broker.world import INVISIBLE_MS, World, handles
 
 

@@ -14,8 +14,8 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.rpc import methods
 from tests.harness.poison import ERRORS, MARK, Poison
+from tests.unit.broker.served_broker import running
 from tests.unit.broker.test_replica_store import FOLDER, Store, log_of_a_master
-from tests.unit.broker.test_server import running
 from tests.unit.broker.world import wire_message
 
 

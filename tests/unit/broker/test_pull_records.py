@@ -12,8 +12,8 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.rpc import methods
 from tests.harness.memory_disk import MemoryDisk
+from tests.unit.broker.served_broker import FOLDER, Broker, running
 from tests.unit.broker.test_cold_calls import serve, stored
-from tests.unit.broker.test_server import FOLDER, Broker, running
 from tests.unit.broker.world import tag_filter
 
 LARGE = bytes(20_000)

@@ -9,8 +9,8 @@ import pytest
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.rpc import methods
+from tests.unit.broker.served_broker import Broker
 from tests.unit.broker.test_cold_calls import bodies, popped, serve, stored
-from tests.unit.broker.test_server import Broker
 
 
 def refuse(path: Path) -> NoReturn:
