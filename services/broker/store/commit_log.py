@@ -21,7 +21,9 @@ _DAMAGED_MAX = 1024
 _SYNC_FAILED = "sync-failed"
 """A file of this name says that a sync has failed: the system shows bytes as written that the device may not have, and
 no later sync would bring them there (the pages count as clean). It need not be synced itself: it has to outlast the
-process, and a power loss that takes it takes the doubtful bytes, too."""
+process, and a power loss that takes it takes those bytes, too."""
+_SYNCS_WORK = "syncs-work"
+"""Its name before, beside the folder: to rename a file takes no space, and no file more that is open."""
 
 
 class CommitLog:
@@ -51,7 +53,10 @@ class CommitLog:
         """What is synced at this moment, so that it must not be closed."""
         self._names_changed = False
         self._removal_unsynced = False
-        self._sync_failed = disk.exists(folder / _SYNC_FAILED)
+        self._says_failed, self._says_works = folder / _SYNC_FAILED, folder.parent / _SYNCS_WORK
+        self._sync_failed = disk.exists(self._says_failed)
+        if not self._sync_failed and not disk.exists(self._says_works):
+            disk.open(self._says_works).close()
         self.damaged: set[int] = set()
         """Where records stand that were found damaged; for whoever can have them mended."""
         self.stopped: str | None = None
@@ -245,7 +250,7 @@ class CommitLog:
             self.synced_position = max(self.synced_position, target)
             if self._sync_failed:
                 self._sync_failed = False
-                self._disk.remove(self._folder / _SYNC_FAILED)
+                self._disk.replace(self._says_failed, self._says_works)
 
     async def _sync_files(self, files: Sequence[File], names: bool) -> None:
         """Sync some files, and the names of all if need be. The one place that does: an error ends the writing."""
@@ -259,7 +264,9 @@ class CommitLog:
                 await self._disk.sync_folder(self._folder)
         except OSError as error:
             self.stop_writing(f"the commit log could not be synced: {error}")
-            self._disk.open(self._folder / _SYNC_FAILED).close()
+            if not self._sync_failed:
+                self._sync_failed = True
+                self._disk.replace(self._says_works, self._says_failed)
             raise
         finally:
             self._on_the_way = ()

@@ -148,7 +148,8 @@ class MessageTimer:
             _log.error("the timer log is damaged, it is made again from the commit log", why=str(error))
             self.state.log.close()
             self._begin()
-            recovery.recover(self.state, self._store, None, position, now_ms)
+            known_end = 0 if checkpoint is None else checkpoint.last_timer_log_flush_position
+            recovery.recover(self.state, self._store, None, position, now_ms, known_end)
         self._dequeue_get.open(self.state.curr_read_time_ms)
         self.has_begun = True
 

@@ -24,7 +24,7 @@ from services.broker.wheel.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, d
 from services.broker.wheel.pending import UNREADABLE
 from services.broker.wheel.timer_checkpoint import TimerCheckpoint
 from services.broker.wheel.timer_state import Done, Recall, TimerLogDamagedError, TimerState, slot_of
-from services.broker.wheel.unit import UnitFlag, hash_topic
+from services.broker.wheel.unit import UNIT_BYTES, UnitFlag, hash_topic
 from services.common.errors import CorruptDataError
 
 _log = structlog.get_logger()
@@ -79,7 +79,12 @@ def delay_of(found: StoredRecord) -> Delay | None:
 
 
 def recover(
-    state: TimerState, store: MessageStore, checkpoint: TimerCheckpoint | None, position: int, now_ms: int
+    state: TimerState,
+    store: MessageStore,
+    checkpoint: TimerCheckpoint | None,
+    position: int,
+    now_ms: int,
+    known_end: int = 0,
 ) -> None:
     """Bring the stages' state to where it was saved, or to a position of the commit log; nothing is written.
 
@@ -89,6 +94,7 @@ def recover(
         checkpoint: what was saved last; None if there is none, then the whole commit log is read.
         position: where a record of the commit log begins, or where it ends.
         now_ms: wall clock.
+        known_end: without a checkpoint: up to where the one that is not used knew the timer log.
 
     Raises:
         TimerLogDamagedError: the timer log is damaged before the position that was saved, or was saved for another
@@ -99,11 +105,17 @@ def recover(
     done = DoneTimers(0 if checkpoint is None else checkpoint.scan_position)
     scan(store, done, done.scan_position, position)
     if checkpoint is None:
-        state.log.reset(0)
-        saved, newer = TimerCheckpoint(), _Newer(position, [])
+        # Behind all that was there: as long as a checkpoint is on the device that counts on what was there, it must not
+        # take for that what comes now.
+        former_end = max(known_end, state.log.end_position)
+        state.log.reset(former_end + UNIT_BYTES if former_end else 0)
+        saved = TimerCheckpoint(last_timer_log_flush_position=state.log.end_position)
+        newer = _Newer(position, [])
         state.curr_read_time_ms = slot_of(now_ms)
     else:
         saved, newer = checkpoint, _newer(store, done, checkpoint, position)
+        if state.log.is_empty and saved.first_unit_position == NONE:
+            state.log.reset(saved.last_timer_log_flush_position)  # it was made again, and nothing has come since
         state.curr_read_time_ms = checkpoint.last_read_time_ms
     state.noted_position = newer.end
     state.commit_read_time_ms = state.curr_read_time_ms

@@ -265,6 +265,11 @@ class TimerLog:
         self.end_position = self._written = position
         self.flushed_position = min(self.flushed_position, position)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no file."""
+        return not self._files
+
     def reset(self, position: int) -> None:
         """Drop everything and begin anew at `position`."""
         while self._starts:

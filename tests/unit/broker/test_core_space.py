@@ -222,7 +222,7 @@ def test_what_a_core_has_still_to_read_is_not_deleted() -> None:
     log, behind = world.core.store.log, world.core.store.log.segments()[1][0]
 
     class Anew:
-        folded_position = behind
+        is_loaded = False
         store = world.core.store
 
         @property
@@ -230,13 +230,15 @@ def test_what_a_core_has_still_to_read_is_not_deleted() -> None:
             return self
 
         def expired_before(self) -> int:
-            return log.end_position
+            return behind
 
     class Saved:
         needed_from = log.end_position
 
     superblock = Superblock(world.disk, FOLDER)
     cleaner = LogCleaner(Anew, log, superblock, Saved())  # type: ignore[arg-type]
+    assert run_now(cleaner.delete_expired()) == 0
+    Anew.is_loaded = True
     assert [run_now(cleaner.delete_expired()) for _ in range(2)] == [1, 0]
     assert log.start_position == superblock.contents.log_start == behind
 

@@ -273,7 +273,7 @@ async def test_files_of_the_release_before_are_taken_over_whenever_the_power_goe
         assert (await loaded(disk)).contents == said
         disk.crash("power")
         assert (await loaded(disk)).contents == said
-        assert {path.name for path in disk.files() if path.parent == FOLDER} <= {NAME, f"{NAME}.new"}
+        assert {path.name for path in disk.files() if path.parent == FOLDER} <= {NAME, f"{NAME}.new", "syncs-work"}
 
 
 async def test_files_of_the_release_before_that_are_damaged_say_nothing() -> None:

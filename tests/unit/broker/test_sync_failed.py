@@ -1,5 +1,7 @@
 """After a sync that failed, the system shows bytes that the device may not have, and says nothing of it any more."""
 
+import errno
+import os
 import random
 from pathlib import Path
 
@@ -20,8 +22,15 @@ def append(log: CommitLog, count: int) -> None:
         log.append([length], buffers)
 
 
+def out_of_files(path: Path) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+
+@pytest.mark.parametrize("is_out_of_files", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_what_the_next_process_reads_is_on_the_device_once_it_has_synced(seed: int) -> None:
+async def test_what_the_next_process_reads_is_on_the_device_once_it_has_synced(
+    seed: int, is_out_of_files: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = MemoryDisk(random.Random(seed))
     log = CommitLog(disk, FOLDER, 4096)
     append(log, 3)
@@ -29,8 +38,11 @@ async def test_what_the_next_process_reads_is_on_the_device_once_it_has_synced(s
     known_good = log.synced_position
     append(log, 5)
     disk.fail_syncs(1)
-    with pytest.raises(OSError):
-        await log.sync()
+    with monkeypatch.context() as patch:
+        if is_out_of_files:
+            patch.setattr(disk, "open", out_of_files)
+        with pytest.raises(OSError, match="Input/output"):
+            await log.sync()
     disk.crash("process")
 
     again = CommitLog(disk, FOLDER, 4096)

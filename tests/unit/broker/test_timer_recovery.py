@@ -193,6 +193,35 @@ def test_a_timer_log_that_was_made_again_and_is_empty_is_not_taken_for_damaged()
     assert not any("damaged" in entry["event"] for entry in logs)
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_checkpoint_does_not_count_on_a_timer_log_that_was_made_again_since(is_lost: bool) -> None:
+    """The one that was made again is written, and no checkpoint is saved for it."""
+    world = TimerWorld()
+    for number in range(4):
+        world.send(b"%d" % number, 1_000 * number + 500)
+    world.turn()
+    world.save_timer()
+    world.pass_to(1_000)
+    world.save_timer()
+    for number in range(4, 9):
+        world.send(b"%d" % number, 1_000 * number + 500)
+    world.turn()
+    world.crash("process")
+    [path] = [path for path in world.disk.files() if path.suffix == ".timerlog"]
+    if is_lost:
+        world.disk.remove(path)
+    else:
+        world.disk.flip_bit(path, 8 * 60)
+    for _ in range(3):
+        world.start()
+        world.turn()
+        world.timer.state.log.write()
+        assert world.timer.state.pending.total == 8
+        world.crash("process")
+    world.pass_to(10_000)
+    assert world.fired_bodies() == [b"%d" % number for number in range(9)]
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_units_behind_the_saved_position_are_made_again_whatever_they_hold(whole: bool) -> None:
     world = TimerWorld()
