@@ -83,7 +83,7 @@ class Interest:
         places: polls that wait at one broker, and where.
         at_broker: the same by broker, the longest waiting first.
         waiting: what is known of each broker.
-        left_over: brokers with more messages than pops that are under way for them.
+        left_over: brokers with more messages than pops that are under way for them; who was paused last comes last.
         busy: brokers with messages or pops under way.
         unconfirmed: if it is registered, brokers that have not said so yet.
         polls: how many there are, waiting or not.

@@ -312,8 +312,14 @@ class InterestBook:
             self._wake(interest, waiting, now)
 
     def _pause(self, interest: Interest, waiting: Waiting, until: float) -> None:
+        """Wake nobody for a broker for a while, and let others come first after that: `_wake` or `_weigh` follows.
+
+        Else two that fail by turns, each for longer than the other's pause, would keep polls from all others.
+        """
         waiting.not_before = until
         self._paused[waiting] = interest
+        if interest.left_over.get(waiting.broker) is waiting:
+            del interest.left_over[waiting.broker]
 
     def _wake(self, interest: Interest, waiting: Waiting, now: float) -> None:
         """Wake as many polls as messages are left over and pops may be under way."""

@@ -102,6 +102,27 @@ def test_pops_that_find_nothing_again_and_again_are_slowed_down() -> None:
     assert woken([waiter]) == 1
 
 
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_brokers_at_which_pops_are_in_vain_keep_polls_from_no_other(is_answered: bool) -> None:
+    """A pop at one of two takes longer than the pause of the other, so one of them may always be tried."""
+    book, interest, (waiter,) = waiting_book(1)
+    now, tried = 0.0, []
+    for broker in ("a", "b", "c"):
+        book.notified(interest.id, broker, 50, now)
+    (ticket,) = waiter.woken
+    for _ in range(3 * FRUITLESS_MAX if is_answered else 3):
+        tried.append(ticket.broker)
+        now += 0.5
+        if is_answered:
+            book.finish(ticket, 0, 50, now)
+        else:
+            book.fail(ticket, now)
+        again = book.wait(interest, waiter, now)
+        assert again is not None
+        ticket = again
+    assert set(tried) == {"a", "b", "c"}
+
+
 def test_a_broker_that_has_left_is_forgotten() -> None:
     book, interest, waiters = waiting_book(1)
     ticket = book.begin(interest, "a")
