@@ -192,6 +192,8 @@ class Faults:
             return
         path, length = chance.choice(targets)
         bit = chance.randrange(length * 8)
+        if self._rotten.holds(path, bit // 8):
+            return  # what has changed twice is not known again when it is to be restored
         world.disk.flip_bit(path, bit)
         self._flipped.append((path, bit, world.disk.files()[path][bit // 8 : bit // 8 + 1]))
         world.trace.add("fault", "flipped", path.relative_to(DATA), bit)

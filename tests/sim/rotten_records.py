@@ -77,6 +77,11 @@ class RottenRecords:
         self._disk.overwrite(path, at, after)
         return f"{record.topic}/{record.queue_id}@{record.queue_offset} {how}"
 
+    def holds(self, path: Path, place: int) -> bool:
+        """Whether a byte of a file is one of the record that has rotted."""
+        rotten = self._rotten
+        return rotten is not None and rotten.path == path and rotten.at <= place < rotten.at + len(rotten.after)
+
     def restore(self) -> None:
         """Have all as it was written."""
         rotten, self._rotten = self._rotten, None
