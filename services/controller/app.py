@@ -191,6 +191,7 @@ class ControllerApp:
         """The routes of the admin API, `/api/v1/...`. FastAPI is loaded when this is first asked for."""
         from services.controller.http.admin import admin_router
         from services.controller.http.audit_routes import audit_router
+        from services.controller.http.consumption_routes import consumption_router
         from services.controller.http.group_routes import GroupViews, group_router
         from services.controller.http.quarantine_routes import quarantine_router
         from services.controller.http.status_routes import status_router
@@ -200,6 +201,7 @@ class ControllerApp:
         router = admin_router(self._options, self._keeper, self._leadership.check)
         router.include_router(status_router(self._keeper, self._processes, views))
         router.include_router(timer_router(Timers(self._inquiry)))
+        router.include_router(consumption_router(self._inquiry))
         router.include_router(quarantine_router(self._inquiry))
         router.include_router(audit_router(self._inquiry))
         router.include_router(group_router(views, self._transfers, self._decommission))

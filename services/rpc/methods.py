@@ -40,6 +40,13 @@ PULL_RECORDS: Method[broker.PullRequest, bytes] = Method(
 QUERY_OFFSET = _method("popwheel.v1.Broker", "QueryOffset", broker.QueryOffsetRequest, broker.QueryOffsetResponse)
 GET_OFFSET = _method("popwheel.v1.Broker", "GetOffset", broker.GetOffsetRequest, broker.GetOffsetResponse)
 UPDATE_OFFSET = _method("popwheel.v1.Broker", "UpdateOffset", broker.UpdateOffsetRequest, broker.UpdateOffsetResponse)
+RESET_OFFSETS = _method("popwheel.v1.Broker", "ResetOffsets", broker.ResetOffsetsRequest, broker.ResetOffsetsResponse)
+DEAD_LETTER_LIST = _method(
+    "popwheel.v1.Broker", "DeadLetterList", broker.DeadLetterListRequest, broker.DeadLetterListResponse
+)
+DEAD_LETTER_REDRIVE = _method(
+    "popwheel.v1.Broker", "DeadLetterRedrive", broker.DeadLetterRedriveRequest, broker.DeadLetterRedriveResponse
+)
 NOTIFY = _method("popwheel.v1.Broker", "Notify", broker.NotifyInterest, broker.NotifyEvents)
 RECALL = _method("popwheel.v1.Broker", "Recall", broker.RecallRequest, broker.RecallResponse)
 TIMER_STATS = _method("popwheel.v1.Broker", "TimerStats", broker.TimerStatsRequest, broker.TimerStatsResponse)

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 from services.broker.calls.audit_server import AuditServer
 from services.broker.calls.dedup import Dedup
+from services.broker.calls.group_server import GroupServer
 from services.broker.calls.metrics import BrokerStatistics
 from services.broker.calls.pull_handler import PullHandler, illegal_offset
 from services.broker.calls.put_handler import PutHandler
@@ -99,6 +100,10 @@ class BrokerServer:
         self.service.unary(methods.IN_FLIGHT_LIST, _naming_trouble(audit.in_flight))
         self.service.unary(methods.PROGRESS_LIST, audit.progress)
         self.service.stream(methods.NOTIFY, self.notify)
+        groups = GroupServer(core, flusher, self._reads, options)
+        self.service.unary(methods.RESET_OFFSETS, _naming_trouble(groups.reset_offsets))
+        self.service.unary(methods.DEAD_LETTER_LIST, _naming_trouble(groups.list_dead_letters))
+        self.service.unary(methods.DEAD_LETTER_REDRIVE, _naming_trouble(groups.redrive_dead_letters))
         QuarantineServer(core, flusher, options.name, options.quarantine_max).bind(self.service)
 
     @property

@@ -12,7 +12,8 @@ one. An id names a CK within its broker for good; its remainder by the number of
 | ACK | id 8, bits; as its origin: call (8), or nothing |
 | renewal | id 8, due time 8, bits |
 | origin of a redelivered message | id 8, index 2 |
-| offset | offset 8, queue id 2, length of group 1, group, topic |
+| offset | offset 8, queue id 2, length of group 1, group, topic; as its origin: one byte for a reset, or nothing |
+| origin of a redriven dead letter | its offset in its queue 8, one byte that is 0 |
 """
 
 import struct
@@ -26,8 +27,11 @@ _ACK = struct.Struct(">Q")
 _RENEWAL = struct.Struct(">QQ")
 _OFFSET = struct.Struct(">QHB")
 _CALL = struct.Struct(">Q")
+_REDRIVEN = struct.Struct(">QB")
 
 ORIGIN_BYTES = _ORIGIN.size
+RESET = b"\x01"
+"""The origin of an offset's record by which a group is set back or forward: what was read before does not count."""
 
 _SPARSE = 1
 _REPLACES = 2
@@ -89,6 +93,20 @@ class OffsetCommit:
         offset, queue_id, group_length = _OFFSET.unpack_from(data)
         topic_start = _OFFSET.size + group_length
         return cls(data[_OFFSET.size : topic_start].decode(), data[topic_start:].decode(), queue_id, offset)
+
+
+def redriven_origin(queue_offset: int) -> bytes:
+    """The origin of a record that takes the place of a group's dead letter.
+
+    Args:
+        queue_offset: of the dead letter in its queue.
+    """
+    return _REDRIVEN.pack(queue_offset, 0)
+
+
+def decode_redriven(origin: bytes) -> int | None:
+    """Which dead letter a record takes the place of, by its offset; None if it is no origin of that kind."""
+    return int(_REDRIVEN.unpack(origin)[0]) if len(origin) == _REDRIVEN.size else None
 
 
 @dataclass(slots=True, eq=False)

@@ -235,6 +235,24 @@ class MergeBuffer:
         progress = self.of(group, queue)
         progress.committed = offset
         self._keep(progress)
+        self._note_set(group, queue, position)
+
+    def reset(self, group: str, queue: ConsumeQueue, offset: int, position: int = -1) -> None:
+        """A group goes on at an offset, whatever it has read before. No CK of the queue holds up its offset any more.
+
+        Args:
+            group, queue, offset, position: see `commit`.
+        """
+        held_up = self._held_up.get(group, {}).get(queue)
+        if held_up is not None:
+            self._release(held_up)
+            self._hold_up_no_more(held_up)
+        progress = self.of(group, queue)
+        progress.committed = progress.popped = offset
+        self._keep(progress)
+        self._note_set(group, queue, position)
+
+    def _note_set(self, group: str, queue: ConsumeQueue, position: int) -> None:
         if position >= 0:
             self._set_by_hand[group, queue] = position
             self._set_by_hand.move_to_end((group, queue))
@@ -315,10 +333,13 @@ class MergeBuffer:
             self._of_check_point.pop(check_point.id, None)
             progress.committed = max(progress.committed, check_point.next_offset)
         if not waiting:
-            held_up = self._held_up.get(progress.group, {})
-            held_up.pop(progress.queue, None)
-            if not held_up:
-                self._held_up.pop(progress.group, None)
+            self._hold_up_no_more(progress)
+
+    def _hold_up_no_more(self, progress: QueueProgress) -> None:
+        held_up = self._held_up.get(progress.group, {})
+        held_up.pop(progress.queue, None)
+        if not held_up:
+            self._held_up.pop(progress.group, None)
 
     def _keep(self, progress: QueueProgress) -> None:
         group, queue, offsets = progress.group, progress.queue, progress.offsets

@@ -111,6 +111,8 @@ class PopState:
                 origin = Origin.decode(found.origin)
                 done = self.finish if found.topic.startswith(names.DEAD_LETTER_PREFIX) else self.close
                 done(origin.check_point_id, 1 << origin.index)
+            elif (offset := codec.decode_redriven(found.origin)) is not None:
+                self.redriven(found.topic, offset, store)
         elif found.kind == RecordKind.QUARANTINE:
             if len(found.origin) == ORIGIN_BYTES:
                 origin = Origin.decode(found.origin)
@@ -126,7 +128,10 @@ class PopState:
                 return
             committed_in = store.queue(commit.topic, commit.queue_id)
             if committed_in is not None:  # else nothing was there: a group begins at the first message
-                self.merge_buffer.commit(commit.group, committed_in, commit.offset, found.position)
+                # The ACKs of what a reset took back follow it.
+                buffer = self.merge_buffer
+                fold = buffer.reset if found.origin == codec.RESET else buffer.commit
+                fold(commit.group, committed_in, commit.offset, found.position)
         elif found.kind == RecordKind.ACK:
             # One that follows what was made of its messages finds them closed: only acknowledgements are left.
             self.finish(*codec.decode_ack(found.payload), codec.decode_call(found.origin))
@@ -137,6 +142,19 @@ class PopState:
                 queue = store.queue(stored_topic(check_point), check_point.queue_id)
                 if queue is not None and check_point.next_offset > queue.begin_offset:  # else it is of a deleted topic
                     self.merge_buffer.read_to(check_point.group, queue, check_point.next_offset)
+
+    def redriven(self, topic: str, queue_offset: int, store: MessageStore) -> None:
+        """A record took the place of a dead letter: its group has read that.
+
+        Args:
+            topic: of the record: the group's retry topic, or its dead letter topic.
+            queue_offset: of the dead letter.
+            store: the queues.
+        """
+        group = names.group_of_retry_topic(topic) or topic.removeprefix(names.DEAD_LETTER_PREFIX)
+        letters = store.queue(names.dead_letter_topic(group), 0)
+        if letters is not None:
+            self.merge_buffer.read_to(group, letters, queue_offset + 1)
 
     def snapshot(self, revive_ends: tuple[int, ...], time: LogTime) -> PopSnapshot:
         """What to save but for the offsets, given where each revive queue ends now, and the time of its CKs."""

@@ -32,8 +32,10 @@ from services.broker.quarantine.quarantine import Quarantine
 from services.broker.records.fault import RECORD_STEP, RecordFaultError
 from services.broker.records.record import Record, RecordKind, StoredRecord
 from services.broker.state.checkpoint import Checkpoint, CheckpointChanges, Row
+from services.broker.state.dead_letters import DeadLetters
 from services.broker.state.expiry import Expiry
 from services.broker.state.notification import Interest, Interests, tell_again
+from services.broker.state.offset_reset import OffsetReset
 from services.broker.state.retrial import Retrial
 from services.broker.state.settlement import Settlement
 from services.broker.store.commit_log import CommitLog
@@ -120,6 +122,8 @@ class BrokerCore:
             *(self.store, self.state, view, self._topics, self.pop_clock, options.name),
             *(self._due_changed, self.names.knows_group, self.quarantine),
         )
+        self.offset_reset = OffsetReset(self.store, self.state, self._topics, self.pops, self.interests)
+        self.dead_letters = DeadLetters(self.store, self.state, view, self.pops)
         self.relocation = Relocation(self.store, self.state.table, self.acks, self.quarantine)
         self.timer = MessageTimer(
             self.store, disk, folder / "timer", options, clock, self.names, on_fired, self.quarantine

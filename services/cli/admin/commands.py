@@ -12,7 +12,9 @@ from services.cli.admin.api import AdminApi, Format, Row, moment, output_option,
 from services.cli.admin.audit import in_flight, progress
 from services.cli.admin.check import check
 from services.cli.admin.cluster import broker, cluster
+from services.cli.admin.dead_letters import dlq
 from services.cli.admin.drill import drill
+from services.cli.admin.offset import offset
 from services.cli.admin.quarantine import quarantine
 from services.cli.table import print_table
 
@@ -253,5 +255,7 @@ admin.add_command(cluster)
 admin.add_command(broker)
 admin.add_command(drill)
 admin.add_command(quarantine)
+admin.add_command(offset)
+admin.add_command(dlq)
 admin.add_command(in_flight)
 admin.add_command(progress)

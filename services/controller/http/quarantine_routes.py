@@ -120,19 +120,21 @@ def _message(broker: str, answer: pb.QuarantineShowResponse) -> QuarantinedMessa
             message = Message.FromString(answer.message)
         except DecodeError as error:
             unreadable = f"its bytes are no message: {error}"
+    fields = _fields(broker, answer.entry) | message_fields(message)
+    return QuarantinedMessage.model_validate(fields | {"unreadable": unreadable})
+
+
+def message_fields(message: Message) -> dict[str, Any]:
+    """A message as the API shows one, by the names of its fields."""
     properties = message.system_properties
-    return QuarantinedMessage.model_validate(
-        _fields(broker, answer.entry)
-        | {
-            "message_id": properties.message_id,
-            "tag": properties.tag,
-            "keys": list(properties.keys),
-            "properties": dict(message.user_properties),
-            "body": b64encode(message.body[:_BODY_SHOWN_BYTES]).decode(),
-            "body_bytes": len(message.body),
-            "unreadable": unreadable,
-        }
-    )
+    return {
+        "message_id": properties.message_id,
+        "tag": properties.tag,
+        "keys": list(properties.keys),
+        "properties": dict(message.user_properties),
+        "body": b64encode(message.body[:_BODY_SHOWN_BYTES]).decode(),
+        "body_bytes": len(message.body),
+    }
 
 
 def _fields(broker: str, entry: pb.QuarantineEntry) -> dict[str, Any]:

@@ -36,7 +36,9 @@ USE_OF = {
     "InFlightList": Use.RECEIVE,
     "ProgressList": Use.RECEIVE,
     "UpdateOffset": Use.COMMIT,
+    "ResetOffsets": Use.COMMIT,
 }
+OF_A_GROUP = ("DeadLetterList", "DeadLetterRedrive")
 OF_BROKER_GROUPS = ("HandOver", "ReadRecords", "FetchCheckpoint", "StoreCheckpoint")
 QUARANTINE = ("QuarantineList", "QuarantineShow", "QuarantineRetry", "QuarantineDrop")
 WITHOUT_NAMES = ("TimerStats", "ReplicaStatus", *QUARANTINE)
@@ -49,7 +51,7 @@ WITH_GROUP = sorted(set(USE_OF) - {"Put", "Recall", "QueryOffset", "TimerList"})
 
 
 def test_no_call_of_the_broker_is_left_out() -> None:
-    assert set(METHODS) == {*USE_OF, *OF_BROKER_GROUPS, *WITHOUT_NAMES, *STREAMS}
+    assert set(METHODS) == {*USE_OF, *OF_A_GROUP, *OF_BROKER_GROUPS, *WITHOUT_NAMES, *STREAMS}
 
 
 def request(name: str, topic: str, group: str) -> Any:
@@ -114,6 +116,13 @@ async def test_the_table_of_kinds_and_calls_holds_at_the_broker(name: str) -> No
             for topic in OF_KIND[kind]:
                 is_refused = await code_of(broker, name, topic=topic) == Code.ILLEGAL_TOPIC
                 assert is_refused is (USE_OF[name] not in names.USES[kind]), topic
+
+
+@pytest.mark.parametrize("name", OF_A_GROUP)
+async def test_no_call_takes_a_consumer_group_that_can_not_be(name: str) -> None:
+    async with running() as broker:
+        for group in GROUPS:
+            assert await code_of(broker, name, group=group) == Code.ILLEGAL_CONSUMER_GROUP
 
 
 @pytest.mark.parametrize("name", OF_BROKER_GROUPS)

@@ -316,6 +316,52 @@ class PopMachine(RuleBasedStateMachine):
         self.committed = {key: each for key, each in self.committed.items() if key[0] != group}
         self.flush()
 
+    @rule(group=GROUPS, topic=SOME_TOPIC, pick=PICK, is_cut_off=st.booleans())
+    def reset(self, group: str, topic: str, pick: int, is_cut_off: bool) -> None:
+        """All that stands at the new offsets or behind comes as if it had never been read, and nothing else."""
+        if any(
+            (owner, sent.topic, state.kind) == (group, topic, "dead") for (owner, sent), state in self.states.items()
+        ):
+            return  # it would be in two places, which this model does not know
+        offsets = {
+            queue: queue.min_offset + pick % (queue.max_offset - queue.min_offset + 1)
+            for queue in self.world.core.store.queues.of_topic(topic)
+        }
+        plan = self.world.core.offset_reset.plan(group, topic, offsets)
+        assert plan.in_flight == sum(
+            (owner, sent.topic, state.kind) == (group, topic, "invisible")
+            for (owner, sent), state in self.states.items()
+        )
+        self.world.core.offset_reset.carry_out(plan)
+        at = {queue.queue_id: offset for queue, offset in offsets.items()}
+        stored = self.stored_messages()
+        for key in [(owner, sent) for owner, sent in self.states if (owner, sent.topic) == (group, topic)]:
+            self.states[key] = State("gone")
+        for sent, stored_ms in stored.items():
+            if sent.topic == topic and sent.offset >= at[sent.queue_id] and self.wants(group, sent.tag):
+                self.states[group, sent] = State("ready", stored_ms=stored_ms)
+        for progress in list(self.committed):
+            if progress[0] == group and progress[1] in (topic, names.retry_topic(group, topic)):
+                del self.committed[progress]
+        if is_cut_off:
+            self.crash("process")
+        self.flush()
+
+    @rule(group=GROUPS, limit=st.integers(1, 3), is_cut_off=st.booleans())
+    def redrive(self, group: str, limit: int, is_cut_off: bool) -> None:
+        """Dead letters come to their group as if for the first time, the oldest first."""
+        self.flush()
+        dead = self.found_dead(group)
+        result = self.world.core.dead_letters.redrive(group, limit, 1 << 40, 1 << 20)
+        assert (result.given_back, result.kept) == (min(limit, len(dead)), 0)
+        for number in dead[:limit]:
+            (key,) = (key for key in self.states if key[0] == group and key[1].number == number)
+            assert self.states[key].kind == "dead"
+            self.states[key] = self.state_now("ready", 0)
+        if is_cut_off:
+            self.crash("process")
+        self.flush()
+
     # What must hold
 
     @invariant()
@@ -461,8 +507,11 @@ class PopMachine(RuleBasedStateMachine):
         return found
 
     def found_dead(self, group: str) -> list[int]:
+        letters = self.world.core.dead_letters
+        queue = letters.queue(group)
+        first = 0 if queue is None else letters.first_offset(group, queue)
         dead = self.world.held(names.dead_letter_topic(group))
-        return [int(Message.FromString(stored.payload).body) for _, stored in dead]
+        return [int(Message.FromString(stored.payload).body) for offset, stored in dead if offset >= first]
 
     def readable(self, group: str, topic: str) -> list[tuple[int, int]]:
         """What can be popped now: not what was made ready since the last sync."""

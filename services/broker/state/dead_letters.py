@@ -1,0 +1,147 @@
+"""The dead letters of a group, as an operator sees them: those that were neither redriven nor purged.
+
+Which they are is told by how far the group has read of its own dead letter queue. A record that gives a dead letter
+back names the one that it takes the place of, so a crash can neither lose nor double it.
+"""
+
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from services.broker.pop.pops import Pops
+from services.broker.progress.check_point import redriven_origin
+from services.broker.progress.pop_state import PopState
+from services.broker.records.record import Record, RecordKind, StoredRecord
+from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.message_store import MessageStore
+from services.common.contract import names
+from services.common.contract.cluster_view import ClusterView
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
+
+
+class Redriven(NamedTuple):
+    """What came of some dead letters.
+
+    Args:
+        given_back: to their group.
+        kept: as dead letters, at the end of their queue: their topic is gone, or they can't be read.
+    """
+
+    given_back: int
+    kept: int
+
+
+class DeadLetters:
+    """Reads dead letters and gives them back.
+
+    Args:
+        store: where they are.
+        state: how far groups are.
+        view: the topics that there are.
+        pops: knows whether there is room for more progress.
+    """
+
+    def __init__(self, store: MessageStore, state: PopState, view: ClusterView, pops: Pops) -> None:
+        self._store = store
+        self._state = state
+        self._view = view
+        self._pops = pops
+
+    def queue(self, group: str) -> ConsumeQueue | None:
+        """Where a group's are; None if it never had one."""
+        return self._store.queue(names.dead_letter_topic(group), 0)
+
+    def first_offset(self, group: str, queue: ConsumeQueue) -> int:
+        """Of the oldest one; the queue's end if there is none."""
+        return min(self._state.merge_buffer.of(group, queue).next_offset, queue.max_offset)
+
+    def read(self, queue: ConsumeQueue, begin: int, limit: int, bytes_max: int) -> list[StoredRecord]:
+        """Some of them from an offset on; one at least, if there is one.
+
+        Args:
+            queue: of a group's.
+            begin: the first offset.
+            limit: so many at the most.
+            bytes_max: so long, all together.
+
+        Raises:
+            CorruptDataError: one is damaged.
+        """
+        entries = queue.read(begin, limit)
+        size = 0
+        for count, entry in enumerate(entries):
+            size += entry.length
+            if count and size > bytes_max:
+                entries = entries[:count]
+                break
+        return self._store.records.read_checked(queue, range(begin, begin + len(entries)), entries)
+
+    def redrive(self, group: str, limit: int, end_offset: int, bytes_max: int) -> Redriven:
+        """Give some back, the oldest first: each comes to its group again, and to no other, as if for the first time.
+
+        Args:
+            group: whose.
+            limit: so many at the most.
+            end_offset: those that stand behind it are left.
+            bytes_max: so long, all together.
+
+        Raises:
+            StatusError: the disk is full, or there is no room for more progress or another queue; nothing has changed.
+            CorruptDataError: one is damaged; nothing has changed.
+        """
+        queue = self.queue(group)
+        if queue is None:
+            return Redriven(0, 0)
+        progress = self._state.merge_buffer.of(group, queue)
+        if not self._state.merge_buffer.has_room(progress):
+            raise self._pops.progress_full()
+        begin = self.first_offset(group, queue)
+        found = self.read(queue, begin, max(0, min(limit, end_offset - begin)), bytes_max)
+        if not found:
+            return Redriven(0, 0)
+        records = [self._given_back(group, stored) or _kept(stored) for stored in found]
+        self._store.put(records)
+        self._state.merge_buffer.read_to(group, queue, begin + len(records))
+        kept = sum(each.topic == queue.topic for each in records)
+        return Redriven(len(records) - kept, kept)
+
+    def _given_back(self, group: str, stored: StoredRecord) -> Record | None:
+        """The record that gives one back; None if it has nowhere to go."""
+        try:
+            message = Message.FromString(stored.payload)
+            properties = SystemProperties.FromString(stored.system_properties)
+        except DecodeError:
+            return None
+        topic = properties.dead_letter_queue.topic
+        if names.kind_of(topic) is names.Kind.USER and topic not in self._view.topics:
+            return None
+        try:
+            retry_topic = names.retry_topic(group, topic)
+        except StatusError:
+            return None
+        properties.ClearField("dead_letter_queue")
+        # It goes by the name again under which it was sent.
+        message.topic.name = topic.removeprefix(f"{message.topic.resource_namespace}%")
+        return Record(
+            kind=RecordKind.MESSAGE,
+            topic=retry_topic,
+            queue_id=0,
+            payload=message.SerializeToString(),
+            system_properties=properties.SerializeToString(),
+            tag_hash=stored.tag_hash,
+            origin=redriven_origin(stored.queue_offset),
+        )
+
+
+def _kept(stored: StoredRecord) -> Record:
+    """The same dead letter, at the end of its queue."""
+    return Record(
+        kind=RecordKind.MESSAGE,
+        topic=stored.topic,
+        queue_id=stored.queue_id,
+        payload=stored.payload,
+        system_properties=stored.system_properties,
+        tag_hash=stored.tag_hash,
+        origin=redriven_origin(stored.queue_offset),
+    )

@@ -1,0 +1,118 @@
+"""A group is set back or forward: it gets what stands there and behind as if it had never read it, and nothing else."""
+
+import pytest
+
+from services.broker.state.offset_reset import ResetPlan
+from services.common.contract import names
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from tests.unit.broker.core_world import world_of
+from tests.unit.broker.world import INVISIBLE_MS, World, handles
+
+
+def reset(world: World, offset: int, group: str = "g") -> ResetPlan:
+    plan = world.core.offset_reset.plan(group, "t", {world.core.store.queues["t", 0]: offset})
+    world.core.offset_reset.carry_out(plan)
+    world.flush()
+    return plan
+
+
+def world_with(count: int) -> World:
+    world = world_of()
+    for number in range(count):
+        world.put("t", b"%d" % number)
+    return world
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_what_was_acknowledged_comes_again(crashes: bool) -> None:
+    world = world_with(3)
+    assert set(world.ack("g", "t", *handles(world.pop("g", "t")))) == {Code.OK}
+    assert world.pop("g", "t") == []
+    reset(world, 1)
+    if crashes:
+        world.save()
+        world.crash("process")
+    assert world.bodies(world.pop("g", "t")) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_what_is_given_out_is_taken_back(crashes: bool) -> None:
+    world = world_with(3)
+    given = world.pop("g", "t")
+    assert reset(world, 2).in_flight == 3
+    if crashes:
+        world.crash("process")
+    assert world.ack("g", "t", *handles(given)) == [Code.INVALID_RECEIPT_HANDLE] * 3
+    world.clock.advance(INVISIBLE_MS)
+    assert world.revive() == 0
+    assert world.bodies(world.pop("g", "t")) == [b"2"]
+
+
+def test_what_waits_to_be_tried_again_is_passed_over() -> None:
+    world = world_with(2)
+    world.pop("g", "t")
+    world.clock.advance(INVISIBLE_MS)
+    assert world.revive() == 2
+    world.flush()
+    assert len(world.held(names.retry_topic("g", "t"))) == 2
+    reset(world, 2)
+    assert world.pop("g", "t") == []
+    reset(world, 0)
+    assert world.bodies(world.pop("g", "t")) == [b"0", b"1"]
+
+
+def test_so_is_what_waits_there_and_can_not_be_read_yet() -> None:
+    world = world_with(1)
+    (given,) = handles(world.pop("g", "t"))
+    world.core.acks.release("g", "t", [given], True)
+    reset(world, 0)
+    assert world.bodies(world.pop("g", "t")) == [b"0"]
+    assert world.pop("g", "t") == []
+
+
+def test_another_group_and_another_topic_go_on_as_they_were() -> None:
+    world = world_with(2)
+    world.add_group("h", 3)
+    world.add_topic("u", 1)
+    world.put("u", b"of u")
+    of_another_topic = world.pop("g", "u")
+    of_another_group = world.pop("h", "t")
+    reset(world, 0)
+    assert world.ack("g", "u", *handles(of_another_topic)) == [Code.OK]
+    assert world.ack("h", "t", *handles(of_another_group)) == [Code.OK] * 2
+
+
+def test_a_group_that_has_read_nothing_may_begin_at_the_end() -> None:
+    world = world_with(3)
+    world.add_group("new", 3)
+    reset(world, 3, "new")
+    assert world.pop("new", "t") == []
+    world.put("t", b"later")
+    assert world.bodies(world.pop("new", "t")) == [b"later"]
+
+
+def test_nothing_changes_where_there_is_no_room_for_more_progress() -> None:
+    world = world_of(progress_max=16)
+    world.put("t", b"1")
+    for number in range(15):
+        world.add_group(f"new{number}", 3)
+        reset(world, 1, f"new{number}")
+    world.add_group("last", 3)
+    with pytest.raises(StatusError, match=r"broker\.pop\.progress_max") as refused:
+        reset(world, 1, "last")
+    assert refused.value.code == Code.TOO_MANY_REQUESTS
+    assert world.bodies(world.pop("new0", "t")) == []
+    assert world.core.state.merge_buffer.get("last", world.core.store.queues["t", 0]) is None
+
+
+def test_nothing_changes_on_a_full_disk() -> None:
+    world = world_with(2)
+    given = world.pop("g", "t")
+    world.flush()
+    world.disk.fill(10)
+    with pytest.raises(StatusError):
+        reset(world, 0)
+    world.disk.fill(1 << 30)
+    assert world.ack("g", "t", *handles(given)) == [Code.OK] * 2
+    assert world.pop("g", "t") == []
