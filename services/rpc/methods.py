@@ -53,6 +53,7 @@ TIMER_STATS = _method("popwheel.v1.Broker", "TimerStats", broker.TimerStatsReque
 TIMER_LIST = _method("popwheel.v1.Broker", "TimerList", broker.TimerListRequest, broker.TimerListResponse)
 IN_FLIGHT_LIST = _method("popwheel.v1.Broker", "InFlightList", broker.InFlightListRequest, broker.InFlightListResponse)
 PROGRESS_LIST = _method("popwheel.v1.Broker", "ProgressList", broker.ProgressListRequest, broker.ProgressListResponse)
+MESSAGE_TRACE = _method("popwheel.v1.Broker", "MessageTrace", broker.MessageTraceRequest, broker.MessageTraceResponse)
 QUARANTINE_LIST = _method(
     "popwheel.v1.Broker", "QuarantineList", broker.QuarantineListRequest, broker.QuarantineListResponse
 )

@@ -89,3 +89,21 @@ async def test_dead_letters_are_purged_and_can_still_be_read(
     assert told(server, "dlq", "list", "forgetters")["total"] == 0
     assert told(server, "dlq", "redrive", "forgetters", "--yes")["redriven"] == 0
     assert len(await client.receive_all("auditors", "%DLQ%forgetters", 3)) == 3
+
+
+async def test_a_message_is_found_by_its_id_wherever_it_is(server: StandaloneProcess, client: MessagingClient) -> None:
+    await dead_letters(client, "tracers", "Trace", 1)
+    (message,) = await client.receive_all("others", "Trace", 1)
+    message_id = message.system_properties.message_id
+    got = told(server, "message", "get", message_id, "--topic", "Trace")
+    assert (got["topic"], b64decode(got["body"])) == ("Trace", b"0")
+    places = told(server, "message", "trace", message_id, "--topic", "Trace")["places"]
+    assert [each["topic"] for each in places] == ["Trace", "%DLQ%tracers"]
+    holdings = {each["group"]: each["holding"] for each in places[0]["groups"]}
+    assert holdings == {"tracers": "done", "others": "given out"}
+    table = admin(server, "message", "trace", message_id, "--topic", "Trace", "--group", "others")
+    assert "given out at" in table
+    refused = admin(server, "message", "get", "nobody", "--topic", "Trace", exit_code=1)
+    assert "no message nobody of Trace" in refused
+    admin(server, "message", "get", message_id, "--topic", "Nowhere", exit_code=1)
+    admin(server, "message", "get", message_id, "--topic", "Trace", "--since", "yesterday", exit_code=2)

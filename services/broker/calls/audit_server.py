@@ -3,14 +3,18 @@
 from functools import partial
 
 from services.broker.pace import Pace
-from services.broker.pop import group_progress
+from services.broker.pop import delivery, group_progress
 from services.broker.pop.group_progress import ProgressPlace
 from services.broker.pop.in_flight import InFlight, InFlightMessage, InFlightPlace
+from services.broker.records.record import StoredRecord
 from services.broker.state.core import BrokerCore
+from services.broker.state.message_search import MessageSearch, SearchPlace, Wanted
 from services.broker.store.flusher import Flusher
 from services.common.clock import Clock
 from services.common.contract import names
 from services.common.contract.names import Use
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.rpc.service import Call
 
@@ -35,6 +39,7 @@ class AuditServer:
         self._clock = clock
         self._pace = Pace(clock)
         self._in_flight = InFlight(core.state.table, core.acks.messages, core.store)
+        self._search = MessageSearch(core.store, core.state)
 
     async def in_flight(self, call: Call, request: pb.InFlightListRequest) -> pb.InFlightListResponse:
         """Some messages that are given out, and where to go on.
@@ -87,6 +92,41 @@ class AuditServer:
         dead = core.store.queue(names.dead_letter_topic(request.group), 0)
         answer.dead_letters = 0 if dead is None else dead.max_offset - dead.known_min_offset
         return answer
+
+    async def trace(self, call: Call, request: pb.MessageTraceRequest) -> pb.MessageTraceResponse:
+        """Where a message is, and who has it: some places, and where to go on."""
+        names.topic(request.topic, Use.RECEIVE)
+        if request.group:
+            names.group(request.group)
+        if not request.message_id:
+            raise StatusError(Code.ILLEGAL_MESSAGE_ID, "the id of a message is needed to look for it")
+        self._core.settlement.settle((request.topic,))
+        wanted = Wanted(request.topic, request.message_id, request.group, request.since_ms, request.until_ms)
+        answer = pb.MessageTraceResponse(epoch=self._core.store.epoch)
+        rest: SearchPlace | None = SearchPlace.of(request.begin)
+        for _ in range(_STEPS_MAX):
+            if rest is None:
+                break
+            began_s = self._clock.monotonic()
+            found, rest = await self._core.store.reads.run(partial(self._search.step, wanted, rest))
+            for stored in found:
+                self._say_trace(answer.messages.add(), stored, request.group)
+            await self._pace.let_others(self._clock.monotonic() - began_s)
+        answer.next = "" if rest is None else str(rest)
+        return answer
+
+    def _say_trace(self, traced: pb.TracedMessage, stored: StoredRecord, group: str) -> None:
+        traced.topic, traced.queue_id, traced.queue_offset = stored.topic, stored.queue_id, stored.queue_offset
+        traced.stored_ms, traced.attempts = stored.store_time_ms, stored.attempts
+        traced.message = delivery.pulled_message(stored, b"")
+        behind_ms = self._clock.wall_ms() - self._core.pop_clock.now_ms()
+        for holder in self._search.holders(stored, group):
+            said = traced.groups.add(group=holder.group, holding=pb.WAITS if holder.waits else pb.DONE)
+            if holder.check_point is not None:
+                check_point, index = holder.check_point
+                said.holding = pb.GIVEN_OUT
+                said.popped_ms = check_point.pop_time_ms + behind_ms
+                said.due_ms = check_point.due_of(index) + behind_ms
 
     async def _topics(self, group: str, topic: str) -> set[str]:
         """Whose queues are wanted: a topic's and those of its retries, or those of all that a group has read."""

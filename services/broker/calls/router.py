@@ -35,6 +35,7 @@ _OF_MASTERS: tuple[Method[Any, Any], ...] = (
     methods.TIMER_LIST,
     methods.IN_FLIGHT_LIST,
     methods.PROGRESS_LIST,
+    methods.MESSAGE_TRACE,
     methods.QUARANTINE_LIST,
     methods.QUARANTINE_SHOW,
     methods.QUARANTINE_RETRY,

@@ -99,6 +99,7 @@ class BrokerServer:
         audit = AuditServer(core, flusher, clock)
         self.service.unary(methods.IN_FLIGHT_LIST, _naming_trouble(audit.in_flight))
         self.service.unary(methods.PROGRESS_LIST, audit.progress)
+        self.service.unary(methods.MESSAGE_TRACE, _naming_trouble(audit.trace))
         self.service.stream(methods.NOTIFY, self.notify)
         groups = GroupServer(core, flusher, self._reads, options)
         self.service.unary(methods.RESET_OFFSETS, _naming_trouble(groups.reset_offsets))

@@ -159,6 +159,24 @@ def moment(time_ms: int) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03}Z"
 
 
+class MomentParam(click.ParamType[int]):
+    """A time like 2026-01-31T12:00:00Z, in milliseconds since 1970."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            time = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is no time; write it like 2026-01-31T12:00:00Z", param, ctx)
+        if time.tzinfo is None:
+            self.fail(f"{value!r} does not say of which zone it is; write {value}Z for UTC", param, ctx)
+        since_ms = (time - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000
+        if since_ms < 0:
+            self.fail(f"{value!r} is before 1970", param, ctx)
+        return round(since_ms)
+
+
 def show(row: Row, output: Format) -> None:
     """Print the properties of one thing."""
     if output == "json":

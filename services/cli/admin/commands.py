@@ -14,6 +14,7 @@ from services.cli.admin.check import check
 from services.cli.admin.cluster import broker, cluster
 from services.cli.admin.dead_letters import dlq
 from services.cli.admin.drill import drill
+from services.cli.admin.message import message
 from services.cli.admin.offset import offset
 from services.cli.admin.quarantine import quarantine
 from services.cli.table import print_table
@@ -257,5 +258,6 @@ admin.add_command(drill)
 admin.add_command(quarantine)
 admin.add_command(offset)
 admin.add_command(dlq)
+admin.add_command(message)
 admin.add_command(in_flight)
 admin.add_command(progress)

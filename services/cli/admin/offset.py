@@ -1,13 +1,12 @@
 """`popwheel admin offset reset`: set a group back or forward in a topic."""
 
 import json
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 import click
 
-from services.cli.admin.api import AdminApi, Format, Row, output_option, show_all
+from services.cli.admin.api import AdminApi, Format, MomentParam, Row, output_option, show_all
 from services.cli.errors import CommandError
 
 _COLUMNS = ("broker", "queue_id", "from_offset", "to_offset", "max_offset")
@@ -24,16 +23,7 @@ class _Place(click.ParamType[dict[str, Any]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
         if value in ("earliest", "latest"):
             return {"to": value}
-        try:
-            time = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(f"{value!r} is no place; write earliest, latest or a time like 2026-01-31T12:00:00Z", param, ctx)
-        if time.tzinfo is None:
-            self.fail(f"{value!r} does not say of which zone it is; write {value}Z for UTC", param, ctx)
-        since_ms = (time - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000
-        if since_ms < 0:
-            self.fail(f"{value!r} is before 1970", param, ctx)
-        return {"to": "time", "time_ms": round(since_ms)}
+        return {"to": "time", "time_ms": MomentParam().convert(value, param, ctx)}
 
 
 @click.group()

@@ -1,4 +1,5 @@
-"""The admin API's part on deliveries: `/api/v1/inflight`, `/api/v1/groups/{name}/progress` (docs/audit.md).
+"""The admin API's part on deliveries: `/api/v1/inflight`, `/api/v1/groups/{name}/progress`, `/api/v1/messages/{id}`
+(docs/audit.md).
 
 A page is of one broker; the next goes on there, or at the next broker.
 """
@@ -16,15 +17,18 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.controller.cluster.cluster_state import ClusterState
 from services.controller.http.inquiry import Inquiry, Silence
+from services.controller.http.quarantine_routes import message_fields, message_of
 from services.controller.http.refusal import refusal
-from services.rpc.methods import IN_FLIGHT_LIST, PROGRESS_LIST
+from services.rpc.methods import IN_FLIGHT_LIST, MESSAGE_TRACE, PROGRESS_LIST
 from services.rpc.service import Method
 
 _LIMIT_MAX = 1_000  # of what a broker lists
-_ASKED_WRONGLY = (Code.BAD_REQUEST, Code.ILLEGAL_TOPIC, Code.ILLEGAL_CONSUMER_GROUP)
+_TIME_MS_MAX = 2**62
+_HOLDINGS = {pb.WAITS: "waits", pb.GIVEN_OUT: "given out", pb.DONE: "done"}
+_ASKED_WRONGLY = (Code.BAD_REQUEST, Code.ILLEGAL_MESSAGE_ID, Code.ILLEGAL_TOPIC, Code.ILLEGAL_CONSUMER_GROUP)
 
 Request = TypeVar("Request")
-Answer = TypeVar("Answer", pb.InFlightListResponse, pb.ProgressListResponse)
+Answer = TypeVar("Answer", pb.InFlightListResponse, pb.ProgressListResponse, pb.MessageTraceResponse)
 
 After = Annotated[
     str,
@@ -83,6 +87,42 @@ class GroupProgress(_Page):
     kind: str = Field(description="pop; or Spark, of a query that shows with it how far it is (its name says so).")
     queues: list[QueueProgress]
     dead_letters: int = Field(description="Held at this broker in the group's dead letter queue.")
+
+
+class GroupHolding(BaseModel):
+    """What a group has of a message at one place."""
+
+    group: str
+    holding: str = Field(
+        description="`waits`: it has yet to read it. `given out`. `done`: acknowledged, or passed by (a filter, an "
+        "offset that was set), or it has gone on to a retry or the dead letters, which are places of their own."
+    )
+    popped_ms: int | None = Field(description="Of one that is given out: since when; else null.")
+    due_ms: int | None = Field(description="Until when it is hidden; else null.")
+
+
+class TracedMessage(BaseModel):
+    """A message at one place."""
+
+    broker: str
+    topic: str = Field(description="The topic, a retry topic of it, or a dead letter topic.")
+    queue_id: int
+    queue_offset: int
+    stored_ms: int = Field(description="When it came there, in milliseconds since 1970.")
+    attempts: int = Field(description="Failed deliveries before.")
+    tag: str
+    keys: list[str]
+    properties: dict[str, str]
+    body: str = Field(description="In base64; its first 64 KiB.")
+    body_bytes: int = Field(description="How long it is.")
+    groups: list[GroupHolding] = Field(description="Those that have read of its queue.")
+
+
+class MessageTrace(_Page):
+    """Some places of a message. A page may be empty and not the last."""
+
+    message_id: str
+    places: list[TracedMessage]
 
 
 _REFUSED: dict[int | str, dict[str, Any]] = {
@@ -156,6 +196,34 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
             kind="Spark" if names.is_of_spark(name) else "pop",
             queues=[_queue(part.broker, each) for each in part.answer.queues],
             dead_letters=part.answer.dead_letters,
+            broker=part.broker,
+            epoch=part.answer.epoch,
+            unanswered=part.unanswered,
+            next=part.next,
+        )
+
+    @router.get("/messages/{message_id}", responses=_REFUSED)
+    async def trace_message(
+        message_id: str = Path(max_length=255),
+        topic: str = Query(description="That it was sent to."),
+        group: str = Query(default="", description="What this group has of it alone."),
+        since_ms: int = Query(default=0, ge=0, le=_TIME_MS_MAX, description="What was stored before is passed over."),
+        until_ms: int = Query(
+            default=_TIME_MS_MAX, ge=0, le=_TIME_MS_MAX, description="So is what the topic got after that."
+        ),
+        broker: str = Query(default="", description="At this broker alone."),
+        after: After = "",
+    ) -> MessageTrace:
+        _check(inquiry.state, topic, group)
+        part = await _ask(
+            *(inquiry, MESSAGE_TRACE, broker, after, pb.MessageTraceResponse()),
+            lambda begin: pb.MessageTraceRequest(
+                topic=topic, message_id=message_id, group=group, since_ms=since_ms, until_ms=until_ms, begin=begin
+            ),
+        )
+        return MessageTrace(
+            message_id=message_id,
+            places=[_traced(part.broker, each) for each in part.answer.messages],
             broker=part.broker,
             epoch=part.answer.epoch,
             unanswered=part.unanswered,
@@ -239,3 +307,26 @@ def _queue(broker: str, queue: pb.QueueProgress) -> QueueProgress:
         in_flight=queue.in_flight,
         lag=max(0, queue.max_offset - queue.next_offset) + queue.in_flight,
     )
+
+
+def _traced(broker: str, traced: pb.TracedMessage) -> TracedMessage:
+    fields = message_fields(message_of(traced.message))
+    groups = [
+        GroupHolding(
+            group=each.group,
+            holding=_HOLDINGS[each.holding],
+            popped_ms=each.popped_ms or None,
+            due_ms=each.due_ms or None,
+        )
+        for each in traced.groups
+    ]
+    place = {
+        "broker": broker,
+        "topic": traced.topic,
+        "queue_id": traced.queue_id,
+        "queue_offset": traced.queue_offset,
+        "stored_ms": traced.stored_ms,
+        "attempts": traced.attempts,
+        "groups": groups,
+    }
+    return TracedMessage.model_validate(fields | place)

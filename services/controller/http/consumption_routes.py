@@ -3,7 +3,6 @@
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
-from google.protobuf.message import DecodeError
 from pydantic import BaseModel, Field
 
 from services.common.contract import names
@@ -11,7 +10,7 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.controller.http.inquiry import Answers, Inquiry, Silence
-from services.controller.http.quarantine_routes import message_fields
+from services.controller.http.quarantine_routes import message_fields, message_of
 from services.controller.http.refusal import refusal
 from services.rpc.methods import DEAD_LETTER_LIST, DEAD_LETTER_REDRIVE, RESET_OFFSETS
 
@@ -141,7 +140,7 @@ def consumption_router(inquiry: Inquiry) -> APIRouter:
         request = pb.DeadLetterListRequest(group=name, begin_offset=begin, limit=limit)
         answer = await inquiry.of(broker, DEAD_LETTER_LIST, request)
         return DeadLetterPage(
-            letters=[DeadLetter.model_validate(_letter(broker, _message(each))) for each in answer.messages],
+            letters=[DeadLetter.model_validate(_letter(broker, message_of(each))) for each in answer.messages],
             total=answer.total,
             max_offset=answer.max_offset,
             next=answer.next_offset if answer.next_offset < answer.max_offset else None,
@@ -155,7 +154,7 @@ def consumption_router(inquiry: Inquiry) -> APIRouter:
         request = pb.DeadLetterListRequest(group=name, begin_offset=offset, limit=1)
         answer = await inquiry.of(broker, DEAD_LETTER_LIST, request)
         for each in answer.messages:
-            message = _message(each)
+            message = message_of(each)
             if message.system_properties.queue_offset == offset:
                 return ShownDeadLetter.model_validate(_letter(broker, message) | message_fields(message))
         raise StatusError(
@@ -202,14 +201,6 @@ def _reset(answers: Answers[pb.ResetOffsetsResponse]) -> Reset:
         retries=sum(answer.retries for answer in answers.given.values()),
         unanswered=answers.unanswered,
     )
-
-
-def _message(data: bytes) -> Message:
-    """A message as a broker gives it. What no proxy lets in has its system properties only, which the broker adds."""
-    try:
-        return Message.FromString(data)
-    except DecodeError:
-        return Message()
 
 
 def _letter(broker: str, message: Message) -> dict[str, Any]:

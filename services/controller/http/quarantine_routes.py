@@ -124,6 +124,14 @@ def _message(broker: str, answer: pb.QuarantineShowResponse) -> QuarantinedMessa
     return QuarantinedMessage.model_validate(fields | {"unreadable": unreadable})
 
 
+def message_of(data: bytes) -> Message:
+    """A message as a broker gives it; an empty one if it can't be read, as an older release may have let it in."""
+    try:
+        return Message.FromString(data)
+    except DecodeError:
+        return Message()
+
+
 def message_fields(message: Message) -> dict[str, Any]:
     """A message as the API shows one, by the names of its fields."""
     properties = message.system_properties

@@ -35,6 +35,7 @@ USE_OF = {
     "TimerList": Use.QUERY,
     "InFlightList": Use.RECEIVE,
     "ProgressList": Use.RECEIVE,
+    "MessageTrace": Use.RECEIVE,
     "UpdateOffset": Use.COMMIT,
     "ResetOffsets": Use.COMMIT,
 }
@@ -46,7 +47,7 @@ STREAMS = ("Notify", "Replicate")
 METHODS: dict[str, Method[Any, Any]] = {
     each.name: each for each in vars(methods).values() if isinstance(each, Method) and each.service.endswith(".Broker")
 }
-EMPTY_IS_ALL = {("TimerList", "topic"), ("ProgressList", "topic"), ("InFlightList", "group")}
+EMPTY_IS_ALL = {("TimerList", "topic"), ("ProgressList", "topic"), ("InFlightList", "group"), ("MessageTrace", "group")}
 WITH_GROUP = sorted(set(USE_OF) - {"Put", "Recall", "QueryOffset", "TimerList"})
 
 
@@ -62,7 +63,13 @@ def request(name: str, topic: str, group: str) -> Any:
         return pb.RenewRequest(entries=[pb.RenewEntry(group=group, topic=topic, receipt_handle="x")], invisible_ms=1)
     descriptor = pb.DESCRIPTOR.services_by_name["Broker"].methods_by_name[name].input_type
     made: Message = getattr(pb, descriptor.name)()
-    for field, value in (("topic", topic), ("group", group), ("receipt_handle", "x"), ("max_messages", 1)):
+    for field, value in (
+        ("topic", topic),
+        ("group", group),
+        ("receipt_handle", "x"),
+        ("message_id", "x"),
+        ("max_messages", 1),
+    ):
         if field in descriptor.fields_by_name:
             setattr(made, field, value)
     return made

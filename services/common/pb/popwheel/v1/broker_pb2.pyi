@@ -58,6 +58,29 @@ END: OffsetPolicy.ValueType  # 1
 TIMESTAMP: OffsetPolicy.ValueType  # 2
 Global___OffsetPolicy: _TypeAlias = OffsetPolicy  # noqa: Y015
 
+class _Holding:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _HoldingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Holding.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WAITS: _Holding.ValueType  # 0
+    """The group has yet to read it."""
+    GIVEN_OUT: _Holding.ValueType  # 1
+    """It is given out."""
+    DONE: _Holding.ValueType  # 2
+    """The group is done with it here: acknowledged, or passed by, or it has gone on to a retry or the dead letters."""
+
+class Holding(_Holding, metaclass=_HoldingEnumTypeWrapper): ...
+
+WAITS: Holding.ValueType  # 0
+"""The group has yet to read it."""
+GIVEN_OUT: Holding.ValueType  # 1
+"""It is given out."""
+DONE: Holding.ValueType  # 2
+"""The group is done with it here: acknowledged, or passed by, or it has gone on to a retry or the dead letters."""
+Global___Holding: _TypeAlias = Holding  # noqa: Y015
+
 @_typing.final
 class Filter(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -1466,6 +1489,139 @@ class InFlightListResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InFlightListResponse: _TypeAlias = InFlightListResponse  # noqa: Y015
+
+@_typing.final
+class MessageTraceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    UNTIL_MS_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    message_id: _builtins.str
+    group: _builtins.str
+    """Of this group alone; empty for all."""
+    since_ms: _builtins.int
+    """What was stored before is not looked at; nor is what was stored in the topic itself behind `until_ms`."""
+    until_ms: _builtins.int
+    begin: _builtins.str
+    """`next` of the answer before; empty for the first."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        message_id: _builtins.str = ...,
+        group: _builtins.str = ...,
+        since_ms: _builtins.int = ...,
+        until_ms: _builtins.int = ...,
+        begin: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "group", b"group", "message_id", b"message_id", "since_ms", b"since_ms", "topic", b"topic", "until_ms", b"until_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MessageTraceRequest: _TypeAlias = MessageTraceRequest  # noqa: Y015
+
+@_typing.final
+class GroupHolding(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    HOLDING_FIELD_NUMBER: _builtins.int
+    POPPED_MS_FIELD_NUMBER: _builtins.int
+    DUE_MS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    holding: Global___Holding.ValueType
+    popped_ms: _builtins.int
+    """Of one that is given out: when it was, or its invisible duration last changed, and until when it is hidden."""
+    due_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        holding: Global___Holding.ValueType = ...,
+        popped_ms: _builtins.int = ...,
+        due_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_ms", b"due_ms", "group", b"group", "holding", b"holding", "popped_ms", b"popped_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupHolding: _TypeAlias = GroupHolding  # noqa: Y015
+
+@_typing.final
+class TracedMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    QUEUE_OFFSET_FIELD_NUMBER: _builtins.int
+    STORED_MS_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    queue_id: _builtins.int
+    queue_offset: _builtins.int
+    stored_ms: _builtins.int
+    attempts: _builtins.int
+    """Failed deliveries before."""
+    message: _builtins.bytes
+    """apache.rocketmq.v2.Message, as a pull gives it."""
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupHolding]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue_id: _builtins.int = ...,
+        queue_offset: _builtins.int = ...,
+        stored_ms: _builtins.int = ...,
+        attempts: _builtins.int = ...,
+        message: _builtins.bytes = ...,
+        groups: _abc.Iterable[Global___GroupHolding] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "groups", b"groups", "message", b"message", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "stored_ms", b"stored_ms", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TracedMessage: _TypeAlias = TracedMessage  # noqa: Y015
+
+@_typing.final
+class MessageTraceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    next: _builtins.str
+    """Empty: all places were looked at."""
+    epoch: _builtins.int
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___TracedMessage]: ...
+    def __init__(
+        self,
+        *,
+        messages: _abc.Iterable[Global___TracedMessage] | None = ...,
+        next: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "messages", b"messages", "next", b"next"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MessageTraceResponse: _TypeAlias = MessageTraceResponse  # noqa: Y015
 
 @_typing.final
 class ProgressListRequest(_message.Message):

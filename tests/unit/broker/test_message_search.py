@@ -1,0 +1,100 @@
+"""A message is found by its id wherever it is, and what each group has of it there is told."""
+
+from services.broker.records.record import StoredRecord
+from services.broker.state.message_search import Holder, MessageSearch, SearchPlace, Wanted
+from services.common.contract import names
+from tests.unit.broker.core_world import world_of
+from tests.unit.broker.test_dead_letters import lapse, world_with_a_dead_letter
+from tests.unit.broker.world import FOLDER, World, handles
+
+EVER_MS = 1 << 62
+
+
+def found(
+    world: World, message_id: str, group: str = "", since_ms: int = 0, until_ms: int = EVER_MS
+) -> list[StoredRecord]:
+    search = MessageSearch(world.core.store, world.core.state)
+    wanted = Wanted("t", message_id, group, since_ms, until_ms)
+    place: SearchPlace | None = SearchPlace()
+    records: list[StoredRecord] = []
+    for _ in range(1000):
+        if place is None:
+            return records
+        some, place = search.step(wanted, SearchPlace.of(str(place)) if place.topic else place)
+        records += some
+    raise AssertionError("the search has no end")
+
+
+def held(world: World, stored: StoredRecord, group: str = "") -> dict[str, str]:
+    def word(holder: Holder) -> str:
+        return "waits" if holder.waits else "done" if holder.check_point is None else "given out"
+
+    return {each.group: word(each) for each in MessageSearch(world.core.store, world.core.state).holders(stored, group)}
+
+
+def test_it_is_found_among_many_of_several_queues() -> None:
+    world = world_of(queues=3)
+    for number in range(900):
+        world.put("t", b"%d" % number, queue_id=number % 3)
+    (stored,) = found(world, b"701".hex())
+    assert (stored.topic, stored.queue_id, stored.queue_offset) == ("t", 2, 233)
+    assert found(world, "nobody") == []
+
+
+def test_only_what_was_stored_meanwhile_is_looked_at() -> None:
+    world = world_of()
+    world.put("t", b"early")
+    world.clock.advance(1000)
+    between_ms = world.clock.wall_ms()
+    world.clock.advance(1000)
+    world.put("t", b"late")
+    assert found(world, b"early".hex(), since_ms=between_ms) == []
+    assert len(found(world, b"late".hex(), since_ms=between_ms)) == 1
+    world.clock.advance(1000)
+    world.put("t", b"later")
+    assert found(world, b"later".hex(), until_ms=between_ms) == []
+
+
+def test_the_groups_that_have_it_are_told() -> None:
+    world = world_of()
+    for group in ("h", "i", "unread"):
+        world.add_group(group, 3)
+    world.put("t", b"0")
+    world.put("t", b"1")
+    world.ack("g", "t", *handles(world.pop("g", "t")))
+    world.pop("h", "t")
+    world.pop("i", "t", 1)
+    (stored,) = found(world, b"1".hex())
+    assert held(world, stored) == {"g": "done", "h": "given out", "i": "waits"}
+    assert held(world, stored, "h") == {"h": "given out"}
+
+
+def test_a_retry_is_a_place_of_its_own() -> None:
+    world = world_of()
+    world.put("t", b"1")
+    world.pop("g", "t")
+    lapse(world)
+    first, second = found(world, b"1".hex())
+    assert {first.topic, second.topic} == {"t", names.retry_topic("g", "t")}
+    states = {each.topic: held(world, each) for each in (first, second)}
+    assert states["t"] == {"g": "done"}
+    assert states[names.retry_topic("g", "t")] == {"g": "waits"}
+    world.pop("g", "t")
+    assert held(world, max(first, second, key=lambda each: each.position)) == {"g": "given out"}
+
+
+def test_a_dead_letter_is_one_too() -> None:
+    world = world_with_a_dead_letter("h")
+    topics = sorted(each.topic for each in found(world, "1"))
+    assert topics == ["%DLQ%g", *[names.retry_topic("g", "t")] * 2, "t"]
+    assert sorted(each.topic for each in found(world, "1", group="h")) == ["t"]
+
+
+def test_what_is_damaged_hides_nothing_else() -> None:
+    world = world_of()
+    for number in range(20):
+        world.put("t", b"%d" % number)
+    (damaged,) = found(world, b"7".hex())
+    world.disk.flip_bit(FOLDER / "commitlog" / f"{0:020}.log", 8 * (damaged.position + 80))
+    assert found(world, b"7".hex()) == []
+    assert len(found(world, b"8".hex())) == 1
