@@ -13,7 +13,7 @@ one. An id names a CK within its broker for good; its remainder by the number of
 | renewal | id 8, due time 8, bits |
 | origin of a redelivered message | id 8, index 2 |
 | offset | offset 8, queue id 2, length of group 1, group, topic; as its origin: one byte for a reset, or nothing |
-| origin of a redriven dead letter | its offset in its queue 8, one byte that is 0 |
+| origin of a redriven dead letter | its offset in its queue 8, 0 4: its length tells it from other origins |
 """
 
 import struct
@@ -27,7 +27,7 @@ _ACK = struct.Struct(">Q")
 _RENEWAL = struct.Struct(">QQ")
 _OFFSET = struct.Struct(">QHB")
 _CALL = struct.Struct(">Q")
-_REDRIVEN = struct.Struct(">QB")
+_REDRIVEN = struct.Struct(">QI")
 
 ORIGIN_BYTES = _ORIGIN.size
 RESET = b"\x01"
