@@ -5,6 +5,7 @@ from functools import lru_cache
 
 from services.common.contract.names import shown
 from services.common.errors import StatusError
+from services.common.filter import parser
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Code,
     FilterExpression,
@@ -115,14 +116,15 @@ def _passed(asked_ms: int, options: ReceiveOptions) -> str:
 
 
 def filter_of(expression: FilterExpression) -> broker.Filter:
-    """What a broker is asked to filter by: everything, or tags as `a || b`.
+    """What a broker is asked to filter by: everything, tags as `a || b`, or an SQL92 filter.
 
     Raises:
         StatusError: ILLEGAL_FILTER_EXPRESSION.
     """
-    text = expression.expression.strip()
     if expression.type == FilterType.SQL:
-        raise StatusError(Code.ILLEGAL_FILTER_EXPRESSION, "SQL92 filters are not supported yet; filter by tag")
+        parser.parse(expression.expression)  # as it is: positions in it are told
+        return broker.Filter(kind=broker.FilterKind.SQL92, expression=expression.expression)
+    text = expression.expression.strip()
     if not text or text == "*":
         return _ALL
     if len(text) > _EXPRESSION_LENGTH_MAX:
@@ -140,6 +142,19 @@ def filter_of(expression: FilterExpression) -> broker.Filter:
     if "*" in tags:
         return _ALL
     return broker.Filter(kind=broker.FilterKind.TAG, expression=" || ".join(dict.fromkeys(tags)))
+
+
+def tag_filter_of(expression: FilterExpression) -> broker.Filter:
+    """What a broker is asked to filter by where it reads by offset.
+
+    Raises:
+        StatusError: ILLEGAL_FILTER_EXPRESSION.
+    """
+    if expression.type == FilterType.SQL:
+        raise StatusError(
+            Code.ILLEGAL_FILTER_EXPRESSION, "a pull takes tag filters only; filter by tag, or use ReceiveMessage"
+        )
+    return filter_of(expression)
 
 
 def _illegal_message_id(message_id: str, limits: MessageLimits) -> StatusError:

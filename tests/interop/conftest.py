@@ -19,6 +19,7 @@ SCENARIOS = (
     "redelivery",
     "changed_invisible_duration",
     "push",
+    "sql_filters",
     "tags",
     "send_receive_ack",
     "big_bodies",

@@ -24,6 +24,7 @@ from rocketmq import (
     PushConsumer,
     SimpleConsumer,
 )
+from rocketmq.grpc_protocol import FilterType
 from rocketmq.v5.exception import ClientException
 
 POLL_S = 2
@@ -75,21 +76,23 @@ class Client:
             producer.shutdown()
 
     @contextmanager
-    def consumer(self, group: str, subscriptions: dict[str, str], poll_s: int = POLL_S) -> Iterator[Any]:
-        """A simple consumer that has started and subscribed; tag expressions by topic."""
+    def consumer(
+        self, group: str, subscriptions: dict[str, str], poll_s: int = POLL_S, kind: int = FilterType.TAG
+    ) -> Iterator[Any]:
+        """A simple consumer that has started and subscribed; expressions by topic, of tags or of that kind."""
         consumer = SimpleConsumer(self.configuration(), group, await_duration=poll_s)
         consumer.startup()
         try:
             for topic, expression in subscriptions.items():
-                consumer.subscribe(topic, FilterExpression(expression))
+                consumer.subscribe(topic, FilterExpression(expression, kind))
             yield consumer
         finally:
             consumer.shutdown()
 
     @contextmanager
-    def push_consumer(self, group: str, topic: str, listener: MessageListener) -> Iterator[Any]:
+    def push_consumer(self, group: str, topic: str, listener: MessageListener, expression: Any = None) -> Iterator[Any]:
         """A push consumer that has started."""
-        consumer = PushConsumer(self.configuration(), group, listener, {topic: FilterExpression()})
+        consumer = PushConsumer(self.configuration(), group, listener, {topic: expression or FilterExpression()})
         consumer.startup()
         try:
             yield consumer
@@ -191,6 +194,42 @@ def tags(client: Client) -> None:
             report("got", expression=expression, bodies=sorted(bodies), left=len(consumer.receive(32, INVISIBLE_S)))
 
 
+def sql_filters(client: Client) -> None:
+    """Groups read the same messages by different conditions; what is not acked comes again; a bad one is refused."""
+    topic = "InteropSql"
+    with client.producer(topic) as producer:
+        for number in range(12):
+            message = make(topic, f"body {number}".encode(), tag="red" if number % 2 else "green")
+            message.add_property("amount", str(number * 10))
+            if number % 3 == 0:
+                message.add_property("region", "EU")
+            producer.send(message)
+    for group, expression, count in (
+        ("amount", "amount BETWEEN 20 AND 50", 4),
+        ("region", "region IN ('EU', 'UK') AND NOT (amount = 0)", 3),
+        ("tag", "TAGS = 'red' AND region IS NULL", 4),
+    ):
+        with client.consumer(f"interop-sql-{group}", {topic: expression}, kind=FilterType.SQL) as consumer:
+            first = {message.body.decode() for message in receive(consumer, count, SHORT_INVISIBLE_S)}
+            bodies, attempts = set(), set()
+            until = time.monotonic() + PATIENCE_S
+            while len(bodies) < count and time.monotonic() < until:
+                for message in consumer.receive(32, INVISIBLE_S):
+                    bodies.add(message.body.decode())
+                    attempts.add(message.delivery_attempt)
+                    consumer.ack(message)
+            left = len(consumer.receive(32, INVISIBLE_S))
+            report("got", group=group, first=sorted(first), again=sorted(bodies), attempts=sorted(attempts), left=left)
+    listener = _Listener(2)
+    with client.push_consumer("interop-sql-push", topic, listener, FilterExpression("amount > 95", FilterType.SQL)):
+        report("pushed", all=listener.done.wait(PATIENCE_S))
+    with client.consumer("interop-sql-bad", {topic: "amount > 'a'"}, kind=FilterType.SQL) as consumer:
+        try:
+            consumer.receive(32, INVISIBLE_S)
+        except ClientException as error:
+            report("refused", code=error.code, text=str(error))
+
+
 def dead_letters(client: Client) -> None:
     """A message that is not acked at its last attempt is found in the dead letter queue. The group allows two."""
     topic = "InteropDeadLetters"
@@ -285,6 +324,7 @@ SCENARIOS: dict[str, Callable[[Client], None]] = {
         redelivery,
         changed_invisible_duration,
         tags,
+        sql_filters,
         dead_letters,
         big_bodies,
         four_topics,

@@ -61,6 +61,23 @@ def test_tags_choose(outcomes: Outcomes) -> None:
     assert [event["left"] for event in story.of("got")] == [0, 0, 0]
 
 
+def test_sql_filters_choose(outcomes: Outcomes) -> None:
+    story = finished(outcomes, "sql_filters")
+    got = {event["group"]: event for event in story.of("got")}
+    expected = {"amount": (2, 3, 4, 5), "region": (3, 6, 9), "tag": (1, 5, 7, 11)}
+    for group, numbers in expected.items():
+        bodies = sorted(f"body {number}" for number in numbers)
+        assert (got[group]["first"], got[group]["again"]) == (bodies, bodies), story.explain()
+        assert (got[group]["attempts"], got[group]["left"]) == ([2], 0)
+    assert story.of("pushed")[0]["all"], story.explain()
+    assert {event["body"] for event in story.of("received")} == {
+        f"body {number}" for number in (*range(2, 8), 9, 10, 11, 1)
+    }
+    (refused,) = story.of("refused")
+    assert refused["code"] == 40010
+    assert "at position 10 of the filter" in refused["text"] + story.client_log
+
+
 def test_what_fails_too_often_is_a_dead_letter(outcomes: Outcomes) -> None:
     story = finished(outcomes, "dead_letters")
     attempts = [event["attempt"] for event in story.of("received") if event["topic"] == "InteropDeadLetters"]

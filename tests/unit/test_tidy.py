@@ -17,11 +17,11 @@ FLOORS = {"common": 0, "rpc": 1, "proxy": 2, "broker": 2, "controller": 2, "cli"
 """Imports go down, never up, and never across: `cli -> proxy | broker | controller -> rpc -> common`."""
 
 WINGS = {
-    "common": ("settings", "contract"),
+    "common": ("settings", "contract", "filter"),
     "rpc": ("http2", "socket", "server", "client", "membership"),
     "cli": ("process", "drills", "cluster", "admin"),
     "broker": (
-        *("records", "store", "names", "wheel", "progress", "quarantine", "pop", "timer", "state"),
+        *("records", "store", "filter", "names", "wheel", "progress", "quarantine", "pop", "timer", "state"),
         *("replica", "repair", "files", "checkpoint_sync", "calls", "role"),
     ),
     "controller": ("store", "cluster", "leadership", "broker_groups", "checkpoints", "kubernetes", "http"),

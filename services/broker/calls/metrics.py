@@ -242,6 +242,7 @@ class BrokerCollector(Collector):
             "Memory that their filters take, of broker.pop.notify_filter_bytes_max.",
             value=self._core.interests.filter_bytes,
         )
+        yield from self._sql_filters()
         yield GaugeMetricFamily(
             "popwheel_pulls_waiting",
             "Pulls that wait for a message, of broker.pop.pulls_waiting_max.",
@@ -257,6 +258,18 @@ class BrokerCollector(Collector):
             "Queues that stand still at a damaged record.",
             value=len(self._core.pops.damaged),
         )
+
+    def _sql_filters(self) -> Iterator[Metric]:
+        scan = self._core.pops.sql_scan
+        messages = CounterMetricFamily(
+            "popwheel_sql_filter_messages",
+            "Messages that SQL92 filters were asked about as they were to be given out. Of those that were kept back, "
+            "some are not comparable: a property was to be compared with a number, and is none.",
+            labels=["outcome"],
+        )
+        for outcome in ("passed", "kept_back", "not_comparable"):
+            messages.add_metric([outcome], getattr(scan.looks, outcome))
+        yield messages
 
     def _quarantine(self) -> Iterator[Metric]:
         quarantine = self._core.quarantine

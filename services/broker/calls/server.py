@@ -16,9 +16,9 @@ from services.broker.calls.pull_handler import PullHandler, illegal_offset
 from services.broker.calls.put_handler import PutHandler
 from services.broker.calls.quarantine_server import QuarantineServer
 from services.broker.calls.term_reads import TermReads
+from services.broker.filter.wanted import wanted_by
 from services.broker.options import BrokerOptions
 from services.broker.progress.check_point import OffsetCommit
-from services.broker.records.tag import wanted_hashes
 from services.broker.state.core import BrokerCore
 from services.broker.state.notification import Interest, Subscriber
 from services.broker.store.consume_queue import ConsumeQueue
@@ -246,7 +246,7 @@ class BrokerServer:
                     continue
                 try:
                     _check_names(interest)
-                    wanted = wanted_hashes(interest.filter)
+                    wanted = wanted_by(interest.filter)
                     registered = Interest(interest.id, subscriber, interest.topic, interest.group, wanted)
                     self._core.interests.add(registered)
                 except StatusError:

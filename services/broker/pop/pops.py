@@ -6,6 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from services.broker.filter.scan import SQL_BYTES_MAX, SQL_COST, Found, SqlScan, scan_tags
+from services.broker.filter.sql_filter import SqlFilter
+from services.broker.filter.wanted import Wanted, wanted_by
 from services.broker.names.own_topics import OwnTopics
 from services.broker.options import PopOptions
 from services.broker.pop import delivery
@@ -17,7 +20,6 @@ from services.broker.quarantine.entry import Step
 from services.broker.quarantine.quarantine import Quarantine
 from services.broker.records.fault import RECORD_STEP, RecordFaultError
 from services.broker.records.record import Record, RecordKind, StoredRecord
-from services.broker.records.tag import wanted_hashes
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import MessageStore
 from services.common.cold_reads import NotInMemory
@@ -32,7 +34,6 @@ from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
 
 _RETRY_FIRST_ONE_IN = 5
 _TURN_BITS = 32
-_SCAN_STEP = 256
 _ANY_QUEUE = -1
 QUEUEING_BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 30_000, 300_000, 3_600_000)
 
@@ -44,10 +45,11 @@ class _Budget:
     messages: int
     scan_entries: int
     response_bytes: int
+    scan_bytes: int = SQL_BYTES_MAX
 
     @property
     def is_spent(self) -> bool:
-        return self.messages <= 0 or self.scan_entries <= 0 or self.response_bytes <= 0
+        return self.messages <= 0 or self.scan_entries <= 0 or self.response_bytes <= 0 or self.scan_bytes <= 0
 
 
 @dataclass(slots=True)
@@ -112,6 +114,7 @@ class Pops:
         self._random = random_source
         self._broker_name = broker_name
         self._quarantine = quarantine
+        self.sql_scan = SqlScan(store.records)
         self.damaged: dict[ConsumeQueue, Standstill] = {}
         self.queueing = Histogram(QUEUEING_BOUNDS_MS)
         """How long messages waited until they were given out for the first time."""
@@ -130,12 +133,12 @@ class Pops:
             turn: decides which queue comes first.
 
         Raises:
-            StatusError: too much is given out already, the filter is of an unknown kind, the controller was not heard
-                of yet, the disk is full, there is no room for more progress, or there is nothing but what stands still;
+            StatusError: too much is given out already, the filter makes no sense, the controller was not heard of
+                yet, the disk is full, there is no room for more progress, or there is nothing but what stands still;
                 nothing was given out.
         """
         room = self._room(request.group)
-        wanted = wanted_hashes(request.filter)
+        wanted = wanted_by(request.filter)
         options = self._options
         budget = _Budget(min(request.max_messages, room), options.scan_entries_max, options.response_bytes_max)
         retry, queues = self._sources(request.group, request.topic, request.queue_id, turn)
@@ -185,7 +188,7 @@ class Pops:
                     f"({self.damaged[queue].why}); an operator has to restore it",
                 )
 
-    def waiting(self, group: str, topic: str, wanted: frozenset[int] | None) -> int:
+    def waiting(self, group: str, topic: str, wanted: Wanted) -> int:
         """How many messages wait for a group; where a filter leaves that open, whether any may (0 or 1).
 
         Nothing is read for it: what retention took since a queue was last looked at is counted, and the pop that it
@@ -194,9 +197,7 @@ class Pops:
         retry, queues = self._sources(group, topic, _ANY_QUEUE, 0)
         return self._waiting(retry, queues, wanted)
 
-    def _waiting(
-        self, retry: QueueProgress | None, queues: Sequence[QueueProgress], wanted: frozenset[int] | None
-    ) -> int:
+    def _waiting(self, retry: QueueProgress | None, queues: Sequence[QueueProgress], wanted: Wanted) -> int:
         ahead = sum(progress.available_at_most for progress in queues if not self._stands_still(progress.queue))
         if wanted is not None:
             ahead = min(ahead, 1)
@@ -224,7 +225,7 @@ class Pops:
         self,
         progress: QueueProgress,
         origin: int,
-        wanted: frozenset[int] | None,
+        wanted: Wanted,
         budget: _Budget,
         taken: list[_Taken],
     ) -> None:
@@ -237,13 +238,14 @@ class Pops:
         if origin == receipt.FROM_TOPIC and not self._state.merge_buffer.has_room(progress):
             return
         try:
+            records: list[StoredRecord] | None = None
             if wanted is None:
-                entries = queue.read(start, min(budget.messages, budget.scan_entries))
+                entries: Sequence[Entry] = queue.read(start, min(budget.messages, budget.scan_entries))
                 offsets: tuple[int, ...] | range = range(start, start + len(entries))
                 next_offset = start + len(entries)
+                budget.scan_entries -= len(entries)
             else:
-                entries, offsets, next_offset = self._scan(queue, start, wanted, budget)
-            budget.scan_entries -= next_offset - start
+                entries, offsets, next_offset, records, _ = self._scan(queue, start, wanted, budget)
             if not entries:
                 self._state.merge_buffer.skipped(progress, next_offset)
                 return
@@ -251,11 +253,10 @@ class Pops:
             if fitting < len(entries):
                 entries, offsets = entries[:fitting], offsets[:fitting]
                 next_offset = offsets[-1] + 1
-            try:
-                with RECORD_STEP:
+                records = None if records is None else records[:fitting]
+            if records is None:
+                with suppress(RecordFaultError), RECORD_STEP:
                     records = self._store.records.read_checked(queue, offsets, entries)
-            except RecordFaultError:
-                records = None
         except NotInMemory:
             if not taken:
                 raise
@@ -296,22 +297,18 @@ class Pops:
             return False
         return met is not None
 
-    def _scan(
-        self, queue: ConsumeQueue, start: int, wanted: frozenset[int], budget: _Budget
-    ) -> tuple[list[Entry], tuple[int, ...], int]:
-        found: list[Entry] = []
-        offsets: list[int] = []
-        at = start
-        end = min(queue.max_offset, start + budget.scan_entries)
-        while at < end:
-            for entry in queue.read(at, min(_SCAN_STEP, end - at)):
-                if entry.tag_hash in wanted:
-                    found.append(entry)
-                    offsets.append(at)
-                at += 1
-                if len(found) == budget.messages:
-                    return found, tuple(offsets), at
-        return found, tuple(offsets), at
+    def _scan(self, queue: ConsumeQueue, start: int, wanted: frozenset[int] | SqlFilter, budget: _Budget) -> Found:
+        """Look for what a filter lets through, and take that from the budget."""
+        if isinstance(wanted, SqlFilter):
+            found = self.sql_scan.run(
+                queue, start, wanted, budget.messages, budget.scan_entries // SQL_COST, budget.scan_bytes
+            )
+            budget.scan_entries -= SQL_COST * (found.next_offset - start)
+            budget.scan_bytes -= found.read_bytes
+        else:
+            found = scan_tags(queue, start, wanted, budget.messages, budget.scan_entries)
+            budget.scan_entries -= found.next_offset - start
+        return found
 
     def _give_out(self, request: PopRequest, taken: list[_Taken], answer: PopAnswer) -> None:
         key = self._view.receipt_key  # without it nothing may be given out

@@ -18,7 +18,7 @@ def wanted_hashes(message_filter: Filter) -> frozenset[int] | None:
     """The hashes of the tags a filter wants; None if it wants everything.
 
     Raises:
-        StatusError: ILLEGAL_FILTER_EXPRESSION, for kinds of filters that this broker does not know.
+        StatusError: ILLEGAL_FILTER_EXPRESSION, for other kinds of filters.
     """
     if message_filter.kind == ALL:
         return EVERYTHING
@@ -26,7 +26,7 @@ def wanted_hashes(message_filter: Filter) -> frozenset[int] | None:
         expression = message_filter.expression
         return _parsed(expression) if len(expression) <= _SHORT else _parsed_long(expression)
     raise StatusError(
-        Code.ILLEGAL_FILTER_EXPRESSION, "only tag filters are supported yet; use `*`, `tag` or `tag-a || tag-b`"
+        Code.ILLEGAL_FILTER_EXPRESSION, "a pull takes tag filters only; use `*`, `tag` or `tag-a || tag-b`, or receive"
     )
 
 

@@ -12,15 +12,17 @@ the truth.
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from services.broker.records.tag import filter_bytes
+from services.broker.filter.scan import SqlScan
+from services.broker.filter.sql_filter import SqlFilter
+from services.broker.filter.wanted import Wanted, filter_bytes
 from services.broker.store.consume_queue import ConsumeQueue
 from services.common.contract import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.shares import Shares
 
-SubscriberSetKey = tuple[str, str, frozenset[int] | None]
-"""Topic, group and wanted tag hashes."""
+SubscriberSetKey = tuple[str, str, Wanted]
+"""Topic, group and what is wanted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,14 +34,14 @@ class Interest:
         subscriber: the proxy.
         topic: what it waits for.
         group: for whom.
-        wanted: tag hashes, None for all (messages of the retry topic are always wanted).
+        wanted: what is to pass, None for all (messages of the retry topic are always wanted).
     """
 
     id: int
     subscriber: "Subscriber"
     topic: str
     group: str
-    wanted: frozenset[int] | None
+    wanted: Wanted
 
     @property
     def key(self) -> SubscriberSetKey:
@@ -96,7 +98,7 @@ class SubscriberSet:
 
     Args:
         topic: what they wait for.
-        wanted: tag hashes, None for all.
+        wanted: what is to pass, None for all.
         later: how the while is waited for; None: all are told of everything at once.
         waiting: how many messages wait for an interest.
 
@@ -110,7 +112,7 @@ class SubscriberSet:
     def __init__(
         self,
         topic: str,
-        wanted: frozenset[int] | None,
+        wanted: Wanted,
         later: Later | None,
         waiting: "Callable[[Interest], int]",
     ) -> None:
@@ -174,13 +176,15 @@ class Interests:
         limit: how many there may be; groups share it.
         filter_bytes_max: how many bytes their filters may take; groups share that, too. Equal ones of a group and topic
             are kept once.
+        sql_scan: looks at what arrives for those with SQL92 filters.
 
     Attributes:
         refused: how often one was refused.
     """
 
-    def __init__(self, limit: int, filter_bytes_max: int) -> None:
+    def __init__(self, limit: int, filter_bytes_max: int, sql_scan: SqlScan | None = None) -> None:
         self._limit = limit
+        self._sql_scan = sql_scan
         self._filter_bytes_max = filter_bytes_max
         self._counts = Shares()
         self._bytes = Shares()
@@ -289,11 +293,25 @@ class Interests:
 
     def arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
         """Tell those who wait for them that messages have become readable."""
+        looked_at: list[tuple[SqlFilter, SubscriberSet]] = []
         for subscribers in self._by_topic.get(queue.topic, ()):
             wanted = subscribers.wanted
             if wanted is None or queue.topic != subscribers.topic:
                 subscribers.tell(len(tag_hashes))
+            elif isinstance(wanted, SqlFilter):
+                looked_at.append((wanted, subscribers))
             elif messages := sum(tag_hash in wanted for tag_hash in tag_hashes):
+                subscribers.tell(messages)
+        if looked_at:
+            self._look(queue, len(tag_hashes), looked_at)
+
+    def _look(self, queue: ConsumeQueue, count: int, looked_at: Sequence[tuple[SqlFilter, SubscriberSet]]) -> None:
+        """Tell those whose filters messages pass; all of them, if the messages can't be read now."""
+        scan = self._sql_scan
+        records = None if scan is None else scan.arrived(queue, count)
+        for wanted, subscribers in looked_at:
+            messages = count if scan is None or records is None else scan.passing(records, wanted)
+            if messages:
                 subscribers.tell(messages)
 
 

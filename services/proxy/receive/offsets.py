@@ -17,7 +17,7 @@ from services.proxy.receive.poll_limits import ANSWER_RESERVE_MS, Admission, Pol
 from services.proxy.session.catalog import Catalog
 from services.proxy.session.resources import group_name, topic_name
 from services.proxy.statuses import OK
-from services.proxy.validation import filter_of
+from services.proxy.validation import tag_filter_of
 from services.rpc.methods import GET_OFFSET, PULL, PULL_RECORDS, QUERY_OFFSET, UPDATE_OFFSET
 from services.rpc.service import Call, Method, Stream
 
@@ -117,7 +117,7 @@ class Offsets:
             queue_id=request.message_queue.id,
             offset=request.offset,
             max_messages=messages_max,
-            filter=filter_of(request.filter_expression),
+            filter=tag_filter_of(request.filter_expression),
             wait_ms=wait_ms,
         )
         ends_at = now + wait_ms / 1000

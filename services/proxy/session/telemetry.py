@@ -28,6 +28,7 @@ from services.proxy.session.catalog import Catalog
 from services.proxy.session.clients import Clients
 from services.proxy.session.resources import group_name, topic_name
 from services.proxy.statuses import OK, for_client
+from services.proxy.validation import filter_of
 from services.rpc.service import Call, Stream, StreamClosedError
 
 TelemetryStream = Stream[TelemetryCommand, TelemetryCommand]
@@ -186,7 +187,7 @@ class Telemetry:
 
         Raises:
             StatusError: INVALID_CLIENT_PROPERTIES, if it says neither what it publishes nor what it subscribes to;
-                ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP.
+                ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP, ILLEGAL_FILTER_EXPRESSION.
         """
         answer = Settings()
         answer.CopyFrom(settings)
@@ -201,6 +202,7 @@ class Telemetry:
         elif kind == "subscription":
             for entry in answer.subscription.subscriptions:
                 topic_name(entry.topic, Use.RECEIVE)
+                filter_of(entry.expression)
             await self._tell_consumer(answer)
         else:
             raise StatusError(

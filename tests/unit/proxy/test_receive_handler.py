@@ -259,7 +259,7 @@ async def test_drain_ends_polls_with_an_empty_answer() -> None:
         ({"message_queue": d.MessageQueue(topic=d.Resource(name="nowhere"))}, Code.TOPIC_NOT_FOUND),
         ({"message_queue": d.MessageQueue(topic=d.Resource(name="a b"))}, Code.ILLEGAL_TOPIC),
         (
-            {"filter_expression": d.FilterExpression(type=d.FilterType.SQL, expression="a > 1")},
+            {"filter_expression": d.FilterExpression(type=d.FilterType.SQL, expression="a > ")},
             Code.ILLEGAL_FILTER_EXPRESSION,
         ),
         (

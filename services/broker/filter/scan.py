@@ -1,0 +1,172 @@
+"""Looks through a queue for what a consumer asked for, a limited part at a time.
+
+Tags stand in the queue's entries. For an SQL92 filter each message is read, and checked: one that is damaged may be one
+that passes, so it must not be passed over (S7).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from services.broker.filter.sql_filter import Looks, SqlFilter
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
+from services.broker.records.record import StoredRecord
+from services.broker.store.consume_queue import ConsumeQueue, Entry
+from services.broker.store.stored_records import StoredRecords
+from services.common.cold_reads import NotInMemory
+from services.common.errors import CorruptDataError
+
+_STEP_MAX = 256
+"""Entries that are read at once."""
+
+SQL_COST = 4
+"""A look at a message takes about as long as looks at so many entries."""
+SQL_BYTES_MAX = 4 * 1024 * 1024
+"""Of messages that one pop reads for an SQL92 filter, but for the first: checking them takes time."""
+
+
+class Found(NamedTuple):
+    """What a scan has found.
+
+    Args:
+        entries: of messages that are wanted.
+        offsets: of each.
+        next_offset: where to go on.
+        records: the messages, if they were read.
+        read_bytes: how many bytes of messages were read.
+    """
+
+    entries: list[Entry]
+    offsets: tuple[int, ...]
+    next_offset: int
+    records: list[StoredRecord] | None = None
+    read_bytes: int = 0
+
+
+def scan_tags(queue: ConsumeQueue, start: int, wanted: frozenset[int], messages_max: int, entries_max: int) -> Found:
+    """Look for messages of some tags, from an offset on."""
+    found: list[Entry] = []
+    offsets: list[int] = []
+    at = start
+    end = min(queue.max_offset, start + entries_max)
+    while at < end:
+        for entry in queue.read(at, min(_STEP_MAX, end - at)):
+            if entry.tag_hash in wanted:
+                found.append(entry)
+                offsets.append(at)
+            at += 1
+            if len(found) == messages_max:
+                return Found(found, tuple(offsets), at)
+    return Found(found, tuple(offsets), at)
+
+
+class SqlScan:
+    """Looks for messages that pass SQL92 filters.
+
+    Args:
+        records: reads the messages.
+
+    Attributes:
+        looks: what came of it.
+        arrivals: the same of messages that had just arrived.
+    """
+
+    def __init__(self, records: StoredRecords) -> None:
+        self._records = records
+        self.looks = Looks()
+        self.arrivals = Looks()
+
+    def run(
+        self, queue: ConsumeQueue, start: int, wanted: SqlFilter, messages_max: int, entries_max: int, bytes_max: int
+    ) -> Found:
+        """Look from an offset on.
+
+        What fails by itself as it is looked at counts as wanted: where it is given out, it is set aside.
+
+        Args:
+            queue: what is looked through.
+            start: the first offset.
+            wanted: the filter.
+            messages_max: ends it when so many are found.
+            entries_max: looks at no more than so many.
+            bytes_max: reads no more than so many bytes, but for the first message.
+
+        Raises:
+            CorruptDataError: the first message is damaged.
+            NotInMemory: the first ones are not in memory.
+        """
+        found: list[Entry] = []
+        offsets: list[int] = []
+        records: list[StoredRecord] | None = []
+        at, left = start, bytes_max
+        end = min(queue.max_offset, start + max(1, entries_max))
+        step = messages_max
+        while at < end and (left > 0 or at == start):
+            entries = _within(queue.read(at, min(step, end - at)), left)
+            try:
+                looked = self._look(queue, at, entries, wanted)
+            except (CorruptDataError, NotInMemory) as error:
+                # What is found is given out first. A step that is not in memory is waited for, unless much was done.
+                if found or at - start >= _STEP_MAX or (at > start and isinstance(error, CorruptDataError)):
+                    break
+                raise
+            assert entries, "a queue has fewer entries than it says"
+            left -= sum(entry.length for entry in entries)
+            for entry, (passes, stored) in zip(entries, looked, strict=True):
+                if passes:
+                    found.append(entry)
+                    offsets.append(at)
+                    if stored is None:
+                        records = None
+                    elif records is not None:
+                        records.append(stored)
+                at += 1
+                if len(found) == messages_max:
+                    return Found(found, tuple(offsets), at, records, bytes_max - left)
+            step = min(2 * step, _STEP_MAX)
+        return Found(found, tuple(offsets), at, records, bytes_max - left)
+
+    def _look(
+        self, queue: ConsumeQueue, start: int, entries: Sequence[Entry], wanted: SqlFilter
+    ) -> list[tuple[bool, StoredRecord | None]]:
+        """Whether each passes, and the message; None for one that fails by itself."""
+        try:
+            with RECORD_STEP:
+                records = self._records.read_checked(queue, range(start, start + len(entries)), entries)
+                return [(wanted.passes(stored, self.looks), stored) for stored in records]
+        except RecordFaultError:
+            if len(entries) == 1:
+                return [(True, None)]
+            return [
+                each
+                for index, entry in enumerate(entries)
+                for each in self._look(queue, start + index, [entry], wanted)
+            ]
+
+    def arrived(self, queue: ConsumeQueue, count: int) -> list[StoredRecord] | None:
+        """The messages that have just arrived in a queue; None if they can't be read."""
+        start = queue.max_offset - count
+        try:
+            with RECORD_STEP:
+                return self._records.read_checked(queue, range(start, queue.max_offset), queue.read(start, count))
+        except (RecordFaultError, CorruptDataError, NotInMemory, OSError):
+            return None
+
+    def passing(self, records: Sequence[StoredRecord], wanted: SqlFilter) -> int:
+        """How many messages that have arrived may pass."""
+        count = 0
+        for stored in records:
+            try:
+                with RECORD_STEP:
+                    count += wanted.passes(stored, self.arrivals)
+            except RecordFaultError:
+                count += 1
+        return count
+
+
+def _within(entries: Sequence[Entry], bytes_max: int) -> Sequence[Entry]:
+    """The first entries whose messages have no more bytes than that, at least one."""
+    for index, entry in enumerate(entries):
+        bytes_max -= entry.length
+        if bytes_max < 0:
+            return entries[: max(1, index)]
+    return entries
