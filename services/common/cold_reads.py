@@ -119,6 +119,19 @@ class ColdReads:
             raise NotInMemory([Range(file.path, offset, length)])
         return data
 
+    def at_once(self, work: Callable[[], Result]) -> Result:
+        """Call what can do without what it reads.
+
+        Raises:
+            NotInMemory: something of that is not in memory; besides all that `work` raises.
+        """
+        before = self._pieces
+        self._pieces = before or ()
+        try:
+            return work()
+        finally:
+            self._pieces = before
+
     def changed(self, *paths: Path) -> None:
         """Bytes of files, or of all in a folder, were dropped: what was read of them may not be there any more."""
         for dropped in self._dropped:

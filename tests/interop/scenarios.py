@@ -211,7 +211,8 @@ def sql_filters(client: Client) -> None:
     ):
         with client.consumer(f"interop-sql-{group}", {topic: expression}, kind=FilterType.SQL) as consumer:
             first = {message.body.decode() for message in receive(consumer, count, SHORT_INVISIBLE_S)}
-            bodies, attempts = set(), set()
+            bodies: set[str] = set()
+            attempts: set[int] = set()
             until = time.monotonic() + PATIENCE_S
             while len(bodies) < count and time.monotonic() < until:
                 for message in consumer.receive(32, INVISIBLE_S):

@@ -7,7 +7,7 @@ user's property of such a name is not seen.
 from collections.abc import Callable, Set
 
 from services.broker.records.record import StoredRecord
-from services.common.contract.wire_format import LENGTH_DELIMITED, read_varint, skip
+from services.common.contract.wire_format import LENGTH_DELIMITED, garbled, read_varint, skip
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
 
@@ -66,8 +66,7 @@ class NamedProperties:
             if kind != _USER_PROPERTY:
                 position = skip(payload, kind & 7, position, end)
                 continue
-            length, begin = read_varint(payload, position, end)
-            position = begin + length
+            begin, position = _inside(payload, position, end)
             name, text = _pair(payload, begin, position)
             if name in names:
                 found[names[name]] = text.decode(errors="replace")
@@ -82,10 +81,17 @@ def _pair(data: bytes, position: int, end: int) -> tuple[bytes, bytes]:
         if kind not in (_NAME, _TEXT):
             position = skip(data, kind & 7, position, end)
             continue
-        length, begin = read_varint(data, position, end)
-        position = begin + length
+        begin, position = _inside(data, position, end)
         if kind == _NAME:
             name = data[begin:position]
         else:
             text = data[begin:position]
     return name, text
+
+
+def _inside(data: bytes, position: int, end: int) -> tuple[int, int]:
+    """Where what a field holds begins and ends. Raises StatusError: it goes on behind `end`."""
+    length, begin = read_varint(data, position, end)
+    if begin + length > end:
+        raise garbled()
+    return begin, begin + length

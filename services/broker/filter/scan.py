@@ -12,7 +12,7 @@ from services.broker.records.fault import RECORD_STEP, RecordFaultError
 from services.broker.records.record import StoredRecord
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.stored_records import StoredRecords
-from services.common.cold_reads import NotInMemory
+from services.common.cold_reads import ColdReads, NotInMemory
 from services.common.errors import CorruptDataError
 
 _STEP_MAX = 256
@@ -64,14 +64,16 @@ class SqlScan:
 
     Args:
         records: reads the messages.
+        reads: runs what must not wait for the device.
 
     Attributes:
         looks: what came of it.
         arrivals: the same of messages that had just arrived.
     """
 
-    def __init__(self, records: StoredRecords) -> None:
+    def __init__(self, records: StoredRecords, reads: ColdReads) -> None:
         self._records = records
+        self._reads = reads
         self.looks = Looks()
         self.arrivals = Looks()
 
@@ -100,8 +102,12 @@ class SqlScan:
         at, left = start, bytes_max
         end = min(queue.max_offset, start + max(1, entries_max))
         step = messages_max
-        while at < end and (left > 0 or at == start):
-            entries = _within(queue.read(at, min(step, end - at)), left)
+        while at < end:
+            entries: Sequence[Entry] = queue.read(at, min(step, end - at))
+            assert entries, "a queue has fewer entries than it says"
+            entries = _within(entries, left) or (entries[:1] if at == start else ())
+            if not entries:
+                break
             try:
                 looked = self._look(queue, at, entries, wanted)
             except (CorruptDataError, NotInMemory) as error:
@@ -109,7 +115,6 @@ class SqlScan:
                 if found or at - start >= _STEP_MAX or (at > start and isinstance(error, CorruptDataError)):
                     break
                 raise
-            assert entries, "a queue has fewer entries than it says"
             left -= sum(entry.length for entry in entries)
             for entry, (passes, stored) in zip(entries, looked, strict=True):
                 if passes:
@@ -143,11 +148,15 @@ class SqlScan:
             ]
 
     def arrived(self, queue: ConsumeQueue, count: int) -> list[StoredRecord] | None:
-        """The messages that have just arrived in a queue; None if they can't be read."""
+        """The messages that have just arrived in a queue; None if they can't be read now."""
         start = queue.max_offset - count
+
+        def read() -> list[StoredRecord]:
+            return self._records.read_checked(queue, range(start, queue.max_offset), queue.read(start, count))
+
         try:
             with RECORD_STEP:
-                return self._records.read_checked(queue, range(start, queue.max_offset), queue.read(start, count))
+                return self._reads.at_once(read)
         except (RecordFaultError, CorruptDataError, NotInMemory, OSError):
             return None
 
@@ -164,9 +173,9 @@ class SqlScan:
 
 
 def _within(entries: Sequence[Entry], bytes_max: int) -> Sequence[Entry]:
-    """The first entries whose messages have no more bytes than that, at least one."""
+    """The first entries whose messages have no more bytes than that."""
     for index, entry in enumerate(entries):
         bytes_max -= entry.length
         if bytes_max < 0:
-            return entries[: max(1, index)]
+            return entries[:index]
     return entries

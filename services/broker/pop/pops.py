@@ -114,7 +114,7 @@ class Pops:
         self._random = random_source
         self._broker_name = broker_name
         self._quarantine = quarantine
-        self.sql_scan = SqlScan(store.records)
+        self.sql_scan = SqlScan(store.records, store.reads)
         self.damaged: dict[ConsumeQueue, Standstill] = {}
         self.queueing = Histogram(QUEUEING_BOUNDS_MS)
         """How long messages waited until they were given out for the first time."""
