@@ -114,6 +114,7 @@ class Checker:
         self._check_sends()
         self._check_places()
         self._check_conservation()
+        self._check_wanted()
         self._check_overlaps()
         self._check_acks()
         self._check_attempts()
@@ -195,6 +196,21 @@ class Checker:
             for subscription in self._swarm.subscriptions:
                 if subscription.topic == sent.message.topic.name and subscription.wants(sent.message):
                     self._check_conserved(subscription, message_id, len(copies))
+
+    def _check_wanted(self) -> None:
+        """S2: a group gets what it asked for only; what fails by itself as it is looked at may come, too."""
+        of = {(each.group, each.topic): each for each in self._swarm.subscriptions}
+        for delivery in self._history.deliveries:
+            subscription = of.get((delivery.group, delivery.topic))
+            sent = self._history.sent.get(delivery.message_id)
+            if subscription is None or sent is None or self._fails(delivery.message_id):
+                continue
+            if not subscription.wants(sent.message):
+                self._verdict.broke(
+                    "S2",
+                    f"{delivery.message_id} came to {delivery.group} at {delivery.got_s:.6f}, which asked for "
+                    f"{subscription.condition or subscription.tags}",
+                )
 
     def _check_conserved(self, subscription: Subscription, message_id: str, copies: int) -> None:
         key = (subscription.group, message_id)
@@ -411,7 +427,7 @@ class Checker:
         return is_as_given and delivery.got_s + delivery.handle.invisible_ms / 1000 + _SLOW_S < time_s
 
     def _check_overlooked(self, polled: Polled) -> None:
-        subscription = Subscription(polled.group, polled.topic, polled.tags)
+        subscription = Subscription(polled.group, polled.topic, polled.tags, polled.condition)
         if any(manners.vanish for manners in self._swarm.manners[subscription]):
             return  # what one that has vanished was given is hidden from the others
         for arrived_s, message_id in self._arrived[polled.topic]:

@@ -14,6 +14,7 @@ from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.proxy import protocol
 from services.rpc.status import RpcError
+from tests.sim import filters
 from tests.sim.delays import Delays, Recaller, delivery_ms
 from tests.sim.edges import Edges
 from tests.sim.history import Delivery, Handle, Polled, Sent, Settling
@@ -34,14 +35,18 @@ class Subscription:
     Args:
         group, topic: who, what.
         tags: only these; none for all.
+        condition: an SQL92 filter in place of tags, of `filters.CONDITIONS`; empty for none.
     """
 
     group: str
     topic: str
     tags: tuple[str, ...] = ()
+    condition: str = ""
 
     def wants(self, message: d.Message) -> bool:
         """Whether the group is to get a message."""
+        if self.condition:
+            return filters.CONDITIONS[self.condition](message)
         return not self.tags or message.system_properties.tag in self.tags
 
 
@@ -96,6 +101,7 @@ class Producer:
         types: what each topic takes; without it, messages that are not delayed.
         delays: what is delayed and taken back.
         odd: says which properties are at the edge of what is taken; None: all are as usual.
+        described: says which properties they have that SQL92 filters ask for; None: none.
     """
 
     def __init__(
@@ -111,8 +117,10 @@ class Producer:
         types: Mapping[str, TopicType.ValueType] | None = None,
         delays: Delays | None = None,
         odd: random.Random | None = None,
+        described: random.Random | None = None,
     ) -> None:
         self._odd = odd
+        self._described = described
         self._types = {} if types is None else types
         self._recaller = None if delays is None else Recaller(name, tools, chance, delays, topics)
         self._name = name
@@ -185,6 +193,8 @@ class Producer:
             message.user_properties["number"] = str(self._count)
         if self._odd is not None and self._odd.random() < _EDGE_SHARE:
             _put_at_the_edge(message, self._odd)
+        if self._described is not None:
+            filters.describe(message, self._described)
         if self._recaller is not None:
             self._recaller.delay(message, self._types.get(topic, TopicType.NORMAL))
         return message
@@ -329,6 +339,9 @@ class Consumer:
         if of.tags:
             request.filter_expression.type = d.FilterType.TAG
             request.filter_expression.expression = " || ".join(of.tags)
+        if of.condition:
+            request.filter_expression.type = d.FilterType.SQL
+            request.filter_expression.expression = of.condition
         if not renew:
             request.invisible_duration.FromMilliseconds(chance.randint(*manners.invisible_ms))
         request.long_polling_timeout.FromMilliseconds(int(wait_s * 1000))
@@ -336,6 +349,7 @@ class Consumer:
         if vanish_after_s is not None and chance.random() < 0.5:
             vanish_after_s = chance.random() * 0.05
         polled = Polled(self.name, of.group, of.topic, of.tags, tools.now(), wait_s, tools.now() + timeout_s)
+        polled.condition = of.condition
         tools.history.polls.append(polled)
         got: list[Delivery] = []
 

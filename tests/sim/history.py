@@ -184,6 +184,7 @@ class Polled:
         ended_s: when it was answered.
         code: of the answer; 0 if there was none.
         messages: how many came.
+        condition: the SQL92 filter that was asked for, in place of tags.
     """
 
     client: str
@@ -196,6 +197,7 @@ class Polled:
     ended_s: float = -1.0
     code: int = 0
     messages: int = 0
+    condition: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,7 @@ class _Run:
                 swarm.types,
                 swarm.delays,
                 swarm.random(f"p{number} odd") if swarm.odd else None,
+                swarm.random(f"p{number} described") if swarm.condition else None,
             )
             for number, settings in enumerate(swarm.producers)
         ]

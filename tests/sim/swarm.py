@@ -10,6 +10,8 @@ from services.common.contract.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim.clients import Manners, Subscription
 from tests.sim.delays import Delays
+from tests.sim.filters import CONDITIONS, FILTERING
+from tests.sim.filters import SHARE as FILTERING_SHARE
 
 FAULTS = {
     "kill": 10,
@@ -72,6 +74,7 @@ class Swarm:
         memory: how much of each file's end stays in memory, in bytes.
         hoarder: the group that acknowledges nothing before all is healed; empty for none.
         odd: whether names, keys and properties are as long and as odd as they may be.
+        condition: the SQL92 filter of one subscription; empty for none.
     """
 
     seed: int
@@ -92,6 +95,7 @@ class Swarm:
     hoarder: str = field(default="")
     odd: bool = field(default=False)
     auto_created: bool = field(default=False)
+    condition: str = field(default="")
 
     @property
     def is_lossy(self) -> bool:
@@ -128,6 +132,7 @@ class Swarm:
             f"types={[TopicType.Name(each) for each in self.types.values()]} groups={self.groups} "
             f"consumers={sum(map(len, self.manners.values()))} sync_s={self.sync_s_max} memory={self.memory}"
             + (f" hoarder={self.hoarder}/{options.pop.open_messages_max}" if self.hoarder else "")
+            + (f" filter={self.condition}" if self.condition else "")
         )
 
 
@@ -199,7 +204,23 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         hoarder=hoarder,
         odd=odd,
     )
-    return _with_hoarder(swarm, hoard) if hoarder else swarm
+    if hoarder:
+        swarm = _with_hoarder(swarm, hoard)
+    sql = random.Random(f"{seed}/sql swarm")
+    is_filtering = sql.random() < FILTERING_SHARE if only is None else FILTERING in only
+    return _with_condition(swarm, sql) if is_filtering else swarm
+
+
+def _with_condition(swarm: Swarm, chance: random.Random) -> Swarm:
+    """One subscription is by an SQL92 filter, in place of its tags."""
+    before = chance.choice(swarm.subscriptions)
+    after = replace(before, tags=(), condition=chance.choice(list(CONDITIONS)))
+    return replace(
+        swarm,
+        subscriptions=[after if each == before else each for each in swarm.subscriptions],
+        manners={after if each == before else each: manners for each, manners in swarm.manners.items()},
+        condition=after.condition,
+    )
 
 
 def _with_hoarder(swarm: Swarm, chance: random.Random) -> Swarm:

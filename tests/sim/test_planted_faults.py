@@ -8,6 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from services.broker.filter.scan import SqlScan
+from services.broker.filter.sql_filter import SqlFilter
 from services.broker.pop import redelivery
 from services.broker.pop.acks import Acks
 from services.broker.progress.merge_buffer import MergeBuffer
@@ -25,6 +27,7 @@ from services.broker.timer.service import TimerService
 from services.broker.wheel.delay import Delay
 from services.common.shares import Shares
 from tests.sim.device import SimDisk
+from tests.sim.filters import FILTERING
 from tests.sim.run import run_seed
 from tests.sim.swarm import HOARDING
 
@@ -218,6 +221,25 @@ def one_group_may_take_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Shares, "room", lambda self, holder, limit: max(0, limit - self.total))
 
 
+def filters_keep_back_what_passes(patch: pytest.MonkeyPatch) -> None:
+    """Now and then a message that passes an SQL92 filter is passed over."""
+    passes = SqlFilter.passes
+    calls = itertools.count()
+    patch.setattr(SqlFilter, "passes", lambda self, stored, looks: passes(self, stored, looks) and next(calls) % 7 != 6)
+
+
+def filters_let_all_through(patch: pytest.MonkeyPatch) -> None:
+    """Now and then an SQL92 filter lets a message through that it should keep back."""
+    passes = SqlFilter.passes
+    calls = itertools.count()
+    patch.setattr(SqlFilter, "passes", lambda self, stored, looks: passes(self, stored, looks) or next(calls) % 7 == 6)
+
+
+def filtered_arrivals_wake_nobody(patch: pytest.MonkeyPatch) -> None:
+    """Polls with SQL92 filters are not told of messages that pass."""
+    patch.setattr(SqlScan, "passing", lambda self, records, wanted: 0)
+
+
 SETTINGS: dict[Plant, dict[str, Any]] = {
     # Where nobody waits for the log's sync, it comes long after the timer's.
     the_timer_is_saved_before_what_fired: {
@@ -244,6 +266,9 @@ CAUGHT_BY: dict[Plant, int] = {sends_are_confirmed_without_sync: 26, the_timer_i
         (pops_skip_a_message, {"P1"}, ()),
         (arrivals_wake_nobody, {"L1"}, ()),
         (one_group_may_take_all, {"L1"}, (HOARDING,)),
+        (filters_keep_back_what_passes, {"P1"}, (FILTERING,)),
+        (filters_let_all_through, {"S2"}, (FILTERING,)),
+        (filtered_arrivals_wake_nobody, {"L1"}, (FILTERING,)),
         (what_has_fired_is_forgotten, {"T2"}, ("kill", "kill in a step")),
         (slots_are_skipped, {"T3", "L2"}, ()),
         (recalls_are_forgotten_at_a_restart, {"T4"}, ("kill", "kill in a step")),
@@ -262,7 +287,7 @@ def test_a_planted_fault_is_caught(
     pytest.fail(f"{SEEDS_MAX} seeds have not noticed that {(plant.__doc__ or '').lower()}")
 
 
-@pytest.mark.parametrize("only", [("power",), ("kill", "kill in a step"), ()])
+@pytest.mark.parametrize("only", [("power",), ("kill", "kill in a step"), (), (FILTERING,)])
 def test_without_planted_faults_the_same_seeds_are_well(only: tuple[str, ...]) -> None:
     for seed in range(5):
         outcome = run_seed(seed, only)
