@@ -139,6 +139,7 @@ class ReceiveLoop:
         concurrency: how many pollers.
         batch: messages asked for by one poll.
         on_message: told of each message as soon as it is decoded.
+        condition: an SQL92 filter; empty for none.
     """
 
     def __init__(
@@ -150,6 +151,7 @@ class ReceiveLoop:
         concurrency: int,
         batch: int,
         on_message: Callable[[definition.Message], None] | None = None,
+        condition: str = "",
     ) -> None:
         self.outcome = Outcome()
         self.polls = 0
@@ -157,7 +159,9 @@ class ReceiveLoop:
         self._clients = clients
         self._topic = topic
         self._group = group
-        self._polls = itertools.cycle([requests.receive(topic, group, queue, batch, POLL_S) for queue in queues])
+        self._polls = itertools.cycle(
+            [requests.receive(topic, group, queue, batch, POLL_S, condition=condition) for queue in queues]
+        )
         self._concurrency = concurrency
         self._on_message = on_message
         self._seen: set[str] = set()

@@ -36,7 +36,16 @@ from bench.steps import (
 )
 
 E2E_RATE = 50.0
-TOPICS = ("bench-send", "bench-drain", "bench-e2e", "bench-idle", "bench-memory", *timers.TOPICS, *many.TOPICS)
+TOPICS = (
+    "bench-send",
+    "bench-drain",
+    "bench-drain-sql",
+    "bench-e2e",
+    "bench-idle",
+    "bench-memory",
+    *timers.TOPICS,
+    *many.TOPICS,
+)
 """What must exist on a server that does not make topics on first use; those of `timers.TOPICS` of type DELAY."""
 
 _POLLS_PER_GROUP = 1000  # RocketMQ's broker holds at most 1,024 polls of a topic and group
@@ -69,18 +78,31 @@ async def send(concurrency: int, batch: int, server: Server, scale: Scale) -> Fi
 
 async def drain(server: Server, scale: Scale) -> Figures:
     """Receive and ack messages that were stored before, in batches, each ack one call for one batch."""
-    topic = group = "bench-drain"
+    return await _drain("bench-drain", requests.SendTemplate, scale.drain_messages, server, scale)
+
+
+async def drain_sql(server: Server, scale: Scale) -> Figures:
+    """The same by an SQL92 filter, which keeps a quarter of the messages back."""
+    passing = scale.drain_messages // BATCH * requests.DescribedTemplate.passing(BATCH)
+    return await _drain("bench-drain-sql", requests.DescribedTemplate, passing, server, scale)
+
+
+async def _drain(
+    topic: str, template: type[requests.SendTemplate], expected: int, server: Server, scale: Scale
+) -> Figures:
+    group = topic
+    condition = requests.DescribedTemplate.CONDITION if template is requests.DescribedTemplate else ""
     producers = await connect_all(server.address, CONNECTIONS, topic)
     consumers = await connect_all(server.address, CONNECTIONS, topic, group)
     try:
         await make_topic(producers[0], topic)
         queues = await consumers[0].queues()
         await prime(consumers[0], topic, group, queues)
-        await fill(producers, topic, scale.drain_messages)
-        loop = ReceiveLoop(consumers, topic, group, queues, POLLERS, BATCH)
+        stored = await fill(producers, topic, scale.drain_messages, template=template)
+        loop = ReceiveLoop(consumers, topic, group, queues, POLLERS, BATCH, condition=condition)
         usage, began = Usage.now(server.pids), perf_counter()
         loop.start()
-        await loop.reach(scale.drain_messages)
+        await loop.reach(expected)
         took, used = perf_counter() - began, Usage.now(server.pids).since(usage)
         loop.stop()
     finally:
@@ -89,6 +111,7 @@ async def drain(server: Server, scale: Scale) -> Figures:
     got = loop.outcome.messages
     return {
         "messages_per_s": got / took,
+        **({"looked_at_per_s": stored.messages / took} if condition else {}),
         "messages_per_poll": got / loop.polls,
         "duplicates": float(loop.duplicates),
         **cpu(server, used, got, took),
@@ -237,6 +260,7 @@ CASES: dict[str, Case] = {
     "send-256": partial(send, 256, 1),
     "send-batch": partial(send, BATCH_CONCURRENCY, BATCH),
     "drain": drain,
+    "drain-sql": drain_sql,
     "e2e-1": partial(end_to_end, 1),
     "e2e-16": partial(end_to_end, 16),
     "idle-polls": partial(idle, None),

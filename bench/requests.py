@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from google.protobuf.duration_pb2 import Duration
@@ -52,12 +52,18 @@ class SendTemplate:
         marks = [f"{self._prefix}#{index:07d}" for index in range(batch)]
         body = _body(size)
         messages = [_message(topic, mark, body) for mark in marks]
+        for index, message in enumerate(messages):
+            message.user_properties.update(self.properties_of(index))
         data = frame_message(service.SendMessageRequest(messages=messages).SerializeToString())
         self._data = data
         self._at = [data.index(mark.encode()) + _ID_PREFIX_CHARACTERS for mark in marks]
         self._head = data[: self._at[0]]
         self._tail = data[self._at[0] + _ID_END :]
         self._single = batch == 1
+
+    def properties_of(self, index: int) -> Mapping[str, str]:
+        """The user's properties of a message of each request."""
+        return {}
 
     def make(self) -> bytes:
         """The next request."""
@@ -71,6 +77,21 @@ class SendTemplate:
             data[at : at + _ID_END] = b"%08X" % count
         self._count = count
         return bytes(data)
+
+
+class DescribedTemplate(SendTemplate):
+    """As `SendTemplate`, but messages have three properties; a quarter of them does not pass `CONDITION`."""
+
+    CONDITION = "number >= 8 AND region IN ('EU', 'UK') AND cancelled IS NULL"
+
+    @staticmethod
+    def passing(batch: int) -> int:
+        """How many messages of a request pass."""
+        return max(0, batch - 8)
+
+    def properties_of(self, index: int) -> Mapping[str, str]:
+        """A number, and two that are alike."""
+        return {"number": str(index), "region": "EU", "sender": "bench"}
 
 
 class RandomTemplate(SendTemplate):
@@ -189,12 +210,16 @@ def receive(
     count: int,
     poll_s: float,
     invisible_s: float = _INVISIBLE_S,
+    condition: str = "",
 ) -> bytes:
-    """ReceiveMessage, for at most `count` messages, waiting `poll_s` seconds."""
+    """ReceiveMessage, for at most `count` messages, waiting `poll_s` seconds; by an SQL92 filter if there is one."""
+    wanted = definition.FilterExpression(type=definition.TAG, expression="*")
+    if condition:
+        wanted = definition.FilterExpression(type=definition.SQL, expression=condition)
     request = service.ReceiveMessageRequest(
         group=definition.Resource(name=group),
         message_queue=queue,
-        filter_expression=definition.FilterExpression(type=definition.TAG, expression="*"),
+        filter_expression=wanted,
         batch_size=count,
         invisible_duration=Duration(nanos=int(invisible_s % 1 * 1e9), seconds=int(invisible_s)),
         long_polling_timeout=Duration(nanos=int(poll_s % 1 * 1e9), seconds=int(poll_s)),

@@ -15,6 +15,7 @@ CASES_TRIED = (
     "send-16",
     "send-batch",
     "drain",
+    "drain-sql",
     "e2e-1",
     "idle-polls",
     "memory",
@@ -48,9 +49,9 @@ def test_the_bench_measures_a_server(tmp_path: Path) -> None:
     runs = {run["case"]: run for run in map(json.loads, lines.read_text().splitlines())}
     assert tuple(runs) == CASES_TRIED
     assert set(CASES_TRIED) <= set(CASES)
-    for case in ("send-16", "send-batch", "drain"):
+    for case in ("send-16", "send-batch", "drain", "drain-sql"):
         assert runs[case]["messages_per_s"] > 0
-    assert runs["drain"]["duplicates"] == 0
+    assert runs["drain"]["duplicates"] == runs["drain-sql"]["duplicates"] == 0
     assert runs["e2e-1"]["missing"] == runs["e2e-1"]["duplicates"] == 0
     assert runs["e2e-1"]["e2e_p50_ms"] > 0
     assert runs["memory"]["anonymous_mib"] > 1

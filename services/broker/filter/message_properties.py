@@ -7,12 +7,13 @@ user's property of such a name is not seen.
 from collections.abc import Callable, Set
 
 from services.broker.records.record import StoredRecord
-from services.common.contract.wire_format import LENGTH_DELIMITED, garbled, read_varint, skip
+from services.common.contract.wire_format import LENGTH_DELIMITED, read_varint, skip
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
 
-_USER_PROPERTY = Message.USER_PROPERTIES_FIELD_NUMBER << 3 | LENGTH_DELIMITED
-_NAME, _TEXT = 1 << 3 | LENGTH_DELIMITED, 2 << 3 | LENGTH_DELIMITED
+_BODY = Message.BODY_FIELD_NUMBER << 3 | LENGTH_DELIMITED
+_LONG = 0x80
+"""A number from here on takes more than one byte."""
 
 _OF_SYSTEM: dict[str, Callable[[SystemProperties], str | None]] = {
     "TAGS": lambda own: own.tag if own.HasField("tag") else None,
@@ -37,18 +38,21 @@ class NamedProperties:
 
     def __init__(self, names: Set[str]) -> None:
         self._of_system = {name: _OF_SYSTEM[name] for name in names & _OF_SYSTEM.keys()}
-        self._of_user = {name.encode(): name for name in names - _OF_SYSTEM.keys()}
+        self._of_user = names - _OF_SYSTEM.keys()
 
     def of(self, stored: StoredRecord) -> dict[str, str]:
         """Name -> text of those that a message has.
 
         Raises:
-            ValueError, DecodeError: it is no message.
+            DecodeError: it is no message.
         """
-        try:
-            found = self._read(stored.payload) if self._of_user else {}
-        except StatusError as error:
-            raise ValueError("the stored message is not a well-formed protobuf message") from error
+        found: dict[str, str] = {}
+        if self._of_user:
+            properties = Message.FromString(_without_body(stored.payload)).user_properties
+            for name in self._of_user:
+                text = properties.get(name)
+                if text is not None:
+                    found[name] = text
         if self._of_system:
             own = SystemProperties.FromString(stored.system_properties)
             for name, value_of in self._of_system.items():
@@ -57,41 +61,23 @@ class NamedProperties:
                     found[name] = value
         return found
 
-    def _read(self, payload: bytes) -> dict[str, str]:
-        """The user's properties; a message is a run of fields, and those of other kinds are passed over unread."""
-        found: dict[str, str] = {}
-        position, end, names = 0, len(payload), self._of_user
+
+def _without_body(payload: bytes) -> bytes:
+    """A message up to its body, if that comes last, as clients write it; else all of it."""
+    position, end = 0, len(payload)
+    try:
         while position < end:
-            kind, position = read_varint(payload, position, end)
-            if kind != _USER_PROPERTY:
-                position = skip(payload, kind & 7, position, end)
-                continue
-            begin, position = _inside(payload, position, end)
-            name, text = _pair(payload, begin, position)
-            if name in names:
-                found[names[name]] = text.decode(errors="replace")
-        return found
-
-
-def _pair(data: bytes, position: int, end: int) -> tuple[bytes, bytes]:
-    """Name and text of a property; either is empty if it is left out."""
-    name = text = b""
-    while position < end:
-        kind, position = read_varint(data, position, end)
-        if kind not in (_NAME, _TEXT):
-            position = skip(data, kind & 7, position, end)
-            continue
-        begin, position = _inside(data, position, end)
-        if kind == _NAME:
-            name = data[begin:position]
-        else:
-            text = data[begin:position]
-    return name, text
-
-
-def _inside(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """Where what a field holds begins and ends. Raises StatusError: it goes on behind `end`."""
-    length, begin = read_varint(data, position, end)
-    if begin + length > end:
-        raise garbled()
-    return begin, begin + length
+            kind = payload[position]
+            if kind == _BODY:
+                length, begin = read_varint(payload, position + 1, end)
+                return payload[:position] if begin + length == end else payload
+            if kind & 7 != LENGTH_DELIMITED or kind >= _LONG:
+                break
+            length = payload[position + 1]
+            if length < _LONG:  # the usual sizes, at half the price
+                position += 2 + length
+            else:
+                position = skip(payload, LENGTH_DELIMITED, position + 1, end)
+    except (IndexError, StatusError):
+        pass  # whoever decodes it says so
+    return payload

@@ -127,7 +127,9 @@ class SqlScan:
                 at += 1
                 if len(found) == messages_max:
                     return Found(found, tuple(offsets), at, records, bytes_max - left)
-            step = min(2 * step, _STEP_MAX)
+            # As many as should hold what is still wanted: what is read for nothing takes time.
+            wanting, looked_at = messages_max - len(found), at - start
+            step = min(_STEP_MAX, wanting * looked_at // len(found) + 1 if found else 2 * looked_at)
         return Found(found, tuple(offsets), at, records, bytes_max - left)
 
     def _look(

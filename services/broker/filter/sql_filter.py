@@ -67,7 +67,7 @@ class SqlFilter:
             looks: where the outcome is counted.
 
         Raises:
-            ValueError, DecodeError: it is no message.
+            DecodeError: it is no message.
         """
         try:
             passes = self._evaluate(self._properties.of(stored)) is True
