@@ -342,6 +342,20 @@ TIMER = [
     ),
 ]
 
+FILTERS = [
+    Mutant(
+        "unknown-passes",
+        "A message passes an SQL92 filter that has no answer for it.",
+        "S2",
+        "services/broker/filter/sql_filter.py",
+        "SqlFilter.passes",
+        "is True",
+        "is not False",
+        "broker/test_sql_filters.py",
+        SERVER,
+    ),
+]
+
 SHARES = [
     Mutant(
         "hoarder-takes-all",
