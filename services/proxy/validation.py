@@ -122,6 +122,12 @@ def filter_of(expression: FilterExpression) -> broker.Filter:
         StatusError: ILLEGAL_FILTER_EXPRESSION.
     """
     if expression.type == FilterType.SQL:
+        if len(expression.expression) > parser.LENGTH_MAX:
+            raise LimitError(
+                Code.ILLEGAL_FILTER_EXPRESSION,
+                f"the filter has more than {parser.LENGTH_MAX} characters",
+                "sql_filter_length_max",
+            )
         parser.parse(expression.expression)  # as it is: positions in it are told
         return broker.Filter(kind=broker.FilterKind.SQL92, expression=expression.expression)
     text = expression.expression.strip()

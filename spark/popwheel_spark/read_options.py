@@ -108,7 +108,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         OptionError: one is unknown, missing or impossible.
     """
     given = GivenOptions(options, SPARKS_OWN)
-    given.not_yet("sql", "SQL92 filters follow when the broker has them; filter by tags, or in Spark")
+    given.not_yet("sql", "a pull takes no SQL92 filters yet; filter by tags, or in Spark")
     table = given.choice("table", TABLES, TABLES[0])
     ways = ("group",) if table == "dlq" else _SUBSCRIPTIONS
     chosen = {name: text for name in ways if (text := given.text(name))}

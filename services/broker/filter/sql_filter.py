@@ -12,7 +12,7 @@ from services.common.filter.parser import parse
 
 _SHORT = 256
 """Characters of an expression whose compiled form is small; of longer ones fewer are kept in mind."""
-_BYTES_PER_CHARACTER = 100
+_BYTES_PER_CHARACTER = 150
 
 
 @dataclass(slots=True)

@@ -1,5 +1,6 @@
 """SQL92 filters: what they mean, what is refused and where, and that a second evaluator agrees."""
 
+import contextlib
 import time
 from collections.abc import Mapping
 
@@ -225,3 +226,23 @@ def test_a_second_evaluator_agrees(tree: Tree, properties: list[dict[str, str]])
         except NotComparableError:
             passes = False
         assert passes == naive_filter.passes(tree, each), (expression, each)
+
+
+WORDS = st.sampled_from(
+    ["a", "b", "1", "2.5", "'x'", "''", "NULL", "TRUE", "not", "AND", "or", "IN", "BETWEEN", "IS", "CONTAINS", "(", ")"]
+    + ["=", "<>", "<", ">=", "-", "+", ",", "--", "/*", "*/", "\n", "ENDSWITH", "3L", "1e5", ".", "'", "ü", "\x00"]
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(text=st.one_of(st.text(max_size=60), st.lists(WORDS, max_size=20).map(" ".join)))
+def test_any_text_is_a_filter_or_is_refused_with_a_position(text: str) -> None:
+    try:
+        evaluate = evaluation(parse(text))
+    except StatusError as refusal:
+        assert refusal.code == Code.ILLEGAL_FILTER_EXPRESSION
+        assert refusal.message.startswith("at position ")
+        return
+    for properties in ({}, {"a": "1", "b": "x"}):
+        with contextlib.suppress(NotComparableError):
+            evaluate(properties)

@@ -185,6 +185,11 @@ CASES = [
         receive(filter_expression=d.FilterExpression(type=d.FilterType.TAG, expression="t" * 8193)),
         Code.ILLEGAL_FILTER_EXPRESSION,
     ),
+    Case(
+        "sql_filter_length_max",
+        receive(filter_expression=d.FilterExpression(type=d.FilterType.SQL, expression="a = 1" + " " * 4092)),
+        Code.ILLEGAL_FILTER_EXPRESSION,
+    ),
     Case("endpoints_max", call(protocol.QUERY_ROUTE, route(*["host"] * 65)), Code.BAD_REQUEST),
     Case("endpoints_max", call(protocol.QUERY_ROUTE, route("h" * 256)), Code.BAD_REQUEST),
 ]

@@ -274,6 +274,15 @@ async def test_each_rule_has_its_code(change: dict[str, object], code: int) -> N
         assert w.broker.asked("Pop") == []
 
 
+async def test_an_sql_filter_goes_to_the_broker_as_it_is() -> None:
+    async with world() as w:
+        wanted = d.FilterExpression(type=d.FilterType.SQL, expression=" a > 1 ")
+        await w.receive(poll_request(wait_s=0, filter_expression=wanted))
+        (pop,) = w.broker.asked("Pop")
+        assert isinstance(pop, broker.PopRequest)
+        assert (pop.filter.kind, pop.filter.expression) == (broker.FilterKind.SQL92, " a > 1 ")
+
+
 async def test_a_group_is_made_on_first_use_only_where_that_is_allowed() -> None:
     fresh = poll_request(wait_s=0, group=d.Resource(name="fresh"))
     async with world() as w:

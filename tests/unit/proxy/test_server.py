@@ -64,6 +64,10 @@ async def test_a_pull_reads_by_offset() -> None:
         ({"message_queue": queue(name="b9")}, Code.HA_NOT_AVAILABLE),
         ({"group": d.Resource()}, Code.ILLEGAL_CONSUMER_GROUP),
         ({"batch_size": -1}, Code.BAD_REQUEST),
+        (
+            {"filter_expression": d.FilterExpression(type=d.FilterType.SQL, expression="a = 1")},
+            Code.ILLEGAL_FILTER_EXPRESSION,
+        ),
     ],
 )
 async def test_a_pull_that_breaks_a_rule(fields: dict[str, object], code: int) -> None:

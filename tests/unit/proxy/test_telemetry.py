@@ -141,6 +141,20 @@ async def test_settings_without_a_role_are_refused_but_the_stream_stays() -> Non
         assert (await answer_to(old, d.Settings())).status.code == Code.BAD_REQUEST
 
 
+async def test_settings_with_a_bad_filter_are_refused_with_its_position() -> None:
+    def consumer(expression: str) -> d.Settings:
+        settings = d.Settings(subscription=d.Subscription(group=d.Resource(name="group")))
+        entry = settings.subscription.subscriptions.add(topic=d.Resource(name="orders"))
+        entry.expression.CopyFrom(d.FilterExpression(type=d.FilterType.SQL, expression=expression))
+        return settings
+
+    async with world() as w:
+        refused = await answer_to(open_stream(w), consumer(" a > 'x'"))
+        assert refused.status.code == Code.ILLEGAL_FILTER_EXPRESSION
+        assert "at position 6 of the filter" in refused.status.message
+        assert (await answer_to(open_stream(w), consumer("a > 1"))).status.code == Code.OK
+
+
 async def test_streams_are_counted_and_forgotten() -> None:
     async with world() as w:
         streams = [open_stream(w) for _ in range(3)]

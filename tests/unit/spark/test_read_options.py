@@ -61,7 +61,7 @@ def test_little_has_to_be_said() -> None:
         ({"maxRowsPerTrigger": "-1"}, "maxRowsPerTrigger", "whole number"),
         ({"minPartitions": "0"}, "minPartitions", "whole number from 1 on"),
         ({"columns": "body,colour"}, "columns", "no column 'colour'"),
-        ({"sql": "a > 3"}, "sql", "follow when the broker has them"),
+        ({"sql": "a > 3"}, "sql", "a pull takes no SQL92 filters"),
         ({"accessKey": "k"}, "accessKey", "follow when Popwheel has them"),
         ({"tlsCaFile": "ca.pem"}, "tlsCaFile", "no meaning without tls=true"),
         ({"tls": "true", "tlsCaFile": "/no/such/file"}, "tlsCaFile", "cannot read"),
