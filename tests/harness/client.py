@@ -133,12 +133,13 @@ class MessagingClient:
         poll_s: float = 0.0,
         expression: str = "*",
         auto_renew: bool = False,
+        kind: definition.FilterType.ValueType = definition.TAG,
     ) -> Received:
-        """Receive once, over all queues of the topic's first broker."""
+        """Receive once, over all queues of the topic's first broker, what an expression of a kind wants."""
         request = service.ReceiveMessageRequest(
             group=definition.Resource(name=group),
             message_queue=await self._queue(topic),
-            filter_expression=definition.FilterExpression(type=definition.TAG, expression=expression),
+            filter_expression=definition.FilterExpression(type=kind, expression=expression),
             batch_size=count,
             long_polling_timeout=duration(poll_s),
             auto_renew=auto_renew,
