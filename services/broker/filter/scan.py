@@ -18,10 +18,10 @@ from services.common.errors import CorruptDataError
 _STEP_MAX = 256
 """Entries that are read at once."""
 
-SQL_COST = 4
-"""A look at a message takes about as long as looks at so many entries."""
-SQL_BYTES_MAX = 4 * 1024 * 1024
-"""Of messages that one pop reads for an SQL92 filter, but for the first: checking them takes time."""
+LOOK_COST, BYTES_OF_ONE = 4, 1024
+"""A look at a message takes about as long as looks at four entries, and so does each KiB that is read and checked as at
+one.
+"""
 
 
 class Found(NamedTuple):
@@ -31,15 +31,15 @@ class Found(NamedTuple):
         entries: of messages that are wanted.
         offsets: of each.
         next_offset: where to go on.
+        cost: as how many looks at entries it counts.
         records: the messages, if they were read.
-        read_bytes: how many bytes of messages were read.
     """
 
     entries: list[Entry]
     offsets: tuple[int, ...]
     next_offset: int
+    cost: int
     records: list[StoredRecord] | None = None
-    read_bytes: int = 0
 
 
 def scan_tags(queue: ConsumeQueue, start: int, wanted: frozenset[int], messages_max: int, entries_max: int) -> Found:
@@ -55,8 +55,8 @@ def scan_tags(queue: ConsumeQueue, start: int, wanted: frozenset[int], messages_
                 offsets.append(at)
             at += 1
             if len(found) == messages_max:
-                return Found(found, tuple(offsets), at)
-    return Found(found, tuple(offsets), at)
+                return Found(found, tuple(offsets), at, at - start)
+    return Found(found, tuple(offsets), at, at - start)
 
 
 class SqlScan:
@@ -77,9 +77,7 @@ class SqlScan:
         self.looks = Looks()
         self.arrivals = Looks()
 
-    def run(
-        self, queue: ConsumeQueue, start: int, wanted: SqlFilter, messages_max: int, entries_max: int, bytes_max: int
-    ) -> Found:
+    def run(self, queue: ConsumeQueue, start: int, wanted: SqlFilter, messages_max: int, cost_max: int) -> Found:
         """Look from an offset on.
 
         What fails by itself as it is looked at counts as wanted: where it is given out, it is set aside.
@@ -89,8 +87,7 @@ class SqlScan:
             start: the first offset.
             wanted: the filter.
             messages_max: ends it when so many are found.
-            entries_max: looks at no more than so many.
-            bytes_max: reads no more than so many bytes, but for the first message.
+            cost_max: ends it when it has cost so much; the first message is looked at in any case.
 
         Raises:
             CorruptDataError: the first message is damaged.
@@ -99,12 +96,13 @@ class SqlScan:
         found: list[Entry] = []
         offsets: list[int] = []
         records: list[StoredRecord] | None = []
-        at, left = start, bytes_max
-        end = min(queue.max_offset, start + max(1, entries_max))
+        at, read_bytes = start, 0
+        end = min(queue.max_offset, start + max(1, cost_max // LOOK_COST))
         step = messages_max
         while at < end:
             entries: Sequence[Entry] = queue.read(at, min(step, end - at))
             assert entries, "a queue has fewer entries than it says"
+            left = cost_max - _cost(at - start, read_bytes)
             entries = _within(entries, left) or (entries[:1] if at == start else ())
             if not entries:
                 break
@@ -115,7 +113,7 @@ class SqlScan:
                 if found or at - start >= _STEP_MAX or (at > start and isinstance(error, CorruptDataError)):
                     break
                 raise
-            left -= sum(entry.length for entry in entries)
+            read_bytes += sum(entry.length for entry in entries)
             for entry, (passes, stored) in zip(entries, looked, strict=True):
                 if passes:
                     found.append(entry)
@@ -126,11 +124,11 @@ class SqlScan:
                         records.append(stored)
                 at += 1
                 if len(found) == messages_max:
-                    return Found(found, tuple(offsets), at, records, bytes_max - left)
+                    return Found(found, tuple(offsets), at, _cost(at - start, read_bytes), records)
             # As many as should hold what is still wanted: what is read for nothing takes time.
             wanting, looked_at = messages_max - len(found), at - start
             step = min(_STEP_MAX, wanting * looked_at // len(found) + 1 if found else 2 * looked_at)
-        return Found(found, tuple(offsets), at, records, bytes_max - left)
+        return Found(found, tuple(offsets), at, _cost(at - start, read_bytes), records)
 
     def _look(
         self, queue: ConsumeQueue, start: int, entries: Sequence[Entry], wanted: SqlFilter
@@ -174,10 +172,16 @@ class SqlScan:
         return count
 
 
-def _within(entries: Sequence[Entry], bytes_max: int) -> Sequence[Entry]:
-    """The first entries whose messages have no more bytes than that."""
+def _cost(looks: int, read_bytes: int) -> int:
+    """As how many looks at entries that counts."""
+    return looks * LOOK_COST + read_bytes // BYTES_OF_ONE
+
+
+def _within(entries: Sequence[Entry], cost_max: int) -> Sequence[Entry]:
+    """The first entries whose messages cost no more than that."""
+    read_bytes = 0
     for index, entry in enumerate(entries):
-        bytes_max -= entry.length
-        if bytes_max < 0:
+        read_bytes += entry.length
+        if _cost(index + 1, read_bytes) > cost_max:
             return entries[:index]
     return entries

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from services.broker.filter.scan import SQL_BYTES_MAX, SQL_COST, Found, SqlScan, scan_tags
+from services.broker.filter.scan import Found, SqlScan, scan_tags
 from services.broker.filter.sql_filter import SqlFilter
 from services.broker.filter.wanted import Wanted, wanted_by
 from services.broker.names.own_topics import OwnTopics
@@ -45,11 +45,10 @@ class _Budget:
     messages: int
     scan_entries: int
     response_bytes: int
-    scan_bytes: int = SQL_BYTES_MAX
 
     @property
     def is_spent(self) -> bool:
-        return self.messages <= 0 or self.scan_entries <= 0 or self.response_bytes <= 0 or self.scan_bytes <= 0
+        return self.messages <= 0 or self.scan_entries <= 0 or self.response_bytes <= 0
 
 
 @dataclass(slots=True)
@@ -245,7 +244,7 @@ class Pops:
                 next_offset = start + len(entries)
                 budget.scan_entries -= len(entries)
             else:
-                entries, offsets, next_offset, records, _ = self._scan(queue, start, wanted, budget)
+                entries, offsets, next_offset, _, records = self._scan(queue, start, wanted, budget)
             if not entries:
                 self._state.merge_buffer.skipped(progress, next_offset)
                 return
@@ -300,14 +299,10 @@ class Pops:
     def _scan(self, queue: ConsumeQueue, start: int, wanted: frozenset[int] | SqlFilter, budget: _Budget) -> Found:
         """Look for what a filter lets through, and take that from the budget."""
         if isinstance(wanted, SqlFilter):
-            found = self.sql_scan.run(
-                queue, start, wanted, budget.messages, budget.scan_entries // SQL_COST, budget.scan_bytes
-            )
-            budget.scan_entries -= SQL_COST * (found.next_offset - start)
-            budget.scan_bytes -= found.read_bytes
+            found = self.sql_scan.run(queue, start, wanted, budget.messages, budget.scan_entries)
         else:
             found = scan_tags(queue, start, wanted, budget.messages, budget.scan_entries)
-            budget.scan_entries -= found.next_offset - start
+        budget.scan_entries -= found.cost
         return found
 
     def _give_out(self, request: PopRequest, taken: list[_Taken], answer: PopAnswer) -> None:

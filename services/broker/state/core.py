@@ -103,6 +103,7 @@ class BrokerCore:
         self._closed: dict[int, int] = {}
         self._found_up_to = 0
         self.is_finished = False
+        self.interests = Interests(options.pop.notify_interests_max, options.pop.notify_filter_bytes_max)
         self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max, options.pop.progress_max)
         # No group has any progress in queues that are no more.
         forget_queues = self.state.merge_buffer.forget_queues
@@ -117,9 +118,7 @@ class BrokerCore:
             *(self.store, self.state, view, self._topics, options.pop, self.pop_clock, random_source),
             *(options.name, self.quarantine),
         )
-        self.interests = Interests(
-            options.pop.notify_interests_max, options.pop.notify_filter_bytes_max, self.pops.sql_scan
-        )
+        self.interests.sql_scan = self.pops.sql_scan
         self.acks = Acks(
             *(self.store, self.state, view, self._topics, self.pop_clock, options.name),
             *(self._due_changed, self.names.knows_group, self.quarantine),

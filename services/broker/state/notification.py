@@ -176,19 +176,19 @@ class Interests:
         limit: how many there may be; groups share it.
         filter_bytes_max: how many bytes their filters may take; groups share that, too. Equal ones of a group and topic
             are kept once.
-        sql_scan: looks at what arrives for those with SQL92 filters.
 
     Attributes:
         refused: how often one was refused.
+        sql_scan: looks at what arrives for those with SQL92 filters; without one these are told of all.
     """
 
-    def __init__(self, limit: int, filter_bytes_max: int, sql_scan: SqlScan | None = None) -> None:
+    def __init__(self, limit: int, filter_bytes_max: int) -> None:
         self._limit = limit
-        self._sql_scan = sql_scan
         self._filter_bytes_max = filter_bytes_max
         self._counts = Shares()
         self._bytes = Shares()
         self.refused = 0
+        self.sql_scan: SqlScan | None = None
         self._sets: dict[SubscriberSetKey, SubscriberSet] = {}
         self._by_topic: dict[str, list[SubscriberSet]] = {}
         self._later: Later | None = None
@@ -307,7 +307,7 @@ class Interests:
 
     def _look(self, queue: ConsumeQueue, count: int, looked_at: Sequence[tuple[SqlFilter, SubscriberSet]]) -> None:
         """Tell those whose filters messages pass; all of them, if the messages can't be read now."""
-        scan = self._sql_scan
+        scan = self.sql_scan
         records = None if scan is None else scan.arrived(queue, count)
         for wanted, subscribers in looked_at:
             messages = count if scan is None or records is None else scan.passing(records, wanted)

@@ -107,19 +107,18 @@ def test_a_rare_message_in_a_deep_backlog_is_found_step_by_step() -> None:
     while not (answer := popped(world, "n = 2")).messages:
         assert answer.waiting > 0
         pops += 1
-    assert pops == 100 // (64 // scan.SQL_COST)
+    assert pops == 100 // (64 // scan.LOOK_COST)
     assert answer.waiting == 0
 
 
-def test_large_messages_bound_a_scan_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.broker.pop.pops._Budget.__init__.__defaults__", (3000,))
-    world = world_of()
-    for number in range(5):
-        put(world, bytes(2000), n=str(number))
+def test_large_messages_bound_a_scan_by_their_bytes() -> None:
+    world = world_of(scan_entries_max=16)
+    for number in range(4):
+        put(world, bytes(2000 if number else 20_000), n=str(number))
     looked = []
-    while popped(world, "n = 4").messages == []:
+    while popped(world, "n = 3").messages == []:
         looked.append(world.core.pops.sql_scan.looks.kept_back)
-    assert looked == [1, 2, 3, 4], "one alone is looked at, however large"
+    assert looked == [1, 3], "one alone is looked at, however large"
 
 
 def test_an_answer_of_full_size_is_cut() -> None:
