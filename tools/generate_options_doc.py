@@ -33,6 +33,7 @@ SECTIONS = {
     "broker": "Stores messages and knows who holds which.",
     "controller": "Owns topics, groups and the list of brokers.",
     "tls": "Between the services themselves: controllers, brokers, proxies. Clients have `proxy.tls`.",
+    "access": "Who may do what: clients at the proxies, callers of the admin API ([access.md](access.md)).",
     "log": "Log lines of the process, on standard error.",
 }
 

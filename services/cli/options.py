@@ -4,6 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from services.broker.options import BrokerOptions
 from services.common.logs import LogOptions
+from services.common.settings.access_options import AccessOptions
 from services.common.settings.tls_options import ClusterTlsOptions
 from services.controller.options import ControllerOptions
 from services.proxy.options import ProxyOptions
@@ -18,6 +19,7 @@ class ClusterOptions(BaseModel):
     broker: BrokerOptions = BrokerOptions()
     controller: ControllerOptions = ControllerOptions()
     tls: ClusterTlsOptions = ClusterTlsOptions()
+    access: AccessOptions = AccessOptions()
     log: LogOptions = LogOptions()
 
 

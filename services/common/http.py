@@ -16,9 +16,11 @@ from fastapi_offline import FastAPIOffline
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.common.errors import NotLeadingError, StatusError, code_name
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.tokens import Tokens
 
 ReadinessChecks = Mapping[str, Callable[[], str | None]]
 """By name: a function that says in a sentence why its part cannot serve, or None if it can."""
@@ -27,6 +29,8 @@ Before = Mapping[str, Callable[[], Awaitable[None]]]
 """By page, `/readyz` or `/metrics`: what is to be waited for before it is answered."""
 
 _GRACE_S = 2
+_OPEN_PATHS = frozenset(("/healthz", "/readyz", "/metrics"))
+_NO_TOKEN = "show a token: authorization: Bearer TOKEN, or popwheel admin --token; POPWHEEL_TOKEN holds it, too"
 _HTTP_STATUS_OF_CODE = {Code.PRECONDITION_FAILED: 409, Code.PROXY_TIMEOUT: 504}
 _HTTP_STATUSES = frozenset((400, 401, 402, 403, 404, 408, 409, 413, 429, 431, 500, 501, 504))
 
@@ -38,6 +42,7 @@ def make_http_app(
     checks: ReadinessChecks,
     routers: Sequence[APIRouter] = (),
     before: Before | None = None,
+    tokens: Tokens | None = None,
 ) -> FastAPI:
     """The application of one process; its OpenAPI page is at `/docs`, without a word to the Internet.
 
@@ -48,6 +53,7 @@ def make_http_app(
         checks: what `/readyz` asks.
         routers: further routes.
         before: for a process that has to ask others first.
+        tokens: without one of which nothing but health, readiness and metrics is answered; None: all is.
     """
     app: FastAPI = FastAPIOffline(title=title, version=version)
     prepare = before or {}
@@ -78,7 +84,34 @@ def make_http_app(
 
     for router in routers:
         app.include_router(router)
+    if tokens is not None:
+        app.add_middleware(_TokenGate, tokens=tokens)
     return app
+
+
+class _TokenGate:
+    """Stands before an application: who shows no token is refused before anything of the request is read.
+
+    Args:
+        app: the application.
+        tokens: those that are good.
+    """
+
+    def __init__(self, app: ASGIApp, tokens: Tokens) -> None:
+        self._app = app
+        self._tokens = tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in _OPEN_PATHS:
+            request = Request(scope)
+            if not self._tokens.allow(request.headers.get("authorization", "")):
+                peer = "" if request.client is None else f"{request.client.host}:{request.client.port}"
+                self._tokens.denied(request.method, request.url.path, peer)
+                refused = _refusal(401, code_name(Code.UNAUTHORIZED), _NO_TOKEN)
+                refused.headers["www-authenticate"] = "Bearer"
+                await refused(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 class _UvicornServer(uvicorn.Server):

@@ -11,6 +11,13 @@ from prometheus_client import CollectorRegistry
 from services.common.clock import Clock
 from services.common.contract.cluster_view import ClusterView
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
+from services.common.settings.access_options import AccessOptions
+from services.common.watched_file import WatchedFile
+from services.proxy.access.access import Access
+from services.proxy.access.access_file import access_file
+from services.proxy.access.demands import Demand
+from services.proxy.access.metrics import AccessMetrics
+from services.proxy.access.users import Sort, Users
 from services.proxy.ack.ack_handler import AckHandler
 from services.proxy.ack.renewal import Renewal, RenewalBook
 from services.proxy.background import Background
@@ -45,6 +52,7 @@ from services.rpc.service import Channel, Service
 _TICK_S = 0.1
 _TICKS_PER_ROUND = 10
 _STOP_S = 5.0
+_OPEN = AccessOptions()
 
 _logger = structlog.get_logger()
 
@@ -61,6 +69,10 @@ class ProxyApp:
         broker_channels: makes a channel to a broker, not connected yet.
         process: what operators are shown of it; its name alone if not given.
         count_store: where proxies add up their polls; if not given, Redis, where the options name one.
+        access: who may do what.
+
+    Raises:
+        ConfigurationError: the access file cannot be used.
     """
 
     def __init__(
@@ -73,6 +85,7 @@ class ProxyApp:
         broker_channels: Callable[[BrokerInfo], Channel],
         process: WatchRequest | None = None,
         count_store: CountStore | None = None,
+        access: AccessOptions = _OPEN,
     ) -> None:
         self.options = options
         self.view = ClusterView()
@@ -152,6 +165,8 @@ class ProxyApp:
             self._renewals, self._clients, masters, options.renewal, clock, self._background, self.metrics
         )
         self._telemetry = Telemetry(catalog, self._clients, options, clock, self._background, self.metrics)
+        self._access_file: WatchedFile[Users] | None = access_file(access.file) if access.file else None
+        self._access = self._access_by(self._access_file, access.clock_skew_ms, registry, catalog)
         self._server = MessagingServer(
             Routes(catalog, self._brokers, options),
             self._send_handler,
@@ -163,6 +178,7 @@ class ProxyApp:
             self._clients,
             clock,
             self.metrics,
+            self._access,
         )
         self.metrics.read_from(
             {
@@ -185,6 +201,7 @@ class ProxyApp:
                 "stale_routes": lambda: self._brokers.stale_routes,
             }
         )
+        self._reading_access = False
         self._ticks = 0
         self._ticker: asyncio.TimerHandle | None = None
 
@@ -240,3 +257,33 @@ class ProxyApp:
                 _logger.info("polls wait another way", **switch._asdict() | {"mode": switch.mode.value})
             self._renewal.tick()
             self._send_handler.tick()
+            self._look_at_access()
+
+    def _access_by(
+        self, file: WatchedFile[Users] | None, skew_ms: int, registry: CollectorRegistry, catalog: Catalog
+    ) -> Access | None:
+        """What checks calls by a file of users; None without one."""
+        if file is None:
+            return None
+
+        def is_missing(demand: Demand) -> bool:
+            find = catalog.find_topic if demand.sort is Sort.TOPIC else catalog.find_group
+            return self.view.ready and find(demand.name) is None
+
+        metrics = AccessMetrics(registry, lambda: len(file.content), lambda: bool(file.trouble))
+        return Access(file, skew_ms, self._clock, metrics, is_missing)
+
+    def _look_at_access(self) -> None:
+        """Take over changed rules; a large file takes a while, so it is read in a thread."""
+        if self._access is None or self._access_file is None:
+            return
+        self._access.tick()
+        if self._access_file.changed and not self._reading_access:
+            self._reading_access = True
+            self._background.start(self._read_access(self._access_file))
+
+    async def _read_access(self, file: WatchedFile[Users]) -> None:
+        try:
+            await asyncio.to_thread(file.refresh)
+        finally:
+            self._reading_access = False

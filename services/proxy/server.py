@@ -15,9 +15,12 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
 from services.proxy import protocol
+from services.proxy.access.access import Access
+from services.proxy.access.guarded_stream import GuardedStream
 from services.proxy.ack.ack_handler import AckHandler
 from services.proxy.errors import LimitError
 from services.proxy.metrics import ProxyMetrics
+from services.proxy.payload import ClientMessage
 from services.proxy.receive.offsets import Offsets
 from services.proxy.receive.receive_handler import ReceiveHandler
 from services.proxy.send.recall_handler import RecallHandler
@@ -46,6 +49,7 @@ class MessagingServer:
         clients: who is alive.
         clock: for how long calls take.
         metrics: what is counted.
+        access: who may do what; None: all may do everything.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class MessagingServer:
         clients: Clients,
         clock: Clock,
         metrics: ProxyMetrics,
+        access: Access | None = None,
     ) -> None:
         self._receive_handler = receive_handler
         self._offsets = offsets
@@ -67,10 +72,13 @@ class MessagingServer:
         self._clients = clients
         self._clock = clock
         self._metrics = metrics
+        self._access = access
         self.service = Service()
         self._bind(protocol.QUERY_ROUTE, routes.query_route, pb.QueryRouteResponse)
         self._bind(protocol.QUERY_ASSIGNMENT, routes.query_assignment, pb.QueryAssignmentResponse)
-        self._bind(protocol.SEND_MESSAGE, send_handler.send, pb.SendMessageResponse)
+        self._send_handler = send_handler
+        send = send_handler.send if access is None else self._send_if_allowed
+        self._bind(protocol.SEND_MESSAGE, send, pb.SendMessageResponse)
         self._bind(protocol.RECALL_MESSAGE, recall_handler.recall, pb.RecallMessageResponse)
         self._bind(protocol.ACK_MESSAGE, ack_handler.ack, pb.AckMessageResponse)
         self._bind(protocol.CHANGE_INVISIBLE_DURATION, ack_handler.change_invisible, pb.ChangeInvisibleDurationResponse)
@@ -102,6 +110,8 @@ class MessagingServer:
     ) -> None:
         """Serve a unary method: time it, and turn what is raised into the status of an answer."""
         name = method.name
+        if self._access is not None and method is not protocol.SEND_MESSAGE:
+            handler = _checked(self._access, name, handler)
         monotonic = self._clock.monotonic
         observe = self._metrics.latency.observe
 
@@ -125,14 +135,39 @@ class MessagingServer:
 
         self.service.unary(method, answer)
 
+    async def _send_if_allowed(self, call: Call, request: bytes) -> pb.SendMessageResponse:
+        """Send messages whose topics the caller may publish to."""
+        access = self._access
+        assert access is not None
+        caller = access.caller_of(call, protocol.SEND_MESSAGE.name, client_id_of(call))
+
+        def check(messages: list[ClientMessage]) -> None:
+            access.check(caller, messages)
+
+        return await self._send_handler.send(call, request, check)
+
+    def _guarded(
+        self, call: Call, client_id: str, method: Method[Any, Any], stream: Stream[Any, Any], *, lasting: bool = False
+    ) -> Stream[Any, Any]:
+        """A stream of which each message is checked, if access is; raises StatusError if it is not known who calls."""
+        access = self._access
+        if access is None:
+            return stream
+        return GuardedStream(stream, access, access.caller_of(call, method.name, client_id), lasting=lasting)
+
     async def _receive(self, call: Call, stream: Stream[pb.ReceiveMessageRequest, bytes]) -> None:
-        await self._stream_answer(
-            call, stream, "ReceiveMessage", lambda: self._receive_handler.receive(call, client_id_of(call), stream)
-        )
+        async def receive() -> None:
+            client_id = client_id_of(call)
+            guarded = self._guarded(call, client_id, protocol.RECEIVE_MESSAGE, stream)
+            await self._receive_handler.receive(call, client_id, guarded)
+
+        await self._stream_answer(call, stream, "ReceiveMessage", receive)
 
     async def _pull(self, call: Call, stream: Stream[pb.PullMessageRequest, bytes]) -> None:
         async def pull() -> None:
-            await self._offsets.pull(call, client_id_of(call), stream, self._clock.monotonic())
+            client_id = client_id_of(call)
+            guarded = self._guarded(call, client_id, protocol.PULL_MESSAGE, stream)
+            await self._offsets.pull(call, client_id, guarded, self._clock.monotonic())
 
         await self._stream_answer(call, stream, "PullMessage", pull)
 
@@ -141,7 +176,14 @@ class MessagingServer:
         began = self._clock.monotonic()
         given, answer = OK, b""
         try:
-            answer = await self._offsets.pull_records(call, client_id_of(call), request, began)
+            client_id = client_id_of(call)
+            caller = None
+            if self._access is not None:
+                caller = self._access.caller_of(call, protocol.PULL_RECORDS.name, client_id)
+                self._access.check(caller, request)
+            answer = await self._offsets.pull_records(call, client_id, request, began)
+            if self._access is not None and caller is not None:
+                self._access.check_again(caller)  # it may have waited
         except (StatusError, RpcError) as error:
             given = self._refusal(error)
         except Exception:
@@ -178,7 +220,9 @@ class MessagingServer:
 
     async def _open_telemetry(self, call: Call, stream: Stream[pb.TelemetryCommand, pb.TelemetryCommand]) -> None:
         try:
-            await self._telemetry.telemetry(call, client_id_of(call), stream)
+            client_id = client_id_of(call)
+            guarded = self._guarded(call, client_id, protocol.TELEMETRY, stream, lasting=True)
+            await self._telemetry.telemetry(call, client_id, guarded)
         except StatusError as error:
             refusal = for_client(call.metadata, self._refusal(error))
             await stream.send((pb.TelemetryCommand(status=refusal),))
@@ -218,6 +262,18 @@ def client_id_of(call: Call) -> str:
     if not client_id or len(client_id) > 1024:
         raise StatusError(Code.CLIENT_ID_REQUIRED, "the call has no header x-mq-client-id, or one that is too long")
     return client_id
+
+
+def _checked(
+    access: Access, name: str, handler: Callable[[Call, Any], Awaitable[Response]]
+) -> Callable[[Call, Any], Awaitable[Response]]:
+    """A handler of what its callers may ask."""
+
+    async def handle(call: Call, request: Any) -> Response:
+        access.check(access.caller_of(call, name, client_id_of(call)), request)
+        return await handler(call, request)
+
+    return handle
 
 
 def _not_supported(sentence: str) -> Callable[[Call, Any], Awaitable[Any]]:

@@ -1,5 +1,6 @@
 """A thin client of the protocol over grpcio, with our own generated code: it hides nothing and retries nothing."""
 
+import hmac
 import time
 import uuid
 from collections.abc import Iterable, Sequence
@@ -46,9 +47,19 @@ class MessagingClient:
         address: `host:port`.
         client_id: as other clients make them, if not given.
         certificate: PEM of the server's certificate: then TLS is spoken, and the server is to call itself localhost.
+        own: certificate and key, in PEM, that are shown to the server.
+        credentials: access key and secret.
     """
 
-    def __init__(self, address: str, *, client_id: str = "", certificate: bytes | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        client_id: str = "",
+        certificate: bytes | None = None,
+        own: tuple[bytes, bytes] | None = None,
+        credentials: tuple[str, str] | None = None,
+    ) -> None:
         self.client_id = client_id or f"test@{uuid.uuid4()}"
         options: list[tuple[str, Any]] = [
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -60,9 +71,10 @@ class MessagingClient:
         else:
             self._channel = grpc.aio.secure_channel(
                 address,
-                grpc.ssl_channel_credentials(root_certificates=certificate),
+                grpc.ssl_channel_credentials(certificate, *((own[1], own[0]) if own else ())),
                 [*options, ("grpc.ssl_target_name_override", "localhost")],
             )
+        self._credentials = credentials
         self.metadata: tuple[tuple[str, str], ...] = (
             ("x-mq-client-id", self.client_id),
             ("x-mq-client-version", "5.1.2"),
@@ -78,6 +90,17 @@ class MessagingClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """The headers of the next call."""
+        if self._credentials is None:
+            return self.metadata
+        date_time = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        access_key, secret = self._credentials
+        signature = hmac.new(secret.encode(), date_time.encode(), "sha1").hexdigest()
+        claim = f"MQv2-HMAC-SHA1 Credential={access_key}, SignedHeaders=x-mq-date-time, Signature={signature}"
+        return (*self.metadata, ("x-mq-date-time", date_time), ("authorization", claim))
 
     async def close(self) -> None:
         """Close the connection at once."""
@@ -96,7 +119,7 @@ class MessagingClient:
             request_serializer=type(request).SerializeToString,
             response_deserializer=answer.FromString,
         )
-        result: Answer = await callable_(request, timeout=timeout_s, metadata=self.metadata)
+        result: Answer = await callable_(request, timeout=timeout_s, metadata=self.headers)
         return result
 
     async def route(self, topic: str) -> service.QueryRouteResponse:
@@ -150,7 +173,7 @@ class MessagingClient:
             f"/{SERVICE}/ReceiveMessage",
             request_serializer=service.ReceiveMessageRequest.SerializeToString,
             response_deserializer=service.ReceiveMessageResponse.FromString,
-        )(request, timeout=poll_s + REQUEST_TIMEOUT_S, metadata=self.metadata)
+        )(request, timeout=poll_s + REQUEST_TIMEOUT_S, metadata=self.headers)
         status = definition.Status()
         messages: list[definition.Message] = []
         async for part in stream:
@@ -188,7 +211,7 @@ class MessagingClient:
             f"/{SERVICE}/PullMessage",
             request_serializer=service.PullMessageRequest.SerializeToString,
             response_deserializer=service.PullMessageResponse.FromString,
-        )(request, timeout=REQUEST_TIMEOUT_S, metadata=self.metadata)
+        )(request, timeout=REQUEST_TIMEOUT_S, metadata=self.headers)
         return [part.message async for part in stream if part.WhichOneof("content") == "message"]
 
     async def ack(
@@ -259,7 +282,7 @@ class MessagingClient:
             f"/{SERVICE}/Telemetry",
             request_serializer=service.TelemetryCommand.SerializeToString,
             response_deserializer=service.TelemetryCommand.FromString,
-        )(metadata=self.metadata)
+        )(metadata=self.headers)
         await stream.write(service.TelemetryCommand(settings=settings))
         answer = await stream.read()
         stream.cancel()

@@ -25,7 +25,7 @@ WINGS = {
         *("replica", "repair", "files", "checkpoint_sync", "calls", "role"),
     ),
     "controller": ("store", "cluster", "leadership", "broker_groups", "checkpoints", "kubernetes", "http"),
-    "proxy": ("failover", "session", "send", "ack", "receive", "poll_counts"),
+    "proxy": ("failover", "session", "access", "send", "ack", "receive", "poll_counts"),
 }
 """Service -> its folders; each imports those before it and none behind it.
 
@@ -153,6 +153,7 @@ TOUCHING = {
     "services.common.settings.config": "reads the file of settings",
     "services.common.disk": "is the disk",
     "services.common.http": "is an HTTP server",
+    "services.common.watched_file": "reads a file anew when it changes",
     "services.controller.http.admin": "declares routes of an HTTP API",
     "services.controller.http.audit_routes": "declares routes of an HTTP API",
     "services.controller.http.consumption_routes": "declares routes of an HTTP API",

@@ -12,6 +12,7 @@ from services.cli.errors import CommandError, WrongUseError
 from services.cli.table import print_table
 
 _TIMEOUT_S = 10.0
+TOKEN_VARIABLE = "POPWHEEL_TOKEN"
 _PAGE_ROWS = 500
 
 Format = Literal["table", "json"]
@@ -27,9 +28,11 @@ class AdminApi:
 
     Args:
         servers: base addresses, `http://127.0.0.1:8080`, commas between several.
+        token: is shown to them; empty: none is.
     """
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, token: str = "") -> None:
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._servers = [server.strip().rstrip("/") for server in servers.split(",")]
 
     def request(self, method: str, path: str, body: object = None, timeout_s: float = _TIMEOUT_S) -> Any:
@@ -50,7 +53,7 @@ class AdminApi:
         ask = list(self._servers)
         for server in ask:  # grows while it is gone through
             try:
-                return _request(server, method, path, body, timeout_s)
+                return _request(server, method, path, body, timeout_s, self._headers)
             except RefusedError as error:
                 last: CommandError = error
                 if error.leader is None:
@@ -117,11 +120,13 @@ class _SilentError(CommandError):
         self.may_have_heard = may_have_heard
 
 
-def _request(server: str, method: str, path: str, body: object, timeout_s: float) -> Any:
+def _request(server: str, method: str, path: str, body: object, timeout_s: float, headers: Mapping[str, str]) -> Any:
     import httpx
 
     try:
-        answer = httpx.request(method, f"{server}/api/v1{path}", json=body, timeout=timeout_s, trust_env=False)
+        answer = httpx.request(
+            method, f"{server}/api/v1{path}", json=body, timeout=timeout_s, trust_env=False, headers=headers
+        )
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise WrongUseError(f"--server must be like http://127.0.0.1:8080, not {server}") from error
     except httpx.HTTPError as error:

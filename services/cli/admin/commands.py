@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from services.cli.admin.api import AdminApi, Format, Row, moment, output_option, show, show_all
+from services.cli.admin.api import TOKEN_VARIABLE, AdminApi, Format, Row, moment, output_option, show, show_all
 from services.cli.admin.audit import in_flight, progress
 from services.cli.admin.check import check
 from services.cli.admin.cluster import broker, cluster
@@ -37,10 +37,16 @@ limit_option = click.option(
     show_default=True,
     help="Where the controller answers; several, one after a comma, are asked in turn.",
 )
+@click.option(
+    "--token",
+    default="",
+    envvar=TOKEN_VARIABLE,
+    help=f"Shown to a controller that demands one; better in {TOKEN_VARIABLE}, where others do not see it.",
+)
 @click.pass_context
-def admin(context: click.Context, server: str) -> None:
+def admin(context: click.Context, server: str, token: str) -> None:
     """Look after the cluster, topics, consumer groups, delayed messages and what was set aside."""
-    context.obj = AdminApi(server)
+    context.obj = AdminApi(server, token)
 
 
 @admin.group()

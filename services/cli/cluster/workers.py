@@ -23,9 +23,11 @@ from services.cli.process.listeners import (
     load_http,
     reached_here,
     serve_http,
+    warn_of_open_clients,
 )
 from services.cli.settings import assigned
 from services.common.clock import SystemClock
+from services.proxy.access.access_file import access_file
 
 if TYPE_CHECKING:
     from services.common.http import HttpServer
@@ -50,6 +52,7 @@ class ProxyWorkers:
     def __init__(self, options: ClusterOptions, given: Sequence[str], count: int) -> None:
         self._options = options.proxy
         self._tls = options.tls
+        self._access = options.access
         self._given = given
         self._count = count
         self._registry = CollectorRegistry()
@@ -69,8 +72,12 @@ class ProxyWorkers:
             CommandError: a worker cannot start.
         """
         options, stack = self._options, self._stack
-        client_certificate(options.tls)  # what is wrong is said once, not by each worker
+        # What is wrong is said once, not by each worker.
+        client_certificate(options.tls, self._access.client_authority_file)
         cluster_certificate(self._tls)
+        if self._access.file:
+            access_file(self._access.file)
+        warn_of_open_clients(self._access, options.grpc_host)
         self._stack.push_async_callback(self._stop_http)
         ports = stack.enter_context(Ports())
         grpc_port = ports.reserve(options.grpc_host, options.grpc_port, "proxy.grpc_port")

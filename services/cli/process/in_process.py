@@ -72,6 +72,7 @@ class InProcessCluster:
             registry,
             to_controller,
             lambda _: way_to_broker(LocalChannel(broker.service, clock=clock)),
+            access=options.access,
         )
         self._to_controller = to_controller
         self._stack = AsyncExitStack()

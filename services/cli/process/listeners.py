@@ -4,14 +4,18 @@ import asyncio
 import resource
 from collections.abc import Sequence
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 from prometheus_client import CollectorRegistry
 
+from services.common.clock import Clock
 from services.common.errors import ConfigurationError
+from services.common.settings.access_options import AccessOptions
 from services.common.settings.tls_options import ClusterTlsOptions
+from services.common.tokens import Tokens
 from services.proxy.options import ProxyOptions, TlsOptions
 from services.rpc.limits import MIB, Limits
 from services.rpc.server.metrics import RpcMetrics
@@ -97,17 +101,35 @@ def connections_within(open_files: int) -> int:
     return max(1, open_files - min(1_024, max(64, open_files // 4)))
 
 
-def client_certificate(options: TlsOptions) -> CertificateFiles | None:
+def client_certificate(options: TlsOptions, authority_file: str = "") -> CertificateFiles | None:
     """What clients of a proxy are shown; None: a certificate is made when a client wants one.
+
+    Args:
+        options: the certificate's files.
+        authority_file: of those by whom clients must show a certificate; empty: nothing is asked of them.
 
     Raises:
         ConfigurationError: the files hold none.
     """
     if not options.certificate_file:
+        if authority_file:
+            raise ConfigurationError(
+                "access.client_authority_file",
+                "clients check the server's certificate, too: give proxy.tls.certificate_file and proxy.tls.key_file",
+            )
         return None
+    certificate, key = Path(options.certificate_file), Path(options.key_file)
     try:
-        return CertificateFiles(Path(options.certificate_file), Path(options.key_file))
+        if authority_file:
+            return CertificateFiles(certificate, key, Path(authority_file), both_sides=False)
+        return CertificateFiles(certificate, key)
     except (OSError, ValueError) as error:
+        if authority_file:
+            raise ConfigurationError(
+                "access.client_authority_file",
+                f"{options.certificate_file}, {options.key_file} and {authority_file} are not a certificate, its key "
+                f"and an authority: {error}",
+            ) from error
         raise ConfigurationError(
             "proxy.tls.certificate_file",
             f"{options.certificate_file} and {options.key_file} are not a certificate and its key: {error}",
@@ -164,6 +186,43 @@ def grpc_server(
     return server
 
 
+def tokens_of(options: AccessOptions, clock: Clock, registry: CollectorRegistry) -> Tokens | None:
+    """The tokens of the admin API; None: it serves everybody.
+
+    Raises:
+        ConfigurationError: their file cannot be used.
+    """
+    return Tokens(options.token_file, clock, registry) if options.token_file else None
+
+
+def warn_of_open_clients(options: AccessOptions, host: str) -> None:
+    """Say loudly that everybody who reaches a proxy may do everything, if that is not this machine alone."""
+    if not options.file and not options.client_authority_file and not is_loopback(host):
+        _logger.warning(
+            "anybody who reaches this port may send and receive everything: set access.file (docs/access.md)",
+            port="proxy.grpc_port",
+            host=host,
+        )
+
+
+def warn_of_open_admin(options: AccessOptions, host: str) -> None:
+    """The same of the admin API."""
+    if not options.token_file and not is_loopback(host):
+        _logger.warning(
+            "anybody who reaches this port may do what an administrator may: set access.token_file (docs/access.md)",
+            port="controller.http_port",
+            host=host,
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches who listens on a host."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 async def listen(server: "GrpcServer", host: str, port: int, key: str, *, shared: bool = False) -> None:
     """Let a gRPC server listen.
 
@@ -191,10 +250,11 @@ async def serve_http(
     key: str,
     routers: Sequence["APIRouter"] = (),
     before: "Before | None" = None,
+    tokens: Tokens | None = None,
 ) -> "HttpServer":
     """Serve health, metrics and further routes; call it when gRPC serves (see `load_http`).
 
-    `before` as for `make_http_app`.
+    `before` and `tokens` as for `make_http_app`.
 
     Raises:
         ConfigurationError: the port or the address cannot be had.
@@ -203,7 +263,7 @@ async def serve_http(
 
     from services.common.http import HttpServer, make_http_app
 
-    app = make_http_app("Popwheel", version("popwheel"), registry, checks, routers, before)
+    app = make_http_app("Popwheel", version("popwheel"), registry, checks, routers, before, tokens)
     server = HttpServer(app, host, port)
     try:
         await server.start()

@@ -28,11 +28,15 @@ from services.cli.process.listeners import (
     listen,
     load_http,
     serve_http,
+    tokens_of,
+    warn_of_open_admin,
+    warn_of_open_clients,
     within_open_files,
 )
 from services.common.clock import SystemClock
 from services.common.errors import ConfigurationError
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
+from services.common.tokens import Tokens
 from services.controller.app import ControllerApp
 from services.proxy.app import ProxyApp
 from services.rpc.client.socket_channel import connect
@@ -127,12 +131,19 @@ class _ServiceProcess:
         )
 
     async def _serve_http(
-        self, checks: "ReadinessChecks", host: str, port: int, key: str, router: "APIRouter | None" = None
+        self,
+        checks: "ReadinessChecks",
+        host: str,
+        port: int,
+        key: str,
+        router: "APIRouter | None" = None,
+        tokens: Tokens | None = None,
     ) -> str:
         """Serve health and metrics; the address of it."""
         await load_http()
         all_checks = {"process": lambda: "the process is draining" if self._draining else None, **checks}
-        self._http = await serve_http(self._registry, all_checks, host, port, key, [] if router is None else [router])
+        routers = [] if router is None else [router]
+        self._http = await serve_http(self._registry, all_checks, host, port, key, routers, tokens=tokens)
         return f"http://{host_in_address(host)}:{self._http.port}"
 
     async def _stop_http(self) -> None:
@@ -156,6 +167,8 @@ class ControllerProcess(_ServiceProcess):
         """Read the state, then serve brokers and proxies, then the admin API."""
         options = self._options.controller
         self._lock(self._data_dir)
+        tokens = tokens_of(self._options.access, self._clock, self._registry)
+        warn_of_open_admin(self._options.access, options.http_host)
         shared = options.store.kind != "file" or bool(options.store.folder)
         named = options.advertised_address or (options.grpc_host not in _EVERYWHERE and options.grpc_port)
         if shared and not named:
@@ -181,7 +194,7 @@ class ControllerProcess(_ServiceProcess):
         self._stack.push_async_callback(server.stop, _GRACE_S)
         self._stack.push_async_callback(app.stop)  # ends the streams of watchers, which the server would wait for
         http = await self._serve_http(
-            {"controller": app.health}, options.http_host, options.http_port, "controller.http_port", app.admin
+            {"controller": app.health}, options.http_host, options.http_port, "controller.http_port", app.admin, tokens
         )
         _logger.info(
             "popwheel controller serves",
@@ -277,7 +290,7 @@ class ProxyProcess(_ServiceProcess):
 
     def __init__(self, options: ClusterOptions, *, worker: bool = False) -> None:
         super().__init__(options)
-        self._client_certificate = client_certificate(options.proxy.tls)
+        self._client_certificate = client_certificate(options.proxy.tls, options.access.client_authority_file)
         if self._client_certificate is not None:
             self._certificates.show("clients", self._client_certificate)
         self._worker = worker
@@ -297,6 +310,7 @@ class ProxyProcess(_ServiceProcess):
             controller,
             self._to_broker,
             _introduction(WatchRequest.PROXY, options.name or address, address, options.http_port),
+            access=self._options.access,
         )
         await app.start()
         stack.push_async_callback(app.stop)
@@ -306,7 +320,10 @@ class ProxyProcess(_ServiceProcess):
             within_open_files(client_limits(options)),
             self._registry,
             self._client_certificate,
+            plain=not self._options.access.client_authority_file,
         )
+        if not self._worker:  # else the parent says it, once
+            warn_of_open_clients(self._options.access, options.grpc_host)
         await listen(server, options.grpc_host, options.grpc_port, "proxy.grpc_port", shared=self._worker)
         stack.push_async_callback(server.stop, _GRACE_S)
         stack.callback(app.drain)

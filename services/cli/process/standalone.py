@@ -21,6 +21,9 @@ from services.cli.process.listeners import (
     listen,
     load_http,
     serve_http,
+    tokens_of,
+    warn_of_open_admin,
+    warn_of_open_clients,
     within_open_files,
 )
 from services.common.clock import SystemClock
@@ -75,7 +78,8 @@ class Standalone:
         await cluster.start()
         self._broker = cluster.broker
         proxy = cluster.proxy
-        certificate = client_certificate(options.proxy.tls)
+        certificate = client_certificate(options.proxy.tls, options.access.client_authority_file)
+        tokens = tokens_of(options.access, self._clock, self._registry)
         if certificate is not None:
             CertificateMetrics(self._registry, self._clock).show("clients", certificate)
         server = grpc_server(
@@ -84,7 +88,10 @@ class Standalone:
             within_open_files(client_limits(options.proxy)),
             self._registry,
             certificate,
+            plain=not options.access.client_authority_file,
         )
+        warn_of_open_clients(options.access, options.proxy.grpc_host)
+        warn_of_open_admin(options.access, options.controller.http_host)
         await listen(server, options.proxy.grpc_host, options.proxy.grpc_port, "proxy.grpc_port")
         stack.push_async_callback(server.stop, _GRACE_S)
         stack.callback(proxy.drain)
@@ -104,6 +111,7 @@ class Standalone:
             options.controller.http_port,
             "controller.http_port",
             [cluster.controller.admin],
+            tokens=tokens,
         )
         _logger.info(
             "popwheel standalone serves",

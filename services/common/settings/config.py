@@ -19,6 +19,8 @@ from services.common.errors import ConfigurationError
 from services.common.settings.option_fields import find_field, plain_value, possible_values, sub_model
 
 ENVIRONMENT_PREFIX = "POPWHEEL_"
+OF_COMMANDS = frozenset(("POPWHEEL_TOKEN", "POPWHEEL_ACCESS_KEY", "POPWHEEL_SECRET"))
+"""Variables of commands that call a cluster; they are no settings of a process."""
 
 Options = TypeVar("Options", bound=BaseModel)
 
@@ -55,7 +57,9 @@ def load(
     if file is not None:
         _merge(model, settings, _read_file(file), f"in {file}")
     for variable, text in sorted((environment or {}).items()):
-        if variable.startswith(ENVIRONMENT_PREFIX) and not _FROM_KUBERNETES.fullmatch(variable):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in OF_COMMANDS:
+            continue
+        if not _FROM_KUBERNETES.fullmatch(variable):
             if "__" not in variable:
                 raise ConfigurationError(
                     variable, "is not a setting's variable; two underscores stand for a dot: POPWHEEL_BROKER__FLUSH"

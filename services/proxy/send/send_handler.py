@@ -1,6 +1,6 @@
 """SendMessage: checks the messages, picks broker and queue, and tries another broker while the client still waits."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from services.common.clock import Clock
@@ -92,13 +92,22 @@ class SendHandler:
         """Messages that wait for a Put."""
         return self._batchers.waiting_messages
 
-    async def send(self, call: Call, request: bytes) -> SendMessageResponse:
+    async def send(
+        self, call: Call, request: bytes, check: Callable[[list[ClientMessage]], None] | None = None
+    ) -> SendMessageResponse:
         """Store all messages of a SendMessageRequest; nothing is stored if one of them breaks a rule.
+
+        Args:
+            call: whose deadline counts.
+            request: the bytes of the request.
+            check: raises StatusError if the caller may not send these.
 
         Raises:
             StatusError: the first rule that is broken, or why the brokers could not store them.
         """
         messages = messages_of(request)
+        if check is not None:
+            check(messages)
         now_ms = self._clock.wall_ms()
         if len(messages) == 1:
             message = messages[0]

@@ -26,18 +26,20 @@ class CertificateFiles:
     Args:
         certificate: PEM file, followed by the rest of its chain.
         key: PEM file of its private key.
-        authority: PEM file of all authorities that are trusted. Then both sides show certificates, and this one must
-            itself be by one of them and good for both sides.
+        authority: PEM file of all authorities that are trusted. Then both sides show certificates.
+        both_sides: whether this one must itself be by one of them and good for both sides; else it is a server's, and
+            only its clients' are by them.
 
     Raises:
         OSError: a file cannot be read (`ssl.SSLError`, a kind of it: or they do not belong together).
         ValueError: there is no certificate in a file.
     """
 
-    def __init__(self, certificate: Path, key: Path, authority: Path | None = None) -> None:
+    def __init__(self, certificate: Path, key: Path, authority: Path | None = None, *, both_sides: bool = True) -> None:
         self._certificate = certificate
         self._key = key
         self._authority = authority
+        self._both_sides = both_sides
         self._stamps = self._look()
         self.trouble = ""
         """Why what the files hold now is not in force; empty if it is."""
@@ -49,7 +51,7 @@ class CertificateFiles:
         return self._server
 
     def client(self) -> ssl.SSLContext:
-        """The context of the next connection to a server; only with an authority."""
+        """The context of the next connection to a server; only with an authority, and for both sides."""
         self.refresh()
         assert self._client is not None
         return self._client
@@ -89,9 +91,10 @@ class CertificateFiles:
         client = None
         if self._authority is not None:
             expires_s = min(expires_s, _expires_s(self._authority, max))
-            client = client_context(self._certificate, self._key, self._authority)
+            if self._both_sides:
+                client = client_context(self._certificate, self._key, self._authority)
         server = server_context(self._certificate, self._key, self._authority)
-        if self._authority is not None:
+        if self._authority is not None and self._both_sides:
             check_handshake(server, client_context(self._certificate, self._key, self._authority))
         self._server, self._client, self._expires_s = server, client, expires_s
 

@@ -13,6 +13,7 @@ from services.common.clock import SystemClock
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from services.common.settings.access_options import AccessOptions
 from services.proxy import protocol
 from services.proxy.app import ProxyApp
 from services.proxy.options import ProxyOptions
@@ -88,6 +89,7 @@ class World:
         *brokers: str,
         clock: ShiftedClock | None = None,
         count_store: CountStore | None = None,
+        access: AccessOptions | None = None,
     ) -> None:
         self.clock = clock or ShiftedClock()
         self.controller = FakeController(*brokers)
@@ -101,6 +103,7 @@ class World:
             LocalChannel(self.controller.service),
             self._connect,
             count_store=count_store,
+            access=access or AccessOptions(),
         )
         self.polls: list[asyncio.Task[Received]] = []
         self.channel: Channel = LocalChannel(self.app.service, clock=self.clock)
@@ -192,10 +195,16 @@ def _duration(seconds: float) -> Duration:
 
 @asynccontextmanager
 async def world(
-    *brokers: str, clock: ShiftedClock | None = None, count_store: CountStore | None = None, **options: object
+    *brokers: str,
+    clock: ShiftedClock | None = None,
+    count_store: CountStore | None = None,
+    access: AccessOptions | None = None,
+    **options: object,
 ) -> AsyncIterator[World]:
     """A proxy that serves, with the topic `orders` and the group `group`."""
-    made = World(ProxyOptions.model_validate(options), *(brokers or ("b1",)), clock=clock, count_store=count_store)
+    made = World(
+        ProxyOptions.model_validate(options), *(brokers or ("b1",)), clock=clock, count_store=count_store, access=access
+    )
     made.controller.add_topic("orders")
     made.controller.add_group("group")
     await made.app.start()

@@ -1,0 +1,33 @@
+"""What the proxy shows of access."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class AccessMetrics:
+    """Counts what was denied, and shows whether the access file is in force.
+
+    Args:
+        registry: where they are shown.
+        users: how many there are.
+        refused: whether the file holds what cannot be used.
+    """
+
+    def __init__(self, registry: CollectorRegistry, users: Callable[[], int], refused: Callable[[], bool]) -> None:
+        self._denials = Counter(
+            "popwheel_proxy_access_denials",
+            "Calls that were denied: of whom it was not shown who made them, or who may not do it",
+            ("method", "reason"),
+            registry=registry,
+        )
+        Gauge("popwheel_proxy_access_users", "Users of the access file in force", registry=registry).set_function(users)
+        Gauge(
+            "popwheel_proxy_access_file_refused",
+            "1 while the access file holds what cannot be used, so that the rules before stay in force",
+            registry=registry,
+        ).set_function(refused)
+
+    def denied(self, method: str, reason: str) -> None:
+        """Count a denial; both have few values."""
+        self._denials.labels(method, reason).inc()

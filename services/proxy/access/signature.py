@@ -1,0 +1,104 @@
+"""The signature `MQv2-HMAC-SHA1` that official clients put into each call's headers.
+
+They sign the header `x-mq-date-time` with the user's secret, and nothing else of the call. So a signature says who
+calls and when it was made. What is in the call is not signed: TLS protects that, and keeps the signature from
+strangers.
+"""
+
+import hmac
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+ALGORITHM = "MQv2-HMAC-SHA1"
+AUTHORIZATION = "authorization"
+DATE_TIME = "x-mq-date-time"
+
+_HOUR_MS = 3_600_000
+_WESTMOST_MS = -12 * _HOUR_MS
+_EASTMOST_MS = 14 * _HOUR_MS
+_LENGTH_MAX = 1_024
+_SIGNATURE_DIGITS = 40
+_COMPACT_LENGTH = len("20260131T235959Z")
+
+
+class Claim(NamedTuple):
+    """Who a caller says it is.
+
+    Args:
+        access_key: the user's; empty if the client was given none.
+        signature: by which it shows that it knows the secret.
+    """
+
+    access_key: str
+    signature: bytes
+
+
+def claim_of(authorization: str) -> Claim:
+    """What the header `authorization` says.
+
+    Raises:
+        ValueError: it is not of the form that official clients send.
+    """
+    algorithm, _, rest = authorization.partition(" ")
+    if algorithm != ALGORITHM or len(authorization) > _LENGTH_MAX:
+        raise ValueError(f"the header authorization does not begin with {ALGORITHM}")
+    parts = dict(part.strip().partition("=")[::2] for part in rest.split(","))
+    # Some clients put a service's name behind the access key.
+    access_key = parts.get("Credential", "").partition("/")[0]
+    if not access_key:
+        return Claim("", b"")
+    signature = parts.get("Signature", "")
+    if parts.get("SignedHeaders", DATE_TIME).lower() != DATE_TIME or len(signature) != _SIGNATURE_DIGITS:
+        raise ValueError(f"the header authorization must sign {DATE_TIME} with {_SIGNATURE_DIGITS} hexadecimal digits")
+    return Claim(access_key, bytes.fromhex(signature))
+
+
+def signature_of(secret: bytes, date_time: str) -> bytes:
+    """What a user with this secret signs a time with."""
+    return hmac.digest(secret, date_time.encode(), "sha1")
+
+
+def is_by(secret: bytes, date_time: str, signature: bytes) -> bool:
+    """Whether a signature was made with a secret; it takes as long either way."""
+    return hmac.compare_digest(signature_of(secret, date_time), signature)
+
+
+def is_timely(date_time: str, now_ms: int, skew_ms: int) -> bool:
+    """Whether a signed time can be now.
+
+    Official clients write `20260131T235959Z`, though some of them mean the time of their own zone by it. So such a time
+    may be that of any zone, from twelve hours behind UTC to fourteen before it. A time that names its zone may not.
+
+    Args:
+        date_time: as it was signed.
+        now_ms: milliseconds since 1970.
+        skew_ms: how far clocks may differ.
+
+    Raises:
+        ValueError: it is no time.
+    """
+    if len(date_time) > _LENGTH_MAX:
+        raise ValueError("a time is not as long")
+    signed = datetime.fromisoformat(date_time)
+    if signed.tzinfo is None:
+        raise ValueError("the time names no zone")
+    ahead_ms = signed.timestamp() * 1000 - now_ms
+    if len(date_time) == _COMPACT_LENGTH and date_time.endswith("Z"):
+        return _WESTMOST_MS - skew_ms <= ahead_ms <= _EASTMOST_MS + skew_ms
+    return abs(ahead_ms) <= skew_ms
+
+
+def signed_headers(access_key: str, secret: str, now_ms: int) -> dict[str, str]:
+    """The headers by which our own clients show who they are.
+
+    Args:
+        access_key: the user's.
+        secret: the same.
+        now_ms: milliseconds since 1970.
+    """
+    date_time = f"{datetime.fromtimestamp(now_ms // 1000, UTC):%Y%m%dT%H%M%SZ}"
+    signature = signature_of(secret.encode(), date_time).hex()
+    return {
+        DATE_TIME: date_time,
+        AUTHORIZATION: f"{ALGORITHM} Credential={access_key}, SignedHeaders={DATE_TIME}, Signature={signature}",
+    }
