@@ -128,6 +128,12 @@ class ServicesTls(_Values):
     internal: InternalTls
 
 
+class Access(_Values):
+    usersSecret: str
+    tokensSecret: str
+    checkSecret: str
+
+
 class Proxy(Pod):
     replicas: Annotated[int, Field(ge=1, le=1000)]
     workers: Annotated[int, Field(ge=1, le=64)]
@@ -211,11 +217,6 @@ class Redis(_Values):
     own: OwnRedis
 
 
-class Access(_Values):
-    enabled: bool
-    existingSecret: str
-
-
 class SparkApplication(_Values):
     """One has a name, an image and a file at least; the templates know what the rest is if it is left out."""
 
@@ -253,11 +254,11 @@ class ChartValues(_Values):
     broker: Broker
     controller: Controller
     tls: ServicesTls
+    access: Access
     serviceAccount: ServiceAccount
     networkPolicy: NetworkPolicy
     metrics: Metrics
     redis: Redis
-    access: Access
     spark: Spark
     diagnosticMode: bool
     extraObjects: list[Object | str]

@@ -29,6 +29,7 @@ class AdminApi:
         if not options.admin:
             raise OptionError("admin", "say where the controller's admin API is, http://HOST:PORT; this read needs it")
         self._base = options.admin
+        self._token = options.token
         self._tls = ssl.create_default_context(cadata=options.authority or None)
 
     def topics(self) -> Iterator[str]:
@@ -70,10 +71,14 @@ class AdminApi:
         """
         url = f"{self._base}/api/v1/{path}?{urlencode(query)}"
         try:
-            with urllib.request.urlopen(url, timeout=_TIMEOUT_S, context=self._tls) as answer:
+            with urllib.request.urlopen(self._request(url), timeout=_TIMEOUT_S, context=self._tls) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             with error:
                 raise RefusedError(f"{url} answered {error.code}: {error.read().decode(errors='replace')}") from None
         except OSError as error:
             raise UnreachableError(f"the admin API at {self._base} (option admin) does not answer: {error}") from None
+
+    def _request(self, url: str) -> urllib.request.Request:
+        headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
+        return urllib.request.Request(url, headers=headers)

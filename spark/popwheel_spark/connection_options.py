@@ -1,11 +1,12 @@
 """How to reach a cluster: the options that reading and writing share."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import GivenOptions
+from services.proxy.access.signature import Credentials
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:,]+):\d{1,5}")
 _TIMEOUT_MS = 60_000
@@ -22,6 +23,8 @@ class ConnectionOptions:
             file need not be on every worker.
         timeout_s: how long a request is tried again once it has failed.
         admin: base URL of the admin API; empty if not given.
+        credentials: access key and secret, shown to the proxies; an empty key shows nothing.
+        token: shown to the admin API; empty if not given.
     """
 
     endpoints: tuple[str, ...]
@@ -29,6 +32,8 @@ class ConnectionOptions:
     authority: str
     timeout_s: float
     admin: str
+    credentials: Credentials
+    token: str = field(repr=False)
 
     @classmethod
     def take(cls, given: GivenOptions) -> "ConnectionOptions":
@@ -43,8 +48,9 @@ class ConnectionOptions:
         for endpoint in endpoints:
             if not _ADDRESS.fullmatch(endpoint):
                 raise OptionError("endpoints", f"{endpoint!r} is not HOST:PORT")
-        for name in ("accessKey", "secretKey"):
-            given.not_yet(name, "access keys follow when Popwheel has them; leave it out")
+        credentials = Credentials(given.text("accessKey"), given.text("secretKey"))
+        if bool(credentials.access_key) != bool(credentials.secret):
+            raise OptionError("secretKey", "accessKey and secretKey belong together: give both or none")
         tls = given.flag("tls", False)
         file = given.text("tlsCaFile")
         if file and not tls:
@@ -52,7 +58,8 @@ class ConnectionOptions:
         admin = given.text("admin").rstrip("/")
         if admin and not admin.startswith(("http://", "https://")):
             raise OptionError("admin", f"{admin!r} is not http://HOST:PORT, where the controller's admin API is")
-        return cls(endpoints, tls, _pem(file), given.number("timeoutMs", _TIMEOUT_MS) / 1000, admin)
+        timeout_s = given.number("timeoutMs", _TIMEOUT_MS) / 1000
+        return cls(endpoints, tls, _pem(file), timeout_s, admin, credentials, given.text("adminToken"))
 
 
 def _pem(file: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import ssl
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -11,6 +12,7 @@ from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import RefusedError, UnreachableError
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
+from services.proxy.access.signature import signed_headers
 from services.rpc.backoff import Backoff
 from services.rpc.client.socket_channel import connect
 from services.rpc.limits import MIB, Limits
@@ -68,12 +70,17 @@ class Proxies:
         self._random = random.Random()
         self._current = self._random.randrange(len(options.endpoints))  # so that tasks spread over the proxies
         self._channels: dict[int, Channel] = {}
-        self.metadata = {
+        self._headers = {
             "x-mq-client-id": f"spark@{uuid.uuid4()}",
             "x-mq-client-version": "5.1.2",
             "x-mq-language": "PYTHON",
             "x-mq-protocol": "v2",
         }
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The headers of the next call."""
+        return self._headers | signed_headers(self._options.credentials, int(time.time() * 1000))
 
     async def call(self, what: str, once: Callable[[Channel], Awaitable[T]]) -> T:
         """Make a call that may be made twice.

@@ -117,8 +117,8 @@
 {{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
   {{- $wrong = append $wrong "serviceAccount.create is false: say in serviceAccount.name which one the controllers have" -}}
 {{- end -}}
-{{- if or .Values.access.enabled .Values.access.existingSecret -}}
-  {{- $wrong = append $wrong "access keys are not there in this version: leave access.enabled false and access.existingSecret empty, and limit who connects with networkPolicy.clientsFrom" -}}
+{{- if and .Values.access.checkSecret (not .Values.access.usersSecret) (not .Values.access.tokensSecret) -}}
+  {{- $wrong = append $wrong "access.checkSecret says who `helm test` is, and nobody asks: give access.usersSecret or access.tokensSecret, too" -}}
 {{- end -}}
 {{- if $wrong }}{{ fail (printf "\n\nThese values can't be:\n- %s\n" (join "\n- " $wrong)) }}{{ end -}}
 {{- end -}}

@@ -10,9 +10,14 @@ import click
 
 from services.cli.errors import CommandError, WrongUseError
 from services.cli.table import print_table
+from services.proxy.access.signature import Credentials
 
 _TIMEOUT_S = 10.0
+_NOBODY = Credentials("", "")
+
 TOKEN_VARIABLE = "POPWHEEL_TOKEN"
+ACCESS_KEY_VARIABLE = "POPWHEEL_ACCESS_KEY"
+SECRET_VARIABLE = "POPWHEEL_SECRET"
 _PAGE_ROWS = 500
 
 Format = Literal["table", "json"]
@@ -29,9 +34,11 @@ class AdminApi:
     Args:
         servers: base addresses, `http://127.0.0.1:8080`, commas between several.
         token: is shown to them; empty: none is.
+        credentials: for commands that send and receive themselves.
     """
 
-    def __init__(self, servers: str, token: str = "") -> None:
+    def __init__(self, servers: str, token: str = "", credentials: Credentials = _NOBODY) -> None:
+        self.credentials = credentials
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._servers = [server.strip().rstrip("/") for server in servers.split(",")]
 

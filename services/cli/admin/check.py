@@ -36,7 +36,7 @@ def check(api: AdminApi, proxy: str | None, seconds: float, output: Format) -> N
 
     async def go() -> dict[str, float]:
         async with connected(address) as channel:
-            return await Check(Client(channel, name, run, clock), name, clock, seconds).run()
+            return await Check(Client(channel, name, run, clock, api.credentials), name, clock, seconds).run()
 
     api.request("POST", "/topics", {"name": name, "type": "MIXED"})
     try:

@@ -8,7 +8,18 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from services.cli.admin.api import TOKEN_VARIABLE, AdminApi, Format, Row, moment, output_option, show, show_all
+from services.cli.admin.api import (
+    ACCESS_KEY_VARIABLE,
+    SECRET_VARIABLE,
+    TOKEN_VARIABLE,
+    AdminApi,
+    Format,
+    Row,
+    moment,
+    output_option,
+    show,
+    show_all,
+)
 from services.cli.admin.audit import in_flight, progress
 from services.cli.admin.check import check
 from services.cli.admin.cluster import broker, cluster
@@ -18,6 +29,7 @@ from services.cli.admin.message import message
 from services.cli.admin.offset import offset
 from services.cli.admin.quarantine import quarantine
 from services.cli.table import print_table
+from services.proxy.access.signature import Credentials
 
 _LISTED_MAX = 1_000  # of what the controller lists
 _NAMES = 1_000
@@ -43,10 +55,17 @@ limit_option = click.option(
     envvar=TOKEN_VARIABLE,
     help=f"Shown to a controller that demands one; better in {TOKEN_VARIABLE}, where others do not see it.",
 )
+@click.option(
+    "--access-key",
+    default="",
+    envvar=ACCESS_KEY_VARIABLE,
+    help=f"User as which `check` and `drill` send and receive, or {ACCESS_KEY_VARIABLE}.",
+)
+@click.option("--secret", default="", envvar=SECRET_VARIABLE, help=f"That user's secret; better in {SECRET_VARIABLE}.")
 @click.pass_context
-def admin(context: click.Context, server: str, token: str) -> None:
+def admin(context: click.Context, server: str, token: str, access_key: str, secret: str) -> None:
     """Look after the cluster, topics, consumer groups, delayed messages and what was set aside."""
-    context.obj = AdminApi(server, token)
+    context.obj = AdminApi(server, token, Credentials(access_key, secret))
 
 
 @admin.group()

@@ -174,7 +174,7 @@ def _drill(
 
     async def run() -> "Bill":
         async with connected(address) as channel:
-            traffic = Traffic(channel, account, secrets.token_hex(4), clock)
+            traffic = Traffic(channel, account, secrets.token_hex(4), clock, api.credentials)
             look = lambda: api.request("GET", f"/brokers/{quote(group, safe='')}")  # noqa: E731
             drill_ = Drill(name, look, traffic, account, clock, lambda step: click.echo(step, err=True))
             return await drill_.run(strike, mend, strike_s)

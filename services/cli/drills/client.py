@@ -13,6 +13,7 @@ from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.proxy import protocol
+from services.proxy.access.signature import Credentials, signed_headers
 from services.rpc.client.socket_channel import connect
 from services.rpc.service import Channel
 
@@ -22,6 +23,7 @@ INVISIBLE_S = 15
 """What was given out by a master whose answer got lost comes after this."""
 
 _BATCH = 16
+_NOBODY = Credentials("", "")
 
 
 @asynccontextmanager
@@ -52,20 +54,27 @@ class Client:
         group: the consumer group in which it receives.
         run: names it, in eight characters; part of its client id and of message ids.
         clock: the time.
+        credentials: by which it shows who it is.
     """
 
-    def __init__(self, proxy: Channel, group: str, run: str, clock: Clock) -> None:
+    def __init__(self, proxy: Channel, group: str, run: str, clock: Clock, credentials: Credentials = _NOBODY) -> None:
         self._proxy = proxy
         self._group = definition.Resource(name=group)
         self._run = run
         self._clock = clock
-        self._metadata = {
+        self._credentials = credentials
+        self._headers = {
             "x-mq-client-id": f"drill@{run}",
             "x-mq-client-version": "5.1.2",
             "x-mq-language": "PYTHON",
             "x-mq-protocol": "v2",
         }
         self._ids = itertools.count(1)
+
+    @property
+    def _metadata(self) -> dict[str, str]:
+        """The headers of the next call."""
+        return self._headers | signed_headers(self._credentials, self._clock.wall_ms())
 
     async def send(self, topic: str, body: str, due_ms: int | None = None) -> None:
         """Send a message.

@@ -10,6 +10,7 @@ from services.common.clock import Clock
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.proxy.access.signature import Credentials
 from services.rpc.service import Channel, StreamClosedError
 from services.rpc.status import RpcError
 
@@ -36,10 +37,11 @@ class Traffic:
         account: where it is written down.
         run: begins the body of each message, so that those of earlier drills are known as such.
         clock: the time.
+        credentials: of the clients.
     """
 
-    def __init__(self, proxy: Channel, account: Account, run: str, clock: Clock) -> None:
-        self._client = Client(proxy, CONSUMER_GROUP, run, clock)
+    def __init__(self, proxy: Channel, account: Account, run: str, clock: Clock, credentials: Credentials) -> None:
+        self._client = Client(proxy, CONSUMER_GROUP, run, clock, credentials)
         self._account = account
         self._run = run
         self._clock = clock

@@ -163,6 +163,14 @@ _FLAGS = (
         metavar="FILE",
         help="Whose certificates are trusted, as PEM.",
     ),
+    *(
+        click.option(flag, default="", show_default="nobody's", envvar=variable, help=f"{what}, or {variable}.")
+        for flag, variable, what in (
+            ("--access-key", "POPWHEEL_ACCESS_KEY", "The user as which proxies are asked"),
+            ("--secret", "POPWHEEL_SECRET", "That user's secret"),
+            ("--token", "POPWHEEL_TOKEN", "The token of the admin API"),
+        )
+    ),
     click.option(
         "--option",
         "options",
@@ -182,9 +190,25 @@ def cluster_flags(function: Function) -> Function:
 
     @wraps(function)
     def with_cluster(
-        endpoints: str, admin: str, tls: bool, tls_ca_file: str, options: Iterable[tuple[str, str]], **others: Any
+        endpoints: str,
+        admin: str,
+        tls: bool,
+        tls_ca_file: str,
+        access_key: str,
+        secret: str,
+        token: str,
+        options: Iterable[tuple[str, str]],
+        **others: Any,
     ) -> Any:
-        given = {"endpoints": endpoints, "admin": admin, "tls": "true" if tls else "", "tlsCaFile": tls_ca_file}
+        given = {
+            "endpoints": endpoints,
+            "admin": admin,
+            "tls": "true" if tls else "",
+            "tlsCaFile": tls_ca_file,
+            "accessKey": access_key,
+            "secretKey": secret,
+            "adminToken": token,
+        }
         cluster = Cluster({name: text for name, text in given.items() if text} | dict(options))
         for name in cluster.options:
             if name.lower() in _WHAT:

@@ -57,7 +57,7 @@ REFUSED: list[tuple[Values, str]] = [
     ({"redis": {"own": {"enabled": True}}}, "redis.own.image must name an image"),
     ({"redis": {"own": {"enabled": True, "image": "valkey/valkey:latest"}}}, "redis.own.image must name an image"),
     ({"serviceAccount": {"create": False}}, "say in serviceAccount.name which one"),
-    ({"access": {"enabled": True}}, "access keys are not there in this version"),
+    ({"access": {"checkSecret": "check"}}, "give access.usersSecret or access.tokensSecret, too"),
     ({"topics": [{"name": "a"}, {"name": "b"}, {"name": "a"}]}, "topics names a twice"),
     ({"consumerGroups": [{"name": "a"}, {"name": "a"}]}, "consumerGroups names a twice"),
     ({"topics": [{"name": "%DLQ%readers"}]}, "topics: %DLQ%readers is a name of the system's own"),
@@ -82,7 +82,7 @@ def test_a_contradiction_is_refused_with_a_sentence(values: Values, words: str) 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(RefusedError) as refused:
-        RenderedChart({"image": {"tag": "latest"}, "access": {"enabled": True}, "broker": {"groups": ["a", "a"]}})
+        RenderedChart({"image": {"tag": "latest"}, "access": {"checkSecret": "x"}, "broker": {"groups": ["a", "a"]}})
     assert len([line for line in str(refused.value).splitlines() if line.startswith("- ")]) == 3
 
 

@@ -215,3 +215,26 @@ def test_spark_applications_are_told_where_the_proxies_are() -> None:
         *("--master", "local[2]", "--conf", "spark.sql.session.timeZone=UTC"),
         *("local:///opt/app/daily.py", "--day", "yesterday"),
     ]
+
+
+def test_secrets_of_access_come_to_those_who_check() -> None:
+    chart = rendered("access")
+    found = {
+        (container["name"], variable)
+        for _, _, container in containers(chart)
+        for variable in ("POPWHEEL_ACCESS__FILE", "POPWHEEL_ACCESS__TOKEN_FILE", "POPWHEEL_SECRET")
+        if variable in {each["name"] for each in container.get("env", ())}
+    }
+    assert found == {
+        ("proxy", "POPWHEEL_ACCESS__FILE"),
+        ("controller", "POPWHEEL_ACCESS__TOKEN_FILE"),
+        ("check", "POPWHEEL_SECRET"),
+    }
+    secrets = {
+        volume["secret"]["secretName"]
+        for pod in chart.pods().values()
+        for volume in pod["spec"].get("volumes", ())
+        if "secret" in volume
+    }
+    assert secrets == {"messages-users", "messages-tokens"}
+    assert "subPath" not in chart.text, "a Secret that changes does not reach files that are mounted so"

@@ -19,7 +19,7 @@ from services.common.settings.access_options import AccessOptions
 from services.proxy import protocol
 from services.proxy.access.access_file import access_file
 from services.proxy.access.demands import DEMANDS
-from services.proxy.access.signature import signed_headers
+from services.proxy.access.signature import Credentials, signed_headers
 from services.proxy.access.users import Right, Sort, users_of
 from services.rpc.service import Method
 from tests.unit.proxy.test_telemetry import PRODUCER, answer_to, consumer, open_stream
@@ -35,8 +35,10 @@ def document(**users: Rules) -> str:
     return json.dumps({"users": entries})
 
 
-def signed(w: World, user: str = "orders", secret: str = SECRET, **headers: str) -> dict[str, str]:
-    return CLIENT | signed_headers(user, secret, w.clock.wall_ms()) | headers
+def signed(w: World, user: str = "orders", secret: str = SECRET) -> dict[str, str]:
+    if not user:  # some official clients send this without credentials
+        return CLIENT | {"authorization": f"MQv2-HMAC-SHA1 Credential=, Signature={'0' * 40}"}
+    return CLIENT | signed_headers(Credentials(user, secret), w.clock.wall_ms())
 
 
 @asynccontextmanager
@@ -110,13 +112,13 @@ async def test_who_is_unknown_and_whose_secret_is_wrong_are_told_the_same(tmp_pa
 @pytest.mark.parametrize(("shift_ms", "skew_ms", "code"), [(0, 0, Code.OK), (-(10**9), 0, Code.OK)])
 async def test_a_signed_time_counts_only_with_a_skew(tmp_path: Path, shift_ms: int, skew_ms: int, code: int) -> None:
     async with guarded(tmp_path, clock_skew_ms=skew_ms) as (w, _):
-        headers = CLIENT | signed_headers("orders", SECRET, w.clock.wall_ms() + shift_ms)
+        headers = CLIENT | signed_headers(Credentials("orders", SECRET), w.clock.wall_ms() + shift_ms)
         assert (await w.send(message(), metadata=headers)).status.code == code
 
 
 async def test_an_old_signature_is_refused(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (w, _):
-        headers = CLIENT | signed_headers("orders", SECRET, w.clock.wall_ms() - 86_400_000)
+        headers = CLIENT | signed_headers(Credentials("orders", SECRET), w.clock.wall_ms() - 86_400_000)
         refused = (await w.send(message(), metadata=headers)).status
         assert (refused.code, denials(w, "SendMessage", "wrong_time")) == (Code.UNAUTHORIZED, 1)
         assert "set the client's clock" in refused.message

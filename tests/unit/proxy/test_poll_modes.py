@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -79,7 +80,7 @@ async def play(mode: str, polls: list[PollRun], arrivals: list[Arrival], seed: i
         one.at = now()
         await arrive(w.brokers[one.broker])
 
-    choice = {"poll_mode": mode, "adaptive": {"stay_ms": 0}}
+    choice: dict[str, Any] = {"poll_mode": mode, "adaptive": {"stay_ms": 0}}
     async with world(*BROKERS, clock=LoopClock(), count_store=LyingStore(seed), **choice) as w:
         await asyncio.gather(*(poll(w, one) for one in polls), *(message(w, one) for one in arrivals))
         return w

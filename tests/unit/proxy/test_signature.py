@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.proxy.access.signature import Claim, claim_of, is_by, is_timely, signature_of, signed_headers
+from services.proxy.access.signature import Claim, Credentials, claim_of, is_by, is_timely, signature_of, signed_headers
 
 NOW_MS = 1_703_706_379_000
 NOW = "20231227T194619Z"
@@ -98,6 +98,6 @@ def test_what_is_no_time(date_time: str) -> None:
 
 
 def test_our_own_headers_are_good() -> None:
-    headers = signed_headers("orders", "secret-key", NOW_MS)
+    headers = signed_headers(Credentials("orders", "secret-key"), NOW_MS)
     assert headers["x-mq-date-time"] == NOW
     assert claim_of(headers["authorization"]) == Claim("orders", bytes.fromhex(HEX))

@@ -113,6 +113,12 @@ def test_flags_of_the_cluster_are_options_of_the_data_source(tmp_path: Path) -> 
         "tlsCaFile": str(file),
         "minPartitions": "4",
     }
+    credentials = ("--access-key", "spark", "--secret", "long enough", "--token", "a-token-of-the-tests")
+    assert options_of(*credentials) == here | {
+        "accessKey": "spark",
+        "secretKey": "long enough",
+        "adminToken": "a-token-of-the-tests",
+    }
 
 
 @pytest.mark.parametrize(

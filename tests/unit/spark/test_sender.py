@@ -29,9 +29,12 @@ class Answering(Proxies):
     """
 
     def __init__(self, *answers: tuple[Code.ValueType, ...]) -> None:
-        self.metadata = {}
         self.asked: list[bytes] = []
         self._answers = iter(answers)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return {}
 
     async def call(self, what: str, once: Callable[[Channel], Awaitable[T]]) -> T:
         service = Service()
