@@ -135,6 +135,13 @@ DRILLS = {
     "PopwheelCertificateRefused": Drill(
         {f"popwheel_certificate_refused{{{FOR_SERVICES}}}": "0x4 1x2 0x2 1x20"}, 15, 17, FOR_SERVICES
     ),
+    "PopwheelAccessFileRefused": Drill(
+        {
+            f"popwheel_proxy_access_file_refused{{{PLACE}}}": "0x4 1x2 0x2 1x20",
+            'popwheel_http_token_file_refused{namespace="n",instance="controller-0"}': "0x40",
+        },
+        *(15, 17, PLACE),
+    ),
 }
 
 

@@ -11,6 +11,7 @@ from tests.harness.standalone import ROOT, StandaloneProcess
 PRINTED = {
     "send_and_receive": [f"received order {number} attempt 1" for number in (0, 2, 4)],
     "delayed_message": ["received tea is ready in time"],
+    "credentials": ["received order 1"],
     "push_consumers": [f"delivered parcel {number}" for number in range(6)],
     "admin_api": [
         "again: 409 {'code': 'PRECONDITION_FAILED', 'message': 'topic Invoices is there already'}",

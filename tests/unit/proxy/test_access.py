@@ -24,6 +24,7 @@ from services.proxy.access.users import Right, Sort, users_of
 from services.rpc.service import Method
 from tests.unit.proxy.test_telemetry import PRODUCER, answer_to, consumer, open_stream
 from tests.unit.proxy.world import CLIENT, World, message, poll_request, until, world
+from tests.unit.source import ROOT
 
 SECRET = "long enough"
 ORDERS = [{"topic": "orders", "allow": ["publish", "subscribe"]}, {"group": "group", "allow": ["subscribe"]}]
@@ -423,3 +424,15 @@ def test_lines_of_the_log_are_bounded() -> None:
         "log_level": "warning",
         "count": 5,
     }
+
+
+def test_the_example_is_an_access_file() -> None:
+    users = users_of((ROOT / "examples" / "access.yaml").read_bytes())
+    assert users["order-service"].may(Right.PUBLISH, Sort.TOPIC, "Orders")
+    assert not users["billing"].may(Right.PUBLISH, Sort.TOPIC, "Orders")
+
+
+async def test_settings_have_a_limit_of_topics(tmp_path: Path) -> None:
+    async with guarded(tmp_path, [{"topic": "*", "allow": ["publish"]}]) as (w, _):
+        many = d.Settings(publishing=d.Publishing(topics=[d.Resource(name="a")] * 10_001))
+        assert (await answer_to(open_stream(w, signed(w)), many)).status.code == Code.INVALID_CLIENT_PROPERTIES
