@@ -7,9 +7,11 @@ from typing import Self
 
 from bench import requests
 from bench.connection import ConnectionFailedError, LoadConnection
+from bench.headers import NOBODY
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.proxy.access.signature import Credentials
 
 _HEARTBEAT_S = 10.0
 _SETTINGS_TIMEOUT_S = 10.0
@@ -30,19 +32,20 @@ class Client:
         self._beat = asyncio.get_running_loop().call_later(_HEARTBEAT_S, self._heartbeat)
 
     @classmethod
-    async def connect(cls, address: str, topic: str, group: str = "") -> Self:
+    async def connect(cls, address: str, topic: str, group: str = "", credentials: Credentials = NOBODY) -> Self:
         """Connect and make the client known.
 
         Args:
             address: `host:port` of the server.
             topic: what it will send to or receive from.
             group: of a consumer; "" for a producer.
+            credentials: by which it shows who it is.
 
         Raises:
             ConnectionFailedError: the server is not there.
             CallFailedError: it does not answer with settings.
         """
-        connection = await LoadConnection.connect(address, f"bench@{uuid.uuid4()}")
+        connection = await LoadConnection.connect(address, f"bench@{uuid.uuid4()}", credentials)
         client = cls(connection, address, topic, group)
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -119,9 +122,11 @@ class Client:
         raise CallFailedError(f"no route to {self._topic}")
 
 
-async def connect_all(address: str, count: int, topic: str, group: str = "") -> list[Client]:
+async def connect_all(
+    address: str, count: int, topic: str, group: str = "", credentials: Credentials = NOBODY
+) -> list[Client]:
     """Several clients, one after the other (arguments as of `Client.connect`)."""
-    return [await Client.connect(address, topic, group) for _ in range(count)]
+    return [await Client.connect(address, topic, group, credentials) for _ in range(count)]
 
 
 def close_all(clients: Sequence[Client]) -> None:

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self, cast
 
-from bench.headers import RequestHeaders
+from bench.headers import NOBODY, RequestHeaders
+from services.proxy.access.signature import Credentials
 from services.rpc.http2 import frames, hpack
 from services.rpc.limits import WINDOW_DEFAULT
 
@@ -56,12 +57,13 @@ class LoadConnection(asyncio.Protocol):
         self._known_generation = 0
 
     @classmethod
-    async def connect(cls, address: str, client_id: str) -> Self:
+    async def connect(cls, address: str, client_id: str, credentials: Credentials = NOBODY) -> Self:
         """Connect, and wait for the server's settings.
 
         Args:
             address: `host:port`, plain text.
             client_id: the value of x-mq-client-id.
+            credentials: by which each call shows who makes it.
 
         Raises:
             ConnectionFailedError: nobody is there, or no HTTP/2 is spoken.
@@ -70,7 +72,7 @@ class LoadConnection(asyncio.Protocol):
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: cls(RequestHeaders(address, client_id)), host, int(port)
+                    lambda: cls(RequestHeaders(address, client_id, credentials)), host, int(port)
                 )
                 await connection._ready
         except (OSError, TimeoutError) as error:

@@ -1,12 +1,16 @@
 """The header block of each request, as the official clients fill it: the same but for an id of its own."""
 
+import time
 import uuid
 
+from services.proxy.access.signature import Credentials, signed_headers
 from services.rpc.http2.hpack import FIELD_OVERHEAD, STATIC_TABLE, TABLE_SIZE_DEFAULT, Field
 
 _STATIC_FIELDS = {field: index for index, field in enumerate(STATIC_TABLE, 1) if field[1]}
 _STATIC_NAMES = {field[0]: index for index, field in reversed(list(enumerate(STATIC_TABLE, 1)))}
 _FIRST_DYNAMIC = len(STATIC_TABLE) + 1
+NOBODY = Credentials("", "")
+"""Shows nothing."""
 _REQUEST_ID: Field = (b"x-mq-request-id", b"")
 
 
@@ -19,9 +23,11 @@ class RequestHeaders:
     Args:
         authority: `host:port` of the server.
         client_id: who calls.
+        credentials: by which it shows that; signed once, as the server keeps no signature.
     """
 
-    def __init__(self, authority: str, client_id: str) -> None:
+    def __init__(self, authority: str, client_id: str, credentials: Credentials = NOBODY) -> None:
+        signed = {"x-mq-date-time": "20260101T000000Z"} | signed_headers(credentials, int(time.time() * 1000))
         self._fields: list[Field] = [
             (b":authority", authority.encode()),
             (b"content-type", b"application/grpc"),
@@ -32,7 +38,7 @@ class RequestHeaders:
             (b"x-mq-language", b"PYTHON"),
             (b"x-mq-client-version", b"5.1.2"),
             (b"x-mq-protocol", b"v2"),
-            (b"x-mq-date-time", b"20260101T000000Z"),
+            *((name.encode(), value.encode()) for name, value in signed.items()),
             (b"x-mq-namespace", b""),
         ]
         self._table: dict[Field, int] = {}

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
-from bench import bulk, checkpoints, failover, many, process, promotion, requests, spark, timers
+from bench import access, bulk, checkpoints, failover, many, process, promotion, requests, spark, timers
 from bench.client import Client, close_all, connect_all
 from bench.load import ReceiveLoop, SendLoop, SteadySends, send_steadily
 from bench.process import Usage
@@ -273,8 +273,18 @@ CASES: dict[str, Case] = {
     **checkpoints.CASES,
     **promotion.CASES,
     **spark.CASES,
+    **access.CASES,
 }
 """By name, in the order in which they run: `crash` finds the data of all that went before."""
 
-OWN_ONLY = {"start", "crash", *bulk.CASES, *timers.OWN_ONLY, *checkpoints.CASES, *promotion.CASES, *spark.CASES}
+OWN_ONLY = {
+    "start",
+    "crash",
+    *bulk.CASES,
+    *timers.OWN_ONLY,
+    *checkpoints.CASES,
+    *promotion.CASES,
+    *spark.CASES,
+    *access.CASES,
+}
 """Cases that start and kill the server."""

@@ -12,6 +12,8 @@ from typing import Protocol
 from bench import requests
 from bench.client import CallFailedError, Client
 from bench.connection import ConnectionFailedError
+from bench.headers import NOBODY
+from services.proxy.access.signature import Credentials
 from tests.harness.standalone import StandaloneProcess
 
 _PROBE_PAUSE_S = 0.005
@@ -81,13 +83,15 @@ class OwnServer:
     Args:
         flush: `sync` or `async`, the value of `broker.flush`; also its name here.
         folder: for its data and its log.
+        settings: further ones, as `--set` takes them.
     """
 
-    def __init__(self, flush: str, folder: Path) -> None:
+    def __init__(self, flush: str, folder: Path, settings: Sequence[str] = ()) -> None:
         self.name = flush
         self.words = f"--flush {flush}"
         self.data_dir = folder / f"data-{flush}"
-        self._process = StandaloneProcess(self.data_dir, ["--set", f"broker.flush={flush}"])
+        words = [word for setting in (f"broker.flush={flush}", *settings) for word in ("--set", setting)]
+        self._process = StandaloneProcess(self.data_dir, words)
         self._runs = False
 
     @property
@@ -109,12 +113,12 @@ class OwnServer:
                 blocks += path.stat().st_blocks if path.is_file() else 0
         return blocks * 512 / 2**20
 
-    async def start(self) -> float:
-        """Start it on the data there is; seconds until a first send was answered with OK."""
+    async def start(self, credentials: Credentials = NOBODY) -> float:
+        """Start it on the data there is; seconds until a first send, with these credentials, was answered with OK."""
         began = time.perf_counter()
         self._process.start(until="")
         self._runs = True
-        await first_send(self.address)
+        await first_send(self.address, credentials=credentials)
         return time.perf_counter() - began
 
     async def start_afresh(self) -> float:
@@ -142,7 +146,7 @@ async def _exit_code(words: Sequence[str]) -> int:
     return await process.wait()
 
 
-async def first_send(address: str, topic: str = "bench-first") -> None:
+async def first_send(address: str, topic: str = "bench-first", credentials: Credentials = NOBODY) -> None:
     """Try until a send is answered with OK.
 
     Raises:
@@ -152,7 +156,7 @@ async def first_send(address: str, topic: str = "bench-first") -> None:
     template = requests.SendTemplate(topic, 1024)
     while True:
         try:
-            client = await Client.connect(address, topic)
+            client = await Client.connect(address, topic, credentials=credentials)
             try:
                 await client.send(template.make())
             finally:

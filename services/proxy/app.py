@@ -14,7 +14,6 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchReque
 from services.common.settings.access_options import AccessOptions
 from services.common.watched_file import WatchedFile
 from services.proxy.access.access import Access
-from services.proxy.access.access_file import access_file
 from services.proxy.access.demands import Demand
 from services.proxy.access.metrics import AccessMetrics
 from services.proxy.access.users import Sort, Users
@@ -165,7 +164,11 @@ class ProxyApp:
             self._renewals, self._clients, masters, options.renewal, clock, self._background, self.metrics
         )
         self._telemetry = Telemetry(catalog, self._clients, options, clock, self._background, self.metrics)
-        self._access_file: WatchedFile[Users] | None = access_file(access.file) if access.file else None
+        self._access_file: WatchedFile[Users] | None = None
+        if access.file:
+            from services.proxy.access.access_file import access_file  # it takes a while to load, and few need it
+
+            self._access_file = access_file(access.file)
         self._access = self._access_by(self._access_file, access.clock_skew_ms, registry, catalog)
         self._server = MessagingServer(
             Routes(catalog, self._brokers, options),

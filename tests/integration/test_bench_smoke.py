@@ -21,6 +21,7 @@ CASES_TRIED = (
     "memory",
     "crash",
     "checkpoint-sync",
+    "access",
     *TIMERS_TRIED,
 )
 

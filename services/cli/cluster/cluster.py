@@ -14,6 +14,7 @@ from services.cli.cluster.workers import STOP_S_MAX
 from services.cli.drills.links import Links
 from services.cli.options import StandaloneOptions
 from services.cli.process.data_lock import DataLock
+from services.cli.process.listeners import warn_of_open_admin, warn_of_open_clients
 from services.common.clock import SystemClock
 
 _CHILD_STOP_S_MAX = STOP_S_MAX + 2.0
@@ -54,6 +55,9 @@ class ClusterOfOneMachine:
         self._stack.callback(self._lock.release)
         logs = self._data_dir / "logs"
         logs.mkdir(exist_ok=True)
+        # The children say it, too, but into their logs.
+        warn_of_open_clients(self._options.access, self._options.proxy.grpc_host)
+        warn_of_open_admin(self._options.access, self._options.controller.http_host)
         ports = self._stack.enter_context(Ports())
         plan = Planner(self._options, self._given, self._shape, self._data_dir, ports).make()
         children = Children(plan.tiers, SystemClock(), _CHILD_STOP_S_MAX)

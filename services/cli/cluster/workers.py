@@ -27,7 +27,6 @@ from services.cli.process.listeners import (
 )
 from services.cli.settings import assigned
 from services.common.clock import SystemClock
-from services.proxy.access.access_file import access_file
 
 if TYPE_CHECKING:
     from services.common.http import HttpServer
@@ -76,6 +75,8 @@ class ProxyWorkers:
         client_certificate(options.tls, self._access.client_authority_file)
         cluster_certificate(self._tls)
         if self._access.file:
+            from services.proxy.access.access_file import access_file  # it takes a while to load, and few need it
+
             access_file(self._access.file)
         warn_of_open_clients(self._access, options.grpc_host)
         self._stack.push_async_callback(self._stop_http)

@@ -155,7 +155,7 @@ class Access:
         may = caller.user.may
         for demand in caller.demands:
             rights, sort, name, makes = demand
-            if not any(may(right, sort, name) for right in rights):
+            if not (may(rights[0], sort, name) or any(may(right, sort, name) for right in rights[1:])):
                 self._deny(
                     caller,
                     Code.FORBIDDEN,

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from services.common.errors import ConfigurationError
 from services.common.watched_file import WatchedFile
-from services.proxy.access.users import FILE_BYTES_MAX, Users, users_of
+from services.proxy.access.document import FILE_BYTES_MAX, users_of
+from services.proxy.access.users import Users
 
 
 def access_file(path: str) -> WatchedFile[Users]:

@@ -68,6 +68,8 @@ def _group(name: str, makes: bool = False) -> Demands:
 
 def _sends(messages: list[ClientMessage]) -> Demands:
     """Each topic once: messages with the same head share it."""
+    if len(messages) == 1:
+        return _topic(topic_name(messages[0].head.topic, Use.SEND), _PUBLISH, makes=True)
     heads = {id(message.head): message.head for message in messages}
     return _all(_topic(topic_name(head.topic, Use.SEND), _PUBLISH, makes=True) for head in heads.values())
 

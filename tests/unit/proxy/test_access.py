@@ -19,8 +19,9 @@ from services.common.settings.access_options import AccessOptions
 from services.proxy import protocol
 from services.proxy.access.access_file import access_file
 from services.proxy.access.demands import DEMANDS
+from services.proxy.access.document import users_of
 from services.proxy.access.signature import Credentials, signed_headers
-from services.proxy.access.users import Right, Sort, users_of
+from services.proxy.access.users import Right, Sort
 from services.rpc.service import Method
 from tests.unit.proxy.test_telemetry import PRODUCER, answer_to, consumer, open_stream
 from tests.unit.proxy.world import CLIENT, World, message, poll_request, until, world
