@@ -21,8 +21,13 @@ from tests.harness.standalone import ProcessFailedError, StandaloneProcess
 TOKEN = "a-token-of-the-tests"
 PRODUCER = ("producer", "secret of the producer")
 CONSUMER = ("consumer", "secret of the consumer")
+CHECKER = ("checker", "secret of the check")
 RULES: dict[str, list[dict[str, Any]]] = {
     "producer": [{"topic": "orders", "allow": ["publish"]}],
+    "checker": [
+        {"topic": "popwheel-check-*", "allow": ["publish", "subscribe"]},
+        {"group": "*", "allow": ["subscribe"]},
+    ],
     "consumer": [{"topic": "orders", "allow": ["subscribe"]}, {"group": "billing", "allow": ["subscribe"]}],
 }
 PATIENCE_S = 10.0
@@ -39,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def guarded(folder: Path) -> Iterator[StandaloneProcess]:
-    (folder / "access.yaml").write_text(document(PRODUCER, CONSUMER))
+    (folder / "access.yaml").write_text(document(PRODUCER, CONSUMER, CHECKER))
     (folder / "tokens").write_text(TOKEN)
     words = [
         *("--set", f"access.file={folder / 'access.yaml'}", "--set", f"access.token_file={folder / 'tokens'}"),
@@ -90,6 +95,16 @@ async def test_who_does_not_show_who_it_is_gets_nothing(
         with pytest.raises(AssertionError, match="UNAUTHORIZED"):
             await stranger.agree_on_settings(settings)
     assert "access denied" in guarded.log_path.read_text()
+
+
+def test_the_check_shows_who_it_is(guarded: StandaloneProcess, folder: Path) -> None:
+    words = ["-m", "services.cli.main", "admin", "--server", guarded.http_url, "--token", TOKEN]
+    check = ["check", "--proxy", guarded.grpc_address, "--seconds", "10"]
+    outcome = run_program([*words, "--access-key", CHECKER[0], "--secret", CHECKER[1], *check], folder / "check")
+    assert outcome.exit_code == 0, outcome.explain()
+    refused = run_program([*words, *check[:-1], "2"], folder / "check-by-nobody")
+    assert refused.exit_code == 1
+    assert "UNAUTHORIZED: " in refused.explain()
 
 
 async def test_a_user_comes_and_goes_without_a_restart(guarded: StandaloneProcess, folder: Path) -> None:

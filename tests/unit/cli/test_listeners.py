@@ -1,11 +1,17 @@
-"""How many connections a process takes that may not open as many files."""
+"""Listeners: connections of a process that may not open as many files, clients' certificates, loud warnings."""
 
 import resource
+from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from services.cli.process import listeners
+from services.common.errors import ConfigurationError
+from services.common.settings.access_options import AccessOptions
+from services.proxy.options import TlsOptions
 from services.rpc.limits import Limits
+from tests.harness.certificates import CertificateVolume, certificate_by, new_authority
 
 
 @pytest.mark.parametrize(
@@ -27,3 +33,41 @@ def test_the_soft_limit_is_raised_and_the_hard_one_kept_to(monkeypatch: pytest.M
 def test_a_process_without_a_limit_of_files_takes_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, resource.RLIM_INFINITY))
     assert listeners.within_open_files(Limits(connections_max=7)).connections_max == 7
+
+
+@pytest.mark.parametrize(("host", "loud"), [("127.0.0.1", 0), ("::1", 0), ("localhost", 0), ("0.0.0.0", 2), ("::", 2)])
+def test_a_start_that_strangers_reach_says_so(host: str, loud: int) -> None:
+    with capture_logs() as lines:
+        listeners.warn_of_open_clients(AccessOptions(), host)
+        listeners.warn_of_open_admin(AccessOptions(), host)
+        given = AccessOptions(file="access.yaml", token_file="tokens")
+        listeners.warn_of_open_clients(given, host)
+        listeners.warn_of_open_admin(given, host)
+    assert [line["log_level"] for line in lines] == ["warning"] * loud
+    assert all(line["event"].startswith("anybody who reaches this port may") for line in lines)
+
+
+def test_clients_certificates_need_one_of_the_server(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"^access\.client_authority_file: .*give proxy\.tls"):
+        listeners.client_certificate(TlsOptions(), str(tmp_path / "ca.crt"))
+
+
+def test_a_file_that_holds_no_authority_is_refused(tmp_path: Path) -> None:
+    volume = CertificateVolume(tmp_path / "tls")
+    pair = certificate_by(new_authority())
+    volume.hold_bytes(pair.certificate, pair.key, b"no authority")
+    options = TlsOptions(certificate_file=str(volume.certificate), key_file=str(volume.key))
+    with pytest.raises(ConfigurationError, match=r"^access\.client_authority_file: .* and an authority"):
+        listeners.client_certificate(options, str(volume.authority))
+
+
+def test_the_authority_of_clients_may_be_another_than_that_of_the_server(tmp_path: Path) -> None:
+    volume = CertificateVolume(tmp_path / "tls")
+    volume.hold(certificate_by(new_authority()), new_authority())
+    options = TlsOptions(certificate_file=str(volume.certificate), key_file=str(volume.key))
+    shown = listeners.client_certificate(options, str(volume.authority))
+    assert shown is not None
+    assert shown.expires_s() > 0
+    before = shown.server()
+    volume.hold(certificate_by(new_authority()), new_authority())
+    assert shown.server() is not before, "all three files are taken over when they change"

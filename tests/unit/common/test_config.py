@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, model_validator
 
 from services.common.errors import ConfigurationError
-from services.common.settings.config import load
+from services.common.settings.config import OF_COMMANDS, load
 from services.common.settings.option_fields import option_fields, plain_value
 
 
@@ -135,6 +135,10 @@ def test_wrong_settings_say_where_they_stand(tmp_path: Path) -> None:
     error = refusal(environment={"POPWHEEL_BROKER_FLUSH": "async"})
     assert error.key == "POPWHEEL_BROKER_FLUSH"
     assert "two underscores" in error.sentence
+
+
+def test_variables_of_commands_are_no_settings() -> None:
+    assert load(Root, environment=dict.fromkeys(OF_COMMANDS, "x")) == Root()
 
 
 @pytest.mark.parametrize(
