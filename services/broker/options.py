@@ -150,6 +150,32 @@ class TimerOptions(BaseModel):
     )
 
 
+class TransactionOptions(BaseModel):
+    """Transactions (docs/transactions.md)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    open_max: int = Field(
+        default=100_000,
+        ge=1,
+        le=10_000_000,
+        description="Transactions that may be open; then half messages are refused.",
+    )
+    first_check_ms: int = Field(
+        default=6_000,
+        ge=10,
+        le=3_600_000,
+        description="After this time a half message's senders are asked how its transaction ended, unless it says "
+        "another one itself.",
+    )
+    check_interval_ms: int = Field(
+        default=30_000, ge=10, le=3_600_000, description="After this time they are asked again."
+    )
+    checks_max: int = Field(
+        default=15, ge=1, le=1000, description="They are asked so often; then the message is rolled back."
+    )
+
+
 class ReplicationOptions(BaseModel):
     """How the replicas of a broker group keep the same log; what no operator sets is `replica/constants.py`."""
 
@@ -247,6 +273,7 @@ class BrokerOptions(BaseModel):
     retention: RetentionOptions = RetentionOptions()
     pop: PopOptions = PopOptions()
     timer: TimerOptions = TimerOptions()
+    transaction: TransactionOptions = TransactionOptions()
     replication: ReplicationOptions = ReplicationOptions()
     grpc_host: str = Field(default="127.0.0.1", description="Address the broker listens at when it runs by itself.")
     grpc_port: int = Field(default=8082, ge=0, le=65535, description="Port of its service for proxies.")

@@ -43,8 +43,11 @@ from services.proxy.send.send_handler import SendHandler
 from services.proxy.server import MessagingServer
 from services.proxy.session.catalog import Catalog
 from services.proxy.session.clients import Clients
+from services.proxy.session.producer_book import ProducerBook
 from services.proxy.session.routes import Routes
 from services.proxy.session.telemetry import Telemetry
+from services.proxy.transactions.check_links import CheckLinks
+from services.proxy.transactions.end_handler import EndHandler
 from services.rpc.membership.follower import ControllerFollower
 from services.rpc.service import Channel, Service
 
@@ -135,6 +138,9 @@ class ProxyApp:
             pop_timeout_s,
         )
         numbers = itertools.count(1 + random_source.getrandbits(63))
+        producers = ProducerBook()
+        self._telemetry = Telemetry(catalog, self._clients, options, clock, self._background, self.metrics, producers)
+        self._check_links = CheckLinks(producers, self._telemetry, self._brokers, random_source, self._streams)
         self._send_handler = SendHandler(
             catalog,
             self._brokers,
@@ -145,6 +151,7 @@ class ProxyApp:
             self.metrics,
             SendMetrics(registry),
             numbers,
+            self._telemetry.sends_halves,
         )
         self._admission = Admission(receive)
         limits = PollLimits(options, self.metrics)
@@ -163,7 +170,6 @@ class ProxyApp:
         self._renewal = Renewal(
             self._renewals, self._clients, masters, options.renewal, clock, self._background, self.metrics
         )
-        self._telemetry = Telemetry(catalog, self._clients, options, clock, self._background, self.metrics)
         self._access_file: WatchedFile[Users] | None = None
         if access.file:
             from services.proxy.access.access_file import access_file  # it takes a while to load, and few need it
@@ -174,6 +180,7 @@ class ProxyApp:
             Routes(catalog, self._brokers, options),
             self._send_handler,
             RecallHandler(self.view, masters),
+            EndHandler(self.view, masters),
             self._receive_handler,
             AckHandler(self.view, masters, self._renewals, options, numbers),
             Offsets(catalog, self._brokers, masters, limits, self._admission, clock),
@@ -196,6 +203,8 @@ class ProxyApp:
                 "clients": lambda: len(self._clients),
                 "repeated_bytes": lambda: self._telemetry.repeated_bytes,
                 "telemetry_streams": lambda: self._telemetry.streams,
+                "producer_topics": lambda: producers.pairs,
+                "asked_bytes": lambda: self._telemetry.asked_bytes,
                 "renewed_handles": lambda: len(self._renewals),
                 "held_calls": lambda: self._parked_calls.calls,
                 "held_bytes": lambda: self._parked_calls.bytes,
@@ -240,6 +249,7 @@ class ProxyApp:
         await self._background.finish(_STOP_S)
         self._parked_calls.close()
         self._notifications.close()
+        self._check_links.close()
         await self._streams.finish(0)
         if self._shared_count is not None:
             await self._shared_count.close()

@@ -72,6 +72,8 @@ class ProxyMetrics:
                 "clients": "Clients known now",
                 "repeated_bytes": "Bytes of settings that are kept for a moment to be sent again",
                 "telemetry_streams": "Telemetry streams open now",
+                "producer_topics": "Pairs of a producer and a topic of which it can be asked how transactions ended",
+                "asked_bytes": "Bytes of half messages on their way to producers that are asked about them",
                 "renewed_handles": "Receipt handles kept renewed now",
                 "held_calls": "Calls held now, as their broker group has no master or does not answer",
                 "held_bytes": "Bytes of messages in sends that are held now",

@@ -34,6 +34,8 @@ class ClientMessage:
         properties: the decoded system properties.
         body: its body, a view into the request.
         head_bytes: size of the encoded head, an upper bound for that of the user properties.
+        first_check_ms: of a half message, after how many milliseconds its sender is first asked how its transaction
+            ended, 0 for the broker's own time; -1 for all others.
     """
 
     payload: bytes
@@ -42,6 +44,12 @@ class ClientMessage:
     properties: SystemProperties
     body: memoryview
     head_bytes: int
+    first_check_ms: int = -1
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it is of a transaction."""
+        return self.first_check_ms >= 0
 
 
 def messages_of(request: bytes) -> list[ClientMessage]:

@@ -30,6 +30,7 @@ from services.proxy.session.resources import check_group_if_said
 from services.proxy.session.routes import Routes
 from services.proxy.session.telemetry import Telemetry
 from services.proxy.statuses import OK, downgrade, for_client, is_old, of_rpc_error
+from services.proxy.transactions.end_handler import EndHandler
 from services.rpc.service import Call, Method, Service, Stream, StreamClosedError
 from services.rpc.status import RpcError
 
@@ -45,7 +46,8 @@ class MessagingServer:
     """The client protocol's service.
 
     Args:
-        routes, send_handler, recall_handler, receive_handler, ack_handler, offsets, telemetry: who answers what.
+        routes, send_handler, recall_handler, end_handler, receive_handler, ack_handler, offsets, telemetry: who answers
+            what.
         clients: who is alive.
         clock: for how long calls take.
         metrics: what is counted.
@@ -57,6 +59,7 @@ class MessagingServer:
         routes: Routes,
         send_handler: SendHandler,
         recall_handler: RecallHandler,
+        end_handler: EndHandler,
         receive_handler: ReceiveHandler,
         ack_handler: AckHandler,
         offsets: Offsets,
@@ -80,6 +83,7 @@ class MessagingServer:
         send = send_handler.send if access is None else self._send_if_allowed
         self._bind(protocol.SEND_MESSAGE, send, pb.SendMessageResponse)
         self._bind(protocol.RECALL_MESSAGE, recall_handler.recall, pb.RecallMessageResponse)
+        self._bind(protocol.END_TRANSACTION, end_handler.end, pb.EndTransactionResponse)
         self._bind(protocol.ACK_MESSAGE, ack_handler.ack, pb.AckMessageResponse)
         self._bind(protocol.CHANGE_INVISIBLE_DURATION, ack_handler.change_invisible, pb.ChangeInvisibleDurationResponse)
         self._bind(
@@ -92,11 +96,11 @@ class MessagingServer:
         self._bind(protocol.QUERY_OFFSET, offsets.query_offset, pb.QueryOffsetResponse)
         self._bind(protocol.HEARTBEAT, self._heartbeat, pb.HeartbeatResponse)
         self._bind(protocol.NOTIFY_CLIENT_TERMINATION, self._client_terminates, pb.NotifyClientTerminationResponse)
-        for method, response, what in (
-            (protocol.END_TRANSACTION, pb.EndTransactionResponse, "transactions are"),
-            (protocol.SYNC_LITE_SUBSCRIPTION, pb.SyncLiteSubscriptionResponse, "lite topics are"),
-        ):
-            self._bind(method, _not_supported(f"{what} not supported yet; nothing was changed"), response)
+        self._bind(
+            protocol.SYNC_LITE_SUBSCRIPTION,
+            _not_supported("lite topics are not supported yet; nothing was changed"),
+            pb.SyncLiteSubscriptionResponse,
+        )
         self.service.stream(protocol.RECEIVE_MESSAGE, self._receive)
         self.service.stream(protocol.PULL_MESSAGE, self._pull)
         self.service.unary(protocol.PULL_RECORDS, self._pull_records)

@@ -25,6 +25,8 @@ _ALL = broker.Filter(kind=broker.FilterKind.ALL)
 _EXPRESSION_LENGTH_MAX = 8_192
 _NORMAL = MessageType.NORMAL  # looked up once: enum wrappers are slow
 _DELAY = MessageType.DELAY
+_TRANSACTION = MessageType.TRANSACTION
+_FIRST_CHECK_MS_MAX = 3_600_000
 _SECONDS_MAX = 253_402_300_799  # the last second of the year 9999, as google.protobuf.Timestamp has it
 _NANOS_PER_S = 1_000_000_000
 _NANOS_PER_MS = 1_000_000
@@ -43,7 +45,8 @@ def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -
     """Check everything about one message of a send.
 
     Returns:
-        When it is to be delivered, in milliseconds of the wall clock; None for one that is not delayed.
+        When it is to be delivered, in milliseconds of the wall clock; None for one that is not delayed. One of a
+        transaction is told when its sender is first asked about it.
 
     Raises:
         StatusError: with the code of the first rule that it breaks.
@@ -75,7 +78,10 @@ def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -
         if not _is_plain(key):
             raise StatusError(Code.ILLEGAL_MESSAGE_KEY, "a key is blank or holds control characters")
     _check_properties(message, limits)
-    return _check_type(properties, topic)
+    due_ms = _check_type(properties, topic)
+    if properties.message_type == _TRANSACTION:
+        message.first_check_ms = _first_check_ms(properties)
+    return due_ms
 
 
 def check_invisible(asked_ms: int, options: ReceiveOptions) -> int:
@@ -225,16 +231,34 @@ def _check_type(properties: SystemProperties, topic: Topic) -> int | None:
         )
     if kind == _DELAY:
         return _due_ms(properties)
-    if kind != _NORMAL:
+    if kind not in (_NORMAL, _TRANSACTION):
         raise StatusError(
             Code.UNSUPPORTED, f"messages of type {_type_name(kind)} are not supported yet; nothing was stored"
         )
     if shown is not None:
         raise StatusError(
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            f"the message is of type NORMAL but has a property of one of type {_type_name(shown)}",
+            f"the message is of type {_type_name(kind)} but has a property of one of type {_type_name(shown)}",
         )
     return None
+
+
+def _first_check_ms(properties: SystemProperties) -> int:
+    """After what time the sender of a half message wants to be asked first; 0 if it leaves that to the broker.
+
+    Raises:
+        StatusError: BAD_REQUEST: not a duration of up to an hour.
+    """
+    asked = properties.orphaned_transaction_recovery_duration
+    asked_ms = asked.seconds * 1000 + asked.nanos // _NANOS_PER_MS
+    if not 0 <= asked_ms <= _FIRST_CHECK_MS_MAX:
+        raise LimitError(
+            Code.BAD_REQUEST,
+            f"the sender is to be asked about its transaction after {asked_ms} ms; it must be between 0 and "
+            f"{_FIRST_CHECK_MS_MAX} ms",
+            "first_check_ms_max",
+        )
+    return asked_ms
 
 
 def _due_ms(properties: SystemProperties) -> int:

@@ -49,6 +49,12 @@ DEAD_LETTER_REDRIVE = _method(
 )
 NOTIFY = _method("popwheel.v1.Broker", "Notify", broker.NotifyInterest, broker.NotifyEvents)
 RECALL = _method("popwheel.v1.Broker", "Recall", broker.RecallRequest, broker.RecallResponse)
+END_TRANSACTION = _method(
+    "popwheel.v1.Broker", "EndTransaction", broker.EndTransactionRequest, broker.EndTransactionResponse
+)
+CHECK_TRANSACTIONS = _method(
+    "popwheel.v1.Broker", "CheckTransactions", broker.TransactionProducers, broker.TransactionCheck
+)
 TIMER_STATS = _method("popwheel.v1.Broker", "TimerStats", broker.TimerStatsRequest, broker.TimerStatsResponse)
 TIMER_LIST = _method("popwheel.v1.Broker", "TimerList", broker.TimerListRequest, broker.TimerListResponse)
 IN_FLIGHT_LIST = _method("popwheel.v1.Broker", "InFlightList", broker.InFlightListRequest, broker.InFlightListResponse)

@@ -3,7 +3,7 @@
 import hmac
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -145,6 +145,41 @@ class MessagingClient:
         """Take a delayed message back."""
         request = service.RecallMessageRequest(topic=definition.Resource(name=topic), recall_handle=handle)
         return await self.call("RecallMessage", request, service.RecallMessageResponse)
+
+    async def end_transaction(
+        self,
+        topic: str,
+        transaction_id: str,
+        resolution: definition.TransactionResolution.ValueType,
+        message_id: str = "",
+        source: definition.TransactionSource.ValueType = definition.SOURCE_CLIENT,
+    ) -> definition.Status:
+        """Commit a half message, or roll it back."""
+        request = service.EndTransactionRequest(
+            topic=definition.Resource(name=topic),
+            message_id=message_id,
+            transaction_id=transaction_id,
+            resolution=resolution,
+            source=source,
+        )
+        return (await self.call("EndTransaction", request, service.EndTransactionResponse)).status
+
+    async def checks(self, *topics: str) -> AsyncIterator[service.RecoverOrphanedTransactionCommand]:
+        """Say that this client sends to topics; what it is asked about its transactions, until the caller ends."""
+        stream = self._channel.stream_stream(
+            f"/{SERVICE}/Telemetry",
+            request_serializer=service.TelemetryCommand.SerializeToString,
+            response_deserializer=service.TelemetryCommand.FromString,
+        )(metadata=self.metadata)
+        publishing = definition.Publishing(topics=[definition.Resource(name=topic) for topic in topics])
+        settings = definition.Settings(client_type=definition.PRODUCER, publishing=publishing)
+        await stream.write(service.TelemetryCommand(settings=settings))
+        try:
+            async for command in stream:
+                if command.HasField("recover_orphaned_transaction_command"):
+                    yield command.recover_orphaned_transaction_command
+        finally:
+            stream.cancel()
 
     async def receive(
         self,
@@ -320,6 +355,13 @@ def delayed_message(topic: str, body: bytes, due_ms: int) -> definition.Message:
     message = make_message(topic, body)
     message.system_properties.message_type = definition.DELAY
     message.system_properties.delivery_timestamp.FromMilliseconds(due_ms)
+    return message
+
+
+def half_message(topic: str, body: bytes) -> definition.Message:
+    """A message that is to be delivered once its transaction is committed."""
+    message = make_message(topic, body)
+    message.system_properties.message_type = definition.TRANSACTION
     return message
 
 

@@ -21,11 +21,11 @@ WINGS = {
     "rpc": ("http2", "socket", "server", "client", "membership"),
     "cli": ("process", "drills", "cluster", "admin"),
     "broker": (
-        *("records", "store", "filter", "names", "wheel", "progress", "quarantine", "pop", "timer", "state"),
-        *("replica", "repair", "files", "checkpoint_sync", "calls", "role"),
+        *("records", "store", "filter", "names", "wheel", "progress", "quarantine", "pop", "timer", "transactions"),
+        *("state", "replica", "repair", "files", "checkpoint_sync", "calls", "role"),
     ),
     "controller": ("store", "cluster", "leadership", "broker_groups", "checkpoints", "kubernetes", "http"),
-    "proxy": ("failover", "session", "access", "send", "ack", "receive", "poll_counts"),
+    "proxy": ("failover", "session", "access", "send", "transactions", "ack", "receive", "poll_counts"),
 }
 """Service -> its folders; each imports those before it and none behind it.
 
@@ -65,6 +65,8 @@ WAITING = {
     "services.broker.files.superblock": "lets one write wait for another",
     "services.broker.store.queue_index": "syncs files, and yields between the steps of writing and merging them",
     "services.broker.supervision": "tasks that run as long as the broker does",
+    "services.broker.transactions.transaction_server": "holds the streams by which proxies ask senders",
+    "services.broker.transactions.transaction_service": "looks several times a second what is due",
     "services.broker.timer.service": "fires when it is time, and saves every second",
     "services.cli.admin.check": "runs a check",
     "services.cli.admin.drill": "runs a drill",
@@ -112,6 +114,7 @@ WAITING = {
     "services.proxy.send.batchers": "looks at Puts in flight from time to time",
     "services.proxy.receive.notifications": "holds the streams of notifications open",
     "services.proxy.receive.poll": "lets a poll wait, and tells its machine the time",
+    "services.proxy.transactions.check_links": "holds the streams open by which brokers have producers asked",
     "services.proxy.poll_counts.shared_count": "exchanges counts with other proxies every second",
     "services.proxy.session.telemetry": "holds the streams of clients open",
     "services.rpc.client.socket_channel": "connects",

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import MessageStore
 from services.broker.timer.recovery import delay_of
+from services.broker.transactions.half import HALF_QUEUE, HALF_TOPIC, decode_half
 from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, fired_timer
 from services.common.clock import Clock
 from services.common.contract.put import MessageRun
@@ -45,7 +46,7 @@ class Stored(NamedTuple):
         queue_offset: in its queue, or in the timer queue.
         store_time_ms: wall clock.
         timer_position: of its first TIMER record, which names it, while it is a delayed one; of its last one when it
-            has fired; else -1.
+            has fired; of the HALF record of a half message; else -1.
     """
 
     queue_offset: int
@@ -119,6 +120,11 @@ class Dedup:
             self._timer = self._later(_KEPT_MS / 1000, self._forget)
         ids = [send_id_of(properties) for properties in run.system_properties]
         self._tried.update((each, None) for each in ids if each is not None)
+        if run.first_check_ms:
+            topic_ids = self._ids_of(run.topic) or (0,)
+            found = [self._in_queue(HALF_TOPIC, HALF_QUEUE, run.topic, topic_ids, each) for each in ids]
+            self._keep_within_limits()
+            return found
         found = [self._in_queue(run.topic, run.queue_id, run.topic, (0,), each) for each in ids]
         if run.due_ms and None in found:
             # Those that were due soon may have fired, so their topic is looked at first.
@@ -183,6 +189,9 @@ class Dedup:
                         continue
                     name, topic_id = delay.topic, delay.topic_id
                     timer_position = delay.root_at(found.position)  # rolled since
+                elif topic == HALF_TOPIC:
+                    name, _, topic_id, _ = decode_half(found.origin)
+                    timer_position = found.position
                 known.messages[name, topic_id, send_id] = Stored(
                     found.queue_offset, found.store_time_ms, timer_position
                 )

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from services.broker.options import BrokerOptions
 from services.broker.progress.check_point import REVIVE_QUEUES
 from services.broker.state.core import BrokerCore
+from services.broker.transactions.half import Resolution
 from services.common.clock import Clock
 from services.common.contract import names
 from services.common.contract.pop_answer import PopAnswer
@@ -110,6 +111,7 @@ class BrokerCollector(Collector):
         yield from self._ages()
         yield from self._pop()
         yield from self._quarantine()
+        yield from self._transactions()
         yield from self._storage()
 
     def _traffic(self) -> Iterator[Metric]:
@@ -289,6 +291,31 @@ class BrokerCollector(Collector):
             "popwheel_quarantine_max", "Records that may be set aside.", value=self._options.quarantine_max
         )
         yield faults
+
+    def _transactions(self) -> Iterator[Metric]:
+        transactions = self._core.transactions
+        oldest = transactions.table.oldest
+        yield GaugeMetricFamily(
+            "popwheel_transactions_open",
+            "Half messages that are neither committed nor rolled back, of broker.transaction.open_max.",
+            value=len(transactions.table),
+        )
+        yield GaugeMetricFamily(
+            "popwheel_transactions_oldest_seconds",
+            "How old the oldest of them is; 0 if there is none.",
+            value=0 if oldest is None else max(0, self._clock.wall_ms() - oldest.stored_ms) / 1000,
+        )
+        ended = CounterMetricFamily(
+            "popwheel_transactions_ended", "Transactions that this broker has ended.", labels=("resolution",)
+        )
+        for resolution in Resolution:
+            ended.add_metric((resolution.name.lower(),), transactions.resolved[resolution])
+        yield ended
+        yield CounterMetricFamily(
+            "popwheel_transactions_checks",
+            "How often a producer was to be asked about a half message.",
+            value=transactions.checks,
+        )
 
     def _storage(self) -> Iterator[Metric]:
         store = self._core.store

@@ -12,6 +12,7 @@ from services.broker.state.core import BrokerCore
 from services.broker.store.flusher import Flusher, too_few_replicas
 from services.broker.store.refusals import disk_full, disk_refusal
 from services.broker.timer.timer_server import TimerServer
+from services.broker.transactions.transaction_server import TransactionServer
 from services.common.contract import names
 from services.common.contract.names import Use
 from services.common.contract.put import MessageRun, PutResult
@@ -20,6 +21,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.rpc.service import Call
 
 _OK = int(Code.OK)
+_AT_ONCE, _DELAYED, _HALF = range(3)
 _CANNOT_TELL = "an earlier try may have stored the messages, which can't be told now; none was stored by this one"
 _NOT_TOGETHER = (
     "another try has stored some of the messages, so they do not stand one behind the other; ask about each by itself"
@@ -39,6 +41,7 @@ class PutHandler:
         statistics: what is counted.
         disk_is_full: whether sends are to be refused.
         timer: takes delayed messages.
+        transactions: takes half messages.
         repair: has a damaged record at a position of the log mended; whether it was.
         has_enough_replicas: whether sends may be taken; asked only if given.
     """
@@ -52,6 +55,7 @@ class PutHandler:
         statistics: BrokerStatistics,
         disk_is_full: Callable[[], bool],
         timer: TimerServer,
+        transactions: TransactionServer,
         repair: Callable[[int], Awaitable[bool]],
         has_enough_replicas: Callable[[], bool] | None,
     ) -> None:
@@ -62,6 +66,7 @@ class PutHandler:
         self._statistics = statistics
         self._disk_is_full = disk_is_full
         self._timer = timer
+        self._transactions = transactions
         self._repair = repair
         self._has_enough_replicas = has_enough_replicas
 
@@ -110,8 +115,8 @@ class PutHandler:
             runs = [replace(run, is_retry=True) if self._dedup.is_late(run) else run for run in runs]
         before = self._ids_of(runs)
         for run in runs:
-            if run.is_retry or run.due_ms:
-                put = self._put_again if any(run.is_retry for run in runs) else self._put_some_delayed
+            if run.is_retry or run.due_ms or run.first_check_ms:
+                put = self._put_again if any(run.is_retry for run in runs) else self._put_some_hidden
                 break
         else:
             put = self._put_at_once
@@ -139,8 +144,8 @@ class PutHandler:
 
     async def _put_new(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append what was not stored before."""
-        if any(run.due_ms for run in runs):
-            return await self._put_some_delayed(runs)
+        if any(run.due_ms or run.first_check_ms for run in runs):
+            return await self._put_some_hidden(runs)
         return await self._put_at_once(runs)
 
     async def _put_at_once(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
@@ -242,11 +247,11 @@ class PutHandler:
 
     def _with_found(self, run: MessageRun, stored: Sequence[Stored | None], result: PutResult) -> PutResult:
         """The answer for a run of which some was there already, given that for the rest."""
-        handles = iter(result.recall_handles)
+        handles, transaction_ids = iter(result.recall_handles), iter(result.transaction_ids)
         first = next(each for each in stored if each is not None)
         appended = count(result.queue_offset)
         offsets = [next(appended) if each is None else each.queue_offset for each in stored]
-        if not run.due_ms and offsets != list(range(offsets[0], offsets[0] + len(offsets))):
+        if not (run.due_ms or run.first_check_ms) and offsets != list(range(offsets[0], offsets[0] + len(offsets))):
             return PutResult(int(Code.SLAVE_PERSISTENCE_TIMEOUT), _NOT_TOGETHER)
         result.queue_offset = offsets[0]
         result.store_time_ms = first.store_time_ms
@@ -255,30 +260,40 @@ class PutHandler:
                 next(handles) if each is None else self._timer.handle(run, index, each.timer_position)
                 for index, each in enumerate(stored)
             ]
+        if run.first_check_ms:
+            result.transaction_ids = [
+                next(transaction_ids) if each is None else self._transactions.id_of(run, index, each.timer_position)
+                for index, each in enumerate(stored)
+            ]
         return result
 
-    async def _put_some_delayed(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
-        """Append runs of which some are delayed; each of those is stored or refused by itself."""
-        delayed = [run for run in runs if run.due_ms]
-        others = [run for run in runs if not run.due_ms]
+    async def _put_some_hidden(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
+        """Append runs of which some are delayed or of transactions; each of those is stored or refused by itself."""
         refusals: list[StatusError] = []
-        try:
-            of_delayed = self._timer.put(delayed, refusals)
-        except StatusError as error:
-            refusals.append(error)
-            of_delayed = [PutResult(int(error.code), error.message) for _ in delayed]
-        of_others: list[PutResult] = []
-        if others:
+        results: list[PutResult | None] = [None] * len(runs)
+        for put, kind in ((self._timer.put, _DELAYED), (self._transactions.put, _HALF), (self._append, _AT_ONCE)):
+            indexes = [index for index, run in enumerate(runs) if _kind_of(run) == kind]
+            some = [runs[index] for index in indexes]
+            if not some:
+                continue
             try:
-                of_others = self._append(others, refusals)
+                of_some = put(some, refusals)
             except StatusError as error:
                 refusals.append(error)
-                of_others = [PutResult(int(error.code), error.message) for _ in others]
+                of_some = [PutResult(int(error.code), error.message) for _ in some]
+            for index, result in zip(indexes, of_some, strict=True):
+                results[index] = result
         for refusal in refusals:  # only now: while this waits, topics may be forgotten
             await self._flusher.keep_refused(refusal)
         await self._flusher.durable(self._core.store.log.end_position)
-        next_delayed, next_other = iter(of_delayed), iter(of_others)
-        return [next(next_delayed if run.due_ms else next_other) for run in runs]
+        return [result for result in results if result is not None]
+
+
+def _kind_of(run: MessageRun) -> int:
+    """Where a run goes first."""
+    if run.due_ms:
+        return _DELAYED
+    return _HALF if run.first_check_ms else _AT_ONCE
 
 
 def _without(run: MessageRun, stored: _Found) -> MessageRun:
@@ -294,6 +309,7 @@ def _without(run: MessageRun, stored: _Found) -> MessageRun:
         [run.tags[index] for index in left],
         [run.due_ms[index] for index in left] if run.due_ms else (),
         topic_id=run.topic_id,
+        first_check_ms=[run.first_check_ms[index] for index in left] if run.first_check_ms else (),
     )
 
 

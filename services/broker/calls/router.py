@@ -31,6 +31,7 @@ _OF_MASTERS: tuple[Method[Any, Any], ...] = (
     methods.DEAD_LETTER_LIST,
     methods.DEAD_LETTER_REDRIVE,
     methods.RECALL,
+    methods.END_TRANSACTION,
     methods.TIMER_STATS,
     methods.TIMER_LIST,
     methods.IN_FLIGHT_LIST,
@@ -64,7 +65,8 @@ class Router:
         self.service = Service()
         for method in _OF_MASTERS:
             self.service.unary(method, self._passing(method.path))
-        self.service.stream(methods.NOTIFY, self._notify)
+        for stream_method in (methods.NOTIFY, methods.CHECK_TRANSACTIONS):
+            self.service.stream(stream_method, self._streaming(stream_method.path))
         self.service.stream(methods.REPLICATE, self._replicate)
 
     def open(self, served: Service, replicate: StreamHandler[pb.ReplicateProgress, pb.LogChunk]) -> None:
@@ -126,11 +128,18 @@ class Router:
         except TimeoutError:
             return
 
-    async def _notify(self, call: Call, stream: Stream[pb.NotifyInterest, pb.NotifyEvents]) -> None:
+    def _streaming(self, path: str) -> StreamHandler[Any, Any]:
+        async def handle(call: Call, stream: Stream[Any, Any]) -> None:
+            await self._stream(path, call, stream)
+
+        return handle
+
+    async def _stream(self, path: str, call: Call, stream: Stream[Any, Any]) -> None:
+        """A stream between this master and a proxy, which ends with the term."""
         await self._wait()
         if self._served is None:
             raise self._refusal()
-        _, handler = self._served.stream_handlers[methods.NOTIFY.path]
+        _, handler = self._served.stream_handlers[path]
         task = asyncio.current_task()
         assert task is not None
         self._streams.add(task)

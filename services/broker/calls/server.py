@@ -24,6 +24,7 @@ from services.broker.state.notification import Interest, Subscriber
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.flusher import Flusher
 from services.broker.timer.timer_server import TimerServer
+from services.broker.transactions.transaction_server import TransactionServer
 from services.common.clock import Clock
 from services.common.contract import names
 from services.common.contract.names import Use
@@ -50,6 +51,7 @@ class BrokerServer:
         disk_is_full: whether sends are to be refused.
         due_changed: told after each pop.
         timer: takes delayed messages.
+        transactions: takes half messages.
         repair: has a damaged record at a position of the log mended; whether it was.
         has_enough_replicas: whether sends may be taken; asked only if given.
     """
@@ -64,6 +66,7 @@ class BrokerServer:
         disk_is_full: Callable[[], bool],
         due_changed: Callable[[], None],
         timer: TimerServer,
+        transactions: TransactionServer,
         repair: Callable[[int], Awaitable[bool]],
         has_enough_replicas: Callable[[], bool] | None = None,
     ) -> None:
@@ -75,7 +78,8 @@ class BrokerServer:
         self._due_changed = due_changed
         self._dedup = Dedup(core.store, clock, _call_later, core.names.ids_of)
         self._put_handler = PutHandler(
-            core, flusher, self._dedup, options, statistics, disk_is_full, timer, repair, has_enough_replicas
+            *(core, flusher, self._dedup, options, statistics, disk_is_full),
+            *(timer, transactions, repair, has_enough_replicas),
         )
         self._reads = TermReads(core.store.reads, options.name)
         self._pulls = PullHandler(core, self._reads, options, clock, statistics)
@@ -94,6 +98,8 @@ class BrokerServer:
         self.service.unary(methods.GET_OFFSET, self.get_offset)
         self.service.unary(methods.UPDATE_OFFSET, self.update_offset)
         self.service.unary(methods.RECALL, _naming_trouble(timer.recall))
+        self.service.unary(methods.END_TRANSACTION, _naming_trouble(transactions.end))
+        self.service.stream(methods.CHECK_TRANSACTIONS, transactions.check)
         self.service.unary(methods.TIMER_STATS, timer.stats)
         self.service.unary(methods.TIMER_LIST, _naming_trouble(timer.list))
         audit = AuditServer(core, flusher, clock)

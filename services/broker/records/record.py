@@ -69,6 +69,12 @@ class RecordKind(IntEnum):
     """Nothing more is to be done about a message that was set aside."""
     COPY = 13
     """A message that an open CK needs, though its segment should go (`services.broker.pop.relocation`)."""
+    HALF = 20
+    """A message that is delivered if its transaction is committed (`services.broker.transactions.half`)."""
+    HALF_CHECK = 21
+    """The senders of a half message are asked how its transaction ended."""
+    HALF_END = 22
+    """A transaction ended without a message."""
 
 
 @dataclass(slots=True)
@@ -84,8 +90,9 @@ class Record:
         tag_hash: see `hash_tag`.
         attempts: how often the message was delivered before.
         origin: names the entry that this record takes the place of (`pop.check_point.Origin`, 10 bytes, or the timer
-            of `timer.delay.fired_origin`, 8 bytes), so that the log itself tells that it was dealt with; for a timer,
-            where it goes and when; for an ACK, who asked for it (`pop.check_point.encode_call`); empty for none.
+            of `timer.delay.fired_origin`, 8 bytes, or a half message, 9 bytes), so that the log itself tells that it
+            was dealt with; for a timer or a half message, where it goes; for an ACK, who asked for it
+            (`pop.check_point.encode_call`); empty for none.
     """
 
     kind: RecordKind

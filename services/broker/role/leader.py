@@ -19,6 +19,9 @@ from services.broker.store.flusher import Flusher
 from services.broker.supervision import supervised
 from services.broker.timer.service import TimerService
 from services.broker.timer.timer_server import TimerServer
+from services.broker.transactions.checkers import Checkers
+from services.broker.transactions.transaction_server import TransactionServer
+from services.broker.transactions.transaction_service import TransactionService
 from services.broker.wheel.delay import TIMER_TOPIC
 from services.common.contract.cluster_view import incarnation_of
 from services.common.errors import StatusError
@@ -54,6 +57,7 @@ class Leader:
         self._clock = clock
         self._follower = parts.controller_follower
         self._on_failure = on_failure
+        self._disk_watch = parts.disk_watch
         self._cluster_changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._pausing: asyncio.Task[None] | None = None
@@ -94,15 +98,25 @@ class Leader:
             *(core.timer, core.store, self.flusher, parts.view),
             *(options.name, clock, parts.timer_statistics, parts.repair),
         )
+        self.checkers = Checkers()
+        transaction_server = TransactionServer(
+            *(core.transactions, core.store, self.flusher, parts.view, options.name),
+            *(self.checkers, core.settlement.settle, self._disk_is_full, parts.repair),
+        )
+        self.transactions = TransactionService(
+            *(core.transactions, core.store, self.checkers),
+            *(self._disk_is_full, self.flusher.confirm_later, on_failure),
+        )
         self.server = BrokerServer(
             core,
             self.flusher,
             options,
             clock,
             parts.statistics,
-            lambda: parts.disk_watch.is_full(core.store.log.end_position),
+            self._disk_is_full,
             self.reviver.due_changed,
             timer_server,
+            transaction_server,
             parts.repair,
             self._has_enough_replicas if options.replication.min_in_sync_replicas > 1 else None,
         )
@@ -163,6 +177,9 @@ class Leader:
         if self.members.members != {self._options.replica}:
             self.attend()
 
+    def _disk_is_full(self) -> bool:
+        return self._disk_watch.is_full(self.core.store.log.end_position)
+
     def _has_enough_replicas(self) -> bool:
         return self.members.enough
 
@@ -215,7 +232,9 @@ class Leader:
         return self._pausing
 
     async def _end_writing(self, tasks: list[asyncio.Task[None]]) -> None:
-        await asyncio.gather(*tasks, self.reviver.stop(), self.timer.stop(), return_exceptions=True)
+        await asyncio.gather(
+            *tasks, self.reviver.stop(), self.timer.stop(), self.transactions.stop(), return_exceptions=True
+        )
 
     def _nothing_writes(self, pausing: asyncio.Task[None]) -> None:
         self._pausing = None
@@ -287,6 +306,7 @@ class Leader:
                 self.flusher.confirm_later()
                 if not self.core.names.can_be_settled:
                     self.timer.start()  # only now is it known which topics are gone
+                    self.transactions.start()
             except StatusError as error:
                 _log.error("a change of topics or groups could not be taken in, trying again", error=str(error))
                 await asyncio.sleep(1)

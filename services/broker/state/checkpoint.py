@@ -55,16 +55,18 @@ class Checkpoint:
         pop: of the pop state, at the same position of the log.
         names: the topics and groups that were known there.
         quarantine: what was set aside there (`services.broker.quarantine.table`).
+        halves: transactions, by the positions of their half messages (`services.broker.transactions.table`).
     """
 
     store: StoreCheckpoint = field(default_factory=StoreCheckpoint)
     pop: PopSnapshot = field(default_factory=PopSnapshot)
     names: SavedNames = field(default_factory=SavedNames)
     quarantine: list[list[Any]] = field(default_factory=list)
+    halves: dict[int, list[Any]] = field(default_factory=dict)
 
     @property
     def head(self) -> "Checkpoint":
-        """The same without queues, offsets and names, of which there may be many."""
+        """The same without queues, offsets, names and transactions, of which there may be many."""
         names = SavedNames(heard=self.names.heard)
         return Checkpoint(replace(self.store, queues=None), replace(self.pop, offsets={}), names, self.quarantine)
 
@@ -81,6 +83,8 @@ class Checkpoint:
             yield ("topics", topic, self.names.topic_ids.get(topic), self.names.former_topic_ids.get(topic, []))
         for group, identity in self.names.group_ids.items():
             yield ("groups", group, identity)
+        for position, row in self.halves.items():
+            yield ("halves", position, row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +95,13 @@ class CheckpointChanges:
         head: the checkpoint without its rows.
         queues: of the store.
         progress: of the groups.
-        names: what is known now of the topics and groups that have changed; rows.
+        others: what is known now of the topics and groups, and transactions, that have changed; rows.
     """
 
     head: Checkpoint
     queues: QueueChanges
     progress: ProgressChanges
-    names: list[Row]
+    others: list[Row]
 
     def rows(self) -> Iterator[Row]:
         """All but the head, in the order in which it is to be taken up."""
@@ -111,7 +115,7 @@ class CheckpointChanges:
             for queue, offsets in offsets_in.items():
                 pair = (_GONE, _GONE) if offsets is None else pair_of(offsets)
                 yield ("offsets", group, queue.topic, queue.queue_id, *pair)
-        yield from self.names
+        yield from self.others
 
 
 def _body(rows: Iterable[Row]) -> dict[str, Any]:
@@ -128,7 +132,7 @@ def _body(rows: Iterable[Row]) -> dict[str, Any]:
             of_topic += row[2:]
         elif kind == "offsets":
             offsets.setdefault(row[1], {}).setdefault(row[2], []).extend(row[3:])
-        elif kind in ("topics", "groups"):
+        elif kind in ("topics", "groups", "halves"):
             body.setdefault(kind, {})[row[1]] = row[2:]
         else:
             body.setdefault(kind, []).append(row[1])
@@ -214,6 +218,7 @@ class CheckpointReader:
         self._queues: dict[str, dict[int, tuple[int, int]]] = {}
         self._offsets: dict[str, dict[str, dict[int, tuple[int, int]]]] = {}
         self._names = SavedNames()
+        self._halves: dict[int, list[Any]] = {}
         self.checkpoint = Checkpoint()
         """What was saved last."""
         self.frames: CheckpointFrames | None = None
@@ -280,6 +285,10 @@ class CheckpointReader:
             _put(names.former_topic_ids, topic, former or None)
         for group, (identity,) in body.get("groups", {}).items():
             _put(names.group_ids, group, identity)
+        for position, (row,) in body.get("halves", {}).items():
+            self._halves.pop(int(position), None)  # what has changed last stands last
+            if row is not None:
+                self._halves[int(position)] = row
 
     def _take_offsets(self, group: str, topic: str, offsets: dict[int, tuple[int, int]]) -> None:
         topics = self._offsets.setdefault(group, {})
@@ -311,6 +320,7 @@ class CheckpointReader:
             ),
             replace(self._names, heard=head["heard"]),
             head["quarantine"],
+            self._halves,
         )
 
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from services.broker.names.known_names import KnownNames, Names, SavedNames
 from services.broker.names.own_topics import OwnTopics
@@ -43,6 +43,7 @@ from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
 from services.broker.store.queues import QueueChanges
 from services.broker.timer.message_timer import MessageTimer
+from services.broker.transactions.coordinator import Coordinator
 from services.common.clock import Clock
 from services.common.contract import names
 from services.common.contract.cluster_view import ClusterView
@@ -129,14 +130,15 @@ class BrokerCore:
         self.timer = MessageTimer(
             self.store, disk, folder / "timer", options, clock, self.names, on_fired, self.quarantine
         )
+        self.transactions = Coordinator(self.store, options.transaction, clock, self.names)
         self.settlement = Settlement(
             *(self.store, self.state, self.names, view, self._topics),
-            *(self.pops, self.interests, self.quarantine),
+            *(self.pops, self.interests, self.quarantine, self.transactions.table),
         )
         self._changed_progress = self.state.merge_buffer.watch()
         self._changed_names = self.names.watch()
         self.expiry = Expiry(
-            *(self.store, self.state.table, self.timer, self.relocation, self.quarantine),
+            *(self.store, self.state.table, self.timer, self.relocation, self.quarantine, self.transactions.table),
             *(options, clock, lambda: disk.usage(folder), lambda: self.revive_topic),
         )
         self.retrial = Retrial(self.store, self.quarantine, view, self.names.knows_group, self.timer, clock)
@@ -189,6 +191,7 @@ class BrokerCore:
                 self._replay_names(found)
                 self.timer.note(found)  # which asks what was set aside before
                 self.quarantine.table.replay(found)
+                self.transactions.table.replay(found)
         except RecordFaultError as fault:
             # Wherever the log is folded this comes about, so replicas and restarts agree on what follows (S6).
             self.store.pass_over(found)
@@ -209,6 +212,7 @@ class BrokerCore:
         store = self.store
         self.state.restore(checkpoint.pop, store.queues.take_up)
         self.quarantine.table.restore(checkpoint.quarantine)
+        self.transactions.table.restore(checkpoint.halves)
         for topic in sorted(name for name in store.queues.system_topics if name.startswith(names.REVIVE_PREFIX)):
             known = (checkpoint.store.queues or {}).get(topic, {})
             for number, begin in enumerate(checkpoint.pop.revive_offsets):
@@ -236,6 +240,7 @@ class BrokerCore:
         self._acknowledge(self._closed)
         self._closed = {}
         self.names.begin_to_lead()
+        self.transactions.begin_to_lead()
         self.is_finished = True
 
     def _note_closed(self, found: StoredRecord, closed: dict[int, int]) -> None:
@@ -300,6 +305,7 @@ class BrokerCore:
                 if offsets is not None:
                     yield ("offsets", group, queue.topic, queue.queue_id, *pair_of(offsets))
         yield from self._name_rows(list(self.names.topic_ids), list(self.names.group_ids))
+        yield from self._half_rows(self.transactions.table.rows())
 
     def _name_rows(self, topics: Iterable[str], groups: Iterable[str]) -> Iterator[Row]:
         names = self.names
@@ -308,11 +314,16 @@ class BrokerCore:
         for group in groups:
             yield ("groups", group, names.group_ids.get(group))
 
+    def _half_rows(self, rows: Iterable[tuple[int, list[Any] | None]]) -> Iterator[Row]:
+        for position, row in rows:
+            yield ("halves", position, row)
+
     def take_changes(self) -> tuple[QueueChanges, ProgressChanges, list[Row]]:
         """What has changed of the rows since this was called last, or since the checkpoint that it began with."""
         changed = self._changed_names.take()
-        names = list(self._name_rows(changed.topics, changed.groups))
-        return self.store.take_queue_changes(), self._changed_progress.take(), names
+        others = list(self._name_rows(changed.topics, changed.groups))
+        others += self._half_rows(self.transactions.table.take_changes())
+        return self.store.take_queue_changes(), self._changed_progress.take(), others
 
     def checkpoint(self) -> CheckpointChanges:
         """What to save, once the log is synced and the store's index is written."""

@@ -14,6 +14,7 @@ from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
 from services.broker.store.retention import SegmentAges, delete_before
 from services.broker.timer.message_timer import MessageTimer
+from services.broker.transactions.table import TransactionTable
 from services.common.clock import Clock
 from services.common.disk import DiskUsage
 
@@ -27,6 +28,7 @@ class Expiry:
         timer: needs messages that are not due.
         relocation: moves what open CKs need.
         quarantine: needs what was set aside without a copy; told of what fails by itself.
+        transactions: need half messages that are open.
         options: how long records are held.
         clock: the time.
         usage: how full the disk is.
@@ -40,6 +42,7 @@ class Expiry:
         timer: MessageTimer,
         relocation: Relocation,
         quarantine: Quarantine,
+        transactions: TransactionTable,
         options: BrokerOptions,
         clock: Clock,
         usage: Callable[[], DiskUsage],
@@ -50,6 +53,7 @@ class Expiry:
         self._timer = timer
         self._relocation = relocation
         self._quarantine = quarantine
+        self._transactions = transactions
         self._options = options.retention
         self._clock = clock
         self._usage = usage
@@ -74,24 +78,28 @@ class Expiry:
             CorruptDataError: a queue, or a record that it leads to, is damaged: it can't be told.
         """
         start, relocation, topic = self._store.log.start_position, self._relocation, self._revive_topic()
-        timers = self._timer.needed_from()
-        position = self._past_time(timers, disk_is_short=False)
+        needed = [each for each in (self._timer.needed_from(), self._transactions.needed_from()) if each is not None]
+        not_moved = min(needed, default=None)
+        position = self._past_time(not_moved, disk_is_short=False)
         if position > start:
             return relocation.standing_before(position, topic)
-        position = self._past_time(timers, disk_is_short=self._disk_is_short())
+        position = self._past_time(not_moved, disk_is_short=self._disk_is_short())
         if position <= start:
             return deque()
         found = relocation.standing_before(position, topic)
         return found if 2 * relocation.open_bytes(found) <= position - start else deque()
 
     def needed_from(self) -> int | None:
-        """The least position that an open CK needs, of its message or of its own record, that a timer needs, or that
-        was set aside without a copy.
+        """The least position that an open CK needs, of its message or of its own record, that a timer or an open
+        transaction needs, or that was set aside without a copy.
 
         Raises:
             CorruptDataError: a queue, or a record that it leads to, is damaged: it can't be told.
         """
-        needed = (self._table.first_position(), self._timer.needed_from(), self._quarantine.table.needed_from())
+        needed = (
+            *(self._table.first_position(), self._timer.needed_from()),
+            *(self._quarantine.table.needed_from(), self._transactions.needed_from()),
+        )
         positions = [position for position in needed if position is not None]
         topic = self._revive_topic()
         for number in range(REVIVE_QUEUES):

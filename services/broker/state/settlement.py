@@ -11,6 +11,7 @@ from services.broker.quarantine.quarantine import Quarantine
 from services.broker.records.record import Record, RecordKind
 from services.broker.state.notification import Interest, Interests, tell_again
 from services.broker.store.message_store import MessageStore
+from services.broker.transactions.table import TransactionTable
 from services.common.contract import names
 from services.common.contract.cluster_view import ClusterView
 from services.common.errors import StatusError
@@ -30,6 +31,7 @@ class Settlement:
         pops: what is given out; counts what waits.
         interests: who is told of messages that become visible.
         quarantine: what is set aside.
+        transactions: those that are open.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Settlement:
         pops: Pops,
         interests: Interests,
         quarantine: Quarantine,
+        transactions: TransactionTable,
     ) -> None:
         self._store = store
         self._state = state
@@ -51,6 +54,7 @@ class Settlement:
         self._pops = pops
         self._interests = interests
         self._quarantine = quarantine
+        self._transactions = transactions
         self._grown: dict[str, int] = {}
         """Topics that are polled for here and get more queues: how many."""
 
@@ -155,6 +159,7 @@ class Settlement:
             self._state.forget_topic(name)
         self._pops.forget(forgotten)
         self._quarantine.table.forget(topic=topic)
+        self._transactions.forget(topic)
         self._names.forget_topic(topic)
 
     def forget_group(self, group: str) -> None:

@@ -24,6 +24,8 @@ class MessageRun:
         is_retry: whether an earlier try may have stored them: messages that stand at the end of the queue already, as
             the ids of their sends tell, are not stored once more, and the answer is where they stand.
         topic_id: which topic of that name; 0 if it is not said.
+        first_check_ms: of half messages, after how many milliseconds the sender of each is first asked how its
+            transaction ended, 0 for the broker's own time; no column at all if they are not of transactions.
     """
 
     topic: str
@@ -34,12 +36,15 @@ class MessageRun:
     due_ms: Sequence[int] = ()
     is_retry: bool = False
     topic_id: int = 0
+    first_check_ms: Sequence[int] = ()
 
     @property
     def is_even(self) -> bool:
         """Whether it holds messages and its columns are equally long."""
         count = len(self.payloads)
-        return 0 < count == len(self.system_properties) == len(self.tags) and len(self.due_ms) in (0, count)
+        if not 0 < count == len(self.system_properties) == len(self.tags) or len(self.due_ms) not in (0, count):
+            return False
+        return not self.first_check_ms or (len(self.first_check_ms) == count and not self.due_ms)
 
 
 @dataclass(slots=True)
@@ -52,6 +57,7 @@ class PutResult:
         queue_offset: of the first message; the others follow without a gap.
         store_time_ms: wall clock.
         recall_handles: one for each message of a delayed run, in their order; with it the message can be taken back.
+        transaction_ids: one for each message of a run of half messages, in their order; with it its transaction ends.
     """
 
     code: int
@@ -59,6 +65,7 @@ class PutResult:
     queue_offset: int = 0
     store_time_ms: int = 0
     recall_handles: Sequence[str] = ()
+    transaction_ids: Sequence[str] = ()
 
 
 def encode_runs(runs: Sequence[MessageRun]) -> bytes:
@@ -74,6 +81,7 @@ def encode_runs(runs: Sequence[MessageRun]) -> bytes:
             due_ms=run.due_ms,
             again=run.is_retry,
             topic_id=run.topic_id,
+            first_check_ms=run.first_check_ms,
         )
     return request.SerializeToString()
 
@@ -90,6 +98,7 @@ def decode_runs(data: bytes) -> list[MessageRun]:
             run.due_ms[:],
             run.again,
             run.topic_id,
+            run.first_check_ms[:],
         )
         for run in pb.PutRequest.FromString(data).runs
     ]
@@ -105,6 +114,7 @@ def encode_results(results: Sequence[PutResult]) -> bytes:
             queue_offset=result.queue_offset,
             store_time_ms=result.store_time_ms,
             recall_handles=result.recall_handles,
+            transaction_ids=result.transaction_ids,
         )
     return response.SerializeToString()
 
@@ -112,6 +122,9 @@ def encode_results(results: Sequence[PutResult]) -> bytes:
 def decode_results(data: bytes) -> list[PutResult]:
     """Read a popwheel.v1.PutResponse; raises `google.protobuf.message.DecodeError`."""
     return [
-        PutResult(result.code, result.error, result.queue_offset, result.store_time_ms, result.recall_handles[:])
+        PutResult(
+            *(result.code, result.error, result.queue_offset, result.store_time_ms),
+            *(result.recall_handles[:], result.transaction_ids[:]),
+        )
         for result in pb.PutResponse.FromString(data).results
     ]

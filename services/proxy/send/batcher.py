@@ -61,8 +61,8 @@ class Shipment:
         queue_id: the queue they are for.
         messages: the messages.
         size: about how many bytes they have.
-        stored: resolves to the queue offset of each message, for delayed ones to their recall handles; or fails with a
-            `StatusError` or `RpcError`.
+        stored: resolves to the queue offset of each message, for delayed ones to their recall handles, for half
+            messages to their transaction ids; or fails with a `StatusError` or `RpcError`.
         due_ms: when each of them is to be delivered; nothing if they are not delayed. Delayed ones are a run of their
             own, which a broker refuses as a whole: no shipment is refused for another's delivery time.
         moves: whether it may go to another broker instead.
@@ -84,7 +84,12 @@ class Shipment:
     @property
     def goes_alone(self) -> bool:
         """Whether it is put together with no other shipment in a run."""
-        return bool(self.due_ms) or self.is_retry
+        return bool(self.due_ms) or self.is_retry or self.is_half
+
+    @property
+    def is_half(self) -> bool:
+        """Whether its messages are of transactions: they are a run of their own, as delayed ones are."""
+        return self.messages[0].first_check_ms >= 0
 
 
 class Batcher:
@@ -298,7 +303,7 @@ class Batcher:
                 if shipment.stored.done():
                     pass  # its sender has gone
                 elif result.code == _OK_CODE:
-                    shipment.stored.set_result(_handles(shipment, result) if shipment.due_ms else range(offset, behind))
+                    shipment.stored.set_result(_stored(shipment, result, range(offset, behind)))
                 else:
                     shipment.stored.set_exception(status_error(result.code, result.error))
                 offset = behind
@@ -324,6 +329,7 @@ def _run_of(shipments: Sequence[Shipment]) -> MessageRun:
         [message.properties.tag for message in messages],
         shipments[0].due_ms,
         topic_id=shipments[0].topic_id,
+        first_check_ms=_first_checks(messages),
     )
 
 
@@ -339,6 +345,7 @@ def _retry_runs(shipment: Shipment) -> list[MessageRun]:
             shipment.due_ms[index : index + 1],
             is_retry=True,
             topic_id=shipment.topic_id,
+            first_check_ms=_first_checks([message]),
         )
         for index, message in enumerate(shipment.messages)
     ]
@@ -353,13 +360,24 @@ def _resolve_retry(shipment: Shipment, results: Sequence[PutResult]) -> None:
         shipment.stored.set_exception(status_error(refused.code, refused.error))
     elif shipment.due_ms:
         shipment.stored.set_result([handle for result in results for handle in (result.recall_handles or ("",))])
+    elif shipment.is_half:
+        shipment.stored.set_result([each for result in results for each in result.transaction_ids])
     else:
         shipment.stored.set_result([result.queue_offset for result in results])
 
 
-def _handles(shipment: Shipment, result: PutResult) -> Sequence[str]:
-    """The recall handle of each delayed message; a broker gives none where it does not take messages back."""
-    return result.recall_handles or ("",) * len(shipment.messages)
+def _first_checks(messages: Sequence[ClientMessage]) -> Sequence[int]:
+    """The column of half messages; none for others."""
+    return [message.first_check_ms for message in messages] if messages[0].first_check_ms >= 0 else ()
+
+
+def _stored(shipment: Shipment, result: PutResult, offsets: range) -> Sequence[int] | Sequence[str]:
+    """What a sender is told of each message: of a delayed one its recall handle, of which a broker gives none where it
+    does not take messages back; of a half message its transaction id; of others their offsets.
+    """
+    if shipment.due_ms:
+        return result.recall_handles or ("",) * len(shipment.messages)
+    return result.transaction_ids if shipment.is_half else offsets
 
 
 def _full(limit: str) -> LimitError:

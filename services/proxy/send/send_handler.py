@@ -36,7 +36,7 @@ _NOWHERE: Collection[str] = ()
 
 @dataclass(slots=True)
 class _Part:
-    """What of a request is stored together: messages of one topic, all delayed or none.
+    """What of a request is stored together: messages of one topic, all delayed, all of transactions, or neither.
 
     Args:
         topic: the topic.
@@ -62,6 +62,7 @@ class SendHandler:
         metrics: limits that were hit.
         send_metrics: what becomes of sends.
         numbers: names what this proxy does, like no other proxy's.
+        sends_halves: told of a call that sends half messages to a topic.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class SendHandler:
         metrics: ProxyMetrics,
         send_metrics: SendMetrics,
         numbers: Iterator[int],
+        sends_halves: Callable[[Call, str], None],
     ) -> None:
         self._catalog = catalog
         self._brokers = brokers
@@ -82,6 +84,7 @@ class SendHandler:
         self._clock = clock
         self._metrics = metrics
         self._numbers = numbers
+        self._sends_halves = sends_halves
         self._batchers = Batchers(brokers, options.send, clock, background, send_metrics, parked_calls.answered)
         self._retry = SendRetry(brokers, self._batchers, parked_calls, send_metrics)
         self._health = self._batchers.health
@@ -134,17 +137,17 @@ class SendHandler:
 
     def _parts_of(self, call: Call, messages: list[ClientMessage], now_ms: int) -> list[_Part]:
         """Check all messages, and tell which of them can be stored together."""
-        parts: dict[tuple[str, bool], _Part] = {}
+        parts: dict[tuple[str, bool, bool], _Part] = {}
         part = head = None
-        delayed = False
+        delayed = half = False
         for index, message in enumerate(messages):
             if message.head is not head:
                 part, head = None, message.head
                 topic = self._topic_of(message)
             due_ms = self._check(call, message, topic, now_ms)
-            if part is None or (due_ms is not None) is not delayed:
-                delayed = due_ms is not None
-                part = parts.setdefault((topic.name, delayed), _Part(topic))
+            if part is None or (due_ms is not None) is not delayed or message.is_half is not half:
+                delayed, half = due_ms is not None, message.is_half
+                part = parts.setdefault((topic.name, delayed, half), _Part(topic))
             part.indexes.append(index)
             if due_ms is not None:
                 part.due_ms.append(due_ms)
@@ -215,11 +218,14 @@ class SendHandler:
                 group, whose order would be lost in any other.
 
         Returns:
-            The queue offset of each message, of delayed ones their recall handles.
+            The queue offset of each message, of delayed ones their recall handles, of half messages their transaction
+            ids.
 
         Raises:
             StatusError: why they could not be stored.
         """
+        if messages[0].first_check_ms >= 0:
+            self._sends_halves(call, topic.name)
         place = only or self._pick(topic, _NOWHERE)
         failure: StatusError | RpcError | None = None
         if place is not None and (only is None or place[0] in self._brokers.led):
@@ -270,6 +276,9 @@ def _answer(messages: list[ClientMessage], stored: Sequence[int | str | StatusEr
         if isinstance(result, int):
             codes.add(_OK_CODE)
             add(status=OK, message_id=message.properties.message_id, offset=result)
+        elif isinstance(result, str) and message.first_check_ms >= 0:
+            codes.add(_OK_CODE)
+            add(status=OK, message_id=message.properties.message_id, transaction_id=result)
         elif isinstance(result, str):
             codes.add(_OK_CODE)
             add(status=OK, message_id=message.properties.message_id, recall_handle=result)

@@ -13,12 +13,14 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Code,
     CustomizedBackoff,
     ExponentialBackoff,
+    Message,
     Metric,
     RetryPolicy,
     Settings,
     Status,
 )
-from services.common.pb.apache.rocketmq.v2.service_pb2 import TelemetryCommand
+from services.common.pb.apache.rocketmq.v2.service_pb2 import RecoverOrphanedTransactionCommand, TelemetryCommand
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.common.shares import Shares
 from services.proxy.background import Background
 from services.proxy.errors import LimitError
@@ -26,6 +28,7 @@ from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions
 from services.proxy.session.catalog import Catalog
 from services.proxy.session.clients import Clients
+from services.proxy.session.producer_book import ProducerBook
 from services.proxy.session.resources import group_name, topic_name
 from services.proxy.statuses import OK, for_client
 from services.proxy.validation import filter_of
@@ -39,6 +42,8 @@ _SEND_BACKOFF_MAX_MS = 1_000
 _STREAMS_PER_CLIENT_MAX = 64
 _SETTINGS_BYTES_MAX = 1024 * 1024
 _REPEATED_BYTES_MAX = 64 * 1024 * 1024
+_ASKED_BYTES_MAX = 64 * 1024 * 1024
+_WITH_TRANSACTIONS = (TopicType.TRANSACTION, TopicType.MIXED)
 _MINUTE_MS = 60_000
 
 # What consumers are told whose group is not known yet; the controller's own defaults, which it has a moment later.
@@ -82,6 +87,7 @@ class Telemetry:
         clock: for signs of life.
         background: where repeated settings are sent.
         metrics: what is counted.
+        producers: takes down which client sends to which topic.
     """
 
     def __init__(
@@ -92,7 +98,10 @@ class Telemetry:
         clock: Clock,
         background: Background,
         metrics: ProxyMetrics,
+        producers: ProducerBook,
     ) -> None:
+        self._producers = producers
+        self._asked = Shares()  # bytes by client
         self._catalog = catalog
         self._clients = clients
         self._options = options
@@ -106,6 +115,11 @@ class Telemetry:
     def repeated_bytes(self) -> int:
         """Bytes of settings that wait to be sent a second time."""
         return self._repeated.total
+
+    @property
+    def asked_bytes(self) -> int:
+        """Bytes of half messages on their way to producers that are asked about them."""
+        return self._asked.total
 
     @property
     def streams(self) -> int:
@@ -134,6 +148,7 @@ class Telemetry:
             sessions.remove(session)
             if not sessions:
                 self._sessions.pop(client_id, None)
+                self._producers.remove(client_id)
                 assert not self._repeated.held(client_id), "settings are kept for a client that has gone (M1)"
 
     async def _take_settings(self, call: Call, client_id: str, session: Session, settings: Settings) -> None:
@@ -148,6 +163,8 @@ class Telemetry:
                 )
             self._clients.seen(client_id, self._clock.monotonic())
             answer = await self.settings_for(settings)
+            if settings.HasField("publishing"):
+                self._publishes(client_id, [topic_name(each, Use.SEND) for each in settings.publishing.topics])
         except StatusError as error:
             if isinstance(error, LimitError):
                 self._metrics.limit_hit(error.limit)
@@ -158,6 +175,44 @@ class Telemetry:
         await session.send(command)
         if self._options.client.settings_repeat_ms:
             self._repeat(client_id, session, command)
+
+    def sends_halves(self, call: Call, topic: str) -> None:
+        """A client sends half messages to a topic: if it has a stream here, it can be asked about them."""
+        client_id = call.metadata.get("x-mq-client-id", "")
+        if client_id in self._sessions:
+            self._publishes(client_id, [topic])
+
+    def _publishes(self, client_id: str, topics: list[str]) -> None:
+        # A topic that is not there yet may be made on first use, and then takes transactions.
+        found = ((name, self._catalog.find_topic(name)) for name in topics)
+        if not self._producers.add(
+            client_id, [name for name, topic in found if topic is None or topic.type in _WITH_TRANSACTIONS]
+        ):
+            self._metrics.limit_hit("producer_topics_max")
+
+    def recover(self, topic: str, transaction_id: str, message: bytes) -> bool:
+        """Ask one of a topic's producers, each in turn, how a transaction ended; False if none can be asked."""
+        client_id = self._producers.next_of(topic)
+        sessions = self._sessions.get(client_id or "")
+        if client_id is None or not sessions:
+            return False
+        if len(message) > self._asked.room(client_id, _ASKED_BYTES_MAX):
+            self._metrics.limit_hit("asked_bytes_max")
+            return False
+        command = TelemetryCommand(
+            recover_orphaned_transaction_command=RecoverOrphanedTransactionCommand(
+                message=Message.FromString(message), transaction_id=transaction_id
+            )
+        )
+        self._asked.take(client_id, len(message))
+        self._background.start(self._ask(client_id, sessions[-1], command, len(message)))
+        return True
+
+    async def _ask(self, client_id: str, session: Session, command: TelemetryCommand, size: int) -> None:
+        try:
+            await _send_again(session, command)
+        finally:
+            self._asked.give(client_id, size)
 
     def _repeat(self, client_id: str, session: Session, command: TelemetryCommand) -> None:
         """Send settings once more in a moment, in place of those that were to be; not if too many are kept for that."""

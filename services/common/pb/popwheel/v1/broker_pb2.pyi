@@ -118,6 +118,7 @@ class PutRun(_message.Message):
     DUE_MS_FIELD_NUMBER: _builtins.int
     AGAIN_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
+    FIRST_CHECK_MS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue_id: _builtins.int
     again: _builtins.bool
@@ -144,6 +145,12 @@ class PutRun(_message.Message):
     def due_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """When each is to be delivered, wall clock. Empty: at once."""
 
+    @_builtins.property
+    def first_check_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of half messages: after how many milliseconds the sender of each is first asked how its transaction ended, 0 for the
+        broker's own time. Empty: they are not of transactions.
+        """
+
     def __init__(
         self,
         *,
@@ -155,10 +162,11 @@ class PutRun(_message.Message):
         due_ms: _abc.Iterable[_builtins.int] | None = ...,
         again: _builtins.bool = ...,
         topic_id: _builtins.int = ...,
+        first_check_ms: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "due_ms", b"due_ms", "payloads", b"payloads", "queue_id", b"queue_id", "system_properties", b"system_properties", "tags", b"tags", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "due_ms", b"due_ms", "first_check_ms", b"first_check_ms", "payloads", b"payloads", "queue_id", b"queue_id", "system_properties", b"system_properties", "tags", b"tags", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -193,6 +201,7 @@ class PutResult(_message.Message):
     QUEUE_OFFSET_FIELD_NUMBER: _builtins.int
     STORE_TIME_MS_FIELD_NUMBER: _builtins.int
     RECALL_HANDLES_FIELD_NUMBER: _builtins.int
+    TRANSACTION_IDS_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     error: _builtins.str
     queue_offset: _builtins.int
@@ -202,6 +211,10 @@ class PutResult(_message.Message):
     def recall_handles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """One for each message of a delayed run: with it the message can be taken back."""
 
+    @_builtins.property
+    def transaction_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """One for each message of a run of half messages: with it its transaction ends."""
+
     def __init__(
         self,
         *,
@@ -210,10 +223,11 @@ class PutResult(_message.Message):
         queue_offset: _builtins.int = ...,
         store_time_ms: _builtins.int = ...,
         recall_handles: _abc.Iterable[_builtins.str] | None = ...,
+        transaction_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "error", b"error", "queue_offset", b"queue_offset", "recall_handles", b"recall_handles", "store_time_ms", b"store_time_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "error", b"error", "queue_offset", b"queue_offset", "recall_handles", b"recall_handles", "store_time_ms", b"store_time_ms", "transaction_ids", b"transaction_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1146,6 +1160,101 @@ class RecallResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RecallResponse: _TypeAlias = RecallResponse  # noqa: Y015
+
+@_typing.final
+class EndTransactionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    transaction_id: _builtins.str
+    commit: _builtins.bool
+    """Else it is rolled back."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        transaction_id: _builtins.str = ...,
+        commit: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "topic", b"topic", "transaction_id", b"transaction_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndTransactionRequest: _TypeAlias = EndTransactionRequest  # noqa: Y015
+
+@_typing.final
+class EndTransactionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndTransactionResponse: _TypeAlias = EndTransactionResponse  # noqa: Y015
+
+@_typing.final
+class TransactionProducers(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    GONE_TOPICS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """For which there are producers now, and were none before."""
+
+    @_builtins.property
+    def gone_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """For which there are none any more."""
+
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        gone_topics: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gone_topics", b"gone_topics", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransactionProducers: _TypeAlias = TransactionProducers  # noqa: Y015
+
+@_typing.final
+class TransactionCheck(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    transaction_id: _builtins.str
+    message: _builtins.bytes
+    """A whole apache.rocketmq.v2.Message."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        transaction_id: _builtins.str = ...,
+        message: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "topic", b"topic", "transaction_id", b"transaction_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransactionCheck: _TypeAlias = TransactionCheck  # noqa: Y015
 
 @_typing.final
 class TimerStatsRequest(_message.Message):
