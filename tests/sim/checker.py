@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from services.common.contract import names
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from tests.sim import transactions
 from tests.sim.clients import Subscription
 from tests.sim.history import Delivery, Handle, History, Polled, Sent, Settling
 from tests.sim.passing_topic import GROUP, TOPIC
@@ -88,6 +89,8 @@ class Checker:
         for each in stored:
             if each.topic == TOPIC or GROUP in each.topic:
                 continue  # `PassingTopic` looks after those
+            if each.topic == transactions.TOPIC or transactions.GROUP in each.topic:
+                continue  # and `Pledges` after those
             if each.topic.startswith(names.DEAD_LETTER_PREFIX):
                 self._dead[each.topic.removeprefix(names.DEAD_LETTER_PREFIX), each.message_id].append(each)
             elif not each.topic.startswith(names.RETRY_PREFIX):

@@ -6,8 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from services.common.pb.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
-from services.proxy.protocol import RECEIVE_MESSAGE
+from services.common.pb.apache.rocketmq.v2.service_pb2 import (
+    ReceiveMessageRequest,
+    ReceiveMessageResponse,
+    TelemetryCommand,
+)
+from services.proxy.protocol import RECEIVE_MESSAGE, TELEMETRY
 from services.rpc.service import Call, Channel, ClientStream, Method, Service, StreamClosedError
 from services.rpc.status import GrpcStatus, RpcError
 from tests.sim.loop import SimLoop
@@ -133,6 +137,32 @@ class Network:
             raise
         return True
 
+    async def telemetry(
+        self, command: TelemetryCommand, metadata: Mapping[str, str], taken: Callable[[TelemetryCommand], None]
+    ) -> None:
+        """Open a Telemetry stream, as `WayToProxy.telemetry`; `taken` gets each command as it comes."""
+        await self._travel()
+        process, service = self._connect()
+        handler = service.stream_handlers[TELEMETRY.path][1]
+        call = Call(TELEMETRY.path, metadata, None, "client:1")
+        stream = _OpenStream(command, taken, self._travel)
+        answer: asyncio.Future[bytes] = self._loop.create_future()
+
+        async def serve() -> None:
+            await handler(call, stream)
+
+        task = process.spawn(serve(), "telemetry")
+        process.tell_of_death(answer)
+        task.add_done_callback(lambda done: _ended_badly(done, answer))
+        try:
+            await answer
+        except ConnectionResetError as error:
+            raise RpcError(GrpcStatus.UNAVAILABLE, str(error)) from None
+        finally:
+            stream.gone = True
+            process.tell_no_more(answer)
+            process.run(self._loop.call_soon, task.cancel)
+
     def _connect(self) -> tuple[Process, Service]:
         serving = self._serving()
         if serving is None:
@@ -185,6 +215,31 @@ class _ServerStream:
             if self.gone:
                 raise StreamClosedError("the client has gone away")
             self._taken(ReceiveMessageResponse.FromString(part))
+
+
+class _OpenStream:
+    """A Telemetry stream as its handler has it."""
+
+    def __init__(
+        self, command: TelemetryCommand, taken: Callable[[TelemetryCommand], None], travel: Callable[[], Any]
+    ) -> None:
+        self._command: TelemetryCommand | None = command
+        self._taken = taken
+        self._travel = travel
+        self.gone = False
+
+    async def receive(self) -> TelemetryCommand | None:
+        command, self._command = self._command, None
+        if command is None:
+            await asyncio.get_running_loop().create_future()  # the client says no more
+        return command
+
+    async def send(self, messages: Sequence[TelemetryCommand]) -> None:
+        for each in messages:
+            await self._travel()
+            if self.gone:
+                raise StreamClosedError("the client has gone away")
+            self._taken(each)
 
 
 class InnerChannel:

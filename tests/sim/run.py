@@ -8,7 +8,7 @@ from typing import Any
 from services.broker.state.core import BrokerCore
 from services.common.errors import CorruptDataError
 from services.controller.cluster.cluster_state import ClusterState
-from tests.sim import stored, timers
+from tests.sim import stored, timers, transactions
 from tests.sim.checker import Checker, Verdict
 from tests.sim.clients import Consumer, Producer
 from tests.sim.delays import NEAR_MS
@@ -23,6 +23,7 @@ from tests.sim.swarm import TAGS, draw
 from tests.sim.timers import Timers
 from tests.sim.tools import Tools
 from tests.sim.trace import Trace
+from tests.sim.transactions import Pledges
 from tests.sim.world import DATA, CapturedLog, World
 
 _HEAL_S_MAX = 120.0
@@ -47,7 +48,7 @@ def run_seed(
     trace.add("sim", "seed", swarm.describe())
     world = World(loop, swarm, trace)
     failing = FailingRecords(swarm.random("failing records"), trace, world.history, only)
-    run = _Run(world, failing, Renewals(world, only is None))
+    run = _Run(world, failing, Renewals(world, only is None), has_transactions=transactions.is_on(seed, only))
     collecting = gc.isenabled()
     gc.disable()  # destructors of what a killed process leaves must not run in the middle
     try:
@@ -92,9 +93,10 @@ class _Run:
         world: where it takes place.
         failing: messages that fail by themselves.
         renewals: messages that are hidden for longer than others of their pop.
+        has_transactions: whether half messages are sent.
     """
 
-    def __init__(self, world: World, failing: FailingRecords, renewals: Renewals) -> None:
+    def __init__(self, world: World, failing: FailingRecords, renewals: Renewals, *, has_transactions: bool) -> None:
         self.world = world
         self._renewals = renewals
         self._failing = failing
@@ -131,6 +133,10 @@ class _Run:
             self._tools, swarm.random("passing"), self._create_passing, self._delete_passing, swarm.delays
         )
 
+        self._pledges: Pledges | None = None
+        if has_transactions:
+            self._pledges = Pledges(self._tools, swarm.random("pledges"), failing.fails)
+
     async def live(self) -> None:
         """Set up, let faults strike, heal, and wait until all work is done."""
         world, loop = self.world, self.world.loop
@@ -140,6 +146,8 @@ class _Run:
         producing = [loop.create_task(producer.run()) for producer in self._producers]
         consuming = [loop.create_task(consumer.run()) for consumer in self._consumers]
         passing = loop.create_task(self._passing.run())
+        if self._pledges is not None:
+            producing.append(loop.create_task(self._pledges.run()))
         striking = [loop.create_task(self.faults.run()), loop.create_task(self.faults.keep_alive())]
         renewing = loop.create_task(self._renewals.run())
         await asyncio.sleep(world.swarm.safety_s)
@@ -150,6 +158,8 @@ class _Run:
         self._failing.heal()
         for producer in self._producers:
             producer.stopping = True
+        if self._pledges is not None:
+            self._pledges.stopping = True
         reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
         self._passing.stopping = True
         await asyncio.wait((*producing, passing))
@@ -162,6 +172,8 @@ class _Run:
         for consumer in self._consumers:
             consumer.stopping = True
         await asyncio.wait(consuming)
+        if self._pledges is not None:
+            await self._pledges.end()
         striking[1].cancel()
         await asyncio.wait(striking)
         for task in (*producing, *consuming, passing):
@@ -176,10 +188,13 @@ class _Run:
         assert cluster is not None and process is not None
         options = self.world.swarm.options.controller
         keeper = cluster.controller._keeper
-        for name, queues in self.world.swarm.topics.items():
+        topics, types = dict(self.world.swarm.topics), dict(self.world.swarm.types)
+        if self._pledges is not None:
+            topics[transactions.TOPIC], types[transactions.TOPIC] = 2, transactions.TYPE
+        for name, queues in topics.items():
 
             def topic(state: ClusterState, name: str = name, queues: int = queues) -> Any:
-                return state.create_topic(options, name, self.world.swarm.types[name], queues)
+                return state.create_topic(options, name, types[name], queues)
 
             await keeper.change(topic)
         for name, attempts in self.world.swarm.groups.items():
@@ -257,6 +272,8 @@ class _Run:
         }
         if waiting:
             return f"waiting: {waiting}"
+        if self._pledges is not None and (left := self._pledges.left(core)):
+            return left
         if self._heard_deletion is world.process and TOPIC in core.names.topic_ids:
             return f"the broker still has {TOPIC}, which was deleted"
         return ""
@@ -271,6 +288,7 @@ class _Run:
             return  # it never took its role, and what it left undone was told
 
         async def stop_timer() -> None:
+            await broker.leader.transactions.stop()
             await broker.leader.timer.stop()
             await broker.leader.timer.save()  # appends recalls that fail
             await broker.leader.flusher.sync()
@@ -301,6 +319,8 @@ class _Run:
         if self._state is None:
             return verdict  # there was no server in the end, which is said already
         records = stored.records_in_log(world.disk, folder, swarm.options.broker.log.segment_bytes)
+        if self._pledges is not None:
+            verdict.violations += self._pledges.judge(records, world.history, is_lossy=swarm.is_lossy)
         delayed = Timers(swarm, world.history, records, world.appends, self._topic_ids, verdict, self._failing.fails)
         delayed.judge(self._stood_still_ms)
         delayed.compare("the running server", self._timer_state, self._stood_still_ms)

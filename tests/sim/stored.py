@@ -143,7 +143,13 @@ def derived_state(core: BrokerCore) -> dict[str, Any]:
     }
     # What could not be folded in is known to who folded it, and to nobody who wrote it.
     set_aside = {entry.id: entry for entry in core.quarantine.table if entry.step != Step.FOLD}
-    return {"queues": queues, "check points": dict(sorted(check_points.items())), "set aside": set_aside}
+    open_halves = {half.position: half._replace(asked_ms=0) for half in core.transactions.table}
+    return {
+        "queues": queues,
+        "check points": dict(sorted(check_points.items())),
+        "set aside": set_aside,
+        "transactions": open_halves,
+    }
 
 
 def progress(core: BrokerCore) -> dict[str, int]:

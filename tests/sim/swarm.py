@@ -8,6 +8,7 @@ from services.broker.options import TimerOptions
 from services.cli.options import StandaloneOptions
 from services.common.contract.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
+from tests.sim import transactions
 from tests.sim.clients import Manners, Subscription
 from tests.sim.delays import Delays
 from tests.sim.filters import CONDITIONS, FILTERING
@@ -179,7 +180,7 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     hoarder = hoard.choice(list(groups)) if is_hoarding and len(groups) > 1 else ""
     swarm = Swarm(
         seed=seed,
-        options=_options(chance, timer, settings or {}),
+        options=_options(chance, timer, {"transaction": transactions.options_of(seed), **(settings or {})}),
         faults=faults | latest_faults,
         faults_per_s=chance.choice((0.2, 0.5, 1.0)) if faults else 0.5 if latest_faults else 0.0,
         safety_s=safety_s,

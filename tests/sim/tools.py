@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
+from services.common.pb.apache.rocketmq.v2.service_pb2 import (
+    ReceiveMessageRequest,
+    ReceiveMessageResponse,
+    TelemetryCommand,
+)
 from services.rpc.service import Method
 from tests.sim.history import History
 from tests.sim.trace import Trace
@@ -37,6 +41,11 @@ class WayToProxy(Protocol):
         vanish_after_s: float | None,
     ) -> bool:
         """Call ReceiveMessage; whether the answer is complete."""
+
+    async def telemetry(
+        self, command: TelemetryCommand, metadata: Mapping[str, str], taken: Callable[[TelemetryCommand], None]
+    ) -> None:
+        """Open a Telemetry stream and say a first command; returns, or raises `RpcError`, when the stream ends."""
 
 
 class LogEnd:

@@ -7,8 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from services.common.pb.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
-from services.proxy.protocol import RECEIVE_MESSAGE
+from services.common.pb.apache.rocketmq.v2.service_pb2 import (
+    ReceiveMessageRequest,
+    ReceiveMessageResponse,
+    TelemetryCommand,
+)
+from services.proxy.protocol import RECEIVE_MESSAGE, TELEMETRY
 from services.rpc.service import Method, StreamClosedError
 from services.rpc.status import GrpcStatus, RpcError
 from tests.sim.cluster.network import Network, SimChannel
@@ -109,6 +113,21 @@ class ClientNetwork:
         except RpcError as error:
             self._failed(proxy, method.name, began_s, error)
             raise
+
+    async def telemetry(
+        self, command: TelemetryCommand, metadata: Mapping[str, str], taken: Callable[[TelemetryCommand], None]
+    ) -> None:
+        """Open a Telemetry stream to some proxy; see `tests.sim.network.Network.telemetry`."""
+        proxy = self._choose()
+        stream = self._channel(proxy).open(TELEMETRY, metadata=metadata)
+        try:
+            await stream.send([command])
+            while (told := await stream.receive()) is not None:
+                taken(told)
+        except StreamClosedError as error:
+            raise RpcError(GrpcStatus.UNAVAILABLE, str(error)) from None
+        finally:
+            stream.cancel()
 
     async def receive(
         self,

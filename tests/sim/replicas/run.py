@@ -8,7 +8,7 @@ from services.broker.records.record import RecordKind
 from services.broker.state.core import BrokerCore
 from services.common.errors import CorruptDataError
 from services.controller.cluster.cluster_state import ClusterState
-from tests.sim import stored, timers
+from tests.sim import stored, timers, transactions
 from tests.sim.checker import Verdict
 from tests.sim.clients import Consumer, Producer
 from tests.sim.cluster.programs import DATA
@@ -29,6 +29,7 @@ from tests.sim.swarm import READ_S_MAX, TAGS
 from tests.sim.timers import Timers, TimerSnapshot
 from tests.sim.tools import Tools
 from tests.sim.trace import Trace
+from tests.sim.transactions import Pledges
 from tests.sim.world import CapturedLog
 
 _HEAL_S_MAX = 120.0
@@ -62,7 +63,7 @@ def run_seed(
         # Where retention is of some seconds it takes what is set aside before anybody gives it back.
         may_fail = () if swarm.has_retention else only
         failing = FailingRecords(swarm.random("replicas failing records"), trace, history, may_fail)
-        run = _Run(loop, trace, swarm, history, failing)
+        run = _Run(loop, trace, swarm, history, failing, has_transactions=transactions.is_on(seed, only))
         world = run.world
         with CapturedLog(trace, world.findings.append) as log:
             try:
@@ -116,10 +117,18 @@ class _Run:
         swarm: what was drawn.
         history: what clients see goes there.
         failing: messages that fail by themselves.
+        has_transactions: whether half messages are sent.
     """
 
     def __init__(
-        self, loop: SimLoop, trace: Trace, swarm: GroupSwarm, history: History, failing: FailingRecords
+        self,
+        loop: SimLoop,
+        trace: Trace,
+        swarm: GroupSwarm,
+        history: History,
+        failing: FailingRecords,
+        *,
+        has_transactions: bool,
     ) -> None:
         self.swarm = swarm
         self.history = history
@@ -180,6 +189,10 @@ class _Run:
                 self._passing_is_known,
             )
 
+        self._pledges: Pledges | None = None
+        if has_transactions:
+            self._pledges = Pledges(self._tools("pledges"), swarm.random("replicas pledges"), failing.fails)
+
     def _tools(self, name: str) -> Tools:
         world = self.world
         return Tools(world.client(name, self.swarm.loyal), self.history, world.trace, world.loop, world.log_end)
@@ -192,6 +205,8 @@ class _Run:
         consuming = [loop.create_task(consumer.run()) for consumer in self._consumers]
         if self._passing is not None:
             producing.append(loop.create_task(self._passing.run()))
+        if self._pledges is not None:
+            producing.append(loop.create_task(self._pledges.run()))
         striking = loop.create_task(self.faults.run())
         tending = [loop.create_task(self.faults.keep_alive()), loop.create_task(self._look_often())]
         await asyncio.sleep(self.swarm.safety_s)
@@ -206,6 +221,8 @@ class _Run:
             producer.stopping = True
         if self._passing is not None:
             self._passing.stopping = True
+        if self._pledges is not None:
+            self._pledges.stopping = True
         reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
         await asyncio.wait(producing)
         await self._finish_work()
@@ -216,6 +233,8 @@ class _Run:
         for consumer in self._consumers:
             consumer.stopping = True
         await asyncio.wait((*reforming, *consuming))
+        if self._pledges is not None:
+            await self._pledges.end()
         for task in (*producing, *consuming):
             task.result()
         self.faults.restore()
@@ -235,10 +254,13 @@ class _Run:
         until_s = loop.time() + _BEGIN_S_MAX
         while world.leader is None and loop.time() < until_s:
             await asyncio.sleep(0.05)
-        for name, queues in swarm.topics.items():
+        topics, types = dict(swarm.topics), dict(swarm.types)
+        if self._pledges is not None:
+            topics[transactions.TOPIC], types[transactions.TOPIC] = 2, transactions.TYPE
+        for name, queues in topics.items():
 
             def topic(state: ClusterState, name: str = name, queues: int = queues) -> Any:
-                return state.create_topic(swarm.options.controller, name, swarm.types[name], queues)
+                return state.create_topic(swarm.options.controller, name, types[name], queues)
 
             await world.make(topic)
         for name, attempts in swarm.groups.items():
@@ -344,6 +366,8 @@ class _Run:
         for each in self.swarm.subscriptions:
             if count := core.pops.waiting(each.group, each.topic, None):
                 return f"{count} messages wait for {each.group} in {each.topic}"
+        if self._pledges is not None and (left := self._pledges.left(core)):
+            return left
         return ""
 
     async def _stand_still(self) -> None:
@@ -360,6 +384,7 @@ class _Run:
             await leading.timer.stop()
             await leading.timer.save()  # a broker that stops does, and may append recalls anew for it
             await leading.reviver.stop()
+            await leading.transactions.stop()
             await leading.flusher.sync()
 
         await master.process.spawn(stop_timer())
@@ -427,6 +452,8 @@ class _Run:
         appends = world.watch.appends(log)
         delayed = Timers(swarm, self.history, log, appends, self._topic_ids, verdict, fails)
         delayed.judge(self._end[self._master].wall_ms)
+        if self._pledges is not None:
+            verdict.violations += self._pledges.judge(log, self.history, is_lossy=swarm.is_lossy)
         if self._passing is not None:
             # One who was deposed knows what his successor's log says when he hears of it. Only where he waits for no
             # slave may he give messages out until then.

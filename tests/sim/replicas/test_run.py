@@ -17,7 +17,8 @@ SEED = 45001018
 def test_a_group_is_well_only_when_a_controller_leads_that_knows_of_all_who_live() -> None:
     loop = SimLoop()
     trace, history = Trace(loop), History()
-    run = _Run(loop, trace, draw(SEED, only=()), history, FailingRecords(random.Random(SEED), trace, history, ()))
+    failing = FailingRecords(random.Random(SEED), trace, history, ())
+    run = _Run(loop, trace, draw(SEED, only=()), history, failing, has_transactions=False)
     world = run.world
     (controller,) = world.controllers.values()
 

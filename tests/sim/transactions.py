@@ -1,0 +1,335 @@
+"""Half messages: sent, committed, rolled back, asked about, left alone; and whether X2 held.
+
+The workload has a topic, a group and a history of its own, and its own random streams. It runs in a share of the seeds.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from services.broker.options import TransactionOptions
+from services.broker.records.record import RecordKind, StoredRecord
+from services.broker.state.core import BrokerCore
+from services.broker.transactions.half import NONE, Resolution, committed_half, decode_end, decode_half
+from services.common.errors import code_name
+from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
+from services.proxy import protocol
+from services.rpc.status import RpcError
+from tests.sim.clients import Consumer, Manners, Subscription
+from tests.sim.history import History, Sent
+from tests.sim.tools import Tools, headers, is_definite
+
+NAME = "transactions"
+TOPIC = "pledged"
+GROUP = "pledgee"
+TYPE = TopicType.MIXED
+
+_SHARE = 0.3
+_TRIES_MAX = 40
+_NAME = "pt"
+
+Fate = Literal["commit", "rollback", "never"]
+
+
+def is_on(seed: int, only: tuple[str, ...] | None) -> bool:
+    """Whether a seed has the workload."""
+    return random.Random(f"{seed}/transactions").random() < _SHARE if only is None else NAME in only
+
+
+def options_of(seed: int) -> dict[str, Any]:
+    """The broker's settings of transactions: all end within seconds, by themselves."""
+    chance = random.Random(f"{seed}/transaction options")
+    options = TransactionOptions(
+        open_max=chance.choice((3, 100_000, 100_000)),
+        first_check_ms=chance.choice((100, 500, 2000)),
+        check_interval_ms=chance.choice((100, 1000)),
+        checks_max=chance.choice((1, 2, 8)),
+    )
+    return options.model_dump()
+
+
+@dataclass(slots=True)
+class Pledge:
+    """One half message.
+
+    Args:
+        sent: the message, and what became of its send.
+        fate: how its transaction ends, as far as its sender is concerned.
+        only_if_asked: whether the sender says so only when it is asked.
+        transaction_id: as the broker said.
+        told_s: when it was first told.
+        ended_s, position: when that was answered OK, and where the log ended then; -1 if it was not.
+        refused: why the end was refused, if it was.
+        contradicted: whether the opposite was answered OK.
+    """
+
+    sent: Sent
+    fate: Fate
+    only_if_asked: bool
+    transaction_id: str = ""
+    told_s: float = float("inf")
+    ended_s: float = -1.0
+    position: int = -1
+    refused: str = ""
+    contradicted: bool = False
+
+    @property
+    def message_id(self) -> str:
+        """The sender's."""
+        return self.sent.message.system_properties.message_id
+
+
+class Pledges:
+    """A producer with transactions, and the consumer of its messages.
+
+    Args:
+        tools: what clients share; its history is not touched.
+        chance: its random source.
+        fails: whether a message of an id fails by itself: this one sends none of those.
+    """
+
+    def __init__(self, tools: Tools, chance: random.Random, fails: Callable[[str], bool]) -> None:
+        self._chance = chance
+        self._fails = fails
+        self.history = History()
+        self._tools = Tools(tools.network, self.history, tools.trace, tools.loop, tools.log_end)
+        manners = Manners(batch_max=8, invisible_ms=(2000, 3000), wait_s=(0.0, 1.0), think_s_max=0.0, nack=0.1)
+        self._consumer = Consumer("ct", self._tools, chance, Subscription(GROUP, TOPIC), manners)
+        self._pledges: dict[str, Pledge] = {}
+        self._count = 0
+        self._context = contextvars.copy_context()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._standing: list[asyncio.Task[None]] = []
+        self.stopping = False
+
+    async def run(self) -> None:
+        """Send until told to stop, and say how each transaction ended."""
+        loop, chance = asyncio.get_running_loop(), self._chance
+        self._standing = [loop.create_task(self._consumer.run()), loop.create_task(self._listen())]
+        while not self.stopping:
+            await asyncio.sleep(chance.expovariate(4.0))
+            self._start(self._send([self._message() for _ in range(chance.choice((1, 1, 1, 3)))]))
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    async def end(self) -> None:
+        """End, when nothing is left to be done."""
+        self._consumer.stopping = True
+        consuming, listening = self._standing
+        listening.cancel()
+        await asyncio.wait((consuming, listening))
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+        consuming.result()
+
+    def _start(self, work: Any) -> None:
+        # What a server sends is taken in where the server runs: what follows from it must not die with the server.
+        context = self._context.copy()
+        task = asyncio.get_running_loop().create_task(work, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard, context=context)
+
+    def _message(self) -> d.Message:
+        self._count += 1
+        while self._fails(f"{_NAME}-{self._count}"):
+            self._count += 1
+        chance = self._chance
+        properties = d.SystemProperties(
+            message_id=f"{_NAME}-{self._count}",
+            message_type=d.MessageType.TRANSACTION,
+            body_encoding=d.Encoding.IDENTITY,
+            born_host=_NAME,
+        )
+        if chance.random() < 0.1:
+            properties.orphaned_transaction_recovery_duration.FromMilliseconds(chance.choice((200, 1500)))
+        body = chance.randbytes(chance.choice((1, 100, 3000)))
+        return d.Message(topic=d.Resource(name=TOPIC), body=body, system_properties=properties)
+
+    async def _send(self, messages: list[d.Message]) -> None:
+        tools, chance = self._tools, self._chance
+        pledges = []
+        for message in messages:
+            sent = Sent(message, tools.now())
+            fates: tuple[Fate, ...] = ("commit", "commit", "commit", "rollback", "never")
+            pledge = Pledge(sent, chance.choice(fates), chance.random() < 0.25)
+            pledges.append(pledge)
+            self._pledges[pledge.message_id] = pledge
+            self.history.sent[pledge.message_id] = sent
+        data = pb.SendMessageRequest(messages=messages).SerializeToString()
+        ids = [f"{pledge.message_id}:{pledge.fate}" for pledge in pledges]
+        tools.trace.add(_NAME, "half", *ids)
+        try:
+            response = await tools.network.call(protocol.SEND_MESSAGE, data, headers(_NAME), chance.choice((1.0, 5.0)))
+        except RpcError as error:
+            tools.trace.add(_NAME, "half failed", error.status.name, *ids)
+            return
+        entries = list(response.entries)
+        if len(entries) != len(pledges):
+            entries = [pb.SendResultEntry(status=response.status)] * len(pledges)
+        for pledge, entry in zip(pledges, entries, strict=True):
+            status = entry.status
+            pledge.sent.ended_s, pledge.sent.position = tools.now(), tools.log_end.position
+            pledge.sent.said = f"{code_name(status.code)}: {status.message}"
+            tools.trace.add(_NAME, "half sent", pledge.message_id, pledge.sent.said[:60])
+            if status.code != d.Code.OK:
+                pledge.sent.outcome = "refused" if is_definite(status) else "unknown"
+                continue
+            pledge.sent.outcome = "ok"
+            pledge.transaction_id = entry.transaction_id
+            if pledge.fate != "never" and not pledge.only_if_asked:
+                self._start(self._tell(pledge, entry.transaction_id, chance.choice((0.0, 0.01, 0.5, 3.0))))
+
+    async def _tell(self, pledge: Pledge, transaction_id: str, wait_s: float) -> None:
+        """Say how a transaction ended until that is answered; now and then say it again, and say the opposite."""
+        await asyncio.sleep(wait_s * self._chance.random())
+        for _ in range(_TRIES_MAX):
+            status = await self._end(pledge, transaction_id, pledge.fate)
+            if status is not None and status.code == d.Code.OK:
+                pledge.ended_s, pledge.position = self._tools.now(), self._tools.log_end.position
+                break
+            if status is not None and is_definite(status) and status.code != d.Code.TOO_MANY_REQUESTS:
+                pledge.refused = f"{code_name(status.code)}: {status.message}"
+                break
+            await asyncio.sleep(0.5)
+        if pledge.ended_s >= 0 and self._chance.random() < 0.2:
+            opposite: Fate = "rollback" if pledge.fate == "commit" else "commit"
+            status = await self._end(pledge, transaction_id, opposite)
+            if status is not None and status.code == d.Code.OK:
+                pledge.contradicted = True
+
+    async def _end(self, pledge: Pledge, transaction_id: str, fate: Fate) -> d.Status | None:
+        tools = self._tools
+        if fate == pledge.fate:
+            pledge.told_s = min(pledge.told_s, tools.now())
+        request = pb.EndTransactionRequest(
+            topic=d.Resource(name=TOPIC),
+            message_id=pledge.message_id,
+            transaction_id=transaction_id,
+            resolution=d.COMMIT if fate == "commit" else d.ROLLBACK,
+        )
+        try:
+            response = await tools.network.call(protocol.END_TRANSACTION, request, headers(_NAME), 3.0)
+        except RpcError as error:
+            tools.trace.add(_NAME, fate, pledge.message_id, error.status.name)
+            return None
+        status: d.Status = response.status
+        tools.trace.add(_NAME, fate, pledge.message_id, code_name(status.code), status.message[:60])
+        return status
+
+    async def _listen(self) -> None:
+        """Hold a Telemetry stream open, and answer what is asked there."""
+        publishing = d.Publishing(topics=[d.Resource(name=TOPIC)])
+        command = pb.TelemetryCommand(settings=d.Settings(client_type=d.PRODUCER, publishing=publishing))
+        while True:
+            with contextlib.suppress(RpcError):
+                await self._tools.network.telemetry(command, headers(_NAME), self._asked)
+            await asyncio.sleep(0.2 + self._chance.random())
+
+    def _asked(self, command: pb.TelemetryCommand) -> None:
+        if not command.HasField("recover_orphaned_transaction_command"):
+            return
+        asked = command.recover_orphaned_transaction_command
+        pledge = self._pledges[asked.message.system_properties.message_id]
+        self._tools.trace.add(_NAME, "asked", pledge.message_id)
+        if asked.message.body != pledge.sent.message.body:
+            self.history.unexpected.append(f"{pledge.message_id} is asked about with another body")
+        if pledge.fate != "never" and self._chance.random() < 0.7:
+            self._start(self._tell(pledge, asked.transaction_id, 0.0))
+
+    def left(self, core: BrokerCore) -> str:
+        """What is not done yet, in words."""
+        if len(core.transactions.table):
+            return f"{len(core.transactions.table)} transactions are open"
+        waiting = core.pops.waiting(GROUP, TOPIC, None)
+        return f"{waiting} messages of transactions wait" if waiting else ""
+
+    def judge(self, log: Iterable[StoredRecord], disasters: History, *, is_lossy: bool) -> list[str]:
+        """X2, by the log and by what clients saw.
+
+        Args:
+            log: all records in their order.
+            disasters: the history that has them.
+            is_lossy: whether a disaster may take what was acknowledged.
+        """
+        broken = [f"X2: {each}" for each in self.history.unexpected]
+        found = _Log(log, broken)
+        got: dict[str, float] = {}
+        for delivery in self.history.deliveries:
+            got[delivery.message_id] = min(got.get(delivery.message_id, float("inf")), delivery.got_s)
+        for message_id in found.messages.keys() | got.keys():
+            pledge = self._pledges.get(message_id)
+            if pledge is None:
+                broken.append(f"X2: {message_id} is there and nobody sent it")
+            elif pledge.fate != "commit" or pledge.told_s > got.get(message_id, float("inf")):
+                broken.append(f"X2: {message_id} is to {pledge.fate}, told at {pledge.told_s:.3f}, and was seen")
+        for pledge in self._pledges.values():
+            message_id = pledge.message_id
+            is_there = message_id in found.messages
+            if pledge.contradicted:
+                broken.append(f"X2: {message_id} was committed and rolled back, both with OK")
+            if pledge.sent.outcome == "ok" and message_id not in found.halves:
+                if not (is_lossy and disasters.lost_by(pledge.sent.began_s, pledge.sent.position)):
+                    broken.append(f"S1: the half message {message_id} was accepted and is not stored")
+                continue
+            began_s = min(pledge.sent.began_s, pledge.told_s)
+            if pledge.ended_s >= 0 and pledge.fate == "commit":
+                if not is_there and not (is_lossy and disasters.lost_by(began_s, pledge.position)):
+                    broken.append(f"X2: {message_id} was committed at {pledge.ended_s:.3f} and is not there")
+                elif is_there and message_id not in got:
+                    broken.append(f"P1: {message_id} was committed and nobody got it")
+            if (
+                pledge.refused.startswith("INVALID_TRANSACTION_ID")
+                and pledge.sent.outcome == "ok"
+                and Resolution.EXPIRED not in found.resolutions[message_id]
+                and not (is_lossy and disasters.lost_by(pledge.sent.began_s, pledge.sent.position))
+            ):
+                broken.append(f"X2: the end of {message_id} was refused ({pledge.refused}), and it has not expired")
+        return broken
+
+
+class _Log:
+    """What a log says of transactions.
+
+    Args:
+        log: its records.
+        broken: takes what is wrong in it.
+    """
+
+    def __init__(self, log: Iterable[StoredRecord], broken: list[str]) -> None:
+        self.halves: dict[str, list[int]] = defaultdict(list)
+        self.messages: dict[str, int] = {}
+        self.resolutions: dict[str, set[Resolution]] = defaultdict(set)
+        ids: dict[int, str] = {}
+        ended: dict[int, int] = {}
+        for record in log:
+            half = NONE
+            if record.kind == RecordKind.HALF and decode_half(record.origin).topic == TOPIC:
+                ids[record.position] = _id_of(record)
+                self.halves[_id_of(record)].append(record.position)
+            elif record.kind == RecordKind.HALF_END:
+                half, resolution = decode_end(record.payload)
+                self.resolutions[ids.get(half, "")].add(resolution)
+            elif record.kind == RecordKind.MESSAGE and record.topic == TOPIC:
+                half = committed_half(record)
+                message_id = _id_of(record)
+                if ids.get(half) != message_id:
+                    broken.append(f"X2: {message_id} stands at {record.position} and comes from no half message")
+                if message_id in self.messages:
+                    broken.append(f"X2: {message_id} stands at {self.messages[message_id]} and {record.position}")
+                self.messages[message_id] = record.position
+            if half != NONE:
+                if half in ended:
+                    broken.append(f"X2: the half message at {half} ends at {ended[half]} and at {record.position}")
+                ended[half] = record.position
+
+
+def _id_of(record: StoredRecord) -> str:
+    return SystemProperties.FromString(record.system_properties).message_id
