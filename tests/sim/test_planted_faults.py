@@ -24,8 +24,13 @@ from services.broker.timer.fold import TimerFold
 from services.broker.timer.message_timer import MessageTimer, Step
 from services.broker.timer.recovery import DoneTimers
 from services.broker.timer.service import TimerService
+from services.broker.transactions.coordinator import Coordinator
+from services.broker.transactions.half import Resolution, end_record
+from services.broker.transactions.table import TransactionTable
 from services.broker.wheel.delay import Delay
+from services.common.contract.put import MessageRun
 from services.common.shares import Shares
+from tests.sim import transactions
 from tests.sim.device import SimDisk
 from tests.sim.filters import FILTERING
 from tests.sim.run import run_seed
@@ -240,6 +245,60 @@ def filtered_arrivals_wake_nobody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SqlScan, "passing", lambda self, records, wanted: 0)
 
 
+def half_messages_leak(patch: pytest.MonkeyPatch) -> None:
+    """A half message goes into its topic at once."""
+    accept = Coordinator.accept
+
+    def accept_as_messages(self: Coordinator, run: MessageRun, *more: Any) -> list[Record]:
+        records = accept(self, run, *more)
+        for each in records:
+            each.kind, each.topic, each.queue_id = RecordKind.MESSAGE, run.topic, run.queue_id
+        return records
+
+    patch.setattr(Coordinator, "accept", accept_as_messages)
+
+
+def commits_lose_their_message(patch: pytest.MonkeyPatch) -> None:
+    """A commit ends the transaction, and puts nothing into the topic."""
+    end = Coordinator.end
+
+    def end_without_message(self: Coordinator, position: int, *more: Any) -> Record | None:
+        record = end(self, position, *more)
+        if record is not None and record.kind == RecordKind.MESSAGE:
+            return end_record(position, Resolution.COMMITTED)
+        return record
+
+    patch.setattr(Coordinator, "end", end_without_message)
+
+
+def rollbacks_commit(patch: pytest.MonkeyPatch) -> None:
+    """Whatever a sender says, its message is delivered."""
+    end = Coordinator.end
+
+    def end_with_message(self: Coordinator, position: int, epoch: int, _: Resolution) -> Record | None:
+        return end(self, position, epoch, Resolution.COMMITTED)
+
+    patch.setattr(Coordinator, "end", end_with_message)
+
+
+def commits_do_not_say_what_they_end(patch: pytest.MonkeyPatch) -> None:
+    """The message of a commit does not name its half message, so who folds the log does not know of the commit."""
+    end = Coordinator.end
+
+    def end_without_origin(self: Coordinator, *arguments: Any) -> Record | None:
+        record = end(self, *arguments)
+        if record is not None:
+            record.origin = b""
+        return record
+
+    patch.setattr(Coordinator, "end", end_without_origin)
+
+
+def open_halves_are_forgotten_at_a_restart(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint says nothing of half messages."""
+    patch.setattr(TransactionTable, "restore", lambda self, rows: None)
+
+
 SETTINGS: dict[Plant, dict[str, Any]] = {
     # Where nobody waits for the log's sync, it comes long after the timer's.
     the_timer_is_saved_before_what_fired: {
@@ -265,6 +324,11 @@ CAUGHT_BY: dict[Plant, int] = {sends_are_confirmed_without_sync: 26, the_timer_i
         (old_handles_stay_good, {"P7", "P3"}, ()),
         (pops_skip_a_message, {"P1"}, ()),
         (arrivals_wake_nobody, {"L1"}, ()),
+        (half_messages_leak, {"X2"}, (transactions.NAME,)),
+        (commits_lose_their_message, {"X2"}, (transactions.NAME,)),
+        (rollbacks_commit, {"X2"}, (transactions.NAME,)),
+        (commits_do_not_say_what_they_end, {"X2"}, (transactions.NAME,)),
+        (open_halves_are_forgotten_at_a_restart, {"X2"}, (transactions.NAME, "kill")),
         (one_group_may_take_all, {"L1"}, (HOARDING,)),
         (filters_keep_back_what_passes, {"P1"}, (FILTERING,)),
         (filters_let_all_through, {"S2"}, (FILTERING,)),
@@ -287,7 +351,9 @@ def test_a_planted_fault_is_caught(
     pytest.fail(f"{SEEDS_MAX} seeds have not noticed that {(plant.__doc__ or '').lower()}")
 
 
-@pytest.mark.parametrize("only", [("power",), ("kill", "kill in a step"), (), (FILTERING,)])
+@pytest.mark.parametrize(
+    "only", [("power",), ("kill", "kill in a step"), (), (FILTERING,), (transactions.NAME, "kill")]
+)
 def test_without_planted_faults_the_same_seeds_are_well(only: tuple[str, ...]) -> None:
     for seed in range(5):
         outcome = run_seed(seed, only)

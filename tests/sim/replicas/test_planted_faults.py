@@ -12,7 +12,7 @@ from services.broker.files.replica_store import ReplicaStore
 from services.broker.names.known_names import KnownNames
 from services.broker.progress.pop_clock import PopClock
 from services.broker.progress.revive_table import ReviveTable
-from services.broker.records.record import StoredRecord
+from services.broker.records.record import RecordKind, StoredRecord
 from services.broker.replica.log_receiver import LogReceiver
 from services.broker.replica.replication_master import ReplicationMaster
 from services.broker.replica.sync_state_set import SyncStateSet
@@ -24,6 +24,7 @@ from services.broker.store.flusher import Flusher
 from services.broker.store.index_file import IndexFile
 from services.broker.timer.message_timer import MessageTimer
 from services.broker.timer.recovery import done_timer
+from services.broker.transactions.table import TransactionTable
 from services.broker.wheel.delay import NONE
 from services.common.disk import File
 from services.common.pb.popwheel.v1.broker_pb2 import LogChunk, ReplicateProgress
@@ -32,6 +33,7 @@ from services.controller.broker_groups.broker_group import GroupState
 from services.controller.broker_groups.election import most_complete
 from services.controller.broker_groups.roles import Roles
 from services.controller.checkpoints.checkpoint_sync import CheckpointAge, CheckpointSync
+from tests.sim import transactions
 from tests.sim.replicas.run import run_seed
 
 SEEDS_MAX = 25
@@ -237,6 +239,18 @@ CAUGHT_BY: dict[Plant, int] = {
 }
 """For those that the first seeds do not catch: one that did, tried first to save time, and all others after it."""
 
+
+def slaves_take_no_note_of_half_messages(patch: pytest.MonkeyPatch) -> None:
+    """Who folds the log does not see that a half message was stored."""
+    replay = TransactionTable.replay
+
+    def replay_without(self: TransactionTable, found: StoredRecord) -> None:
+        if found.kind != RecordKind.HALF:
+            replay(self, found)
+
+    patch.setattr(TransactionTable, "replay", replay_without)
+
+
 SETTINGS: dict[Plant, dict[str, int]] = {what_is_cut_in_doubt_is_not_told: {"checkpoint_interval_ms": 600_000}}
 """Without which a fault is met too seldom."""
 
@@ -273,6 +287,7 @@ SETTINGS: dict[Plant, dict[str, int]] = {what_is_cut_in_doubt_is_not_told: {"che
         (a_wiped_replica_may_lead, {"S1", "S4", "S5"}, ("wiped volume, others away",)),
         (checkpoints_are_saved_before_the_set_has_what_they_cover, {"S6"}, ("kill while slaves are slow",)),
         (messages_are_hidden_by_the_clock_of_a_machine, {"P2", "L2"}, ("clocks apart", "kill master")),
+        (slaves_take_no_note_of_half_messages, {"X2"}, (transactions.NAME, "kill master")),
         (topics_go_by_their_names, {"P4", "S1"}, ("topic comes and goes", "cut")),
     ],
 )
