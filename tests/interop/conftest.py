@@ -15,6 +15,7 @@ AT_ONCE = 4
 """Scenarios at one time; each is a process that spends a second of CPU on its imports."""
 
 SCENARIOS = (
+    "transactions",
     "dead_letters",
     "redelivery",
     "changed_invisible_duration",
@@ -36,6 +37,8 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     quick = (
         *("--set", transport),
         *("--set", "proxy.receive.invisible_ms_min=1000"),
+        *("--set", "broker.transaction.first_check_ms=2000"),
+        *("--set", "broker.transaction.check_interval_ms=2000"),
         *("--set", "proxy.grpc_client_consumer_min_long_polling_timeout_ms=0"),
     )
     strict = ("--set", transport, "--set", "proxy.auto_create_topics=false")

@@ -6,6 +6,8 @@ protocol names as our code, and one process can have them only once. It judges n
 
 import hashlib
 import json
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -23,6 +25,8 @@ from rocketmq import (
     Producer,
     PushConsumer,
     SimpleConsumer,
+    TransactionChecker,
+    TransactionResolution,
 )
 from rocketmq.grpc_protocol import FilterType
 from rocketmq.v5.exception import ClientException
@@ -65,10 +69,15 @@ class Client:
     def configuration(self) -> ClientConfiguration:
         return ClientConfiguration(self._endpoint, Credentials(), request_timeout=5)
 
+    @property
+    def endpoint(self) -> str:
+        """Of the server."""
+        return self._endpoint
+
     @contextmanager
-    def producer(self, *topics: str) -> Iterator[Any]:
+    def producer(self, *topics: str, checker: Any = None) -> Iterator[Any]:
         """A producer that has started."""
-        producer = Producer(self.configuration(), topics)
+        producer = Producer(self.configuration(), topics, checker=checker)
         producer.startup()
         try:
             yield producer
@@ -307,6 +316,53 @@ def push(client: Client) -> None:
         report("left", count=len(consumer.receive(32, INVISIBLE_S)))
 
 
+class _Checker(TransactionChecker):  # type: ignore[misc]
+    """Commits what says so in its body, at the second time of asking if that is to be late; rolls back all else."""
+
+    def __init__(self) -> None:
+        self._asked: set[str] = set()
+
+    def check(self, message: Any) -> Any:
+        body = message.body.decode()
+        report("asked", **facts_of(message))
+        if body.endswith("late") and body not in self._asked:
+            self._asked.add(body)
+            return TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
+        return TransactionResolution.COMMIT if "commit" in body else TransactionResolution.ROLLBACK
+
+
+def transactions(client: Client) -> None:
+    """Half messages that are committed, rolled back, and left to be asked about, also by one that has died."""
+    topic = "InteropTransactions"
+    words = [sys.executable, "-m", "tests.interop.scenarios", client.endpoint, "dies_in_a_transaction"]
+    subprocess.run(words, check=False)
+    with client.producer(topic, checker=_Checker()) as producer:
+        for body, end in (
+            ("commit now", "commit"),
+            ("roll back now", "rollback"),
+            ("commit if asked", None),
+            ("roll back if asked", None),
+            ("commit if asked, late", None),
+        ):
+            transaction = producer.begin_transaction()
+            receipt = producer.send(make(topic, body.encode()), transaction)
+            report("half", body=body, id=receipt.message_id, transaction=receipt.transaction_id)
+            if end is not None:
+                getattr(transaction, end)()
+        with client.consumer("interop-transactions", {topic: "*"}) as consumer:
+            for message in receive(consumer, 4):
+                consumer.ack(message)
+            report("left", count=len(consumer.receive(32, INVISIBLE_S)))
+
+
+def dies_in_a_transaction(client: Client) -> None:
+    """A producer that sends a half message and is gone."""
+    topic = "InteropTransactions"
+    with client.producer(topic, checker=_Checker()) as producer:
+        producer.send(make(topic, b"commit for the dead"), producer.begin_transaction())
+        os._exit(0)
+
+
 def missing_topic(client: Client) -> None:
     """Sending to a topic that does not exist and is not made by itself. Run against a server that makes none."""
     try:
@@ -330,6 +386,8 @@ SCENARIOS: dict[str, Callable[[Client], None]] = {
         big_bodies,
         four_topics,
         push,
+        transactions,
+        dies_in_a_transaction,
         missing_topic,
     )
 }

@@ -113,6 +113,19 @@ def test_a_push_consumer_gets_all_and_its_failure_once_more(outcomes: Outcomes) 
     assert story.of("left")[0]["count"] == 0
 
 
+def test_transactions_commit_roll_back_and_are_asked_about(outcomes: Outcomes) -> None:
+    story = finished(outcomes, "transactions")
+    assert all(event["transaction"] for event in story.of("half")), story.explain()
+    assert sorted(event["body"] for event in story.of("received")) == [
+        *("commit for the dead", "commit if asked", "commit if asked, late", "commit now")
+    ], story.explain()
+    assert story.of("left")[0]["count"] == 0
+    asked = [event["body"] for event in story.of("asked")]
+    assert set(asked) == {"commit for the dead", "commit if asked", "commit if asked, late", "roll back if asked"}
+    assert asked.count("commit if asked, late") == 2
+    assert not any(event["corrupted"] for event in story.of("asked"))
+
+
 def test_a_topic_that_does_not_exist(outcomes: Outcomes) -> None:
     story = finished(outcomes, "missing_topic")
     assert not story.of("sent"), story.explain()
