@@ -69,10 +69,11 @@ class PutResult:
 
 
 def encode_runs(runs: Sequence[MessageRun]) -> bytes:
-    """A popwheel.v1.PutRequest."""
+    """A popwheel.v1.PutRequest; those of half messages stand behind all others."""
     request = pb.PutRequest()
     for run in runs:
-        request.runs.add(
+        assert run.first_check_ms or not request.halves, "the results would not be in the order of the runs"
+        (request.halves if run.first_check_ms else request.runs).add(
             topic=run.topic,
             queue_id=run.queue_id,
             payloads=run.payloads,
@@ -88,6 +89,7 @@ def encode_runs(runs: Sequence[MessageRun]) -> bytes:
 
 def decode_runs(data: bytes) -> list[MessageRun]:
     """Read a popwheel.v1.PutRequest; raises `google.protobuf.message.DecodeError`."""
+    request = pb.PutRequest.FromString(data)
     return [
         MessageRun(
             run.topic,
@@ -100,7 +102,7 @@ def decode_runs(data: bytes) -> list[MessageRun]:
             run.topic_id,
             run.first_check_ms[:],
         )
-        for run in pb.PutRequest.FromString(data).runs
+        for run in (*request.runs, *request.halves)
     ]
 
 

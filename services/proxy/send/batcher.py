@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -248,13 +248,18 @@ class Batcher:
 
     async def _put(self, batch: list[Shipment]) -> None:
         by_queue: dict[tuple[str, int, int] | Shipment, list[Shipment]] = {}
+        halves = False
         for shipment in batch:
             if shipment.goes_alone:
                 by_queue[shipment] = [shipment]
+                halves = halves or shipment.is_half
             else:
                 by_queue.setdefault((shipment.topic, shipment.topic_id, shipment.queue_id), []).append(shipment)
+        together: Iterable[list[Shipment]] = by_queue.values()
+        if halves:
+            together = sorted(together, key=lambda shipments: shipments[0].is_half)
         runs: list[MessageRun] = []
-        for shipments in by_queue.values():
+        for shipments in together:
             if shipments[0].is_retry:
                 runs += _retry_runs(shipments[0])
             else:
@@ -271,7 +276,7 @@ class Batcher:
         self._observer.put_began(self)
         try:
             results = await channel.call(PUT, runs, timeout_s=self._options.put_timeout_ms / 1000)
-            if len(results) != len(runs):
+            if len(results) != len(runs) or (halves and not _have_ids(runs, results)):
                 raise RpcError(GrpcStatus.INTERNAL, "the broker did not answer for each run of messages")
         except (StatusError, RpcError) as error:
             self.is_putting = False
@@ -292,7 +297,7 @@ class Batcher:
                 faulty = True
         self._observer.put_ended(self, "refused" if faulty else "stored", len(batch))
         answers = iter(results)
-        for shipments in by_queue.values():
+        for shipments in together:
             if shipments[0].is_retry:
                 _resolve_retry(shipments[0], [next(answers) for _ in shipments[0].messages])
                 continue
@@ -364,6 +369,14 @@ def _resolve_retry(shipment: Shipment, results: Sequence[PutResult]) -> None:
         shipment.stored.set_result([each for result in results for each in result.transaction_ids])
     else:
         shipment.stored.set_result([result.queue_offset for result in results])
+
+
+def _have_ids(runs: Sequence[MessageRun], results: Sequence[PutResult]) -> bool:
+    """Whether each half message that was stored has its transaction id."""
+    return all(
+        not run.first_check_ms or result.code != _OK_CODE or len(result.transaction_ids) == len(run.payloads)
+        for run, result in zip(runs, results, strict=True)
+    )
 
 
 def _first_checks(messages: Sequence[ClientMessage]) -> Sequence[int]:

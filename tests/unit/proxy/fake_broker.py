@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from services.common.contract import recall_handle, receipt
+from services.common.contract import recall_handle, receipt, transaction_id
 from services.common.contract.pop_answer import PopAnswer
 from services.common.contract.put import MessageRun, PutResult
 from services.common.contract.recall_handle import RecallHandle
 from services.common.contract.send_id import without_send_id
+from services.common.contract.transaction_id import TransactionId
 from services.common.contract.wire_format import field as wire_field
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, SystemProperties
@@ -89,6 +90,12 @@ class FakeBroker:
         service.unary(methods.QUERY_OFFSET, self._query_offset)
         service.stream(methods.NOTIFY, self._notify)
         service.unary(methods.RECALL, self._recall)
+        service.unary(methods.END_TRANSACTION, self._end_transaction)
+        service.stream(methods.CHECK_TRANSACTIONS, self._check_transactions)
+        self.halves: dict[str, Message] = {}
+        self.end_errors: list[StatusError | RpcError] = []
+        self.checking: list[Stream[pb.TransactionProducers, pb.TransactionCheck]] = []
+        self.producer_topics: set[str] = set()
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.timers: dict[str, Timer] = {}
         self.recall_error: StatusError | RpcError | None = None
@@ -119,6 +126,9 @@ class FakeBroker:
             if run.topic_id in self.deleted:
                 results.append(PutResult(Code.TOPIC_NOT_FOUND, "the topic was deleted"))
                 continue
+            if run.first_check_ms:
+                results.append(PutResult(Code.OK, transaction_ids=self._keep_halves(run)))
+                continue
             if run.due_ms:
                 results.append(PutResult(Code.OK, recall_handles=self._delay(run)))
                 continue
@@ -129,9 +139,37 @@ class FakeBroker:
                     if topic == run.topic:
                         ready.append(len(log))
                 log.append(StoredMessage(*message, queue_id=run.queue_id))
-        for topic in {run.topic for run in request if not run.due_ms}:
+        for topic in {run.topic for run in request if not (run.due_ms or run.first_check_ms)}:
             await self.arrived(topic, sum(len(run.payloads) for run in request if run.topic == topic))
         return results
+
+    def _keep_halves(self, run: MessageRun) -> list[str]:
+        """Keep half messages; their transaction ids."""
+        ids = []
+        for payload, properties in zip(run.payloads, run.system_properties, strict=True):
+            message = decoded(StoredMessage(payload, properties))
+            half = TransactionId(self.name, len(self.halves), 1, message.system_properties.message_id)
+            ids.append(transaction_id.encode(KEY, run.topic, half))
+            self.halves[ids[-1]] = message
+        return ids
+
+    async def _end_transaction(self, call: Call, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
+        self.calls.append(("EndTransaction", request))
+        if self.end_errors:
+            raise self.end_errors.pop(0)
+        return pb.EndTransactionResponse()
+
+    async def _check_transactions(
+        self, call: Call, stream: Stream[pb.TransactionProducers, pb.TransactionCheck]
+    ) -> None:
+        self.checking.append(stream)
+        try:
+            while (told := await stream.receive()) is not None:
+                self.producer_topics.update(told.topics)
+                self.producer_topics.difference_update(told.gone_topics)
+        finally:
+            self.checking.remove(stream)
+            self.producer_topics.clear()
 
     def _delay(self, run: MessageRun) -> list[str]:
         """Keep the messages of a delayed run; their recall handles."""

@@ -238,7 +238,6 @@ async def test_a_body_of_the_largest_size_is_taken() -> None:
     "later",
     [
         message("mixed", message_type=MessageType.FIFO, message_group="g"),
-        message("mixed", message_type=MessageType.TRANSACTION),
     ],
 )
 async def test_what_comes_later_is_refused_and_never_stored(later: d.Message) -> None:

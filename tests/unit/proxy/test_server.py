@@ -125,7 +125,6 @@ async def test_an_offset_is_found_by_policy() -> None:
 @pytest.mark.parametrize(
     ("method", "request_message"),
     [
-        (protocol.END_TRANSACTION, pb.EndTransactionRequest()),
         (protocol.SYNC_LITE_SUBSCRIPTION, pb.SyncLiteSubscriptionRequest()),
     ],
 )

@@ -177,16 +177,24 @@ class PutRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RUNS_FIELD_NUMBER: _builtins.int
+    HALVES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PutRun]: ...
+    @_builtins.property
+    def halves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PutRun]:
+        """Runs of half messages; their results come behind those of `runs`. They stand by themselves so that a broker of a
+        release that knows no transactions does not take them for messages: it answers for too few runs.
+        """
+
     def __init__(
         self,
         *,
         runs: _abc.Iterable[Global___PutRun] | None = ...,
+        halves: _abc.Iterable[Global___PutRun] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["runs", b"runs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["halves", b"halves", "runs", b"runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
