@@ -3,7 +3,7 @@
 import hmac
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -164,7 +164,7 @@ class MessagingClient:
         )
         return (await self.call("EndTransaction", request, service.EndTransactionResponse)).status
 
-    async def checks(self, *topics: str) -> AsyncIterator[service.RecoverOrphanedTransactionCommand]:
+    async def checks(self, *topics: str) -> AsyncGenerator[service.RecoverOrphanedTransactionCommand, None]:
         """Say that this client sends to topics; what it is asked about its transactions, until the caller ends."""
         stream = self._channel.stream_stream(
             f"/{SERVICE}/Telemetry",

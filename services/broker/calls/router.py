@@ -43,6 +43,7 @@ _OF_MASTERS: tuple[Method[Any, Any], ...] = (
     methods.QUARANTINE_DROP,
 )
 """What only a master answers: all that is served in a term by single calls."""
+_STREAMS_OF_MASTERS: tuple[Method[Any, Any], ...] = (methods.NOTIFY, methods.CHECK_TRANSACTIONS)
 _WAIT_S = 2.0
 """How long a call waits for a term that is about to begin."""
 
@@ -65,8 +66,8 @@ class Router:
         self.service = Service()
         for method in _OF_MASTERS:
             self.service.unary(method, self._passing(method.path))
-        for stream_method in (methods.NOTIFY, methods.CHECK_TRANSACTIONS):
-            self.service.stream(stream_method, self._streaming(stream_method.path))
+        for method in _STREAMS_OF_MASTERS:
+            self.service.stream(method, self._streaming(method.path))
         self.service.stream(methods.REPLICATE, self._replicate)
 
     def open(self, served: Service, replicate: StreamHandler[pb.ReplicateProgress, pb.LogChunk]) -> None:

@@ -284,7 +284,7 @@ def test_records_of_a_newer_release_are_not_guessed_at() -> None:
     assert decode_half(origin) == HalfTarget(TOPIC, 3, 7, 500)
     for decode, data in ((decode_half, origin), (decode_check, bytes(11)), (decode_end, bytes(10))):
         with pytest.raises(UnknownFormatError):
-            decode(b"\2" + data[1:])  # type: ignore[operator]
+            decode(b"\2" + data[1:])
 
 
 STEPS = st.lists(

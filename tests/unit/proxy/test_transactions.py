@@ -105,7 +105,7 @@ async def test_what_breaks_a_rule_is_refused(sent: d.Message, code: int) -> None
 async def test_messages_of_one_request_go_by_their_kinds() -> None:
     async with world() as w:
         await add_topics(w)
-        later = message("mixed", message_id="l", message_type=MessageType.DELAY, delivery_timestamp={"seconds": 5})  # type: ignore[arg-type]
+        later = message("mixed", message_id="l", message_type=MessageType.DELAY, delivery_timestamp={"seconds": 5})
         sent = [half(message_id="a"), message("mixed", message_id="n"), half(message_id="b"), later]
         answer = await w.send(*sent)
         assert answer.status.code == Code.OK
