@@ -39,6 +39,7 @@ GROUPS = [text for text in BAD_GROUPS if text and "\ud800" not in text]  # some 
 USE_OF = {
     "SendMessage": Use.SEND,
     "RecallMessage": Use.SEND,
+    "EndTransaction": Use.SEND,
     "ReceiveMessage": Use.RECEIVE,
     "QueryAssignment": Use.RECEIVE,
     "AckMessage": Use.RECEIVE,
@@ -51,7 +52,7 @@ USE_OF = {
     "GetOffset": Use.QUERY,
     "UpdateOffset": Use.COMMIT,
 }
-NOT_SUPPORTED = ("EndTransaction", "SyncLiteSubscription")
+NOT_SUPPORTED = ("SyncLiteSubscription",)
 GROWTH_BYTES_MAX = 150 * MIB
 
 
@@ -66,6 +67,7 @@ def requests(topic: str = TOPIC, group: str = GROUP) -> dict[str, Any]:
     return {
         **naming(topic, group),
         "RecallMessage": pb.RecallMessageRequest(topic=of_topic, recall_handle="none"),
+        "EndTransaction": pb.EndTransactionRequest(topic=of_topic, transaction_id="none"),
         "Heartbeat": pb.HeartbeatRequest(group=of_group),
         "NotifyClientTermination": pb.NotifyClientTerminationRequest(group=of_group),
         "Telemetry": pb.TelemetryCommand(
@@ -83,7 +85,7 @@ def publishing(topic: str) -> pb.TelemetryCommand:
 
 def test_no_call_is_left_out() -> None:
     assert set(CALLS) == {*requests(), *NOT_SUPPORTED}
-    assert set(USE_OF) == {*WITH_TOPIC, "RecallMessage"}
+    assert set(USE_OF) == {*WITH_TOPIC, "RecallMessage", "EndTransaction"}
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -122,7 +124,7 @@ async def test_no_call_lets_a_name_in_that_is_none(server: StandaloneProcess) ->
             check(await status_of(client, "Telemetry", publishing(topic)), Code.ILLEGAL_TOPIC)
         for group in GROUPS:
             for method, request in requests(group=group).items():
-                if method not in ("SendMessage", "RecallMessage", "QueryRoute", "QueryOffset"):
+                if method not in ("SendMessage", "RecallMessage", "EndTransaction", "QueryRoute", "QueryOffset"):
                     check(await status_of(client, method, request), Code.ILLEGAL_CONSUMER_GROUP)
 
 

@@ -58,7 +58,7 @@ class Use(IntEnum):
     """What is asked of a topic."""
 
     SEND = 1
-    """SendMessage, RecallMessage; Put, Recall."""
+    """SendMessage, RecallMessage, EndTransaction; Put, Recall."""
     RECEIVE = 2
     """ReceiveMessage, QueryAssignment, and all that is said of what was received; Pop, Notify, Ack and the like."""
     PULL = 3
