@@ -21,8 +21,8 @@ class Accepted:
     def __init__(self) -> None:
         self._bodies: dict[tuple[str, str], dict[str, list[bytes]]] = defaultdict(lambda: defaultdict(list))
         """By the topic's namespace and name, and by message id: bodies. An application may give an id twice."""
-        self._delayed: set[str] = set()
-        """Ids of delayed messages, wherever they are by then."""
+        self._hidden: set[str] = set()
+        """Ids of delayed messages and of half messages, wherever they are by then."""
         self.count = 0
 
     def note(self, request: bytes, response: pb.SendMessageResponse) -> None:
@@ -34,8 +34,8 @@ class Accepted:
             if entry.status.code != Code.OK:
                 continue
             self.count += 1
-            if entry.recall_handle:
-                self._delayed.add(entry.message_id)
+            if entry.recall_handle or entry.transaction_id:
+                self._hidden.add(entry.message_id)
             else:
                 topic = message.topic.resource_namespace, message.topic.name
                 self._bodies[topic][entry.message_id].append(message.body)
@@ -66,10 +66,12 @@ class Accepted:
         stored = {
             SystemProperties.FromString(each.system_properties).message_id
             for each in log.records(log.start_position, log.end_position)
-            if each.kind in (RecordKind.TIMER, RecordKind.MESSAGE)
+            if each.kind in (RecordKind.TIMER, RecordKind.HALF, RecordKind.MESSAGE)
         }
-        if lost := self._delayed - stored:
-            raise FoundError(f"delayed messages were acknowledged and are not there after a restart: {sorted(lost)}")
+        if lost := self._hidden - stored:
+            raise FoundError(
+                f"delayed or half messages were acknowledged and are not there after a restart: {sorted(lost)}"
+            )
 
     async def _all_of(self, client: MemoryClient, topic: tuple[str, str], group: str) -> dict[str, list[bytes]]:
         """Bodies of all messages of a topic, by id."""
