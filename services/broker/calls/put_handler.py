@@ -10,7 +10,7 @@ from services.broker.options import BrokerOptions
 from services.broker.records.fault import RECORD_STEP, RecordFaultError, failed_run
 from services.broker.state.core import BrokerCore
 from services.broker.store.flusher import Flusher, too_few_replicas
-from services.broker.store.refusals import disk_full, disk_refusal
+from services.broker.store.refusals import device_behind, disk_full, disk_refusal
 from services.broker.timer.timer_server import TimerServer
 from services.broker.transactions.transaction_server import TransactionServer
 from services.common.contract import names
@@ -80,10 +80,7 @@ class PutHandler:
             raise too_few_replicas()
         store = self._core.store
         if store.log.end_position - store.confirmed_position > self._options.waiting_bytes_max:
-            raise StatusError(
-                Code.TOO_MANY_REQUESTS,
-                "the device does not keep up, too much waits to be written (broker.waiting_bytes_max); try again later",
-            )
+            raise device_behind()
         for run in runs:
             names.topic(run.topic, Use.SEND)
         if not all(run.is_even for run in runs):

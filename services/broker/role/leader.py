@@ -15,7 +15,8 @@ from services.broker.role.parts import Parts
 from services.broker.role.reviver import Reviver
 from services.broker.role.upkeep import Upkeep
 from services.broker.store.consume_queue import ConsumeQueue
-from services.broker.store.flusher import Flusher
+from services.broker.store.flusher import Flusher, too_few_replicas
+from services.broker.store.refusals import device_behind, disk_full
 from services.broker.supervision import supervised
 from services.broker.timer.service import TimerService
 from services.broker.timer.timer_server import TimerServer
@@ -101,11 +102,11 @@ class Leader:
         self.checkers = Checkers()
         transaction_server = TransactionServer(
             *(core.transactions, core.store, self.flusher, parts.view, options.name),
-            *(self.checkers, core.settlement.settle, self._disk_is_full, parts.repair),
+            *(self.checkers, core.settlement.settle, self._refusal_of_commits, parts.repair),
         )
         self.transactions = TransactionService(
             *(core.transactions, core.store, self.checkers),
-            *(self._disk_is_full, self.flusher.confirm_later, on_failure),
+            *(lambda: self._refusal_of_commits() is None, self.flusher.confirm_later, on_failure),
         )
         self.server = BrokerServer(
             core,
@@ -179,6 +180,17 @@ class Leader:
 
     def _disk_is_full(self) -> bool:
         return self._disk_watch.is_full(self.core.store.log.end_position)
+
+    def _refusal_of_commits(self) -> StatusError | None:
+        """Why no half message may be committed now, as sends would be refused; None if it may."""
+        if self._disk_is_full():
+            return disk_full()
+        if self._options.replication.min_in_sync_replicas > 1 and not self._has_enough_replicas():
+            return too_few_replicas()
+        store = self.core.store
+        if store.log.end_position - store.confirmed_position > self._options.waiting_bytes_max:
+            return device_behind()
+        return None
 
     def _has_enough_replicas(self) -> bool:
         return self.members.enough

@@ -34,6 +34,14 @@ def disk_refusal(error: OSError) -> StatusError:
     )
 
 
+def device_behind() -> StatusError:
+    """The refusal of a send while too much waits for the device."""
+    return StatusError(
+        Code.TOO_MANY_REQUESTS,
+        "the device does not keep up, too much waits to be written (broker.waiting_bytes_max); try again later",
+    )
+
+
 def disk_full() -> StatusError:
     """The refusal of a send when the disk is full."""
     return StatusError(

@@ -10,7 +10,7 @@ from services.broker.records.fault import RECORD_STEP, RecordFaultError, failed_
 from services.broker.records.record import Record
 from services.broker.store.flusher import Flusher
 from services.broker.store.message_store import MessageStore
-from services.broker.store.refusals import disk_full, disk_refusal
+from services.broker.store.refusals import disk_refusal
 from services.broker.transactions.checkers import Checker, Checkers
 from services.broker.transactions.coordinator import Coordinator
 from services.broker.transactions.half import Resolution
@@ -38,7 +38,7 @@ class TransactionServer:
         broker_name: goes into transaction ids.
         checkers: which proxies have producers.
         settle: drops a topic that was deleted.
-        disk_is_full: whether messages are to be refused.
+        refusal_of_commits: why no commit may be taken now; None if it may.
         repair: has a damaged record at a position of the log mended; whether it was.
     """
 
@@ -51,7 +51,7 @@ class TransactionServer:
         broker_name: str,
         checkers: Checkers,
         settle: Callable[[Sequence[str]], None],
-        disk_is_full: Callable[[], bool],
+        refusal_of_commits: Callable[[], StatusError | None],
         repair: Callable[[int], Awaitable[bool]],
     ) -> None:
         self._coordinator = coordinator
@@ -61,7 +61,7 @@ class TransactionServer:
         self._broker_name = broker_name
         self._checkers = checkers
         self._settle = settle
-        self._disk_is_full = disk_is_full
+        self._refusal_of_commits = refusal_of_commits
         self._repair = repair
 
     def put(self, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
@@ -155,13 +155,14 @@ class TransactionServer:
     def _end_once(self, topic: str, half: TransactionId, resolution: Resolution) -> StatusError | None:
         """Append the record that ends a transaction; why it could not be. Raises as `Coordinator.end` does."""
         self._settle((topic,))
-        if resolution == Resolution.COMMITTED and self._disk_is_full():
-            raise disk_full()
         try:
             with RECORD_STEP:
                 record = self._coordinator.end(half.position, half.epoch, resolution)
             if record is None:
                 return None
+            refusal = self._refusal_of_commits() if resolution == Resolution.COMMITTED else None
+            if refusal is not None:
+                raise refusal  # it is open still, and can be committed later
             try:
                 with RECORD_STEP:
                     self._store.put([record])

@@ -24,7 +24,7 @@ class TransactionService:
         coordinator: decides.
         store: reads in threads what is not in memory.
         checkers: which proxies have producers.
-        disk_is_full: whether commits are refused: then nobody is asked, and nothing is rolled back.
+        takes_commits: whether commits are taken now; while they are not, nobody is asked and nothing is rolled back.
         confirm_later: makes what was appended readable.
         on_failure: told if it can't go on.
     """
@@ -34,14 +34,14 @@ class TransactionService:
         coordinator: Coordinator,
         store: MessageStore,
         checkers: Checkers,
-        disk_is_full: Callable[[], bool],
+        takes_commits: Callable[[], bool],
         confirm_later: Callable[[], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._coordinator = coordinator
         self._store = store
         self._checkers = checkers
-        self._disk_is_full = disk_is_full
+        self._takes_commits = takes_commits
         self._confirm_later = confirm_later
         self._on_failure = on_failure
         self._task: asyncio.Task[None] | None = None
@@ -61,7 +61,7 @@ class TransactionService:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
-            if not len(self._coordinator.table) or self._disk_is_full():
+            if not len(self._coordinator.table) or not self._takes_commits():
                 continue
             try:
                 while await self._store.reads.run(self._ask_some):

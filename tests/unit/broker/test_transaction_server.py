@@ -1,0 +1,115 @@
+"""Transactions at a whole broker: what it answers, and whom it has asked."""
+
+import asyncio
+import random
+
+import pytest
+
+from services.broker.options import BrokerOptions, TransactionOptions
+from services.broker.role.leader import Leader
+from services.broker.store.refusals import disk_full
+from services.common.contract import transaction_id
+from services.common.contract.put import MessageRun, PutResult
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.rpc import methods
+from tests.harness.memory_disk import MemoryDisk
+from tests.unit.broker.served_broker import Broker, refused, running
+from tests.unit.broker.world import KEY, wire_message
+
+SOON = BrokerOptions(transaction=TransactionOptions(first_check_ms=10, check_interval_ms=10, checks_max=2))
+
+
+async def put(broker: Broker, *bodies: bytes, is_retry: bool = False, topic: str = "t") -> PutResult:
+    parts = [wire_message(topic, body) for body in bodies]
+    payloads, properties = [payload for payload, _ in parts], [each for _, each in parts]
+    run = MessageRun(topic, 0, payloads, properties, [""] * len(bodies), (), is_retry, first_check_ms=[0] * len(bodies))
+    return (await broker.channel.call(methods.PUT, [run]))[0]
+
+
+async def end(broker: Broker, identity: str, *, commit: bool = True) -> None:
+    request = pb.EndTransactionRequest(topic="t", transaction_id=identity, commit=commit)
+    await broker.channel.call(methods.END_TRANSACTION, request)
+
+
+async def test_each_half_message_has_its_own_transaction() -> None:
+    async with running() as broker:
+        result = await put(broker, b"one", b"two")
+        assert result.code == Code.OK
+        one, two = result.transaction_ids
+        assert transaction_id.decode(KEY, "t", one).message_id == b"one".hex()
+        assert await broker.pop() == []
+        await end(broker, two)
+        await end(broker, one, commit=False)
+        assert (await broker.pull(0))[0] == [b"two"]
+        await refused(end(broker, one), Code.PRECONDITION_FAILED, "rolled back before")
+
+
+async def test_a_send_that_is_tried_again_has_the_same_transaction() -> None:
+    async with running() as broker:
+        (first,) = (await put(broker, b"one")).transaction_ids
+        assert (await put(broker, b"one", is_retry=True)).transaction_ids == [first]
+        await end(broker, first)
+        assert (await put(broker, b"one", is_retry=True)).transaction_ids == [first]
+        assert (await put(broker, b"one", b"two", is_retry=True)).transaction_ids[0] == first
+        assert (await broker.pull(0))[0] == [b"one"]
+
+
+async def test_half_messages_go_with_others_in_one_put() -> None:
+    async with running() as broker:
+        payload, properties = wire_message("t", b"plain")
+        later, later_properties = wire_message("t", b"later")
+        half, half_properties = wire_message("t", b"half")
+        runs = [
+            MessageRun("t", 0, [payload], [properties], [""]),
+            MessageRun("t", 0, [later], [later_properties], [""], [broker.clock.wall_ms() + 60_000]),
+            MessageRun("t", 0, [half], [half_properties], [""], first_check_ms=[0]),
+        ]
+        plain, delayed, pledged = await broker.channel.call(methods.PUT, runs)
+        assert [each.code for each in (plain, delayed, pledged)] == [Code.OK] * 3
+        assert (len(delayed.recall_handles), len(pledged.transaction_ids)) == (1, 1)
+        assert (await broker.pull(0))[0] == [b"plain"]
+
+
+async def test_what_is_no_transaction_is_refused() -> None:
+    async with running() as broker:
+        (identity,) = (await put(broker, b"one")).transaction_ids
+        half = transaction_id.decode(KEY, "t", identity)
+        await refused(end(broker, "nonsense"), Code.INVALID_TRANSACTION_ID, "not given out")
+        later = transaction_id.encode(KEY, "t", half._replace(epoch=half.epoch + 1))
+        await refused(end(broker, later), Code.HA_NOT_AVAILABLE, "leads no more")
+        unknown = transaction_id.encode(KEY, "t", half._replace(position=half.position + 1))
+        await refused(end(broker, unknown), Code.INVALID_TRANSACTION_ID, "none is remembered")
+
+
+async def test_a_commit_that_must_wait_leaves_the_transaction_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(options=SOON) as broker:
+        (identity,) = (await put(broker, b"one")).transaction_ids
+        with monkeypatch.context() as patch:
+            patch.setattr(Leader, "_disk_is_full", lambda self: True)
+            await refused(end(broker, identity), disk_full().code, "disk is nearly full")
+            broker.clock.advance(1000)
+            await asyncio.sleep(0.6)
+            assert "popwheel_transactions_checks_total 0.0" in broker.metrics()
+        await end(broker, identity)
+        assert (await broker.pull(0))[0] == [b"one"]
+
+
+async def test_a_proxy_with_producers_is_told_what_to_ask() -> None:
+    async with running(MemoryDisk(random.Random(0), 1 << 30), SOON) as broker:
+        (identity,) = (await put(broker, b"one")).transaction_ids
+        stream = broker.channel.open(methods.CHECK_TRANSACTIONS)
+        await stream.send([pb.TransactionProducers(topics=["t"])])
+        await asyncio.sleep(0.05)
+        for _ in range(2):
+            broker.clock.advance(1000)
+            async with asyncio.timeout(5):
+                check = await stream.receive()
+            assert check is not None
+            assert (check.topic, check.transaction_id) == ("t", identity)
+            assert Message.FromString(check.message).body == b"one"
+        broker.clock.advance(1000)
+        await asyncio.sleep(0.6)
+        await refused(end(broker, identity), Code.INVALID_TRANSACTION_ID, "nobody told")
+        stream.cancel()
+        assert 'popwheel_transactions_ended_total{resolution="expired"} 1.0' in broker.metrics()
