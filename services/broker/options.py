@@ -72,6 +72,13 @@ class PopOptions(BaseModel):
         le=100_000_000,
         description="Messages given out and not yet acknowledged; past it nothing more is given out.",
     )
+    held_messages_max: int = Field(
+        default=400_000,
+        ge=16,
+        le=100_000_000,
+        description="Messages of FIFO groups that were read and wait for others of their message group; past it, no "
+        "more of the queue is read for the group.",
+    )
     scan_entries_max: int = Field(
         default=4096, ge=16, le=1_000_000, description="Entries one pop looks at before it answers, for a rare filter."
     )

@@ -145,6 +145,8 @@ class Acks:
             replaces=Origin(old.id, index),
             call=call,
             copies={0: old.copies[index]} if index in old.copies else {},
+            lines=old.lines[index : index + 1],
+            attempts=old.attempts[index : index + 1],
         )
         record = Record(RecordKind.CHECK_POINT, self._topics.revive, new.revive_queue, new.encode())
         new.revive_offset = self._store.put([record]).queue_offsets[0]
@@ -161,7 +163,7 @@ class Acks:
             check_point.id,
             check_point.pop_time_ms,
             check_point.invisible_ms,
-            check_point.revive_queue,
+            check_point.shown_revive_queue,
             check_point.origin,
             self._broker_name,
             check_point.queue_id,
@@ -220,6 +222,7 @@ class Acks:
     def redeliver(self, messages: Sequence[GivenOut], *, attempted: bool) -> None:
         """Move messages from their CKs to the retry topic or, past the group's limit, to its dead letter queue.
 
+        Those of a group that consumes in order stay the first of their lines instead of going to the retry topic (P6).
         A message that is gone (retention, a deleted topic or group) just leaves its CK; no other takes its place (P4).
         A group that the log knows and the view does not is there all the same: the view is behind, or the controller
         has lost its state. Its messages come again, and that is no attempt, as nobody knows how many it may have.
@@ -230,6 +233,8 @@ class Acks:
             CorruptDataError: one of them is damaged; likewise.
         """
         messages = [(check_point, index) for check_point, index in messages if check_point.open_bits >> index & 1]
+        if any(check_point.lines for check_point, _ in messages):
+            messages = self._put_back(messages, attempted=attempted)
         try:
             with RECORD_STEP:
                 put = self._put_leaving(messages, self._moved(messages, attempted=attempted), 0)
@@ -242,6 +247,64 @@ class Acks:
             return
         for check_point_id, bits in put.items():
             self._state.close(check_point_id, bits)
+
+    def _put_back(self, messages: Sequence[GivenOut], *, attempted: bool) -> list[GivenOut]:
+        """Have messages of ordered groups wait in their lines, to be given out again; the messages that do not.
+
+        Raises:
+            StatusError: the disk is full; nothing has changed.
+        """
+        rest: list[GivenOut] = []
+        returned: dict[CheckPoint, list[int]] = {}
+        for check_point, index in messages:
+            if check_point.lines and self._comes_again(check_point, index, attempted=attempted):
+                returned.setdefault(check_point, []).append(index)
+            else:
+                rest.append((check_point, index))
+        if not returned:
+            return rest
+        now_ms = self._clock.now_ms()
+        held = [self._held(each, sorted(indexes), attempted, now_ms) for each, indexes in returned.items()]
+        appended = self._store.put(
+            [Record(RecordKind.CHECK_POINT, self._topics.revive, each.revive_queue, each.encode()) for each in held]
+        )
+        for each, revive_offset in zip(held, appended.queue_offsets, strict=True):
+            each.revive_offset = revive_offset
+            self._state.open(each)
+        return rest
+
+    def _comes_again(self, check_point: CheckPoint, index: int, *, attempted: bool) -> bool:
+        """Whether a message of an ordered group is given out once more, as it is not gone and may be tried again."""
+        group = self._view.groups.get(check_point.group)
+        if self.messages.place(check_point, index) is None:
+            return False
+        if group is None:
+            return self._knows_group(check_point.group)
+        return check_point.attempts[index] + attempted < group.max_attempts
+
+    def _held(self, old: CheckPoint, indexes: Sequence[int], attempted: bool, now_ms: int) -> CheckPoint:
+        """The CK of messages that wait in their lines once more."""
+        counts = attempted and old.group in self._view.groups
+        offsets = tuple(old.offsets[index] for index in indexes)
+        return CheckPoint(
+            id=self._state.table.make_id(old.revive_queue),
+            group=old.group,
+            topic=old.topic,
+            origin=old.origin,
+            queue_id=old.queue_id,
+            start_offset=offsets[0],
+            next_offset=offsets[-1] + 1,
+            pop_time_ms=now_ms,
+            invisible_ms=0,
+            due_ms=now_ms,
+            first_position=old.first_position,
+            offsets=offsets,
+            copies={number: old.copies[index] for number, index in enumerate(indexes) if index in old.copies},
+            lines=tuple(old.lines[index] for index in indexes),
+            attempts=tuple(old.attempts[index] + counts for index in indexes),
+            sources=tuple(Origin(old.id, index) for index in indexes),
+            is_held=True,
+        )
 
     def _set_aside(self, check_point: CheckPoint, index: int, fault: RecordFaultError, *, attempted: bool) -> None:
         try:

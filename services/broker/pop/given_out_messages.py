@@ -42,6 +42,11 @@ class GivenOutMessages:
                 entries = queue.read(offset, count)
                 records = self._store.records.read_checked(queue, range(offset, offset + len(entries)), entries)
             found += [*records, *[None] * (count - len(records))]
+        for number, (check_point, index) in enumerate(messages):
+            stored = found[number]
+            if check_point.lines and stored is not None:
+                # In an ordered group a message stays where it is, so its CK counts its deliveries.
+                found[number] = stored._replace(attempts=check_point.attempts[index])
         return found
 
     def is_given_out(self, check_point: CheckPoint, index: int) -> bool:

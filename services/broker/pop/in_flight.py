@@ -135,7 +135,7 @@ class InFlight:
             count += 1
         records = self._records(places[:count], entries[:count])
         found = [
-            InFlightMessage(check_point, index, *_facts(stored))
+            InFlightMessage(check_point, index, *_facts(check_point, index, stored))
             for (check_point, index), place, stored in zip(messages, places, records, strict=False)
             if place is not None
         ]
@@ -150,7 +150,7 @@ class InFlight:
             if looked_at == _CHECK_POINTS_AT_ONCE:
                 return messages, InFlightPlace(check_point.id, 0, begin.end)
             looked_at += 1
-            if check_point.topic != topic or (group and check_point.group != group):
+            if check_point.is_held or check_point.topic != topic or (group and check_point.group != group):
                 continue
             if check_point.id >= begin.end and check_point.replaces is None:
                 continue
@@ -202,7 +202,7 @@ class InFlight:
         return found
 
 
-def _facts(stored: StoredRecord | None) -> tuple[str, int]:
+def _facts(check_point: CheckPoint, index: int, stored: StoredRecord | None) -> tuple[str, int]:
     """Message id and attempt."""
     if stored is None:
         return "", 0
@@ -210,4 +210,5 @@ def _facts(stored: StoredRecord | None) -> tuple[str, int]:
         message_id = SystemProperties.FromString(stored.system_properties).message_id
     except DecodeError:
         message_id = ""
-    return message_id, stored.attempts + 1
+    attempts = check_point.attempts[index] if check_point.lines else stored.attempts
+    return message_id, attempts + 1

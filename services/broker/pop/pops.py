@@ -3,7 +3,6 @@
 import random
 from collections.abc import Container, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from services.broker.filter.scan import Found, SqlScan, scan_tags
@@ -12,7 +11,11 @@ from services.broker.filter.wanted import Wanted, wanted_by
 from services.broker.names.own_topics import OwnTopics
 from services.broker.options import PopOptions
 from services.broker.pop import delivery
+from services.broker.pop.given_out_messages import GivenOutMessages
+from services.broker.pop.ordered_pops import OrderedPops
+from services.broker.pop.taken import Budget, Taken
 from services.broker.progress.check_point import CheckPoint
+from services.broker.progress.lines import revive_queue_of
 from services.broker.progress.merge_buffer import QueueProgress
 from services.broker.progress.pop_clock import PopClock
 from services.broker.progress.pop_state import PopState
@@ -36,33 +39,6 @@ _RETRY_FIRST_ONE_IN = 5
 _TURN_BITS = 32
 _ANY_QUEUE = -1
 QUEUEING_BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 30_000, 300_000, 3_600_000)
-
-
-@dataclass(slots=True)
-class _Budget:
-    """What one pop may still take."""
-
-    messages: int
-    scan_entries: int
-    response_bytes: int
-
-    @property
-    def is_spent(self) -> bool:
-        return self.messages <= 0 or self.scan_entries <= 0 or self.response_bytes <= 0
-
-
-@dataclass(slots=True)
-class _Taken:
-    """What was read from one queue and is to be given out."""
-
-    progress: QueueProgress
-    origin: int
-    entries: Sequence[Entry]
-    offsets: tuple[int, ...] | range
-    records: list[StoredRecord] | None
-    """None if one of them failed as it was read: then each is read by itself."""
-    start_offset: int
-    next_offset: int
 
 
 class Standstill(NamedTuple):
@@ -114,6 +90,9 @@ class Pops:
         self._broker_name = broker_name
         self._quarantine = quarantine
         self.sql_scan = SqlScan(store.records, store.reads)
+        self._messages = GivenOutMessages(store, topics)
+        self.ordered = OrderedPops(store, state, topics, clock, self._take)
+        """For groups that consume in order."""
         self.damaged: dict[ConsumeQueue, Standstill] = {}
         self.queueing = Histogram(QUEUEING_BOUNDS_MS)
         """How long messages waited until they were given out for the first time."""
@@ -139,16 +118,26 @@ class Pops:
         room = self._room(request.group)
         wanted = wanted_by(request.filter)
         options = self._options
-        budget = _Budget(min(request.max_messages, room), options.scan_entries_max, options.response_bytes_max)
+        budget = Budget(min(request.max_messages, room), options.scan_entries_max, options.response_bytes_max)
         retry, queues = self._sources(request.group, request.topic, request.queue_id, turn)
-        taken: list[_Taken] = []
+        is_ordered = self._is_ordered(request.group, request.topic) or request.ordered
+        taken: list[Taken] = []
+        if is_ordered:
+            answer = self._again(request)
+            if answer.messages:
+                answer.waiting = self._waiting(request.group, request.topic, retry, queues, wanted)
+                return answer
+            self.ordered.take_ready(request, budget, taken)
         retry_first = retry is not None and turn % _RETRY_FIRST_ONE_IN == 0
-        if retry is not None and retry_first:
+        if retry is not None and retry_first and not budget.is_spent:
             self._take(retry, receipt.FROM_RETRY_TOPIC, None, budget, taken)
         for progress in queues:
             if budget.is_spent:
                 break
-            self._take(progress, receipt.FROM_TOPIC, wanted, budget, taken)
+            if is_ordered:
+                self.ordered.read_on(request, progress, wanted, budget, taken)
+            else:
+                self._take(progress, receipt.FROM_TOPIC, wanted, budget, taken)
         if retry is not None and not retry_first and not budget.is_spent:
             self._take(retry, receipt.FROM_RETRY_TOPIC, None, budget, taken)
         answer = PopAnswer()
@@ -160,7 +149,23 @@ class Pops:
                 raise self.progress_full()
         if request.queue_id >= 0:
             retry, queues = self._sources(request.group, request.topic, _ANY_QUEUE, turn)
-        answer.waiting = self._waiting(retry, queues, wanted)
+        answer.waiting = self._waiting(request.group, request.topic, retry, queues, wanted)
+        return answer
+
+    def _is_ordered(self, group: str, topic: str) -> bool:
+        """Whether a group consumes in order; also of one that is not known (any more) while something is in line."""
+        known = self._view.groups.get(group)
+        return (known is not None and known.fifo) or self.ordered.lines.has(group, topic)
+
+    def _again(self, request: PopRequest) -> PopAnswer:
+        """What the very same try of a receive was given before and still has, if anything."""
+        answer = PopAnswer()
+        common = delivery.common_properties(self._broker_name, request.invisible_ms)
+        for check_point, indexes, records in self.ordered.again(request):
+            maker = self._maker(check_point)
+            handles = [maker.handle(check_point.offsets[index]) for index in indexes]
+            answer.messages += delivery.popped_messages(records, common, handles)
+            answer.handles += handles
         return answer
 
     def _room(self, group: str) -> int:
@@ -194,12 +199,23 @@ class Pops:
         brings finds out.
         """
         retry, queues = self._sources(group, topic, _ANY_QUEUE, 0)
-        return self._waiting(retry, queues, wanted)
+        return self._waiting(group, topic, retry, queues, wanted)
 
-    def _waiting(self, retry: QueueProgress | None, queues: Sequence[QueueProgress], wanted: Wanted) -> int:
+    def _waiting(
+        self,
+        group: str,
+        topic: str,
+        retry: QueueProgress | None,
+        queues: Sequence[QueueProgress],
+        wanted: Wanted,
+    ) -> int:
+        lines = self.ordered.lines
         ahead = sum(progress.available_at_most for progress in queues if not self._stands_still(progress.queue))
         if wanted is not None:
             ahead = min(ahead, 1)
+        if (group, topic) in lines.paused and not lines.room(group, topic):
+            ahead = 0
+        ahead += lines.ready(group, topic)
         return ahead + (retry.available_at_most if retry is not None else 0)
 
     def _sources(
@@ -225,8 +241,8 @@ class Pops:
         progress: QueueProgress,
         origin: int,
         wanted: Wanted,
-        budget: _Budget,
-        taken: list[_Taken],
+        budget: Budget,
+        taken: list[Taken],
     ) -> None:
         """Read the next messages of one queue that the filter wants."""
         queue = progress.queue
@@ -268,7 +284,8 @@ class Pops:
         assert start <= offsets[0] <= offsets[-1] < next_offset, "messages are taken that were not read"
         budget.messages -= len(entries)
         budget.response_bytes -= sum(entry.length for entry in entries)
-        taken.append(_Taken(progress, origin, entries, offsets, records, start, next_offset))
+        first_position = entries[0].position
+        taken.append(Taken(progress, origin, offsets, records, start, next_offset, first_position, entries))
 
     def forget(self, topics: Container[str]) -> None:
         """Topics were deleted: none of their queues stands still any more."""
@@ -296,7 +313,7 @@ class Pops:
             return False
         return met is not None
 
-    def _scan(self, queue: ConsumeQueue, start: int, wanted: frozenset[int] | SqlFilter, budget: _Budget) -> Found:
+    def _scan(self, queue: ConsumeQueue, start: int, wanted: frozenset[int] | SqlFilter, budget: Budget) -> Found:
         """Look for what a filter lets through, and take that from the budget."""
         if isinstance(wanted, SqlFilter):
             found = self.sql_scan.run(queue, start, wanted, budget.messages, budget.scan_entries)
@@ -305,8 +322,8 @@ class Pops:
         budget.scan_entries -= found.cost
         return found
 
-    def _give_out(self, request: PopRequest, taken: list[_Taken], answer: PopAnswer) -> None:
-        key = self._view.receipt_key  # without it nothing may be given out
+    def _give_out(self, request: PopRequest, taken: list[Taken], answer: PopAnswer) -> None:
+        self._view.receipt_key  # noqa: B018 - without it nothing may be given out
         now_ms = self._clock.now_ms()
         check_points = [self._check_point(request, each, now_ms) for each in taken]
         revive_topic = self._topics.revive
@@ -320,21 +337,11 @@ class Pops:
         for each, check_point, revive_offset in zip(taken, check_points, appended.queue_offsets, strict=True):
             check_point.revive_offset = revive_offset
             self._state.open(check_point)
-            self._state.merge_buffer.popped(each.progress, check_point)
-            if each.records and each.origin == receipt.FROM_TOPIC:
+            if not each.sources:  # else its group has read this before
+                self._state.merge_buffer.popped(each.progress, check_point)
+            if each.records and each.origin == receipt.FROM_TOPIC and not any(each.attempts):
                 self._count_queueing(each.records, appended.store_time_ms)
-            maker = HandleMaker(
-                key,
-                request.group,
-                request.topic,
-                check_point.id,
-                now_ms,
-                request.invisible_ms,
-                check_point.revive_queue,
-                each.origin,
-                self._broker_name,
-                check_point.queue_id,
-            )
+            maker = self._maker(check_point)
             given = [maker.handle(offset) for offset in each.offsets]
             try:
                 with RECORD_STEP:
@@ -346,7 +353,23 @@ class Pops:
             else:
                 answer.handles += given
                 answer.messages += messages
+        if request.attempt_id:
+            self.ordered.remember(request, [each for each in check_points if each.lines])
         assert len(answer.handles) == len(answer.messages), "not every message has its receipt handle"
+
+    def _maker(self, check_point: CheckPoint) -> HandleMaker:
+        return HandleMaker(
+            self._view.receipt_key,
+            check_point.group,
+            check_point.topic,
+            check_point.id,
+            check_point.pop_time_ms,
+            check_point.invisible_ms,
+            check_point.shown_revive_queue,
+            check_point.origin,
+            self._broker_name,
+            check_point.queue_id,
+        )
 
     def _count_queueing(self, records: Sequence[StoredRecord], now_ms: int) -> None:
         if records[0].store_time_ms == records[-1].store_time_ms:  # mostly: they were sent together
@@ -356,15 +379,16 @@ class Pops:
                 self.queueing.observe(max(0, now_ms - each.store_time_ms))
 
     def _give_out_one_by_one(
-        self, check_point: CheckPoint, taken: _Taken, common: bytes, handles: Sequence[str], answer: PopAnswer
+        self, check_point: CheckPoint, taken: Taken, common: bytes, handles: Sequence[str], answer: PopAnswer
     ) -> None:
         """Give out those messages of a CK of which an answer can be made, and set the others aside."""
-        places = zip(taken.offsets, taken.entries, handles, strict=True)
-        for index, (offset, entry, handle) in enumerate(places):
+        for index, handle in enumerate(handles):
             stored = None
             try:
                 with RECORD_STEP:
-                    stored = self._store.records.read_checked(taken.progress.queue, (offset,), (entry,))[0]
+                    stored = self._messages.message(check_point, index)
+                    if stored is None:
+                        continue
                     messages = delivery.popped_messages([stored], common, [handle])
             except RecordFaultError as fault:
                 with suppress(StatusError):  # it comes again when it is due
@@ -375,21 +399,11 @@ class Pops:
                 answer.handles.append(handle)
                 answer.messages += messages
 
-    def _check_point(self, request: PopRequest, taken: _Taken, now_ms: int) -> CheckPoint:
-        return CheckPoint(
-            id=self._state.table.make_id(),
-            group=request.group,
-            topic=request.topic,
-            origin=taken.origin,
-            queue_id=taken.progress.queue.queue_id,
-            start_offset=taken.start_offset,
-            next_offset=taken.next_offset,
-            pop_time_ms=now_ms,
-            invisible_ms=request.invisible_ms,
-            due_ms=now_ms + request.invisible_ms,
-            first_position=taken.entries[0].position,
-            offsets=taken.offsets,
-        )
+    def _check_point(self, request: PopRequest, taken: Taken, now_ms: int) -> CheckPoint:
+        group, topic = request.group, request.topic
+        revive_queue = revive_queue_of(group, topic, taken.progress.queue.queue_id) if taken.lines else None
+        identity = self._state.table.make_id(revive_queue)
+        return taken.check_point(identity, group, topic, now_ms, request.invisible_ms)
 
 
 def _fitting(entries: Sequence[Entry], bytes_max: int) -> int:

@@ -8,7 +8,8 @@ one. An id names a CK within its broker for good; its remainder by the number of
 | CK | id, start offset, next offset, pop time, due time, invisible, first position (8 each), queue id, count (2 each),|
 |    | origin, flags, lengths of group and topic (1 each), group, topic; then, where flags say so: offsets (4 each, |
 |    | from the start offset), what it replaces (id 8, index 2), open bits, due times (8 each), call (8), |
-|    | copies (8 each, all bits for none) |
+|    | copies (8 each, all bits for none), and of an ordered group: line 8, attempts 2, source (id 8, index 2; 0 for |
+|    | none) of each message |
 | ACK | id 8, bits; as its origin: call (8), or nothing |
 | renewal | id 8, due time 8, bits |
 | origin of a redelivered message | id 8, index 2 |
@@ -21,6 +22,9 @@ from dataclasses import dataclass, field
 
 REVIVE_QUEUES = 8
 
+_ORDERED_REVIVE_QUEUE = 999
+"""What receipt handles of ordered groups say, as in the articles; the CK's id tells the real one."""
+
 _CHECK_POINT = struct.Struct(">QQQQQQQHHBBBB")
 _ORIGIN = struct.Struct(">QH")
 _ACK = struct.Struct(">Q")
@@ -28,6 +32,7 @@ _RENEWAL = struct.Struct(">QQ")
 _OFFSET = struct.Struct(">QHB")
 _CALL = struct.Struct(">Q")
 _REDRIVEN = struct.Struct(">QI")
+_MEMBER = struct.Struct(">QHQH")
 
 ORIGIN_BYTES = _ORIGIN.size
 RESET = b"\x01"
@@ -39,6 +44,8 @@ _PARTLY_OPEN = 4
 _RENEWED = 8
 _CALLED = 16
 _COPIED = 32
+_ORDERED = 64
+_HELD = 128
 
 _NO_COPY = (1 << 64) - 1
 _NO_COPIES: dict[int, int] = {}
@@ -109,6 +116,9 @@ def decode_redriven(origin: bytes) -> int | None:
     return int(_REDRIVEN.unpack(origin)[0]) if len(origin) == _REDRIVEN.size else None
 
 
+_NO_SOURCE = Origin(0, 0)
+
+
 @dataclass(slots=True, eq=False)
 class CheckPoint:
     """Messages of one queue that were given to one consumer, until each is done with.
@@ -133,6 +143,11 @@ class CheckPoint:
         call: which call of a client has made it, 0 if that is not known; said of one that replaces another.
         scheduled_ms: when it is looked at next, as the revive table says; not written down.
         copies: where in the revive queue messages stand that were copied there, by index; never changed in place.
+        lines: hashes of the messages' message groups, 0 for none, if their group consumes in order; else nothing.
+        attempts: of such messages: how often each was delivered before.
+        sources: the messages of older CKs that these are, if they were read before; all of one revive queue.
+        is_held: nobody has them: they wait until they are the first of their lines (`progress.lines`). An older
+            release, which does not know this, has them come again at once.
     """
 
     id: int
@@ -154,6 +169,10 @@ class CheckPoint:
     call: int = 0
     copies: dict[int, int] = field(default_factory=lambda: _NO_COPIES)
     scheduled_ms: int = -1
+    lines: tuple[int, ...] = ()
+    attempts: tuple[int, ...] = ()
+    sources: tuple[Origin, ...] = ()
+    is_held: bool = False
 
     def __post_init__(self) -> None:
         if self.open_bits < 0:
@@ -163,6 +182,11 @@ class CheckPoint:
     def revive_queue(self) -> int:
         """The queue that its records are in."""
         return self.id % REVIVE_QUEUES
+
+    @property
+    def shown_revive_queue(self) -> int:
+        """What its receipt handles say for it."""
+        return _ORDERED_REVIVE_QUEUE if self.lines else self.revive_queue
 
     def index_of(self, queue_offset: int) -> int:
         """Index of the message with this offset, -1 if it is none of its messages."""
@@ -205,6 +229,13 @@ class CheckPoint:
         if self.copies:
             flags |= _COPIED
             extra.append(struct.pack(f">{count}Q", *(self.copies.get(index, _NO_COPY) for index in range(count))))
+        if self.lines:
+            flags |= _ORDERED | (_HELD if self.is_held else 0)
+            sources = self.sources or (_NO_SOURCE,) * count
+            extra += [
+                _MEMBER.pack(line, attempts, source.check_point_id, source.index)
+                for line, attempts, source in zip(self.lines, self.attempts, sources, strict=True)
+            ]
         return b"".join(
             (
                 _CHECK_POINT.pack(
@@ -277,6 +308,16 @@ class CheckPoint:
         if flags & _COPIED:
             places = struct.unpack_from(f">{count}Q", data, at)
             copies = {index: place for index, place in enumerate(places) if place != _NO_COPY}
+            at += 8 * count
+        lines: tuple[int, ...] = ()
+        attempts: tuple[int, ...] = ()
+        sources: tuple[Origin, ...] = ()
+        if flags & _ORDERED:
+            members = list(_MEMBER.iter_unpack(data[at : at + count * _MEMBER.size]))
+            lines = tuple(line for line, _, _, _ in members)
+            attempts = tuple(made for _, made, _, _ in members)
+            if members[0][2]:
+                sources = tuple(Origin(identity, index) for _, _, identity, index in members)
         return cls(
             id=identity,
             group=group,
@@ -296,6 +337,10 @@ class CheckPoint:
             revive_offset=revive_offset,
             call=call,
             copies=copies,
+            lines=lines,
+            attempts=attempts,
+            sources=sources,
+            is_held=bool(flags & _HELD),
         )
 
 

@@ -8,6 +8,7 @@ from services.broker.progress.merge_buffer import MergeBuffer
 from services.common.series import OTHER, SERIES_MAX, Labels, bounded
 
 _AT_ONCE = 5000
+_NONE: Mapping[tuple[str, str], int] = {}
 
 
 class ConsumerLag:
@@ -15,10 +16,12 @@ class ConsumerLag:
 
     Args:
         buffer: how far groups are.
+        held: by group and topic: messages behind that which wait for others of their message group.
     """
 
-    def __init__(self, buffer: MergeBuffer) -> None:
+    def __init__(self, buffer: MergeBuffer, held: Mapping[tuple[str, str], int] = _NONE) -> None:
         self._buffer = buffer
+        self._held = held
         self._counting: Iterator[None] = iter(())
         self._counted: Mapping[Labels, int] = {}
 
@@ -48,7 +51,7 @@ class ConsumerLag:
                     of_topic[queue.topic] += progress.available_at_most
                 yield
             for topic, count in of_topic.items():
-                found[group, topic] = count
+                found[group, topic] = count + self._held.get((group, topic), 0)
                 if len(found) > 2 * SERIES_MAX:
                     others = found.pop((OTHER, OTHER), 0)
                     found = dict(bounded(found))

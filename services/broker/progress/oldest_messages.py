@@ -123,7 +123,8 @@ class OldestMessages:
         elif now.check_points:
             check_point = now.check_points.pop()
             if check_point.open_bits:
-                now.note((check_point.group, check_point.topic), check_point.first_position, waits=False)
+                waits = check_point.is_held
+                now.note((check_point.group, check_point.topic), check_point.first_position, waits=waits)
         elif now.revive_queues:
             now.check_points = self._state.table.in_queue(now.revive_queues.pop())
         elif now.unread is None:

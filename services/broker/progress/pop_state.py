@@ -45,18 +45,21 @@ class PopState:
         stay_ms: see `MergeBuffer`.
         check_points_max: see `MergeBuffer`.
         pairs_max: see `MergeBuffer`.
+        held_max: see `Lines`.
     """
 
-    def __init__(self, stay_ms: int, check_points_max: int, pairs_max: int) -> None:
+    def __init__(self, stay_ms: int, check_points_max: int, pairs_max: int, held_max: int) -> None:
         self.merge_buffer = MergeBuffer(stay_ms, check_points_max, pairs_max)
-        self.lag = ConsumerLag(self.merge_buffer)
-        self.table = ReviveTable()
+        self.table = ReviveTable(held_max)
+        self.lag = ConsumerLag(self.merge_buffer, self.table.lines.held_of)
         self.acked = AckMemory()
         self.old_names = OldNames()
 
     def open(self, check_point: CheckPoint) -> None:
         """A CK record was appended."""
         self._done(self.table.open(check_point))
+        for source in check_point.sources:
+            self.close(source.check_point_id, 1 << source.index)
 
     def close(self, check_point_id: int, bits: int) -> None:
         """Messages of a CK are done with: an ACK record, or what was made of them, was appended."""
@@ -84,9 +87,9 @@ class PopState:
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted. Its open CKs lapse when they are due, as their messages are gone (P4); those of which
-        copies stand elsewhere do so at once.
+        copies stand elsewhere, and those that are held, do so at once.
         """
-        for check_point in self.table.copied_of(topic):
+        for check_point in self.table.lasting_of(topic):
             self.close(check_point.id, check_point.open_bits)
 
     def forget_group(self, group: str) -> None:

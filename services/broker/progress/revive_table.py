@@ -11,6 +11,7 @@ from operator import attrgetter
 
 from services.broker.progress.check_point import REVIVE_QUEUES, CheckPoint, bit_indexes
 from services.broker.progress.check_point_orders import CheckPointIndex, CheckPointSequence, LogStretches
+from services.broker.progress.lines import Lines
 from services.common.shares import Shares
 
 _IDS_SKIPPED_AT_START = 1_000_000
@@ -23,13 +24,18 @@ _LATEST_MAX = 10_000
 """What was done a moment ago is looked for among so many CKs."""
 _FEW = 2_048
 """So many CKs of a group are sorted at once."""
+_HELD_MAX = 400_000
 _id_of = attrgetter("id")
 
 
 class ReviveTable:
-    """All open CKs, by revive queue and id."""
+    """All open CKs, by revive queue and id.
 
-    def __init__(self) -> None:
+    Args:
+        held_max: see `Lines`.
+    """
+
+    def __init__(self, held_max: int = _HELD_MAX) -> None:
         self._queues: list[dict[int, CheckPoint]] = [{} for _ in range(REVIVE_QUEUES)]
         self._stretches = LogStretches()
         self._sequence = CheckPointSequence()
@@ -40,8 +46,10 @@ class ReviveTable:
         self._due_max = _SCHEDULE_SLACK
         self._next_number = 1
         self._by_group = CheckPointIndex(lambda each: each.group)
-        self._copied_by_topic = CheckPointIndex(lambda each: each.topic)
-        """Those of which messages were copied."""
+        self._lasting_by_topic = CheckPointIndex(lambda each: each.topic)
+        """Those that do not lapse by themselves when their topic is deleted: messages were copied, or are held."""
+        self.lines = Lines(held_max)
+        """Of ordered groups."""
         self.latest_pop_ms = 0
         """When the latest CK was made."""
         self.shares = Shares()
@@ -118,8 +126,10 @@ class ReviveTable:
         queue = self._queues[check_point.revive_queue]
         earlier = queue.pop(check_point.id, None)
         if earlier is not None:
+            if earlier.lines:
+                self.lines.remove(earlier, earlier.open_bits)
             self._by_group.remove(earlier)
-            self._copied_by_topic.remove(earlier)
+            self._lasting_by_topic.remove(earlier)
             self._count(earlier, -earlier.open_bits.bit_count())
             self._stretches.remove(earlier)
             self._sequence.remove(earlier)
@@ -130,8 +140,10 @@ class ReviveTable:
             self._stretches.add(check_point)
             self._sequence.add(check_point)
             self._by_group.add(check_point)
-            if check_point.copies:
-                self._copied_by_topic.add(check_point)
+            if check_point.copies or check_point.is_held:
+                self._lasting_by_topic.add(check_point)
+            if check_point.lines:
+                self.lines.add(check_point)
             self._count(check_point, check_point.open_bits.bit_count())
             self._schedule(check_point)
         if check_point.replaces is None:
@@ -144,15 +156,18 @@ class ReviveTable:
         check_point = queue.get(check_point_id)
         if check_point is None:
             return None
-        self._count(check_point, -(check_point.open_bits & bits).bit_count())
+        closed = check_point.open_bits & bits
+        self._count(check_point, -closed.bit_count())
         check_point.open_bits &= ~bits
+        if check_point.lines:
+            self.lines.remove(check_point, closed)
         if check_point.open_bits:
             return None
         del queue[check_point_id]
         self._stretches.remove(check_point)
         self._sequence.remove(check_point)
         self._by_group.remove(check_point)
-        self._copied_by_topic.remove(check_point)
+        self._lasting_by_topic.remove(check_point)
         return check_point
 
     def renew(self, check_point_id: int, bits: int, due_ms: int) -> None:
@@ -234,9 +249,9 @@ class ReviveTable:
         self._stretches.remove(check_point)
         check_point.copies, check_point.first_position = moved.copies, moved.first_position
         self._stretches.add(check_point)
-        self._copied_by_topic.remove(check_point)
-        if check_point.copies:
-            self._copied_by_topic.add(check_point)
+        self._lasting_by_topic.remove(check_point)
+        if check_point.copies or check_point.is_held:
+            self._lasting_by_topic.add(check_point)
         self.move(check_point, moved.revive_offset)
 
     def first_position(self) -> int | None:
@@ -260,7 +275,9 @@ class ReviveTable:
         return found
 
     def _count(self, check_point: CheckPoint, messages: int) -> None:
-        """So many messages more are given out, or fewer."""
+        """So many messages more are given out, or fewer; what is held is given out to nobody."""
+        if check_point.is_held:
+            return
         self.shares.take(check_point.group, messages)
         pair = (check_point.group, check_point.topic)
         in_flight = self.in_flight.get(pair, 0) + messages
@@ -304,11 +321,13 @@ class ReviveTable:
             return iter(sorted((each for each in self.of_group(group) if each.id >= check_point_id), key=_id_of))
         return self._sequence.begin_at(check_point_id)
 
-    def copied_of(self, topic: str) -> list[CheckPoint]:
-        """The open CKs of a topic of which messages were copied."""
-        return self._copied_by_topic.of(topic)
+    def lasting_of(self, topic: str) -> list[CheckPoint]:
+        """The open CKs of a topic that do not lapse when it is deleted: messages were copied, or are held."""
+        return self._lasting_by_topic.of(topic)
 
     def _schedule(self, check_point: CheckPoint) -> None:
+        if check_point.is_held:
+            return
         self._put(check_point, self._first_due(check_point))
         self._drop_void()
 

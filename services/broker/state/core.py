@@ -105,7 +105,12 @@ class BrokerCore:
         self._found_up_to = 0
         self.is_finished = False
         self.interests = Interests(options.pop.notify_interests_max, options.pop.notify_filter_bytes_max)
-        self.state = PopState(options.pop.stay_ms, options.pop.buffer_check_points_max, options.pop.progress_max)
+        self.state = PopState(
+            *(options.pop.stay_ms, options.pop.buffer_check_points_max, options.pop.progress_max),
+            options.pop.held_messages_max,
+        )
+        lines = self.state.table.lines
+        lines.on_ready, self.interests.paused = self.interests.became_ready, lines.paused
         # No group has any progress in queues that are no more.
         forget_queues = self.state.merge_buffer.forget_queues
         self.store = MessageStore(disk, folder, options.log, clock, self._arrived, log, forget_queues)
@@ -254,7 +259,7 @@ class BrokerCore:
             group = found.payload.decode()
             closed.update((each.id, closed.get(each.id, 0) | each.open_bits) for each in table.of_group(group))
         elif found.kind == RecordKind.FORGET_TOPIC:
-            for each in self.state.table.copied_of(found.payload.decode()):
+            for each in self.state.table.lasting_of(found.payload.decode()):
                 closed[each.id] = closed.get(each.id, 0) | each.open_bits
         elif found.kind == RecordKind.ACK:
             identity, bits = decode_ack(found.payload)
@@ -384,6 +389,7 @@ class BrokerCore:
         if not buffer.has_room(buffer.of(commit.group, queue)):
             raise self.pops.progress_full()
         self.store.put([Record(RecordKind.OFFSET, self.revive_topic, 0, commit.encode())])
+        self.pops.ordered.drop_before(commit.group, queue, commit.offset)
         buffer.commit(commit.group, queue, commit.offset)
         # Set back from where another commit had put it, it shows messages that arrived long ago.
         polled = (each for each in self.interests.of_topic(commit.topic) if each.group == commit.group)

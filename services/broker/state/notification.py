@@ -98,6 +98,7 @@ class SubscriberSet:
 
     Args:
         topic: what they wait for.
+        group: for whom.
         wanted: what is to pass, None for all.
         later: how the while is waited for; None: all are told of everything at once.
         waiting: how many messages wait for an interest.
@@ -107,16 +108,18 @@ class SubscriberSet:
         hand_ons: how often members may still hand a word on in this while: as often as one word needs to go round.
     """
 
-    __slots__ = ("_fresh", "_is_open", "_later", "_waiting", "hand_ons", "members", "topic", "wanted")
+    __slots__ = ("_fresh", "_is_open", "_later", "_waiting", "hand_ons", "members", "pair", "topic", "wanted")
 
     def __init__(
         self,
         topic: str,
+        group: str,
         wanted: Wanted,
         later: Later | None,
         waiting: "Callable[[Interest], int]",
     ) -> None:
         self.topic = topic
+        self.pair = (group, topic)
         self.wanted = wanted
         self.members: list[Interest] = []
         self._later = later
@@ -193,6 +196,8 @@ class Interests:
         self._by_topic: dict[str, list[SubscriberSet]] = {}
         self._later: Later | None = None
         self._waiting: Callable[[Interest], int] = _none
+        self.paused: Container[tuple[str, str]] = ()
+        """Groups and topics that are told of no arrivals, as no more is read for them now."""
 
     def __len__(self) -> int:
         return self._counts.total
@@ -228,7 +233,7 @@ class Interests:
         subscribers = self._sets.get(interest.key)
         if subscribers is None:
             self._bytes.take(group, size)
-            subscribers = SubscriberSet(interest.topic, interest.wanted, self._later, self._waiting)
+            subscribers = SubscriberSet(interest.topic, group, interest.wanted, self._later, self._waiting)
             self._sets[interest.key] = subscribers
             for topic in _topics(interest):
                 self._by_topic.setdefault(topic, []).append(subscribers)
@@ -296,6 +301,8 @@ class Interests:
         looked_at: list[tuple[SqlFilter, SubscriberSet]] = []
         for subscribers in self._by_topic.get(queue.topic, ()):
             wanted = subscribers.wanted
+            if self.paused and subscribers.pair in self.paused:
+                continue
             if wanted is None or queue.topic != subscribers.topic:
                 subscribers.tell(len(tag_hashes))
             elif isinstance(wanted, SqlFilter):
@@ -313,6 +320,12 @@ class Interests:
             messages = count if scan is None or records is None else scan.passing(records, wanted)
             if messages:
                 subscribers.tell(messages)
+
+    def became_ready(self, group: str, topic: str) -> None:
+        """Tell those of a group that a message has become ready which arrived long ago."""
+        for subscribers in self._by_topic.get(topic, ()):
+            if subscribers.pair == (group, topic):
+                subscribers.tell(1)
 
 
 def _topics(interest: Interest) -> tuple[str, str]:

@@ -153,7 +153,7 @@ class Settlement:
         forgotten = sorted([topic, *self._store.queues.retry_topics(topic)])
         revive_topic = self._topics.revive
         records = [Record(RecordKind.FORGET_TOPIC, revive_topic, 0, name.encode()) for name in forgotten]
-        self._store.put(records + self._acks(self._state.table.copied_of(topic)))
+        self._store.put(records + self._acks(self._state.table.lasting_of(topic)))
         for name in forgotten:
             self._store.forget_topic(name)
             self._state.forget_topic(name)
@@ -175,7 +175,7 @@ class Settlement:
         )
         topic = self._topics.revive
         held = self._state.table.of_group(group)
-        copied = [each for each in self._state.table.copied_of(dead_letters) if each.group != group]
+        copied = [each for each in self._state.table.lasting_of(dead_letters) if each.group != group]
         records = [Record(RecordKind.FORGET_GROUP, topic, 0, group.encode()), *self._acks(held + copied)]
         records += [Record(RecordKind.FORGET_TOPIC, topic, 0, name.encode()) for name in stored]
         self._store.put(records)

@@ -87,7 +87,8 @@ class ReceiveHandler:
         try:
             # Last, as a group must not be made for a request that is refused (E1).
             group = await self._catalog.ensure_group(GroupName(pop.group))
-            pop.queue_id = request.message_queue.id if group.fifo else _ANY_QUEUE
+            # Whichever queue a client of an ordered group names: each message group is in one queue only.
+            pop.ordered = group.fifo
             await self._poll(call, client_id, request, pop, wait_ms, stream)
         finally:
             self._admission.leave(client_id, call.peer, pop.group)
@@ -204,7 +205,9 @@ class ReceiveHandler:
             return LongPoll(tuple(brokers), False, now, _GRACE_S)
         tools.metrics.long_polls.labels(topic, group).inc()
         if mode is Mode.NOTIFY:
-            if interest.is_quiet and pop.queue_id == _ANY_QUEUE:
+            if pop.ordered:  # the same try once more is to be given what it was given there
+                return LongPoll((first,), True, now + wait_s, _GRACE_S)
+            if interest.is_quiet:
                 tools.metrics.first_pops_spared.inc()
                 return LongPoll((first,), True, now + wait_s, _GRACE_S, pops_first=False)
             return LongPoll((tools.book.best_broker(interest, first),), True, now + wait_s, _GRACE_S)

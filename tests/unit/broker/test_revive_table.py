@@ -213,7 +213,7 @@ def test_what_stands_where_is_what_a_look_at_all_would_find(
     for group in ("g0", "g1", "g2"):
         of_group = sorted(each.id for each in table.of_group(group))
         assert of_group == sorted(each.id for each in table if each.group == group)
-        copied = sorted(each.id for each in table.copied_of(group.replace("g", "t")))
+        copied = sorted(each.id for each in table.lasting_of(group.replace("g", "t")))
         assert copied == sorted(each.id for each in table if each.group == group and each.copies)
 
 

@@ -62,13 +62,15 @@ def tag_filter(expression: str) -> pb.Filter:
     return pb.Filter(kind=pb.TAG, expression=expression)
 
 
-def wire_message(topic: str, body: bytes, tag: str = "") -> tuple[bytes, bytes]:
+def wire_message(topic: str, body: bytes, tag: str = "", message_group: str = "") -> tuple[bytes, bytes]:
     """A client's message as a proxy hands it on: all but the system properties, and the inside of those with the id of
     its send, which is the same for the same body.
     """
     properties = SystemProperties(message_id=body.hex())
     if tag:
         properties.tag = tag
+    if message_group:
+        properties.message_group = message_group
     send_id = int.from_bytes(blake2b(body, digest_size=8).digest())
     payload = Message(topic=Resource(name=topic), body=body).SerializeToString()
     return payload, properties.SerializeToString() + encode_send_id(send_id)
@@ -144,9 +146,9 @@ class World:
         """The controller says that there is a topic."""
         self._apply(topics=[Topic(name=name, queues=queues, id=self._next_id)])
 
-    def add_group(self, name: str, max_attempts: int = 3) -> None:
+    def add_group(self, name: str, max_attempts: int = 3, *, fifo: bool = False) -> None:
         """The controller says that there is a group."""
-        self._apply(groups=[Group(name=name, max_attempts=max_attempts, id=self._next_id)])
+        self._apply(groups=[Group(name=name, max_attempts=max_attempts, id=self._next_id, fifo=fifo)])
 
     def delete_topic(self, name: str) -> None:
         """The controller says that a topic is no more."""
@@ -188,9 +190,9 @@ class World:
         self.saved = saved_after(None if self._whole else self.saved, rows, self.core.synced(changes.head))
         self._is_broken_off = False
 
-    def put(self, topic: str, body: bytes, tag: str = "", queue_id: int = 0) -> int:
+    def put(self, topic: str, body: bytes, tag: str = "", queue_id: int = 0, message_group: str = "") -> int:
         """Store a message and make it readable; its offset."""
-        payload, properties = wire_message(topic, body, tag)
+        payload, properties = wire_message(topic, body, tag, message_group)
         record = Record(RecordKind.MESSAGE, topic, queue_id, payload, properties, hash_tag(tag))
         offset = self.core.store.put([record]).queue_offsets[0]
         self.flush()
@@ -219,6 +221,7 @@ class World:
         expression: str = "*",
         queue_id: int = -1,
         invisible_ms: int = INVISIBLE_MS,
+        attempt_id: str = "",
     ) -> PopAnswer:
         """The broker's answer to a pop."""
         return self.core.pops.pop(
@@ -229,6 +232,7 @@ class World:
                 max_messages=max_messages,
                 invisible_ms=invisible_ms,
                 filter=tag_filter(expression),
+                attempt_id=attempt_id,
             ),
             self.core.pops.turn(),
         )
@@ -296,6 +300,8 @@ class World:
         in_flight = Counter[tuple[str, ...]]()
         of_queue = Counter[tuple[str, str, int, int]]()
         for each in table:
+            if each.is_held:
+                continue
             in_flight[each.group, each.topic] += each.open_bits.bit_count()
             of_queue[each.group, each.topic, each.origin, each.queue_id] += each.open_bits.bit_count()
         assert table.in_flight == in_flight

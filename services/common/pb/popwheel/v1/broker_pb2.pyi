@@ -275,6 +275,7 @@ class PopRequest(_message.Message):
     FILTER_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     ATTEMPT_ID_FIELD_NUMBER: _builtins.int
+    ORDERED_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     queue_id: _builtins.int
@@ -284,6 +285,8 @@ class PopRequest(_message.Message):
     client_id: _builtins.str
     attempt_id: _builtins.str
     """Names one try of an ordered receive, so that the same try gets the same messages again."""
+    ordered: _builtins.bool
+    """The group consumes in order; the broker may not have heard of it yet."""
     @_builtins.property
     def filter(self) -> Global___Filter: ...
     def __init__(
@@ -297,10 +300,11 @@ class PopRequest(_message.Message):
         filter: Global___Filter | None = ...,
         client_id: _builtins.str = ...,
         attempt_id: _builtins.str = ...,
+        ordered: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_id", b"attempt_id", "client_id", b"client_id", "filter", b"filter", "group", b"group", "invisible_ms", b"invisible_ms", "max_messages", b"max_messages", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_id", b"attempt_id", "client_id", b"client_id", "filter", b"filter", "group", b"group", "invisible_ms", b"invisible_ms", "max_messages", b"max_messages", "ordered", b"ordered", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

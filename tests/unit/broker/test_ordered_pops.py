@@ -1,0 +1,346 @@
+"""Groups that consume in order: of each message group one message at a time, and nobody else waits for it (P6)."""
+
+import pytest
+
+from services.broker.options import BrokerOptions, LogOptions, PopOptions
+from services.broker.pop.in_flight import InFlight, InFlightPlace
+from services.broker.progress.check_point import OffsetCommit
+from services.broker.state.notification import Interest, Subscriber
+from services.common.contract import receipt
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from tests.harness.memory_disk import CrashKind
+from tests.unit.broker.world import INVISIBLE_MS, KEY, OPTIONS, World, attempts, handles
+
+
+def ordered_world(options: BrokerOptions = OPTIONS, *, max_attempts: int = 3, queues: int = 1) -> World:
+    world = World(0, options)
+    world.add_topic("t", queues)
+    world.add_group("g", max_attempts, fifo=True)
+    return world
+
+
+def put(world: World, *messages: str, queue_id: int = 0) -> None:
+    """Store messages such as `a1`: the first of message group `a`; `-1` has none."""
+    for each in messages:
+        world.put("t", each.encode(), queue_id=queue_id, message_group=each[0].replace("-", ""))
+
+
+def pop(world: World, count: int = 32, attempt_id: str = "") -> list[Message]:
+    return [Message.FromString(each) for each in world.answer("g", "t", count, attempt_id=attempt_id).messages]
+
+
+def names_of(messages: list[Message]) -> list[str]:
+    return [each.body.decode() for each in messages]
+
+
+def ack(world: World, *messages: Message) -> None:
+    assert set(world.ack("g", "t", *handles(list(messages)))) == {Code.OK}
+    world.flush()
+
+
+def lapse(world: World) -> None:
+    world.clock.advance(INVISIBLE_MS)
+    world.revive()
+    world.flush()
+
+
+def test_a_message_holds_back_its_own_message_group_only() -> None:
+    world = ordered_world()
+    put(world, "a1", "a2", "b1", "a3", "b2", "c1")
+    first = pop(world)
+    assert names_of(first) == ["a1", "b1", "c1"]
+    assert pop(world) == []
+    ack(world, first[1])
+    assert names_of(pop(world)) == ["b2"]
+    ack(world, first[0])
+    (second,) = pop(world)
+    assert (names_of([second]), attempts([second])) == (["a2"], [1])
+    ack(world, second)
+    assert names_of(pop(world)) == ["a3"]
+
+
+def test_messages_without_a_message_group_wait_for_nothing() -> None:
+    world = ordered_world()
+    put(world, "-1", "-2", "a1", "a2", "-3")
+    assert names_of(pop(world)) == ["-1", "-2", "a1", "-3"]
+    assert pop(world) == []
+    lapse(world)
+    assert sorted(names_of(pop(world))) == ["-1", "-2", "-3", "a1"]
+
+
+def test_what_is_not_acknowledged_comes_again_before_its_successors_and_dies_at_the_limit() -> None:
+    world = ordered_world()
+    put(world, "a1", "a2")
+    seen = []
+    for _ in range(3):
+        (message,) = pop(world)
+        seen.append((names_of([message])[0], message.system_properties.delivery_attempt))
+        lapse(world)
+    assert seen == [("a1", 1), ("a1", 2), ("a1", 3)]
+    ((_, dead),) = world.held("%DLQ%g")
+    assert Message.FromString(dead.payload).body == b"a1"
+    assert world.held("%RETRY%g+t") == []
+    assert names_of(pop(world)) == ["a2"]
+
+
+@pytest.mark.parametrize("kind", ["process", "power"])
+def test_lines_are_the_same_after_a_crash(kind: CrashKind) -> None:
+    world = ordered_world()
+    put(world, "a1", "a2", "b1", "a3", "b2")
+    pop(world)
+    world.flush()
+    world.save()
+    put(world, "b3", "c1", "c2")
+    (third,) = pop(world)
+    lapse(world)
+    lines = sorted(world.core.state.table.lines.members())
+    assert len(lines) == 8
+    world.crash(kind)
+    assert sorted(world.core.state.table.lines.members()) == lines
+    assert sorted(names_of(pop(world))) == ["a1", "b1", "c1"]
+    assert pop(world) == []
+    assert names_of([third]) == ["c1"]
+
+
+def test_a_crash_between_two_records_loses_and_doubles_nothing() -> None:
+    """Whatever part of the log is left, of each message group the first that was not acknowledged comes first."""
+    count = 1
+    number = 0
+    while number < count:
+        world = ordered_world()
+        put(world, "a1", "a2", "b1", "a3", "b2", "a4")
+        log = world.core.store.log
+        begin = log.end_position
+        for message in pop(world):
+            world.ack("g", "t", *handles([message]))
+        pop(world)
+        world.flush()
+        ends = [found.position + found.length for found in log.scan(begin, log.end_position)]
+        count = len(ends)
+        log.cut(ends[number])
+        number += 1
+        world.start()
+        seen: list[str] = []
+        for _ in range(10):
+            messages = pop(world)
+            seen += names_of(messages)
+            if messages:
+                ack(world, *messages)
+            lapse(world)
+        for line, last in (("a", 4), ("b", 2)):
+            numbers = [int(each[1]) for each in seen if each[0] == line]
+            assert numbers == list(range(numbers[0], last + 1)), (number, seen)
+            assert numbers[0] <= 2
+    assert count > 4
+
+
+def test_handles_name_the_revive_queue_of_ordered_pops() -> None:
+    world = ordered_world()
+    put(world, "a1")
+    (message,) = pop(world)
+    handle = message.system_properties.receipt_handle
+    assert receipt.decode(KEY, "g", "t", handle).revive_queue == 999
+    changed = world.core.acks.change_invisible("g", "t", handle, 5)
+    assert receipt.decode(KEY, "g", "t", changed).revive_queue == 999
+    assert world.ack("g", "t", handle, changed) == [Code.INVALID_RECEIPT_HANDLE, Code.OK]
+
+
+def test_a_changed_duration_and_a_renewal_hold_the_line_back_for_as_long() -> None:
+    world = ordered_world()
+    put(world, "a1", "a2")
+    (message,) = pop(world)
+    world.core.acks.change_invisible("g", "t", message.system_properties.receipt_handle, 10)
+    world.clock.advance(9)
+    world.revive()
+    assert pop(world) == []
+    world.clock.advance(1)
+    world.revive()
+    (again,) = pop(world)
+    assert (names_of([again]), attempts([again])) == (["a1"], [2])
+    world.clock.advance(INVISIBLE_MS - 1)
+    world.core.acks.renew(
+        [pb.RenewEntry(group="g", topic="t", receipt_handle=again.system_properties.receipt_handle)], INVISIBLE_MS
+    )
+    world.clock.advance(INVISIBLE_MS - 1)
+    world.revive()
+    assert pop(world) == []
+    ack(world, again)
+    assert names_of(pop(world)) == ["a2"]
+
+
+def test_a_released_message_is_the_first_of_its_line_again_and_that_is_no_attempt() -> None:
+    world = ordered_world()
+    put(world, "a1", "a2")
+    (message,) = pop(world)
+    world.core.acks.release("g", "t", handles([message]), attempted=False)
+    (again,) = pop(world)
+    assert (names_of([again]), attempts([again])) == (["a1"], [1])
+
+
+def test_a_message_that_a_client_forwards_to_the_dead_letters_lets_its_line_go_on() -> None:
+    world = ordered_world()
+    put(world, "a1", "a2")
+    (message,) = pop(world)
+    world.core.acks.dead_letter("g", "t", message.system_properties.receipt_handle)
+    assert names_of(pop(world)) == ["a2"]
+    assert len(world.held("%DLQ%g")) == 1
+
+
+def test_the_same_attempt_gets_the_same_messages_while_it_has_them() -> None:
+    world = ordered_world()
+    put(world, "a1", "b1", "a2", "c1")
+    first = pop(world, 2, "try")
+    world.clock.advance(INVISIBLE_MS - 1)
+    assert pop(world, 2, "try") == first
+    world.clock.advance(INVISIBLE_MS - 1)
+    world.revive()
+    assert names_of(pop(world, 2, "another")) == ["c1"]
+    ack(world, first[0])
+    assert pop(world, 2, "try") == first[1:]
+    ack(world, first[1])
+    assert names_of(pop(world, 2, "try")) == ["a2"]
+
+
+def test_a_poll_is_woken_when_a_line_goes_on_and_not_for_what_is_held() -> None:
+    world = ordered_world()
+    told: list[int] = []
+    subscriber = Subscriber(lambda: told.append(1))
+    interest = Interest(7, subscriber, "t", "g", None)
+    world.core.interests.add(interest)
+    put(world, "a1", "a2")
+    subscriber.take()
+    (first,) = pop(world)
+    assert world.core.waiting(interest) == 0
+    assert subscriber.take() == ([], [])
+    ack(world, first)
+    assert subscriber.take() == ([(7, 1)], [])
+    assert world.core.waiting(interest) == 1
+    assert names_of(pop(world)) == ["a2"]
+    lapse(world)
+    assert subscriber.take() == ([(7, 1)], [])
+
+
+def test_past_the_limit_of_held_messages_the_queue_waits_and_goes_on_by_itself() -> None:
+    options = BrokerOptions(log=LogOptions(segment_bytes=1 << 20), pop=PopOptions(held_messages_max=64))
+    world = ordered_world(options)
+    subscriber = Subscriber(lambda: None)
+    interest = Interest(7, subscriber, "t", "g", None)
+    world.core.interests.add(interest)
+    put(world, *(f"a{number}" for number in range(200)), "b1")
+    seen = names_of(pop(world))
+    lines = world.core.state.table.lines
+    for _ in range(20):
+        assert pop(world) == []
+    assert (lines.held.total, world.core.waiting(interest)) == (32, 0)
+    subscriber.take()
+    put(world, "c1")
+    assert subscriber.take() == ([], [])
+    assert seen == ["a0"]
+    # Most of what was held has to go before more is read: the poll is told of each message of the line, not of more.
+    held = next(each for each in world.core.state.table if not each.is_held)
+    for number in range(1, 40):
+        world.core.state.finish(held.id, 1)
+        assert subscriber.take()[0]
+        (message,) = pop(world)
+        assert names_of([message]) == [f"a{number}"]
+        held = next(each for each in world.core.state.table if not each.is_held)
+
+
+def test_everything_is_delivered_in_order_through_a_small_limit() -> None:
+    options = BrokerOptions(log=LogOptions(segment_bytes=1 << 20), pop=PopOptions(held_messages_max=16))
+    world = ordered_world(options, queues=2)
+    for number in range(60):
+        put(world, f"a{number:02}", f"b{number:02}")
+        put(world, f"c{number:02}", queue_id=1)
+    seen: list[str] = []
+    for _ in range(1000):
+        messages = pop(world, 5)
+        seen += names_of(messages)
+        if messages:
+            ack(world, *messages)
+    for line in "abc":
+        assert [each for each in seen if each[0] == line] == [f"{line}{number:02}" for number in range(60)]
+    assert len(world.core.state.table.lines) == 0
+    assert len(world.core.state.table) == 0
+
+
+def test_an_offset_set_by_hand_drops_what_is_held_before_it() -> None:
+    world = ordered_world()
+    put(world, "a1", "a2", "a3", "a4")
+    (first,) = pop(world)
+    world.core.commit_offset(OffsetCommit("g", "t", 0, 3))
+    ack(world, first)
+    assert names_of(pop(world)) == ["a4"]
+
+
+def test_a_deleted_topic_leaves_nothing_held() -> None:
+    world = ordered_world()
+    put(world, "a1", "a2", "b1", "b2")
+    first = pop(world, 1)
+    assert names_of(first) == ["a1"]
+    world.delete_topic("t")
+    lines = world.core.state.table.lines
+    assert lines.held.total == 0
+    world.add_topic("t")
+    put(world, "c1", "c2")
+    assert names_of(pop(world)) == ["c1"]
+    lapse(world)
+    world.crash("process")
+    assert names_of(pop(world)) == ["c1"]
+    assert len(world.core.state.table.lines) == 1
+
+
+def test_a_deleted_group_leaves_nothing_held() -> None:
+    world = ordered_world()
+    put(world, "a1", "a2")
+    pop(world)
+    world.delete_group("g")
+    lines = world.core.state.table.lines
+    assert (len(lines), lines.held.total, len(world.core.state.table)) == (0, 0, 0)
+    world.add_group("g", fifo=True)
+    assert names_of(pop(world)) == ["a1"]
+
+
+def test_what_is_held_outlives_its_segment() -> None:
+    world = ordered_world()
+    put(world, "a1", "a2", "b1")
+    first = pop(world)
+    world.flush()
+    for _ in range(100):
+        world.put("t", bytes(100), message_group="z")
+    world.clock.advance(73 * 3_600_000)
+    world.put("t", b"z", message_group="z")
+    world.save()
+    world.retain()
+    assert world.core.store.log.start_position > 0
+    world.crash("process")
+    world.revive()
+    world.flush()
+    again = pop(world, 2)
+    assert (names_of(again), attempts(again)) == (["a1", "b1"], [2, 2])
+    ack(world, *again)
+    (second,) = pop(world, 1)
+    assert names_of([second]) == ["a2"]
+    assert names_of(first) == ["a1", "b1"]
+
+
+def test_lists_of_what_is_given_out_do_not_show_what_is_held() -> None:
+    world = ordered_world()
+    put(world, "a1", "a2")
+    pop(world)
+    lapse(world)
+    pop(world)
+    core = world.core
+    messages, rest = InFlight(core.state.table, core.acks.messages, core.store).step("t", "g", InFlightPlace(), 10)
+    assert [(each.message_id, each.attempt) for each in messages] == [(b"a1".hex(), 2)]
+    assert rest is None
+    assert core.state.lag.ready()["g", "t"] == 1
+
+
+def test_a_group_that_consumes_in_no_order_is_not_held_up() -> None:
+    world = ordered_world()
+    world.add_group("h")
+    put(world, "a1", "a2")
+    assert names_of(pop(world)) == ["a1"]
+    assert len(world.pop("h", "t")) == 2
