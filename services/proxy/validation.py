@@ -27,6 +27,8 @@ _NORMAL = MessageType.NORMAL  # looked up once: enum wrappers are slow
 _DELAY = MessageType.DELAY
 _TRANSACTION = MessageType.TRANSACTION
 _FIRST_CHECK_MS_MAX = 3_600_000
+_FIFO = MessageType.FIFO
+_MESSAGE_GROUP_LENGTH_MAX = 64
 _SECONDS_MAX = 253_402_300_799  # the last second of the year 9999, as google.protobuf.Timestamp has it
 _NANOS_PER_S = 1_000_000_000
 _NANOS_PER_MS = 1_000_000
@@ -231,6 +233,9 @@ def _check_type(properties: SystemProperties, topic: Topic) -> int | None:
         )
     if kind == _DELAY:
         return _due_ms(properties)
+    if kind == _FIFO:
+        _check_message_group(properties)
+        return None
     if kind not in (_NORMAL, _TRANSACTION):
         raise StatusError(
             Code.UNSUPPORTED, f"messages of type {_type_name(kind)} are not supported yet; nothing was stored"
@@ -259,6 +264,33 @@ def _first_check_ms(properties: SystemProperties) -> int:
             "first_check_ms_max",
         )
     return asked_ms
+
+
+def _check_message_group(properties: SystemProperties) -> None:
+    """Check a message that is to keep its order.
+
+    Raises:
+        StatusError: MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, ILLEGAL_MESSAGE_GROUP.
+    """
+    has = properties.HasField
+    if not has("message_group"):
+        raise StatusError(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "the message is of type FIFO but has no message group"
+        )
+    if has("delivery_timestamp") or has("lite_topic") or has("priority"):
+        raise StatusError(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            "the message is of type FIFO but has a delivery timestamp, a lite topic or a priority",
+        )
+    message_group = properties.message_group
+    if len(message_group) > _MESSAGE_GROUP_LENGTH_MAX:
+        raise LimitError(
+            Code.ILLEGAL_MESSAGE_GROUP,
+            f"the message group has {len(message_group)} characters, at most {_MESSAGE_GROUP_LENGTH_MAX} are taken",
+            "message_group_length_max",
+        )
+    if not _is_plain(message_group):
+        raise StatusError(Code.ILLEGAL_MESSAGE_GROUP, "the message group is blank or has control characters")
 
 
 def _due_ms(properties: SystemProperties) -> int:

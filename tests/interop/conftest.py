@@ -19,6 +19,8 @@ SCENARIOS = (
     "dead_letters",
     "redelivery",
     "changed_invisible_duration",
+    "fifo_push",
+    "fifo_simple",
     "push",
     "sql_filters",
     "tags",
@@ -48,6 +50,11 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         ThreadPoolExecutor(AT_ONCE) as pool,
     ):
         create_group(server, folder, "interop-dead-letters", "--max-attempts", "2")
+        for number, (topic, group) in enumerate(
+            (("InteropFifo", "interop-fifo"), ("InteropFifoSimple", "interop-fifo-simple"))
+        ):
+            admin(server, folder / f"create-fifo-{number}", "topic", "create", topic, "--type", "FIFO")
+            create_group(server, folder, group, "--fifo", "--max-attempts", "2")
         running = {
             name: pool.submit(run_scenario, folder, each_server, name)
             for each_server, names in ((server, SCENARIOS), (strict_server, ("missing_topic",)))
@@ -64,6 +71,10 @@ def run_scenario(folder: Path, server: StandaloneProcess, name: str) -> Outcome:
 
 def create_group(server: StandaloneProcess, folder: Path, name: str, *options: str) -> None:
     """Make a consumer group by the command line."""
-    words = ["-m", "services.cli.main", "admin", "--server", server.http_url, "group", "create", name, *options]
-    outcome = run_program(words, folder / f"create-{name}")
+    admin(server, folder / f"create-{name}", "group", "create", name, *options)
+
+
+def admin(server: StandaloneProcess, folder: Path, *words: str) -> None:
+    """Have the command line do something."""
+    outcome = run_program(["-m", "services.cli.main", "admin", "--server", server.http_url, *words], folder)
     assert outcome.exit_code == 0, outcome.explain()

@@ -116,13 +116,15 @@ class Client:
                 report("sent", body=body, id=receipt.message_id)
 
 
-def make(topic: str, body: bytes, *, tag: str | None = None) -> Any:
+def make(topic: str, body: bytes, *, tag: str | None = None, message_group: str | None = None) -> Any:
     """A message of the client."""
     message = Message()
     message.topic = topic
     message.body = body
     if tag is not None:
         message.tag = tag
+    if message_group is not None:
+        message.message_group = message_group
     return message
 
 
@@ -363,6 +365,86 @@ def dies_in_a_transaction(client: Client) -> None:
         os._exit(0)
 
 
+FIFO_LINES = 5
+FIFO_MESSAGES = 100
+
+
+def _send_in_order(client: Client, topic: str, messages: int) -> None:
+    """Messages of several message groups, each group in its order, all groups at once."""
+    with client.producer(topic) as producer:
+
+        def send(line: int) -> None:
+            for number in range(messages):
+                producer.send(make(topic, f"{line} {number}".encode(), message_group=f"line-{line}"))
+
+        senders = [threading.Thread(target=send, args=(line,)) for line in range(FIFO_LINES)]
+        for each in senders:
+            each.start()
+        for each in senders:
+            each.join()
+
+
+class _OrderedListener(MessageListener):  # type: ignore[misc]
+    """Reports what it is given; fails once on some messages, and always on the poison."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self._failed: set[str] = set()
+        self._left = FIFO_LINES * FIFO_MESSAGES - 1
+        self._lock = threading.Lock()
+
+    def consume(self, message: Any) -> ConsumeResult:
+        with self._lock:
+            body = message.body.decode()
+            report("received", body=body, group=message.message_group)
+            line, number = body.split()
+            fails = int(number) % 50 == 7 + int(line) and body not in self._failed
+            if fails or body == "2 30":
+                self._failed.add(body)
+                return ConsumeResult.FAILURE
+            report("consumed", body=body)
+            self._left -= 1
+            if self._left == 0:
+                self.done.set()
+            return ConsumeResult.SUCCESS
+
+
+def fifo_push(client: Client) -> None:
+    """A push consumer gets each message group in its order, through failures, and past one message that never works."""
+    topic, group = "InteropFifo", "interop-fifo"
+    listener = _OrderedListener()
+    with client.push_consumer(group, topic, listener):
+        _send_in_order(client, topic, FIFO_MESSAGES)
+        report("finished", all=listener.done.wait(60.0))
+    with client.consumer("interop-fifo-undertaker", {f"%DLQ%{group}": "*"}) as consumer:
+        for message in receive(consumer, 1):
+            report("dead", **facts_of(message))
+            consumer.ack(message)
+    with client.consumer(group, {topic: "*"}) as consumer:
+        report("left", count=len(consumer.receive(32, INVISIBLE_S)))
+
+
+def fifo_simple(client: Client) -> None:
+    """What a simple consumer does not ack comes again before its successors."""
+    topic = "InteropFifoSimple"
+    _send_in_order(client, topic, 10)
+    failed: set[str] = set()
+    with client.consumer("interop-fifo-simple", {topic: "*"}) as consumer:
+        until = time.monotonic() + PATIENCE_S
+        consumed = 0
+        while consumed < FIFO_LINES * 10 and time.monotonic() < until:
+            for message in consumer.receive(32, SHORT_INVISIBLE_S):
+                body = message.body.decode()
+                report("received", body=body, attempt=message.delivery_attempt, group=message.message_group)
+                if body in ("1 3", "2 5", "2 6") and body not in failed:
+                    failed.add(body)
+                    continue
+                consumer.ack(message)
+                report("consumed", body=body)
+                consumed += 1
+        report("left", count=len(consumer.receive(32, INVISIBLE_S)))
+
+
 def missing_topic(client: Client) -> None:
     """Sending to a topic that does not exist and is not made by itself. Run against a server that makes none."""
     try:
@@ -388,6 +470,8 @@ SCENARIOS: dict[str, Callable[[Client], None]] = {
         push,
         transactions,
         dies_in_a_transaction,
+        fifo_push,
+        fifo_simple,
         missing_topic,
     )
 }

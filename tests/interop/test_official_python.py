@@ -126,6 +126,33 @@ def test_transactions_commit_roll_back_and_are_asked_about(outcomes: Outcomes) -
     assert not any(event["corrupted"] for event in story.of("asked"))
 
 
+def test_a_push_consumer_gets_each_message_group_in_its_order(outcomes: Outcomes) -> None:
+    story = finished(outcomes, "fifo_push")
+    assert story.of("finished")[0]["all"], story.explain()
+    for line in range(5):
+        consumed = [event["body"] for event in story.of("consumed") if event["body"].startswith(f"{line} ")]
+        assert consumed == [f"{line} {number}" for number in range(100) if (line, number) != (2, 30)]
+    # A message that fails is tried again before its successors, and no other message group waits for that.
+    for line, number in ((0, 7), (1, 8), (2, 30), (4, 61)):
+        of_line = [event["body"] for event in story.of("received") if event["body"].startswith(f"{line} ")]
+        at = of_line.index(f"{line} {number}")
+        assert of_line[at : at + 3] == [f"{line} {number}", f"{line} {number}", f"{line} {number + 1}"]
+    assert [event["body"] for event in story.of("dead")] == ["2 30"]
+    assert story.of("left")[0]["count"] == 0
+
+
+def test_a_simple_consumer_gets_again_what_it_did_not_ack_before_its_successors(outcomes: Outcomes) -> None:
+    story = finished(outcomes, "fifo_simple")
+    for line in range(5):
+        received = [event for event in story.of("received") if event["body"].startswith(f"{line} ")]
+        again = {1: [3], 2: [5, 6]}.get(line, [])
+        expected = [(number, attempt) for number in range(10) for attempt in ((1, 2) if number in again else (1,))]
+        assert [(event["body"], event["attempt"]) for event in received] == [
+            (f"{line} {number}", attempt) for number, attempt in expected
+        ], story.explain()
+    assert story.of("left")[0]["count"] == 0
+
+
 def test_a_topic_that_does_not_exist(outcomes: Outcomes) -> None:
     story = finished(outcomes, "missing_topic")
     assert not story.of("sent"), story.explain()

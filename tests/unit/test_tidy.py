@@ -112,6 +112,7 @@ WAITING = {
     "services.proxy.failover.parked_calls": "lets calls wait until they may try again",
     "services.proxy.send.batcher": "lets senders wait for the Put that carries them",
     "services.proxy.send.batchers": "looks at Puts in flight from time to time",
+    "services.proxy.send.lanes": "lets sends of a message group wait for one another",
     "services.proxy.receive.notifications": "holds the streams of notifications open",
     "services.proxy.receive.poll": "lets a poll wait, and tells its machine the time",
     "services.proxy.transactions.check_links": "holds the streams open by which brokers have producers asked",

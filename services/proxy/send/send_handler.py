@@ -20,6 +20,7 @@ from services.proxy.options import ProxyOptions
 from services.proxy.payload import ClientMessage, messages_of
 from services.proxy.send.batcher import NotSentError
 from services.proxy.send.batchers import Batchers
+from services.proxy.send.lanes import Lanes, place_of
 from services.proxy.send.metrics import SendMetrics
 from services.proxy.send.send_retry import Send, SendRetry, Stored
 from services.proxy.send.system_properties import has_server_fields, missing_properties, without_server_fields
@@ -36,15 +37,18 @@ _NOWHERE: Collection[str] = ()
 
 @dataclass(slots=True)
 class _Part:
-    """What of a request is stored together: messages of one topic, all delayed, all of transactions, or neither.
+    """What of a request is stored together: messages of one topic and one message group, all delayed, all of
+    transactions, or neither.
 
     Args:
         topic: the topic.
+        message_group: of the messages; empty if they have none.
         indexes: their places in the request.
         due_ms: when each is to be delivered, if they are delayed.
     """
 
     topic: Topic
+    message_group: str = ""
     indexes: list[int] = field(default_factory=list)
     due_ms: list[int] = field(default_factory=list)
 
@@ -89,6 +93,12 @@ class SendHandler:
         self._retry = SendRetry(brokers, self._batchers, parked_calls, send_metrics)
         self._health = self._batchers.health
         self._turns: dict[str, int] = {}
+        self._lanes = Lanes(options.send.waiting_messages_max)
+
+    @property
+    def waiting_in_lanes(self) -> int:
+        """Sends that wait for another of their message group."""
+        return self._lanes.waiting
 
     @property
     def waiting_messages(self) -> int:
@@ -118,6 +128,8 @@ class SendHandler:
             due_ms = self._check(call, message, topic, now_ms)
             if not topic.queues:
                 topic = await self._make(topic, messages)
+            if message.properties.message_group:
+                return _answer(messages, await self._store_in_turn(call, topic, messages))
             return _answer(messages, await self._store(call, topic, messages, () if due_ms is None else (due_ms,)))
         self._check_count(len(messages))
         parts = self._parts_of(call, messages, now_ms)
@@ -126,28 +138,29 @@ class SendHandler:
             if not part.topic.queues:
                 part.topic = await self._make(part.topic, [messages[index] for index in part.indexes])
         if len(parts) == 1:
-            return _answer(messages, await self._store_or_say_why(call, parts[0].topic, messages, parts[0].due_ms))
+            return _answer(messages, await self._store_or_say_why(call, parts[0], messages))
         results: list[int | str | StatusError] = [0] * len(messages)
         for part in parts:
             some = [messages[index] for index in part.indexes]
-            stored = await self._store_or_say_why(call, part.topic, some, part.due_ms)
+            stored = await self._store_or_say_why(call, part, some)
             for index, result in zip(part.indexes, stored, strict=True):
                 results[index] = result
         return _answer(messages, results)
 
     def _parts_of(self, call: Call, messages: list[ClientMessage], now_ms: int) -> list[_Part]:
         """Check all messages, and tell which of them can be stored together."""
-        parts: dict[tuple[str, bool, bool], _Part] = {}
+        parts: dict[tuple[str, bool, bool, str], _Part] = {}
         part = head = None
-        delayed = half = False
+        delayed, half, line = False, False, ""
         for index, message in enumerate(messages):
             if message.head is not head:
                 part, head = None, message.head
                 topic = self._topic_of(message)
             due_ms = self._check(call, message, topic, now_ms)
-            if part is None or (due_ms is not None) is not delayed or message.is_half is not half:
-                delayed, half = due_ms is not None, message.is_half
-                part = parts.setdefault((topic.name, delayed, half), _Part(topic))
+            is_delayed, message_group = due_ms is not None, message.properties.message_group
+            if part is None or is_delayed is not delayed or message.is_half is not half or message_group != line:
+                delayed, half, line = is_delayed, message.is_half, message_group
+                part = parts.setdefault((topic.name, delayed, half, line), _Part(topic, line))
             part.indexes.append(index)
             if due_ms is not None:
                 part.due_ms.append(due_ms)
@@ -189,15 +202,33 @@ class SendHandler:
             )
 
     async def _store_or_say_why(
-        self, call: Call, topic: Topic, messages: list[ClientMessage], due_ms: Sequence[int]
+        self, call: Call, part: _Part, messages: list[ClientMessage]
     ) -> Sequence[int | str | StatusError]:
         """Like `_store`, with a refusal in the place of each message's offset or handle."""
         try:
-            return await self._store(call, topic, messages, due_ms)
+            if part.message_group:
+                return await self._store_in_turn(call, part.topic, messages)
+            return await self._store(call, part.topic, messages, part.due_ms)
         except StatusError as error:
             if isinstance(error, LimitError):
                 self._metrics.limit_hit(error.limit)
             return [error] * len(messages)
+
+    async def _store_in_turn(self, call: Call, topic: Topic, messages: list[ClientMessage]) -> Stored:
+        """Put messages of one message group into its queue, behind all of it that this proxy was sent before.
+
+        Raises:
+            StatusError: why they could not be stored.
+        """
+        message_group = messages[0].properties.message_group
+        wait_s = None if call.deadline is None else call.deadline - self._clock.monotonic()
+
+        async def store() -> Stored:
+            names = self._brokers.names
+            only = place_of(topic.name, message_group, names, topic.queues) if names else None
+            return await self._store(call, topic, messages, (), only)
+
+        return await self._lanes.in_turn(topic.name, message_group, wait_s, store)
 
     async def _store(
         self,

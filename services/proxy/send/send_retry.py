@@ -67,6 +67,11 @@ class Send:
         topic = self.look_up(self.topic, self.messages)
         if topic.id == self.topic.id:
             return False
+        if self.tries.only is not None and self.tries.only[1] >= topic.queues:
+            raise StatusError(
+                Code.TOPIC_NOT_FOUND,
+                f"the topic {topic.name} was deleted and made again with fewer queues meanwhile; send again",
+            )
         if incarnation_of(topic.id) == incarnation_of(self.topic.id):
             self.tries.left_behind()
         self.topic = topic

@@ -255,7 +255,7 @@ async def test_no_group_is_made_for_a_poll_that_is_refused(fields: dict[str, Any
 
 @pytest.mark.parametrize(
     "bad",
-    [message(NEW, body=b""), message(NEW, message_type=d.MessageType.FIFO, message_group="g"), message("a b")],
+    [message(NEW, body=b""), message(NEW, message_type=d.MessageType.FIFO), message("a b")],
 )
 async def test_no_topic_is_made_for_a_send_that_is_refused(bad: d.Message) -> None:
     async with world(auto_create_topics=True) as w:

@@ -237,7 +237,8 @@ async def test_a_body_of_the_largest_size_is_taken() -> None:
 @pytest.mark.parametrize(
     "later",
     [
-        message("mixed", message_type=MessageType.FIFO, message_group="g"),
+        message("mixed", message_type=MessageType.LITE),
+        message("mixed", message_type=MessageType.PRIORITY),
     ],
 )
 async def test_what_comes_later_is_refused_and_never_stored(later: d.Message) -> None:

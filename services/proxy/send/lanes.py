@@ -1,0 +1,112 @@
+"""Sends with a message group: where they go, and that none overtakes another of its message group at this proxy (P6).
+
+A message group has one queue of all that the brokers of a cluster have, also while that broker is away: then its sends
+wait, and fail in the end. They go one after another, each when the one before has been answered. So a send that is
+tried again, because nobody knows whether it was stored, does not come behind the next one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from hashlib import blake2b
+from typing import TypeVar
+
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.proxy.errors import LimitError
+from services.proxy.failover.retry_policy import Place
+
+Result = TypeVar("Result")
+
+_ANSWER_RESERVE_S = 0.3
+_LIMIT = "send.waiting_messages_max"
+
+
+def place_of(topic: str, message_group: str, brokers: Sequence[str], queues: int) -> Place:
+    """The queue of a message group.
+
+    A broker that is added takes over message groups, and none moves between the others.
+
+    Args:
+        topic: full name of the topic.
+        message_group: the sender's name for it.
+        brokers: all broker groups there are, also those that are away; at least one.
+        queues: how many queues the topic has at each.
+    """
+    line = f"{topic} {message_group}".encode()
+    broker = max(brokers, key=lambda name: (_hash(line, name.encode()), name))
+    return broker, _hash(line, b"") % max(1, queues)
+
+
+def _hash(line: bytes, salt: bytes) -> int:
+    return int.from_bytes(blake2b(line, key=salt[:64], digest_size=8).digest(), "big")
+
+
+class Lanes:
+    """The message groups that messages are on their way of.
+
+    Args:
+        waiting_max: so many sends may wait for others.
+    """
+
+    def __init__(self, waiting_max: int) -> None:
+        self._waiting_max = waiting_max
+        self._last: dict[tuple[str, str], asyncio.Future[None]] = {}
+        self.waiting = 0
+        """Sends that wait for another of their message group."""
+
+    async def in_turn(
+        self,
+        topic: str,
+        message_group: str,
+        wait_s: float | None,
+        work: Callable[[], Awaitable[Result]],
+    ) -> Result:
+        """Do some work when all has ended that began before it for the same message group.
+
+        Args:
+            topic, message_group: which.
+            wait_s: for how long the caller waits; None if for ever.
+            work: sends the message.
+
+        Raises:
+            LimitError: TOO_MANY_REQUESTS, too many sends wait.
+            StatusError: PROXY_TIMEOUT, its turn did not come in time; nothing was sent.
+        """
+        key = (topic, message_group)
+        before = self._last.get(key)
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if before is not None and self.waiting >= self._waiting_max:
+            raise LimitError(
+                Code.TOO_MANY_REQUESTS,
+                f"{self.waiting} sends wait for others of their message groups; send again later",
+                _LIMIT,
+            )
+        self._last[key] = mine
+        try:
+            if before is not None:
+                await self._wait(before, wait_s)
+            return await work()
+        finally:
+            if before is None or before.done():
+                self._end(key, mine)
+            else:  # it was given up as it waited: who comes next still waits for the one before
+                before.add_done_callback(lambda _: self._end(key, mine))
+
+    async def _wait(self, before: "asyncio.Future[None]", wait_s: float | None) -> None:
+        self.waiting += 1
+        try:
+            left_s = None if wait_s is None else max(0.0, wait_s - _ANSWER_RESERVE_S)
+            await asyncio.wait([before], timeout=left_s)
+        finally:
+            self.waiting -= 1
+        if not before.done():
+            raise StatusError(
+                Code.PROXY_TIMEOUT,
+                "a message that was sent before in the same message group is still on its way, so this one was not "
+                "sent; send it again later",
+            )
+
+    def _end(self, key: tuple[str, str], mine: "asyncio.Future[None]") -> None:
+        mine.set_result(None)
+        if self._last.get(key) is mine:
+            del self._last[key]
