@@ -15,11 +15,12 @@ from tests.sim.delays import NEAR_MS
 from tests.sim.failing_records import FailingRecords
 from tests.sim.faults import Faults
 from tests.sim.loop import SimLoop, StuckError
+from tests.sim.ordered import OrderedProducer
 from tests.sim.outcome import Outcome
 from tests.sim.passing_topic import TOPIC, TYPE, PassingTopic, carried_out
 from tests.sim.process import Process, ProcessClock
 from tests.sim.renewals import Renewals
-from tests.sim.swarm import TAGS, draw
+from tests.sim.swarm import ORDERED_GROUP, TAGS, draw
 from tests.sim.timers import Timers
 from tests.sim.tools import Tools
 from tests.sim.trace import Trace
@@ -113,7 +114,7 @@ class _Run:
                 f"p{number}",
                 self._tools,
                 swarm.random(f"p{number}"),
-                list(swarm.topics),
+                swarm.plain_topics,
                 TAGS,
                 *settings,
                 swarm.types,
@@ -123,6 +124,8 @@ class _Run:
             )
             for number, settings in enumerate(swarm.producers)
         ]
+        if swarm.is_ordered:
+            self._producers.append(OrderedProducer("po", self._tools, swarm.random("po")))
         consumers: list[Consumer] = []
         for subscription, all_manners in swarm.manners.items():
             for manners in all_manners:
@@ -200,7 +203,7 @@ class _Run:
         for name, attempts in self.world.swarm.groups.items():
 
             def group(state: ClusterState, name: str = name, attempts: int = attempts) -> Any:
-                return state.create_group(options, name, attempts)
+                return state.create_group(options, name, attempts, name == ORDERED_GROUP)
 
             await keeper.change(group)
 

@@ -138,17 +138,21 @@ def derived_state(core: BrokerCore) -> dict[str, Any]:
             each.queue_id,
             each.open_bits,
             [(each.offsets[index], each.due_of(index)) for index in each.open_indexes()],
+            each.attempts,
+            each.is_held,
         )
         for each in core.state.table
     }
     # What could not be folded in is known to who folded it, and to nobody who wrote it.
     set_aside = {entry.id: entry for entry in core.quarantine.table if entry.step != Step.FOLD}
     open_halves = {half.position: half._replace(asked_ms=0) for half in core.transactions.table}
+    lines = {(*place, key, offset): check_point for place, key, offset, check_point in core.state.table.lines.members()}
     return {
         "queues": queues,
         "check points": dict(sorted(check_points.items())),
         "set aside": set_aside,
         "transactions": open_halves,
+        "lines": lines,
     }
 
 

@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from services.broker.options import TimerOptions
 from services.cli.options import StandaloneOptions
@@ -40,6 +40,12 @@ TAGS = ("red", "green", "blue")
 HOARDING = "hoarding group"
 """One group takes all that it is given and acknowledges nothing, where few messages may be given out. It is drawn by
 itself, and goes on all the time."""
+ORDERED = "ordered group"
+"""A topic whose messages have message groups, and a group that consumes it in order. Drawn by itself, too."""
+ORDERED_TOPIC = "ordered"
+ORDERED_GROUP = "orderly"
+_ORDERED_SHARE = 0.2
+_HELD_MESSAGES = (16, 40, 400_000, 400_000)
 _HOARDING_SHARE = 0.15
 _HOARDER = Manners(batch_max=32, invisible_ms=(8000, 8000), wait_s=(1.0,), think_s_max=0.0, polls=3, forget=1.0)
 _OPEN_MESSAGES = (8, 16, 40)
@@ -118,6 +124,16 @@ class Swarm:
         """For how long nobody knows whether a process ran that lost what it had not synced."""
         return 2.0
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether there is a topic whose messages have message groups."""
+        return ORDERED_TOPIC in self.topics
+
+    @property
+    def plain_topics(self) -> list[str]:
+        """The others."""
+        return [name for name in self.topics if name != ORDERED_TOPIC]
+
     def random(self, purpose: str) -> random.Random:
         """A random source for one purpose, so that one more draw here changes nothing there."""
         return random.Random(f"{self.seed}/{purpose}")
@@ -132,9 +148,13 @@ class Swarm:
             f"buffer={options.pop.buffer_check_points_max} topics={self.topics} "
             f"types={[TopicType.Name(each) for each in self.types.values()]} groups={self.groups} "
             f"consumers={sum(map(len, self.manners.values()))} sync_s={self.sync_s_max} memory={self.memory}"
+            + (f" held={options.pop.held_messages_max}" if self.is_ordered else "")
             + (f" hoarder={self.hoarder}/{options.pop.open_messages_max}" if self.hoarder else "")
             + (f" filter={self.condition}" if self.condition else "")
         )
+
+
+AnySwarm = TypeVar("AnySwarm", bound=Swarm)
 
 
 def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any] | None = None) -> Swarm:
@@ -209,7 +229,7 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         swarm = _with_hoarder(swarm, hoard)
     sql = random.Random(f"{seed}/sql swarm")
     is_filtering = sql.random() < FILTERING_SHARE if only is None else FILTERING in only
-    return _with_condition(swarm, sql) if is_filtering else swarm
+    return with_ordered(_with_condition(swarm, sql) if is_filtering else swarm, only)
 
 
 def _with_condition(swarm: Swarm, chance: random.Random) -> Swarm:
@@ -221,6 +241,33 @@ def _with_condition(swarm: Swarm, chance: random.Random) -> Swarm:
         subscriptions=[after if each == before else each for each in swarm.subscriptions],
         manners={after if each == before else each: manners for each, manners in swarm.manners.items()},
         condition=after.condition,
+    )
+
+
+def with_ordered(swarm: AnySwarm, only: tuple[str, ...] | None) -> AnySwarm:
+    """A swarm with a topic and a group that keep the order of messages, if they are drawn.
+
+    Args:
+        swarm: the rest of the draw.
+        only: faults that may be on; None for all.
+    """
+    chance = random.Random(f"{swarm.seed}/ordered swarm")
+    if not (chance.random() < _ORDERED_SHARE if only is None else ORDERED in only):
+        return swarm
+    values = swarm.options.model_dump()
+    values["broker"]["pop"]["held_messages_max"] = chance.choice(_HELD_MESSAGES)
+    of = Subscription(ORDERED_GROUP, ORDERED_TOPIC)
+    consumers = [_manners(chance) for _ in range(chance.choice((1, 2, 3)))]
+    if swarm.hoarder:
+        consumers = [replace(each, vanish=0.0) for each in consumers]
+    return replace(
+        swarm,
+        options=StandaloneOptions.model_validate(values),
+        topics={**swarm.topics, ORDERED_TOPIC: chance.choice((1, 2, 4))},
+        types={**swarm.types, ORDERED_TOPIC: TopicType.FIFO},
+        groups={**swarm.groups, ORDERED_GROUP: chance.choice((1, 2, 3, 16))},
+        subscriptions=[*swarm.subscriptions, of],
+        manners={**swarm.manners, of: consumers},
     )
 
 

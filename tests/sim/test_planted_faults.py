@@ -12,6 +12,8 @@ from services.broker.filter.scan import SqlScan
 from services.broker.filter.sql_filter import SqlFilter
 from services.broker.pop import redelivery
 from services.broker.pop.acks import Acks
+from services.broker.pop.ordered_pops import OrderedPops
+from services.broker.progress.lines import Lines, _Line
 from services.broker.progress.merge_buffer import MergeBuffer
 from services.broker.records import record
 from services.broker.records.record import Record, RecordKind, StoredRecord
@@ -34,7 +36,7 @@ from tests.sim import transactions
 from tests.sim.device import SimDisk
 from tests.sim.filters import FILTERING
 from tests.sim.run import run_seed
-from tests.sim.swarm import HOARDING
+from tests.sim.swarm import HOARDING, ORDERED
 
 SEEDS_MAX = 40
 
@@ -299,6 +301,30 @@ def open_halves_are_forgotten_at_a_restart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionTable, "restore", lambda self, rows: None)
 
 
+def the_order_is_swapped(patch: pytest.MonkeyPatch) -> None:
+    """Of what waits in a line the last message comes first."""
+    patch.setattr(_Line, "head", lambda self: self.members[max(self.members)])
+
+
+def lines_hold_nothing_back(patch: pytest.MonkeyPatch) -> None:
+    """A message that is read is given out, whatever is given out of its line."""
+    patch.setattr(Lines, "is_free", lambda self, group, topic, queue_id, line: True)
+
+
+def what_is_held_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """What a pop has read and may not give out is passed over."""
+    hold = OrderedPops._hold
+
+    def hold_and_forget(self: OrderedPops, request: Any, taken: Any) -> Any:
+        held = hold(self, request, taken)
+        for index, offset in enumerate(held.offsets):
+            if not self.lines.is_free(request.group, request.topic, held.queue_id, held.lines[index]) and offset % 3:
+                self._state.close(held.id, 1 << index)
+        return held
+
+    patch.setattr(OrderedPops, "_hold", hold_and_forget)
+
+
 SETTINGS: dict[Plant, dict[str, Any]] = {
     # Where nobody waits for the log's sync, it comes long after the timer's.
     the_timer_is_saved_before_what_fired: {
@@ -333,6 +359,9 @@ CAUGHT_BY: dict[Plant, int] = {sends_are_confirmed_without_sync: 26, the_timer_i
         (filters_keep_back_what_passes, {"P1"}, (FILTERING,)),
         (filters_let_all_through, {"S2"}, (FILTERING,)),
         (filtered_arrivals_wake_nobody, {"L1"}, (FILTERING,)),
+        (the_order_is_swapped, {"P6"}, (ORDERED,)),
+        (lines_hold_nothing_back, {"P6"}, (ORDERED,)),
+        (what_is_held_is_forgotten, {"P1", "P6", "S6"}, (ORDERED,)),
         (what_has_fired_is_forgotten, {"T2"}, ("kill", "kill in a step")),
         (slots_are_skipped, {"T3", "L2"}, ()),
         (recalls_are_forgotten_at_a_restart, {"T4"}, ("kill", "kill in a step")),
@@ -352,7 +381,15 @@ def test_a_planted_fault_is_caught(
 
 
 @pytest.mark.parametrize(
-    "only", [("power",), ("kill", "kill in a step"), (), (FILTERING,), (transactions.NAME, "kill")]
+    "only",
+    [
+        ("power",),
+        ("kill", "kill in a step"),
+        (ORDERED, "kill", "power"),
+        (),
+        (FILTERING,),
+        (transactions.NAME, "kill"),
+    ],
 )
 def test_without_planted_faults_the_same_seeds_are_well(only: tuple[str, ...]) -> None:
     for seed in range(5):

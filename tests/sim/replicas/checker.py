@@ -86,6 +86,11 @@ class GroupChecker(Checker):
             earlier, later
         )
 
+    def _check_order(self) -> None:
+        """P6, where every message stays that was acknowledged, and no two masters give out."""
+        if self._draw.is_safe and not self._draw.has_retention:
+            super()._check_order()
+
     def _check_numbers(self) -> None:
         """P7: also that each handle is of an epoch, lest what was given out from a log that was given up is good for
         what stands in its place.

@@ -52,7 +52,7 @@ class Probes:
         hanging_s = self._world.network.half_open_until_s - self._world.loop.time()
         await asyncio.sleep(max(0.0, hanging_s) + _SETTLE_S + self._chance.random())
         for topic, kind in self._swarm.types.items():
-            if kind != TopicType.DELAY:
+            if kind not in (TopicType.DELAY, TopicType.FIFO):
                 await self._wake(producer, topic)
 
     async def _wake(self, producer: Producer, topic: str) -> None:

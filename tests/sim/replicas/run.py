@@ -16,6 +16,7 @@ from tests.sim.delays import NEAR_MS
 from tests.sim.failing_records import FailingRecords
 from tests.sim.history import Disaster, History
 from tests.sim.loop import SimLoop, StuckError
+from tests.sim.ordered import OrderedProducer
 from tests.sim.outcome import Outcome
 from tests.sim.passing_topic import TOPIC, TYPE, PassingTopic, carried_out, mixed
 from tests.sim.process import ProcessClock
@@ -25,7 +26,7 @@ from tests.sim.replicas.probes import Probes
 from tests.sim.replicas.swarm import HOUR_MS, GroupSwarm, draw
 from tests.sim.replicas.world import GroupWorld
 from tests.sim.run import _difference
-from tests.sim.swarm import READ_S_MAX, TAGS
+from tests.sim.swarm import ORDERED_GROUP, READ_S_MAX, TAGS
 from tests.sim.timers import Timers, TimerSnapshot
 from tests.sim.tools import Tools
 from tests.sim.trace import Trace
@@ -162,7 +163,7 @@ class _Run:
                 name,
                 self._tools(name),
                 swarm.random(name),
-                list(swarm.topics),
+                swarm.plain_topics,
                 TAGS,
                 *settings,
                 swarm.types,
@@ -172,6 +173,8 @@ class _Run:
             for number, settings in enumerate(swarm.producers)
             for name in [f"p{number}"]
         ]
+        if swarm.is_ordered:
+            self._producers.append(OrderedProducer("po", self._tools("po"), swarm.random("po")))
         self._consumers: list[Consumer] = []
         for subscription, all_manners in swarm.manners.items():
             for manners in all_manners:
@@ -266,7 +269,7 @@ class _Run:
         for name, attempts in swarm.groups.items():
 
             def group(state: ClusterState, name: str = name, attempts: int = attempts) -> Any:
-                return state.create_group(swarm.options.controller, name, attempts)
+                return state.create_group(swarm.options.controller, name, attempts, name == ORDERED_GROUP)
 
             await world.make(group)
         while world.master is None and loop.time() < until_s:

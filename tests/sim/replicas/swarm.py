@@ -204,7 +204,7 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
                 delays=Delays(0.0, 0.0, 0.0, base.delays.far_ms),
                 manners={each: [POLITE for _ in all_manners] for each, all_manners in base.manners.items()},
             )
-    return GroupSwarm(
+    swarm = GroupSwarm(
         **values,
         constants=constants,
         replicas=replicas,
@@ -213,6 +213,7 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         loyal=chance.choice((0.0, 0.5, 1.0)),
         is_probed=random.Random(f"{seed}/replicas probed").random() < _PROBED,
     )
+    return one.with_ordered(swarm, only)
 
 
 def _drawn(
