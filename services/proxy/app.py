@@ -200,6 +200,7 @@ class ProxyApp:
                 "counted_polls": lambda: len(self._mode_choice),
                 "unsent_bytes": lambda: self._admission.unsent.total,
                 "waiting_sends": lambda: self._send_handler.waiting_messages,
+                "waiting_in_lanes": lambda: self._send_handler.waiting_in_lanes,
                 "clients": lambda: len(self._clients),
                 "repeated_bytes": lambda: self._telemetry.repeated_bytes,
                 "telemetry_streams": lambda: self._telemetry.streams,

@@ -69,6 +69,7 @@ class ProxyMetrics:
                 "counted_polls": "Topics and groups whose polls are counted now, to choose how they wait",
                 "unsent_bytes": "Bytes of answers that readers have not taken yet",
                 "waiting_sends": "Messages that wait for a Put to a broker",
+                "waiting_in_lanes": "Sends that wait for another one of their message group",
                 "clients": "Clients known now",
                 "repeated_bytes": "Bytes of settings that are kept for a moment to be sent again",
                 "telemetry_streams": "Telemetry streams open now",

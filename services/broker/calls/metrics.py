@@ -213,6 +213,28 @@ class BrokerCollector(Collector):
             "Messages given out to the group that has most of them.",
             value=table.shares.largest,
         )
+        lines = table.lines
+        yield GaugeMetricFamily(
+            "popwheel_pop_held_messages",
+            "Messages that were read for FIFO groups and wait for others of their message groups, of "
+            "broker.pop.held_messages_max.",
+            value=lines.held.total,
+        )
+        yield GaugeMetricFamily(
+            "popwheel_pop_lines",
+            "Message groups of which a FIFO group has read something that it has not acknowledged.",
+            value=len(lines),
+        )
+        yield GaugeMetricFamily(
+            "popwheel_pop_paused",
+            "FIFO groups and topics of which no more is read, as too many messages are held.",
+            value=len(lines.paused),
+        )
+        yield GaugeMetricFamily(
+            "popwheel_pop_attempts",
+            "Tries of ordered receives that are kept in mind, of 10,000.",
+            value=self._core.pops.ordered.attempts,
+        )
         yield CounterMetricFamily(
             "popwheel_pop_relocated_messages",
             "Messages given out for so long that they were copied, so that their segments could go.",

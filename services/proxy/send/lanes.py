@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.shares import Shares
 from services.proxy.errors import LimitError
 from services.proxy.failover.retry_policy import Place
 
@@ -45,14 +46,22 @@ class Lanes:
     """The message groups that messages are on their way of.
 
     Args:
-        waiting_max: so many sends may wait for others.
+        waiting_max: so many sends may wait for others; topics share it.
     """
 
     def __init__(self, waiting_max: int) -> None:
         self._waiting_max = waiting_max
         self._last: dict[tuple[str, str], asyncio.Future[None]] = {}
-        self.waiting = 0
+        self._waiting = Shares()
+
+    @property
+    def waiting(self) -> int:
         """Sends that wait for another of their message group."""
+        return self._waiting.total
+
+    def __len__(self) -> int:
+        """Message groups of which a send is on its way, or waits."""
+        return len(self._last)
 
     async def in_turn(
         self,
@@ -75,16 +84,16 @@ class Lanes:
         key = (topic, message_group)
         before = self._last.get(key)
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if before is not None and self.waiting >= self._waiting_max:
+        if before is not None and not self._waiting.room(topic, self._waiting_max):
             raise LimitError(
                 Code.TOO_MANY_REQUESTS,
-                f"{self.waiting} sends wait for others of their message groups; send again later",
+                "too many sends of this topic wait for others of their message groups; send again later",
                 _LIMIT,
             )
         self._last[key] = mine
         try:
             if before is not None:
-                await self._wait(before, wait_s)
+                await self._wait(topic, before, wait_s)
             return await work()
         finally:
             if before is None or before.done():
@@ -92,13 +101,13 @@ class Lanes:
             else:  # it was given up as it waited: who comes next still waits for the one before
                 before.add_done_callback(lambda _: self._end(key, mine))
 
-    async def _wait(self, before: "asyncio.Future[None]", wait_s: float | None) -> None:
-        self.waiting += 1
+    async def _wait(self, topic: str, before: "asyncio.Future[None]", wait_s: float | None) -> None:
+        self._waiting.take(topic)
         try:
             left_s = None if wait_s is None else max(0.0, wait_s - _ANSWER_RESERVE_S)
             await asyncio.wait([before], timeout=left_s)
         finally:
-            self.waiting -= 1
+            self._waiting.give(topic)
         if not before.done():
             raise StatusError(
                 Code.PROXY_TIMEOUT,
