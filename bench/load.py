@@ -291,7 +291,14 @@ class SteadySends:
         ]
 
 
-async def send_steadily(client: Client, topic: str, size: int, rate: float, sends: SteadySends) -> None:
+async def send_steadily(
+    client: Client,
+    topic: str,
+    size: int,
+    rate: float,
+    sends: SteadySends,
+    make: Callable[[str, int, int], bytes] = requests.numbered_send,
+) -> None:
     """Send as many messages as `sends` has room for, at a steady pace, whether the answers come or not."""
     began = _now()
 
@@ -306,6 +313,6 @@ async def send_steadily(client: Client, topic: str, size: int, rate: float, send
 
     async with asyncio.TaskGroup() as group:
         for number in range(len(sends.sent_at)):
-            request = requests.numbered_send(topic, size, sends.first + number)
+            request = make(topic, size, sends.first + number)
             await asyncio.sleep(began + number / rate - _now())
             group.create_task(send(number, request))

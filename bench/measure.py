@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
-from bench import access, bulk, checkpoints, failover, many, process, promotion, requests, spark, timers
+from bench import access, bulk, checkpoints, failover, fifo, many, process, promotion, requests, spark, timers
 from bench.client import Client, close_all, connect_all
 from bench.load import ReceiveLoop, SendLoop, SteadySends, send_steadily
 from bench.process import Usage
@@ -43,6 +43,7 @@ TOPICS = (
     "bench-e2e",
     "bench-idle",
     "bench-memory",
+    fifo.TOPIC,
     *timers.TOPICS,
     *many.TOPICS,
 )
@@ -266,6 +267,7 @@ CASES: dict[str, Case] = {
     "idle-polls": partial(idle, None),
     "memory": memory,
     "crash": crash,
+    **fifo.CASES,
     **timers.CASES,
     **bulk.CASES,
     **many.CASES,

@@ -1,6 +1,8 @@
 """The requests of the load as bytes, made once and filled in per call; and what is read out of the answers."""
 
+import itertools
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
@@ -44,9 +46,10 @@ class SendTemplate:
         topic: where to.
         size: bytes of each body, at least 16.
         batch: messages in one request.
+        message_group: of all of them, if they have one.
     """
 
-    def __init__(self, topic: str, size: int, batch: int = 1) -> None:
+    def __init__(self, topic: str, size: int, batch: int = 1, message_group: str = "") -> None:
         self._count = 0
         self._prefix = uuid.uuid4().hex[:_ID_PREFIX_CHARACTERS].upper()
         marks = [f"{self._prefix}#{index:07d}" for index in range(batch)]
@@ -54,6 +57,9 @@ class SendTemplate:
         messages = [_message(topic, mark, body) for mark in marks]
         for index, message in enumerate(messages):
             message.user_properties.update(self.properties_of(index))
+            if message_group:
+                message.system_properties.message_type = definition.FIFO
+                message.system_properties.message_group = message_group
         data = frame_message(service.SendMessageRequest(messages=messages).SerializeToString())
         self._data = data
         self._at = [data.index(mark.encode()) + _ID_PREFIX_CHARACTERS for mark in marks]
@@ -92,6 +98,31 @@ class DescribedTemplate(SendTemplate):
     def properties_of(self, index: int) -> Mapping[str, str]:
         """A number, and two that are alike."""
         return {"number": str(index), "region": "EU", "sender": "bench"}
+
+
+class OrderedTemplate(SendTemplate):
+    """As `SendTemplate`, each request with messages of one message group.
+
+    Args:
+        topic: where to.
+        size: bytes of each body, at least 16.
+        batch: messages in one request.
+        names: the message group of each request in turn; all have the same length.
+    """
+
+    def __init__(self, topic: str, size: int, batch: int, *, names: Iterator[str]) -> None:
+        first = next(names)
+        super().__init__(topic, size, batch, first)
+        self._names = itertools.chain([first], names)
+        self._lines = [match.start() for match in re.finditer(re.escape(first.encode()), self._data)]
+
+    def make(self) -> bytes:
+        """The next request."""
+        data = bytearray(super().make())
+        line = next(self._names).encode()
+        for at in self._lines:
+            data[at : at + len(line)] = line
+        return bytes(data)
 
 
 class RandomTemplate(SendTemplate):
@@ -183,6 +214,15 @@ def numbered_send(topic: str, size: int, number: int) -> bytes:
     """A SendMessage request whose body says which it is."""
     body = f"{number:0{SEQUENCE_DIGITS}d}".encode().ljust(size, b"x")
     message = _message(topic, uuid.uuid4().hex.upper() + "00", body)
+    return frame_message(service.SendMessageRequest(messages=[message]).SerializeToString())
+
+
+def fresh_line(topic: str, size: int, number: int) -> bytes:
+    """As `numbered_send`, of a message group that has no other message."""
+    body = f"{number:0{SEQUENCE_DIGITS}d}".encode().ljust(size, b"x")
+    message = _message(topic, uuid.uuid4().hex.upper() + "00", body)
+    message.system_properties.message_type = definition.FIFO
+    message.system_properties.message_group = f"fresh-{number}"
     return frame_message(service.SendMessageRequest(messages=[message]).SerializeToString())
 
 

@@ -100,6 +100,11 @@ class OwnServer:
         return self._process.grpc_address
 
     @property
+    def http_url(self) -> str:
+        """Of its admin API."""
+        return self._process.http_url
+
+    @property
     def pids(self) -> Sequence[int]:
         """The one process."""
         return [self._process.pid]

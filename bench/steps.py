@@ -123,7 +123,7 @@ async def fill(
     topic: str,
     count: int,
     batch: int = BATCH,
-    template: type[requests.SendTemplate] = requests.SendTemplate,
+    template: Callable[[str, int, int], requests.SendTemplate] = requests.SendTemplate,
 ) -> Outcome:
     """Send so many messages in batches."""
     loop = SendLoop(clients, template(topic, BODY_BYTES, batch), batch, BATCH_CONCURRENCY, count)
