@@ -44,7 +44,7 @@ class GivenOutMessages:
             found += [*records, *[None] * (count - len(records))]
         for number, (check_point, index) in enumerate(messages):
             stored = found[number]
-            if check_point.lines and stored is not None:
+            if check_point.lines and stored is not None and stored.attempts != check_point.attempts[index]:
                 # In an ordered group a message stays where it is, so its CK counts its deliveries.
                 found[number] = stored._replace(attempts=check_point.attempts[index])
         return found

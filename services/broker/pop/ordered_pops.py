@@ -31,6 +31,9 @@ from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
 ATTEMPTS_MAX = 10_000
 """So many tries of receives are kept in mind, the latest ones."""
 
+_READ_MAX = 256
+"""So many messages one pop reads of queues at the most: some milliseconds, if all of them are to be held."""
+
 Take = Callable[[QueueProgress, int, Wanted, Budget, list[Taken]], None]
 """Reads the next messages of one queue, and says nothing of their order."""
 
@@ -72,20 +75,21 @@ class OrderedPops:
             StatusError: the disk is full.
         """
         by_queue: dict[int, list[Member]] = {}
+        for member in self.lines.heads(request.group, request.topic, budget.messages):
+            by_queue.setdefault(member[0].queue_id, []).append(member)
         gone: dict[CheckPoint, int] = {}
-        for check_point, index in self.lines.heads(request.group, request.topic, budget.messages):
-            if self._messages.place(check_point, index) is None:
-                gone[check_point] = gone.get(check_point, 0) | 1 << index
-            else:
-                by_queue.setdefault(check_point.queue_id, []).append((check_point, index))
-        self._drop(gone)
         for queue_id, members in by_queue.items():
-            if budget.is_spent:
-                return
             queue = self._store.queue(request.topic, queue_id)
-            if queue is not None:
-                members.sort(key=_offset_of)
-                self._take_over(request, queue, members, budget, taken)
+            begin = 0 if queue is None else queue.min_offset
+            for check_point, index in members:
+                is_copied = index in check_point.copies
+                if not is_copied and (queue is None or check_point.offsets[index] < begin):
+                    gone[check_point] = gone.get(check_point, 0) | 1 << index
+            there = [(each, index) for each, index in members if not gone.get(each, 0) >> index & 1]
+            if there and queue is not None and not budget.is_spent:
+                there.sort(key=_offset_of)
+                self._take_over(request, queue, there, budget, taken)
+        self._drop(gone)
 
     def _take_over(
         self,
@@ -146,6 +150,7 @@ class OrderedPops:
             StatusError: the disk is full.
         """
         group, topic = request.group, request.topic
+        budget.scan_entries = min(budget.scan_entries, _READ_MAX)
         while not budget.is_spent:
             room = self.lines.room(group, topic)
             if not room:
@@ -164,23 +169,26 @@ class OrderedPops:
             if len(free) == len(each.offsets):
                 taken.append(each)
                 return
+            # All that was read is held first, so that there is no moment at which the log tells of a part of it only.
             held = self._hold(request, each)
             if free:
                 taken.append(_part(each, held, free))
                 return
 
     def _find_lines(self, request: PopRequest, taken: Taken) -> list[int]:
-        """Say of messages in which lines they stand; the indexes of those that are free."""
+        """Say of messages in which lines they stand; the indexes of those that may be given out."""
         taken.lines = tuple(self._lines_of(taken))
         taken.attempts = (0,) * len(taken.lines)
-        queue_id = taken.progress.queue.queue_id
+        lines = self.lines.of_queue(request.group, request.topic, taken.progress.queue.queue_id)
         met: set[int] = set()
         free: list[int] = []
-        for index, line in enumerate(taken.lines):
-            if line not in met and self.lines.is_free(request.group, request.topic, queue_id, line):
+        for index, key in enumerate(taken.lines):
+            if not key:
                 free.append(index)
-            if line:
-                met.add(line)
+            elif key not in met:
+                met.add(key)
+                if key not in lines:
+                    free.append(index)
         return free
 
     def _lines_of(self, taken: Taken) -> list[int]:

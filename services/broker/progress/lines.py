@@ -9,7 +9,7 @@ The lines follow from the open CKs, so they are the same wherever the log is fol
 group is a line of its own: nothing waits for it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush
 from itertools import islice
 from zlib import crc32
@@ -23,18 +23,20 @@ Member = tuple[CheckPoint, int]
 _Pair = tuple[str, str]
 """Consumer group and topic."""
 
-_Key = tuple[int, int]
-"""Queue, and hash of the message group; of a message without one its offset, as a negative number."""
-
 _RESUME_ONE_IN = 32
 
 
 class _Line:
-    """One line; it is not empty."""
+    """One line; it is not empty.
 
-    __slots__ = ("members", "order")
+    Args:
+        key: its hash; of a message without a message group its offset, as a negative number.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("key", "members", "order")
+
+    def __init__(self, key: int) -> None:
+        self.key = key
         self.members: dict[int, Member] = {}
         """By offset."""
         self.order: list[int] = []
@@ -56,8 +58,9 @@ class Lines:
 
     def __init__(self, held_max: int) -> None:
         self._held_max = held_max
-        self._lines: dict[_Pair, dict[_Key, _Line]] = {}
-        self._ready: dict[_Pair, dict[_Key, None]] = {}
+        self._lines: dict[_Pair, dict[int, dict[int, _Line]]] = {}
+        """By group and topic, queue, and key of the line."""
+        self._ready: dict[_Pair, dict[_Line, None]] = {}
         self.held = Shares()
         """Of each group: how many messages were read and are not given out."""
         self.held_of: dict[_Pair, int] = {}
@@ -69,16 +72,17 @@ class Lines:
 
     def __len__(self) -> int:
         """How many lines there are."""
-        return sum(map(len, self._lines.values()))
+        return sum(len(lines) for queues in self._lines.values() for lines in queues.values())
 
     def has(self, group: str, topic: str) -> bool:
         """Whether a group has read something of a topic in order and not acknowledged it."""
         return (group, topic) in self._lines
 
-    def is_free(self, group: str, topic: str, queue_id: int, line: int) -> bool:
-        """Whether nothing of a line is given out or held, so that a message which is read may be given out."""
-        lines = self._lines.get((group, topic))
-        return not line or lines is None or (queue_id, line) not in lines
+    def of_queue(self, group: str, topic: str, queue_id: int) -> Mapping[int, _Line]:
+        """What stands in line in a queue, by hash of the message group. A message of a line that is not there is free:
+        when it is read it may be given out.
+        """
+        return self._lines.get((group, topic), _NO_QUEUES).get(queue_id, _NO_LINES)
 
     def ready(self, group: str, topic: str) -> int:
         """How many messages a pop may take of those that were read."""
@@ -86,8 +90,7 @@ class Lines:
 
     def heads(self, group: str, topic: str, count: int) -> list[Member]:
         """The first messages that are ready, those that have been for the longest time first."""
-        keys = self._ready.get((group, topic), {})
-        return [self._lines[group, topic][key].head() for key in islice(keys, count)]
+        return [line.head() for line in islice(self._ready.get((group, topic), ()), count)]
 
     def room(self, group: str, topic: str) -> int:
         """How many messages more may be read for a group, each of which may have to be held.
@@ -109,63 +112,85 @@ class Lines:
     def add(self, check_point: CheckPoint) -> None:
         """A CK was opened; of a message that stands in its line already this CK takes over."""
         pair = (check_point.group, check_point.topic)
-        lines = self._lines.setdefault(pair, {})
+        queues = self._lines.setdefault(pair, {})
+        lines = queues.setdefault(check_point.queue_id, {})
+        is_held, hashes, offsets = check_point.is_held, check_point.lines, check_point.offsets
+        held = 0
         for index in check_point.open_indexes():
-            key, offset = _key(check_point, index), check_point.offsets[index]
+            offset = offsets[index]
+            key = hashes[index] or -1 - offset
             line = lines.get(key)
             if line is None:
-                line = lines[key] = _Line()
+                line = lines[key] = _Line(key)
+                line.order.append(offset)
+                line.members[offset] = (check_point, index)
+                if is_held:
+                    held += 1
+                    self._ready.setdefault(pair, {})[line] = None
+                    if check_point.sources:
+                        self.on_ready(*pair)
+                continue
             before = line.members.get(offset)
             if before is None:
                 heappush(line.order, offset)
             elif before[0].is_held:
-                self._count(pair, -1)
+                held -= 1
             line.members[offset] = (check_point, index)
-            if check_point.is_held:
-                self._count(pair, 1)
-            if self._look(pair, key, line) and check_point.sources:
+            held += is_held
+            if self._look(pair, line) and check_point.sources:
                 self.on_ready(*pair)
+        self._count(pair, held)
 
     def remove(self, check_point: CheckPoint, bits: int) -> None:
         """Messages of a CK are done with, or another CK has taken them over."""
         pair = (check_point.group, check_point.topic)
-        lines = self._lines.get(pair, {})
+        queues = self._lines.get(pair, _NO_QUEUES)
+        lines = queues.get(check_point.queue_id)
+        if lines is None:
+            return
+        hashes, offsets = check_point.lines, check_point.offsets
+        held = 0
         for index in bit_indexes(bits):
-            key, offset = _key(check_point, index), check_point.offsets[index]
-            line = lines.get(key)
+            offset = offsets[index]
+            line = lines.get(hashes[index] or -1 - offset)
             if line is None or (member := line.members.get(offset)) is None or member[0] is not check_point:
                 continue
             del line.members[offset]
-            if check_point.is_held:
-                self._count(pair, -1)
+            held += check_point.is_held
             if line.members:
-                if self._look(pair, key, line):
+                if self._look(pair, line):
                     self.on_ready(*pair)
             else:
-                del lines[key]
-                self._not_ready(pair, key)
+                del lines[line.key]
+                if check_point.is_held:
+                    self._not_ready(pair, line)
         if not lines:
-            self._lines.pop(pair, None)
+            del queues[check_point.queue_id]
+            if not queues:
+                del self._lines[pair]
+        self._count(pair, -held)
 
-    def _look(self, pair: _Pair, key: _Key, line: _Line) -> bool:
+    def _look(self, pair: _Pair, line: _Line) -> bool:
         """Note whether a line's head is ready; whether it has become so."""
         if not line.head()[0].is_held:
-            self._not_ready(pair, key)
+            self._not_ready(pair, line)
             return False
         ready = self._ready.setdefault(pair, {})
-        if key in ready:
+        if line in ready:
             return False
-        ready[key] = None
+        ready[line] = None
         return True
 
-    def _not_ready(self, pair: _Pair, key: _Key) -> None:
+    def _not_ready(self, pair: _Pair, line: _Line) -> None:
         ready = self._ready.get(pair)
-        if ready is not None:
-            ready.pop(key, None)
+        if ready is not None and line in ready:
+            del ready[line]
             if not ready:
                 del self._ready[pair]
 
     def _count(self, pair: _Pair, messages: int) -> None:
+        if not messages:
+            return
         self.held.take(pair[0], messages)
         held = self.held_of.get(pair, 0) + messages
         if held:
@@ -181,12 +206,13 @@ class Lines:
         room = self.held.room(group, self._held_max)
         return room > self._held_max // _RESUME_ONE_IN or (room > 0 and not self.held.held(group))
 
-    def members(self) -> Iterator[tuple[_Pair, _Key, int, int]]:
-        """Group and topic, line, offset and CK of every message, for those who compare."""
-        for pair, lines in self._lines.items():
-            for key, line in lines.items():
-                for offset, (check_point, _) in line.members.items():
-                    yield pair, key, offset, check_point.id
+    def members(self) -> Iterator[tuple[_Pair, tuple[int, int], int, int]]:
+        """Group and topic, queue and line, offset and CK of every message, for those who compare."""
+        for pair, queues in self._lines.items():
+            for queue_id, lines in queues.items():
+                for key, line in lines.items():
+                    for offset, (check_point, _) in line.members.items():
+                        yield pair, (queue_id, key), offset, check_point.id
 
 
 def revive_queue_of(group: str, topic: str, queue_id: int) -> int:
@@ -196,8 +222,8 @@ def revive_queue_of(group: str, topic: str, queue_id: int) -> int:
     return (crc32(f"{group} {topic}".encode()) + queue_id) % REVIVE_QUEUES
 
 
-def _key(check_point: CheckPoint, index: int) -> _Key:
-    return check_point.queue_id, check_point.lines[index] or -1 - check_point.offsets[index]
+_NO_LINES: dict[int, _Line] = {}
+_NO_QUEUES: dict[int, dict[int, _Line]] = {}
 
 
 def _nobody(group: str, topic: str) -> None:

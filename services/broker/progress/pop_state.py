@@ -58,8 +58,12 @@ class PopState:
     def open(self, check_point: CheckPoint) -> None:
         """A CK record was appended."""
         self._done(self.table.open(check_point))
-        for source in check_point.sources:
-            self.close(source.check_point_id, 1 << source.index)
+        if check_point.sources:
+            bits_of: dict[int, int] = {}
+            for source in check_point.sources:
+                bits_of[source.check_point_id] = bits_of.get(source.check_point_id, 0) | 1 << source.index
+            for check_point_id, bits in bits_of.items():
+                self.close(check_point_id, bits)
 
     def close(self, check_point_id: int, bits: int) -> None:
         """Messages of a CK are done with: an ACK record, or what was made of them, was appended."""
