@@ -192,6 +192,7 @@ class MessagingClient:
         expression: str = "*",
         auto_renew: bool = False,
         kind: definition.FilterType.ValueType = definition.TAG,
+        attempt_id: str = "",
     ) -> Received:
         """Receive once, over all queues of the topic's first broker, what an expression of a kind wants."""
         request = service.ReceiveMessageRequest(
@@ -202,6 +203,8 @@ class MessagingClient:
             long_polling_timeout=duration(poll_s),
             auto_renew=auto_renew,
         )
+        if attempt_id:
+            request.attempt_id = attempt_id
         if not auto_renew:
             request.invisible_duration.CopyFrom(duration(invisible_s))
         stream = self._channel.unary_stream(
@@ -362,6 +365,14 @@ def half_message(topic: str, body: bytes) -> definition.Message:
     """A message that is to be delivered once its transaction is committed."""
     message = make_message(topic, body)
     message.system_properties.message_type = definition.TRANSACTION
+    return message
+
+
+def ordered_message(topic: str, body: bytes, message_group: str) -> definition.Message:
+    """A message that keeps its order among those of its message group."""
+    message = make_message(topic, body)
+    message.system_properties.message_type = definition.FIFO
+    message.system_properties.message_group = message_group
     return message
 
 

@@ -275,9 +275,16 @@ class ReviveTable:
         return found
 
     def _count(self, check_point: CheckPoint, messages: int) -> None:
-        """So many messages more are given out, or fewer; what is held is given out to nobody."""
+        """So many messages more are given out, or held, or fewer."""
+        queue = (check_point.group, check_point.topic, check_point.origin, check_point.queue_id)
+        in_flight = self._in_flight_of_queue.get(queue, 0) + messages
+        assert in_flight >= 0, "more messages came back than were given out (P1)"
+        if in_flight:
+            self._in_flight_of_queue[queue] = in_flight
+        else:
+            self._in_flight_of_queue.pop(queue, None)
         if check_point.is_held:
-            return
+            return  # given out to nobody
         self.shares.take(check_point.group, messages)
         pair = (check_point.group, check_point.topic)
         in_flight = self.in_flight.get(pair, 0) + messages
@@ -285,16 +292,9 @@ class ReviveTable:
             self.in_flight[pair] = in_flight
         else:
             self.in_flight.pop(pair, None)
-        queue = (*pair, check_point.origin, check_point.queue_id)
-        in_flight = self._in_flight_of_queue.get(queue, 0) + messages
-        assert in_flight >= 0, "more messages came back than were given out (P1)"
-        if in_flight:
-            self._in_flight_of_queue[queue] = in_flight
-        else:
-            self._in_flight_of_queue.pop(queue, None)
 
     def in_flight_of(self, group: str, topic: str, origin: int, queue_id: int) -> int:
-        """How many messages of a queue are given out to a group.
+        """How many messages of a queue are given out to a group, or held for it: read, and not done with.
 
         Args:
             group: the group.

@@ -323,9 +323,8 @@ class Interests:
 
     def became_ready(self, group: str, topic: str) -> None:
         """Tell those of a group that a message has become ready which arrived long ago."""
-        for subscribers in self._by_topic.get(topic, ()):
-            if subscribers.pair == (group, topic):
-                subscribers.tell(1)
+        for subscribers in self._by_topic.get(names.retry_topic(group, topic), ()):  # of this group alone
+            subscribers.tell(1)
 
 
 def _topics(interest: Interest) -> tuple[str, str]:

@@ -300,9 +300,8 @@ class World:
         in_flight = Counter[tuple[str, ...]]()
         of_queue = Counter[tuple[str, str, int, int]]()
         for each in table:
-            if each.is_held:
-                continue
-            in_flight[each.group, each.topic] += each.open_bits.bit_count()
+            if not each.is_held:
+                in_flight[each.group, each.topic] += each.open_bits.bit_count()
             of_queue[each.group, each.topic, each.origin, each.queue_id] += each.open_bits.bit_count()
         assert table.in_flight == in_flight
         assert {queue: table.in_flight_of(*queue) for queue in of_queue} == of_queue

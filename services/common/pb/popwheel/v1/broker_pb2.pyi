@@ -1797,7 +1797,9 @@ class QueueProgress(_message.Message):
     max_offset: _builtins.int
     """Of the next message that comes."""
     in_flight: _builtins.int
-    """Messages before `next_offset` that the group was given and has not acknowledged."""
+    """Messages before `next_offset` that the group was given and has not acknowledged; of a FIFO group also those that wait
+    for others of their message groups.
+    """
     def __init__(
         self,
         *,

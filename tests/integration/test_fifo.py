@@ -1,0 +1,98 @@
+"""Messages in order on a real server: one of each message group at a time, through kill -9, stuck ones, and retries."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from tests.harness.client import MessagingClient, bodies, ordered_message
+from tests.harness.standalone import StandaloneProcess
+from tests.integration.conftest import QUICK
+
+LINES = 20
+
+
+async def make_group(server: StandaloneProcess, name: str, max_attempts: int = 16) -> None:
+    async with httpx.AsyncClient() as http:
+        group = {"name": name, "fifo": True, "max_attempts": max_attempts}
+        (await http.post(f"{server.http_url}/api/v1/groups", json=group)).raise_for_status()
+
+
+async def send(client: MessagingClient, topic: str, line: str, *numbers: int) -> None:
+    for number in numbers:
+        answer = await client.send_messages(ordered_message(topic, f"{line} {number}".encode(), line))
+        assert answer.status.code == Code.OK, answer.status.message
+
+
+async def drained(client: MessagingClient, group: str, topic: str, rounds: int = 50) -> list[Message]:
+    """All that comes, each answer acknowledged before the next one is asked for."""
+    found: list[Message] = []
+    for _ in range(rounds):
+        messages = (await client.receive(group, topic, poll_s=0.0)).messages
+        if not messages:
+            break
+        assert len({each.system_properties.message_group for each in messages}) == len(messages)
+        assert (await client.ack(group, topic, messages)).status.code == Code.OK
+        found += messages
+    return found
+
+
+async def test_lines_outlive_kill_9_and_a_stuck_message_holds_up_no_other(tmp_path: Path) -> None:
+    with StandaloneProcess(tmp_path / "data", QUICK) as server:
+        await make_group(server, "orderly")
+        async with MessagingClient(server.grpc_address) as client:
+            await client.route("Ordered")
+            for line in range(LINES):
+                await send(client, "Ordered", f"line{line}", 0, 1, 2)
+            first = await client.receive_all("orderly", "Ordered", LINES, invisible_s=60.0)
+            assert {each.body.split()[1] for each in first} == {b"0"}
+            stuck, *others = first
+            assert (await client.ack("orderly", "Ordered", others)).status.code == Code.OK
+        server.kill()
+        server.start()
+        async with MessagingClient(server.grpc_address) as client:
+            rest = await drained(client, "orderly", "Ordered")
+            assert len(rest) == 2 * (LINES - 1)
+            for line in range(LINES):
+                got = [each.body for each in rest if each.body.startswith(b"line%d " % line)]
+                held_back = stuck.system_properties.message_group == f"line{line}"
+                assert got == ([] if held_back else [b"line%d 1" % line, b"line%d 2" % line])
+            assert (await client.ack("orderly", "Ordered", [stuck])).status.code == Code.OK
+            assert len(await drained(client, "orderly", "Ordered")) == 2
+
+
+async def test_a_waiting_poll_gets_the_next_message_as_soon_as_the_one_before_is_done(
+    server: StandaloneProcess, client: MessagingClient
+) -> None:
+    await make_group(server, "prompt", 2)
+    await send(client, "Prompt", "a", 0, 1, 2)
+    (first,) = (await client.receive("prompt", "Prompt", invisible_s=30.0)).messages
+    poll = asyncio.create_task(client.receive("prompt", "Prompt", poll_s=10.0, invisible_s=0.5))
+    await asyncio.sleep(0.3)
+    assert not poll.done()
+    await client.ack("prompt", "Prompt", [first])
+    async with asyncio.timeout(2.0):
+        (second,) = (await poll).messages
+    # It is not acknowledged twice, so it is a dead letter, and the message group goes on by itself.
+    async with asyncio.timeout(10.0):
+        (again,) = (await client.receive("prompt", "Prompt", poll_s=9.0, invisible_s=0.5)).messages
+        (third,) = (await client.receive("prompt", "Prompt", poll_s=9.0)).messages
+    assert bodies([first, second, again, third]) == [b"a 0", b"a 1", b"a 1", b"a 2"]
+    assert again.system_properties.delivery_attempt == 2
+    assert bodies(await client.receive_all("undertaker", "%DLQ%prompt", 1)) == [b"a 1"]
+
+
+async def test_the_same_attempt_gets_the_same_messages(server: StandaloneProcess, client: MessagingClient) -> None:
+    await make_group(server, "trying")
+    for line in "abc":
+        await send(client, "Trying", line, 0, 1)
+    first = (await client.receive("trying", "Trying", count=2, attempt_id="one")).messages
+    again = (await client.receive("trying", "Trying", count=2, attempt_id="one")).messages
+    assert [each.system_properties.receipt_handle for each in first] == [
+        each.system_properties.receipt_handle for each in again
+    ]
+    other = (await client.receive("trying", "Trying", count=2, attempt_id="two")).messages
+    assert len(other) == 1
+    assert (await client.ack("trying", "Trying", [*again, *other])).status.code == Code.OK
+    assert all(each.system_properties.receipt_handle.split(" ")[3] == "999" for each in (*first, *other))
