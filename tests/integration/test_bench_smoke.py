@@ -22,6 +22,9 @@ CASES_TRIED = (
     "crash",
     "checkpoint-sync",
     "access",
+    "fifo-send",
+    "fifo-drain",
+    "fifo-blocked",
     *TIMERS_TRIED,
 )
 
@@ -57,6 +60,8 @@ def test_the_bench_measures_a_server(tmp_path: Path) -> None:
     assert runs["e2e-1"]["e2e_p50_ms"] > 0
     assert runs["memory"]["anonymous_mib"] > 1
     assert runs["crash"]["first_send_s"] > 0
+    assert runs["fifo-drain"]["duplicates"] == runs["fifo-blocked"]["missing"] == 0
+    assert runs["fifo-blocked"]["blocked_lines"] == 320
     for case in ("timers-2000", "timers-burst"):
         assert runs[case]["missing"] == runs[case]["duplicates"] == runs[case]["early"] == 0
     assert runs["timers-2000"]["late_p99_ms"] > 0
