@@ -189,7 +189,7 @@ class TransactionServer:
         teller = asyncio.create_task(self._tell(checker, changed, stream), name="check-transactions")
         try:
             while (told := await stream.receive()) is not None:
-                self._checkers.change(checker, told.topics, told.gone_topics)
+                self._checkers.change(checker, filter(names.is_topic, told.topics), told.gone_topics)
         finally:
             self._checkers.remove(checker)
             teller.cancel()

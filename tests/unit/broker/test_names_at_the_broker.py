@@ -22,6 +22,7 @@ GROUPS = [text for text in BAD_GROUPS if "\ud800" not in text]
 USE_OF = {
     "Put": Use.SEND,
     "Recall": Use.SEND,
+    "EndTransaction": Use.SEND,
     "Pop": Use.RECEIVE,
     "Ack": Use.RECEIVE,
     "ChangeInvisible": Use.RECEIVE,
@@ -43,12 +44,12 @@ OF_A_GROUP = ("DeadLetterList", "DeadLetterRedrive")
 OF_BROKER_GROUPS = ("HandOver", "ReadRecords", "FetchCheckpoint", "StoreCheckpoint")
 QUARANTINE = ("QuarantineList", "QuarantineShow", "QuarantineRetry", "QuarantineDrop")
 WITHOUT_NAMES = ("TimerStats", "ReplicaStatus", *QUARANTINE)
-STREAMS = ("Notify", "Replicate")
+STREAMS = ("Notify", "Replicate", "CheckTransactions")
 METHODS: dict[str, Method[Any, Any]] = {
     each.name: each for each in vars(methods).values() if isinstance(each, Method) and each.service.endswith(".Broker")
 }
 EMPTY_IS_ALL = {("TimerList", "topic"), ("ProgressList", "topic"), ("InFlightList", "group"), ("MessageTrace", "group")}
-WITH_GROUP = sorted(set(USE_OF) - {"Put", "Recall", "QueryOffset", "TimerList"})
+WITH_GROUP = sorted(set(USE_OF) - {"Put", "Recall", "EndTransaction", "QueryOffset", "TimerList"})
 
 
 def test_no_call_of_the_broker_is_left_out() -> None:

@@ -70,6 +70,7 @@ async def end_dead(broker: Broker) -> None:
     await broker.channel.close()
     await broker.app.leader.reviver.stop()
     await broker.app.leader.timer.stop()
+    await broker.app.leader.transactions.stop()
     await broker.app.controller_follower.stop()
     await broker.to_controller.close()
 

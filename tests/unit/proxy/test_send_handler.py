@@ -245,7 +245,7 @@ async def test_what_comes_later_is_refused_and_never_stored(later: d.Message) ->
     async with world() as w:
         w.controller.add_topic("mixed", TopicType.MIXED)
         await until(lambda: "mixed" in w.app.view.topics)
-        assert (await w.send(later)).status.code == Code.UNSUPPORTED
+        assert (await w.send(later)).status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
         assert w.broker.topics == {}
 
 
