@@ -132,8 +132,13 @@ class MessageSearch:
         for each in groups:
             progress = None if queue is None else self._state.merge_buffer.of(each, queue)
             if progress is not None and (each == owner or not progress.is_new):
+                held = None
                 waits = stored.queue_offset >= progress.next_offset
-                yield Holder(each, None if waits else self._given_out(each, stored), waits)
+                if not waits:
+                    held = self._given_out(each, stored)
+                    if held is not None and held[0].is_held:
+                        held, waits = None, True  # it was read, and stands in line
+                yield Holder(each, held, waits)
 
     def _given_out(self, group: str, stored: StoredRecord) -> tuple[CheckPoint, int] | None:
         for check_point in self._state.table.of_group(group):

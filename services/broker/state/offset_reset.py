@@ -23,8 +23,8 @@ class ResetPlan:
         topic: of which topic.
         queues: where the group is to go on in each of the topic's queues.
         retries: the queue of the group's retry topic; None if there is none.
-        given_out: CKs of the group that have messages of the topic, or of its retries.
-        in_flight: how many messages these are.
+        given_out: CKs of the group that have messages of the topic, or of its retries; also of those that wait in line.
+        in_flight: how many messages are given out.
     """
 
     group: str
@@ -74,7 +74,7 @@ class OffsetReset:
             {queue: offset for queue, offset in queues.items() if queue.min_offset < queue.max_offset},
             self._store.queue(names.stored_retry_topic(group, topic), 0),
             given_out,
-            sum(each.open_bits.bit_count() for each in given_out),
+            sum(each.open_bits.bit_count() for each in given_out if not each.is_held),
         )
 
     def carry_out(self, plan: ResetPlan) -> None:

@@ -5,6 +5,7 @@ import pytest
 from services.broker.options import BrokerOptions, LogOptions, PopOptions
 from services.broker.pop.in_flight import InFlight, InFlightPlace
 from services.broker.progress.check_point import OffsetCommit
+from services.broker.state.message_search import MessageSearch, SearchPlace, Wanted
 from services.broker.state.notification import Interest, Subscriber
 from services.common.contract import receipt
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
@@ -344,3 +345,45 @@ def test_a_group_that_consumes_in_no_order_is_not_held_up() -> None:
     put(world, "a1", "a2")
     assert names_of(pop(world)) == ["a1"]
     assert len(world.pop("h", "t")) == 2
+
+
+@pytest.mark.parametrize("crash", [None, "process"])
+def test_a_reset_leaves_nothing_in_line(crash: CrashKind | None) -> None:
+    world = ordered_world()
+    put(world, "a1", "a2", "a3", "b1")
+    assert names_of(pop(world)) == ["a1", "b1"]
+    queue = world.core.store.queues["t", 0]
+    plan = world.core.offset_reset.plan("g", "t", {queue: 1})
+    assert plan.in_flight == 2
+    world.core.offset_reset.carry_out(plan)
+    world.flush()
+    if crash is not None:
+        world.crash(crash)
+    for name in ("a2", "a3"):
+        first, *rest = sorted(pop(world), key=lambda each: each.body)
+        assert first.body.decode() == name
+        ack(world, first, *rest)
+    assert pop(world) == []
+    assert len(world.core.state.table.lines) == 0
+
+
+def test_a_message_that_stands_in_line_waits() -> None:
+    world = ordered_world()
+    put(world, "a1", "a2")
+    pop(world)
+    search = MessageSearch(world.core.store, world.core.state)
+    found, _ = search.step(Wanted("t", b"a2".hex(), "", 0, 1 << 62), SearchPlace())
+    assert [(each.waits, each.check_point) for each in search.holders(found[0], "")] == [(True, None)]
+
+
+def test_a_dead_letter_comes_again_to_its_ordered_group() -> None:
+    world = ordered_world(max_attempts=1)
+    put(world, "a1", "a2")
+    pop(world)
+    lapse(world)
+    assert names_of(pop(world)) == ["a2"]
+    assert world.core.dead_letters.redrive("g", 10, 1 << 40, 1 << 20) == (1, 0)
+    world.flush()
+    again = [each for _ in range(5) for each in pop(world)]
+    assert names_of(again) == ["a1"]
+    ack(world, *again)
