@@ -5,7 +5,6 @@ from functools import lru_cache
 
 from services.common.contract.names import shown
 from services.common.errors import StatusError
-from services.common.filter import parser
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Code,
     FilterExpression,
@@ -130,6 +129,8 @@ def filter_of(expression: FilterExpression) -> broker.Filter:
         StatusError: ILLEGAL_FILTER_EXPRESSION.
     """
     if expression.type == FilterType.SQL:
+        from services.common.filter import parser  # it takes a while to load, and few need it
+
         if len(expression.expression) > parser.LENGTH_MAX:
             raise LimitError(
                 Code.ILLEGAL_FILTER_EXPRESSION,

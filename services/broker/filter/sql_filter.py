@@ -8,7 +8,6 @@ from services.broker.filter.message_properties import NamedProperties
 from services.broker.records.record import StoredRecord
 from services.common.filter.evaluation import NotComparableError, evaluation
 from services.common.filter.node import In, Node, Property, operands
-from services.common.filter.parser import parse
 
 _SHORT = 256
 """Characters of an expression whose compiled form is small; of longer ones fewer are kept in mind."""
@@ -43,6 +42,8 @@ class SqlFilter:
     __slots__ = ("_evaluate", "_properties", "expression")
 
     def __init__(self, expression: str) -> None:
+        from services.common.filter.parser import parse  # it takes a while to load, and few need it
+
         node = parse(expression)
         self.expression = expression
         self._evaluate = evaluation(node)
