@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from services.common.audit_log import AuditLog
 from services.common.clock import Clock
 from services.common.errors import ConfigurationError
-from services.common.watched_file import WatchedFile
+from services.common.settings.watched_file import WatchedFile
 
 _FILE_BYTES_MAX = 64 * 1024
 _SCHEME = "bearer"

@@ -12,7 +12,7 @@ from services.common.clock import Clock
 from services.common.contract.cluster_view import ClusterView
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
 from services.common.settings.access_options import AccessOptions
-from services.common.watched_file import WatchedFile
+from services.common.settings.watched_file import WatchedFile
 from services.proxy.access.access import Access
 from services.proxy.access.demands import Demand
 from services.proxy.access.metrics import AccessMetrics

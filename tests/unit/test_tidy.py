@@ -157,7 +157,7 @@ TOUCHING = {
     "services.common.settings.config": "reads the file of settings",
     "services.common.disk": "is the disk",
     "services.common.http": "is an HTTP server",
-    "services.common.watched_file": "reads a file anew when it changes",
+    "services.common.settings.watched_file": "reads a file anew when it changes",
     "services.controller.http.admin": "declares routes of an HTTP API",
     "services.controller.http.audit_routes": "declares routes of an HTTP API",
     "services.controller.http.consumption_routes": "declares routes of an HTTP API",

@@ -9,7 +9,7 @@ from services.common.clock import Clock
 from services.common.contract.names import shown
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.watched_file import WatchedFile
+from services.common.settings.watched_file import WatchedFile
 from services.proxy.access.demands import DEMANDS, Demand, Demands
 from services.proxy.access.metrics import AccessMetrics
 from services.proxy.access.signature import AUTHORIZATION, DATE_TIME, claim_of, is_by, is_timely

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from services.common.errors import ConfigurationError
-from services.common.watched_file import WatchedFile
+from services.common.settings.watched_file import WatchedFile
 from services.proxy.access.document import FILE_BYTES_MAX, users_of
 from services.proxy.access.users import Users
 
