@@ -44,7 +44,8 @@ class GroupServer:
         for queue in sorted(self._core.store.queues.of_topic(request.topic), key=lambda each: each.queue_id):
             offsets[queue] = await self._reads.run(partial(self._offset, queue, request))
         answer = await self._reads.run(partial(self._reset_or_preview, request, offsets))
-        await self._flusher.durable(self._core.store.log.end_position)
+        if not request.dry_run:
+            await self._flusher.durable(self._core.store.log.end_position)
         return answer
 
     def _offset(self, queue: ConsumeQueue, request: pb.ResetOffsetsRequest) -> int:

@@ -7,7 +7,7 @@ from services.common.contract import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.unit.broker.core_world import world_of
-from tests.unit.broker.world import INVISIBLE_MS, World, handles
+from tests.unit.broker.world import FOLDER, INVISIBLE_MS, World, handles
 
 
 def reset(world: World, offset: int, group: str = "g") -> ResetPlan:
@@ -69,6 +69,16 @@ def test_so_is_what_waits_there_and_can_not_be_read_yet() -> None:
     reset(world, 0)
     assert world.bodies(world.pop("g", "t")) == [b"0"]
     assert world.pop("g", "t") == []
+
+
+def test_a_queue_that_stands_still_at_damage_goes_on_behind_it() -> None:
+    world = world_with(3)
+    entry = world.core.store.queues["t", 0].read(0, 1)[0]
+    world.disk.flip_bit(FOLDER / "commitlog" / f"{0:020}.log", 8 * (entry.position + 80))
+    with pytest.raises(StatusError, match="stands still at a damaged record"):
+        world.pop("g", "t")
+    reset(world, 1)
+    assert world.bodies(world.pop("g", "t")) == [b"1", b"2"]
 
 
 def test_another_group_and_another_topic_go_on_as_they_were() -> None:
