@@ -13,6 +13,7 @@ from services.controller.options import (
     ATTEMPTS_MAX,
     BACKOFF_MS_MAX,
     BACKOFF_STEPS_MAX,
+    MULTIPLIER_MAX,
     QUEUES_MAX,
     GroupDefaults,
     TopicDefaults,
@@ -45,6 +46,14 @@ class Topic(_Values):
     queues: int = Field(ge=1, le=QUEUES_MAX, default_factory=lambda: TopicDefaults().queues)
 
 
+class ExponentialBackoff(_Values):
+    """Waits that grow."""
+
+    initialMs: int = Field(ge=1, le=BACKOFF_MS_MAX)
+    maxMs: int = Field(ge=1, le=BACKOFF_MS_MAX)
+    multiplier: float = Field(ge=1, le=MULTIPLIER_MAX)
+
+
 class ConsumerGroup(_Values):
     """A consumer group that is to be there."""
 
@@ -54,6 +63,7 @@ class ConsumerGroup(_Values):
     backoffMs: list[Annotated[int, Field(ge=0, le=BACKOFF_MS_MAX)]] = Field(
         min_length=1, max_length=BACKOFF_STEPS_MAX, default_factory=lambda: GroupDefaults().backoff_ms
     )
+    exponentialBackoff: ExponentialBackoff | None = None
 
 
 class Image(_Values):

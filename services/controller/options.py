@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from services.common.contract import names
+from services.common.contract.backoff import RETRY_LADDER_MS
 
 _SECOND_MS = 1000
 _MINUTE_MS = 60 * _SECOND_MS
@@ -12,15 +13,9 @@ _HOUR_MS = 60 * _MINUTE_MS
 
 BACKOFF_MS_MAX = 7 * 24 * _HOUR_MS
 BACKOFF_STEPS_MAX = 64
+MULTIPLIER_MAX = 1000
 ATTEMPTS_MAX = 1000
 QUEUES_MAX = 1024
-
-_RETRY_LADDER_MS = (
-    *(seconds * _SECOND_MS for seconds in (1, 5, 10, 30)),
-    *(minutes * _MINUTE_MS for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
-    *(hours * _HOUR_MS for hours in (1, 2)),
-)
-"""The delays of RocketMQ's retry levels."""
 
 
 class TopicDefaults(BaseModel):
@@ -45,7 +40,7 @@ class GroupDefaults(BaseModel):
         description="Deliveries of a message before it goes to the dead letter queue: 16 retries.",
     )
     backoff_ms: list[Annotated[int, Field(ge=0, le=BACKOFF_MS_MAX)]] = Field(
-        default=list(_RETRY_LADDER_MS),
+        default=list(RETRY_LADDER_MS),
         min_length=1,
         max_length=BACKOFF_STEPS_MAX,
         description="How long a failed message waits after its 1st, 2nd ... attempt; the last holds for all further.",

@@ -55,6 +55,11 @@ class ProxyMetrics:
             registry=registry,
         )
         self.renewals = Counter("popwheel_proxy_renewals", "Receipt handles renewed", registry=registry)
+        self.renewals_ended = Counter(
+            "popwheel_proxy_renewals_ended",
+            "Receipt handles renewed for as long as allowed, and then left to their group's back-off",
+            registry=registry,
+        )
         self.renewal_failures = Counter(
             "popwheel_proxy_renewal_failures", "Renew calls to brokers that failed", registry=registry
         )

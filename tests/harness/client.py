@@ -269,15 +269,17 @@ class MessagingClient:
         return await self.call("AckMessage", request, service.AckMessageResponse, timeout_s=timeout_s)
 
     async def change_invisible(
-        self, group: str, topic: str, message: definition.Message, invisible_s: float
+        self, group: str, topic: str, message: definition.Message, invisible_s: float | None
     ) -> service.ChangeInvisibleDurationResponse:
-        """Change the invisible duration; on success the message bears the new receipt handle."""
+        """Change the invisible duration, to what the group's back-off says for None; on success the message bears the
+        new receipt handle.
+        """
         request = service.ChangeInvisibleDurationRequest(
             group=definition.Resource(name=group),
             topic=definition.Resource(name=topic),
             receipt_handle=message.system_properties.receipt_handle,
             message_id=message.system_properties.message_id,
-            invisible_duration=duration(invisible_s),
+            invisible_duration=None if invisible_s is None else duration(invisible_s),
         )
         answer = await self.call("ChangeInvisibleDuration", request, service.ChangeInvisibleDurationResponse)
         if answer.status.code == Code.OK:

@@ -164,20 +164,23 @@ class BrokerServer:
     async def change_invisible(self, call: Call, request: pb.ChangeInvisibleRequest) -> pb.ChangeInvisibleResponse:
         """A message comes at another time."""
         _check_names(request)
-        handle = self._core.acks.change_invisible(
+        change = partial(
+            self._core.acks.change_invisible,
             request.group,
             request.topic,
             request.receipt_handle,
-            max(0, request.invisible_ms),
+            None if request.back_off else max(0, request.invisible_ms),
             call=request.call,
             is_retry=request.again,
         )
+        handle = await self._reads.run(change) if request.back_off else change()
         await self._flusher.held(self._core.store.log.end_position)
         return pb.ChangeInvisibleResponse(receipt_handle=handle)
 
     async def renew(self, call: Call, request: pb.RenewRequest) -> pb.RenewResponse:
         """Messages stay hidden for longer."""
-        results = self._core.acks.renew(request.entries, request.invisible_ms)
+        renew = partial(self._core.acks.renew, request.entries, request.invisible_ms)
+        results = await self._reads.run(renew) if any(each.back_off for each in request.entries) else renew()
         await self._flusher.held(self._core.store.log.end_position)
         return pb.RenewResponse(results=results)
 

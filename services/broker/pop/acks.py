@@ -15,10 +15,11 @@ from services.broker.records.fault import RECORD_STEP, RecordFaultError
 from services.broker.records.record import Record, RecordKind
 from services.broker.store.message_store import MessageStore
 from services.common.contract import names, receipt
+from services.common.contract.backoff import wait_ms
 from services.common.contract.cluster_view import ClusterView
 from services.common.contract.names import Use
 from services.common.contract.receipt import HandleMaker, HandleReader
-from services.common.errors import StatusError
+from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 
@@ -105,14 +106,14 @@ class Acks:
         return results if refused else []
 
     def change_invisible(
-        self, group: str, topic: str, handle: str, invisible_ms: int, *, call: int = 0, is_retry: bool = False
+        self, group: str, topic: str, handle: str, invisible_ms: int | None, *, call: int = 0, is_retry: bool = False
     ) -> str:
         """Hide a message for `invisible_ms` from now; its new receipt handle, the only one that is good now (P7).
 
         Args:
             group, topic: for which the handle was given out.
             handle: the message's.
-            invisible_ms: for how long.
+            invisible_ms: for how long; None for as long as its group's back-off says, which takes a read.
             call: names the client's call and all its tries; 0 if that is not known.
             is_retry: whether an earlier try may have done it: then the handle that it gave is given once more.
 
@@ -127,6 +128,8 @@ class Acks:
             if done is None:
                 raise
             return self._handle_of(done)
+        if invisible_ms is None:
+            invisible_ms = self._backoff_ms(old, index)
         now_ms = self._clock.now_ms()
         offset = old.offsets[index]
         new = CheckPoint(
@@ -170,9 +173,11 @@ class Acks:
         ).handle(check_point.offsets[0])
 
     def renew(self, entries: Sequence[pb.RenewEntry], invisible_ms: int) -> list[pb.EntryResult]:
-        """Hide messages for `invisible_ms` from now; their receipt handles stay good."""
-        due_ms = self._clock.now_ms() + invisible_ms
-        bits_of: dict[CheckPoint, int] = {}
+        """Hide messages for `invisible_ms` from now, or those that back off for as long as their group's policy says,
+        which takes a read. Their receipt handles stay good.
+        """
+        now_ms = self._clock.now_ms()
+        bits_of: dict[tuple[CheckPoint, int], int] = {}  # by CK and time
         results: list[pb.EntryResult] = []
         for entry in entries:
             try:
@@ -182,7 +187,9 @@ class Acks:
             except StatusError as error:
                 results.append(_refusal(error))
                 continue
-            bits_of[check_point] = bits_of.get(check_point, 0) | 1 << index
+            hidden_ms = self._backoff_ms(check_point, index) if entry.back_off else invisible_ms
+            renewed = check_point, now_ms + hidden_ms
+            bits_of[renewed] = bits_of.get(renewed, 0) | 1 << index
             results.append(_DONE)
         if bits_of:
             self._store.put(
@@ -193,14 +200,24 @@ class Acks:
                         check_point.revive_queue,
                         codec.encode_renewal(check_point.id, bits, due_ms),
                     )
-                    for check_point, bits in bits_of.items()
+                    for (check_point, due_ms), bits in bits_of.items()
                 ]
             )
-            for check_point, bits in bits_of.items():
+            for (check_point, due_ms), bits in bits_of.items():
                 self._state.renew(check_point.id, bits, due_ms)
             self._on_due_changed()
         assert len(results) == len(entries), "not every receipt handle has its result"
         return results
+
+    def _backoff_ms(self, check_point: CheckPoint, index: int) -> int:
+        """How long a message that its consumer failed on is to wait now."""
+        try:
+            with RECORD_STEP:
+                stored = self.messages.message(check_point, index)
+        except (RecordFaultError, CorruptDataError):
+            stored = None  # whoever gives it out again meets that, and deals with it
+        attempt = 1 if stored is None else stored.attempts + 1
+        return wait_ms(self._view.groups.get(check_point.group), attempt)
 
     def release(self, group: str, topic: str, handles: Sequence[str], attempted: bool) -> list[pb.EntryResult]:
         """Let messages come again at once, for a consumer that has gone."""

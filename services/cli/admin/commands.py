@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -21,6 +21,7 @@ from services.cli.admin.api import (
     show_all,
 )
 from services.cli.admin.audit import in_flight, progress
+from services.cli.admin.backoff import BackoffParam
 from services.cli.admin.check import check
 from services.cli.admin.cluster import broker, cluster
 from services.cli.admin.dead_letters import dlq
@@ -131,11 +132,25 @@ def group() -> None:
 @click.argument("name")
 @click.option("--max-attempts", type=int, help="Deliveries before a message is dead.  [default: the controller's, 17]")
 @click.option("--fifo", is_flag=True, help="Consume in order.")
+@click.option(
+    "--backoff",
+    type=BackoffParam(),
+    help="Waits after failed attempts: 1s,5s,1m or exponential:1s,5m,2 (first, longest, multiplier).  "
+    "[default: the controller's]",
+)
 @output_option
 @click.pass_obj
-def create_group(api: AdminApi, name: str, max_attempts: int | None, fifo: bool, output: Format) -> None:
+def create_group(
+    api: AdminApi,
+    name: str,
+    max_attempts: int | None,
+    fifo: bool,
+    backoff: Mapping[str, object] | None,
+    output: Format,
+) -> None:
     """Make a consumer group."""
-    show(api.request("POST", "/groups", {"name": name, "max_attempts": max_attempts, "fifo": fifo}), output)
+    body = {"name": name, "max_attempts": max_attempts, "fifo": fifo, **(backoff or {})}
+    show(api.request("POST", "/groups", body), output)
 
 
 @group.command("list")

@@ -21,6 +21,7 @@ Entry = Topic | Group
 
 _TOPIC_BYTES: Final = 70
 _GROUP_BYTES: Final = 85
+_EXPONENTIAL_BYTES: Final = 110
 _NUMBER_BYTES: Final = 10
 _ID_BYTES: Final = 16
 _HEAD_SHARE: Final = 4
@@ -116,7 +117,8 @@ def bytes_of(entry: Entry) -> int:
     """About so many bytes it takes in a document, rather more than less."""
     if isinstance(entry, Topic):
         return _TOPIC_BYTES + len(entry.name)
-    return _GROUP_BYTES + len(entry.name) + _NUMBER_BYTES * len(entry.backoff_ms)
+    backoff = _EXPONENTIAL_BYTES if entry.HasField("exponential_backoff") else _NUMBER_BYTES * len(entry.backoff_ms)
+    return _GROUP_BYTES + len(entry.name) + backoff
 
 
 def _bytes_of(entries: Mapping[int, Entry]) -> int:
@@ -204,10 +206,20 @@ def _entries_document(entries: Mapping[int, Entry]) -> dict[str, Any]:
                 "fifo": group.fifo,
                 "backoff_ms": list(group.backoff_ms),
                 "id": group.id,
+                **_exponential(group),
             }
             for group in groups
         ],
     }
+
+
+def _exponential(group: Group) -> dict[str, Any]:
+    """A group's back-off that grows; nothing for the others, which all releases know."""
+    if not group.HasField("exponential_backoff"):
+        return {}
+    policy = group.exponential_backoff
+    facts = {"initial_ms": policy.initial_ms, "max_ms": policy.max_ms, "multiplier": policy.multiplier}
+    return {"exponential_backoff": facts}
 
 
 def entries_of(document: Document, source: str) -> dict[int, Entry]:
@@ -232,6 +244,7 @@ def entries_of(document: Document, source: str) -> dict[int, Entry]:
                 fifo=group["fifo"],
                 backoff_ms=group["backoff_ms"],
                 id=group["id"],
+                exponential_backoff=group.get("exponential_backoff"),
             )
             for group in document["groups"]
         ]

@@ -15,6 +15,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import (
     BrokerInfo,
     ClusterUpdate,
+    ExponentialBackoff,
     Group,
     Topic,
     TopicType,
@@ -24,6 +25,7 @@ from services.controller.options import (
     ATTEMPTS_MAX,
     BACKOFF_MS_MAX,
     BACKOFF_STEPS_MAX,
+    MULTIPLIER_MAX,
     QUEUES_MAX,
     ControllerOptions,
 )
@@ -122,6 +124,7 @@ class ClusterState:
         max_attempts: int | None = None,
         fifo: bool = False,
         backoff_ms: Sequence[int] | None = None,
+        exponential: ExponentialBackoff | None = None,
     ) -> ClusterUpdate:
         """Make a consumer group.
 
@@ -131,6 +134,7 @@ class ClusterState:
             max_attempts: deliveries of a message before it is dead; None for the default.
             fifo: whether it consumes in order.
             backoff_ms: waits after its 1st, 2nd ... failed attempt; None for the default.
+            exponential: waits that grow; None for those of `backoff_ms`.
 
         Raises:
             StatusError: ILLEGAL_CONSUMER_GROUP for its name, BAD_REQUEST for another value, PRECONDITION_FAILED if it
@@ -138,10 +142,16 @@ class ClusterState:
         """
         name = group_name(options, name)
         attempts = options.group.max_attempts if max_attempts is None else max_attempts
-        backoff = options.group.backoff_ms if backoff_ms is None else backoff_ms
         if not 1 <= attempts <= ATTEMPTS_MAX:
             raise StatusError(Code.BAD_REQUEST, f"max_attempts must be from 1 to {ATTEMPTS_MAX}, not {attempts}")
-        if not 1 <= len(backoff) <= BACKOFF_STEPS_MAX or not all(0 <= wait <= BACKOFF_MS_MAX for wait in backoff):
+        if exponential is not None:
+            if backoff_ms is not None:
+                raise StatusError(Code.BAD_REQUEST, "a group has backoff_ms or exponential_backoff; leave one out")
+            check_exponential(exponential)
+            backoff_ms = ()
+        elif backoff_ms is None:
+            backoff_ms = options.group.backoff_ms
+        elif not 1 <= len(backoff_ms) <= BACKOFF_STEPS_MAX or not all(0 <= ms <= BACKOFF_MS_MAX for ms in backoff_ms):
             raise StatusError(
                 Code.BAD_REQUEST,
                 f"backoff_ms must be from 1 to {BACKOFF_STEPS_MAX} waits, each from 0 to {BACKOFF_MS_MAX} ms",
@@ -154,7 +164,14 @@ class ClusterState:
                 f"the cluster holds {len(self.groups)} groups, as many as controller.groups_max allows; delete some",
             )
         version = self.version + 1
-        group = Group(name=name, max_attempts=attempts, fifo=fifo, backoff_ms=backoff, id=version)
+        group = Group(
+            name=name,
+            max_attempts=attempts,
+            fifo=fifo,
+            backoff_ms=backoff_ms,
+            exponential_backoff=exponential,
+            id=version,
+        )
         return ClusterUpdate(version=version, groups=[group], named=version)
 
     def delete_group(self, name: str) -> ClusterUpdate:
@@ -232,6 +249,25 @@ def group_name(options: ControllerOptions, text: str) -> GroupName:
             f"({options.group_name_length_max})",
         )
     return name
+
+
+def check_exponential(policy: ExponentialBackoff) -> None:
+    """Refuse waits that grow, but not as they may.
+
+    Raises:
+        StatusError: BAD_REQUEST.
+    """
+    if not 1 <= policy.initial_ms <= policy.max_ms <= BACKOFF_MS_MAX:
+        raise StatusError(
+            Code.BAD_REQUEST,
+            f"exponential_backoff must have 1 <= initial_ms <= max_ms <= {BACKOFF_MS_MAX}, not {policy.initial_ms} and "
+            f"{policy.max_ms}",
+        )
+    if not 1 <= policy.multiplier <= MULTIPLIER_MAX:
+        raise StatusError(
+            Code.BAD_REQUEST,
+            f"a back-off's multiplier must be from 1 to {MULTIPLIER_MAX}, not {policy.multiplier}",
+        )
 
 
 def topic_type(text: str) -> TopicType.ValueType:

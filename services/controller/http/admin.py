@@ -16,7 +16,7 @@ from services.controller.cluster.cluster_state import ClusterState, Named, topic
 from services.controller.cluster.name_map import NameMap
 from services.controller.cluster.state_keeper import StateKeeper
 from services.controller.http.refusal import refusal
-from services.controller.options import ControllerOptions
+from services.controller.options import BACKOFF_MS_MAX, MULTIPLIER_MAX, ControllerOptions
 
 _LISTED = 100
 _LISTED_MAX = 1_000
@@ -57,6 +57,14 @@ class Topics(BaseModel):
     next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
 
 
+class ExponentialBackoff(_Body):
+    """Waits that grow."""
+
+    initial_ms: int = Field(ge=1, le=BACKOFF_MS_MAX, description="After the 1st failed attempt.")
+    max_ms: int = Field(ge=1, le=BACKOFF_MS_MAX, description="The longest wait.")
+    multiplier: float = Field(ge=1, le=MULTIPLIER_MAX, description="How many times as long each further one is.")
+
+
 class NewGroup(_Body):
     """A consumer group to be made."""
 
@@ -68,6 +76,9 @@ class NewGroup(_Body):
     backoff_ms: list[int] | None = Field(
         default=None, description="Waits after the 1st, 2nd ... failed attempt; default if left out."
     )
+    exponential_backoff: ExponentialBackoff | None = Field(
+        default=None, description="Waits that grow, instead of `backoff_ms`."
+    )
 
 
 class Group(BaseModel):
@@ -76,7 +87,8 @@ class Group(BaseModel):
     name: str
     max_attempts: int
     fifo: bool
-    backoff_ms: list[int]
+    backoff_ms: list[int] = Field(description="Waits after the 1st, 2nd ... failed attempt; empty if they grow.")
+    exponential_backoff: ExponentialBackoff | None = Field(description="Waits that grow; null if they do not.")
     id: int = Field(description="Tells it from an earlier group of the same name.")
 
 
@@ -172,7 +184,9 @@ def admin_router(options: ControllerOptions, keeper: StateKeeper, check_leads: C
     @router.post("/groups", tags=["groups"], status_code=status.HTTP_201_CREATED, responses=_REFUSED)
     async def create_group(new: NewGroup) -> Group:
         def decide(state: ClusterState) -> pb.ClusterUpdate:
-            return state.create_group(options, new.name, new.max_attempts, new.fifo, new.backoff_ms)
+            said = new.exponential_backoff
+            exponential = None if said is None else pb.ExponentialBackoff(**said.model_dump())
+            return state.create_group(options, new.name, new.max_attempts, new.fifo, new.backoff_ms, exponential)
 
         update = await keeper.change(decide)
         assert update is not None
@@ -210,11 +224,19 @@ def _topic(topic: pb.Topic) -> Topic:
     return Topic(name=topic.name, type=TopicType.Name(topic.type), queues=topic.queues, id=topic.id)
 
 
+def _exponential(group: pb.Group) -> ExponentialBackoff | None:
+    if not group.HasField("exponential_backoff"):
+        return None
+    policy = group.exponential_backoff
+    return ExponentialBackoff(initial_ms=policy.initial_ms, max_ms=policy.max_ms, multiplier=policy.multiplier)
+
+
 def _group(group: pb.Group) -> Group:
     return Group(
         name=group.name,
         max_attempts=group.max_attempts,
         fifo=group.fifo,
         backoff_ms=list(group.backoff_ms),
+        exponential_backoff=_exponential(group),
         id=group.id,
     )

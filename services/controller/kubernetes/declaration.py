@@ -276,11 +276,12 @@ def _status(
 
 def _differences(facts: Facts, wanted: Facts) -> list[str]:
     """What of the facts is not as a resource says, in words."""
-    return [
+    others = [
         f"{key} {_said(value)}, not {_said(wanted[key])}"
         for key, value in facts.items()
         if wanted.get(key, value) != value
     ]
+    return others + [f"no {key}" for key in wanted if key not in facts]
 
 
 def _said(value: object) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from services.common.contract import names
-from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic, TopicType
+from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, ExponentialBackoff, Group, Topic, TopicType
 from services.controller.cluster.cluster_state import ClusterState, Named, topic_type
 from services.controller.cluster.name_map import NameMap
 from services.controller.kubernetes.api import CONSUMER_GROUPS, TOPICS, ResourceKind
@@ -13,6 +13,8 @@ from services.controller.options import ControllerOptions
 
 Facts = Mapping[str, Any]
 """What a topic or group is made with, as resources say it."""
+
+_EXPONENTIAL = {"initialMs": "initial_ms", "maxMs": "max_ms", "multiplier": "multiplier"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,9 @@ def _create_topic(state: ClusterState, options: ControllerOptions, name: str, fa
 
 
 def _create_group(state: ClusterState, options: ControllerOptions, name: str, facts: Facts) -> ClusterUpdate:
-    return state.create_group(options, name, facts.get("maxAttempts"), facts["fifo"], facts.get("backoffMs"))
+    said = facts.get("exponentialBackoff")
+    grows = None if said is None else ExponentialBackoff(**{field: said[key] for key, field in _EXPONENTIAL.items()})
+    return state.create_group(options, name, facts.get("maxAttempts"), facts["fifo"], facts.get("backoffMs"), grows)
 
 
 def _topic_facts(topic: Topic) -> Facts:
@@ -55,7 +59,11 @@ def _topic_facts(topic: Topic) -> Facts:
 
 
 def _group_facts(group: Group) -> Facts:
-    return {"maxAttempts": group.max_attempts, "fifo": group.fifo, "backoffMs": list(group.backoff_ms)}
+    facts: dict[str, Any] = {"maxAttempts": group.max_attempts, "fifo": group.fifo}
+    if group.HasField("exponential_backoff"):
+        policy = group.exponential_backoff
+        return facts | {"exponentialBackoff": {key: getattr(policy, field) for key, field in _EXPONENTIAL.items()}}
+    return facts | {"backoffMs": list(group.backoff_ms)}
 
 
 DECLARED_TOPICS = DeclaredKind(

@@ -108,18 +108,27 @@ class AckHandler:
     ) -> ChangeInvisibleDurationResponse:
         """Give a message a new invisible duration, and its consumer a new handle.
 
+        Where no duration is asked for, it is as long as the group's back-off says for this attempt.
+
         Raises:
             StatusError: why not.
         """
         group, topic = _names(request.group, request.topic)
         handle = request.receipt_handle
+        back_off = not request.HasField("invisible_duration")
         invisible_ms = check_changed_invisible(request.invisible_duration.ToMilliseconds(), self._options.receive)
         broker = self._broker_of(group, topic, handle)
         name = next(self._calls)
 
         def asked(in_doubt: bool) -> ChangeInvisibleRequest:
             return ChangeInvisibleRequest(
-                group=group, topic=topic, receipt_handle=handle, invisible_ms=invisible_ms, call=name, again=in_doubt
+                group=group,
+                topic=topic,
+                receipt_handle=handle,
+                invisible_ms=invisible_ms,
+                call=name,
+                again=in_doubt,
+                back_off=back_off,
             )
 
         try:

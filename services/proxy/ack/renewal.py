@@ -2,7 +2,7 @@
 
 `RenewalBook` decides; `Renewal` makes the calls. A handle is renewed whenever a third of its invisible duration has
 passed, so that one failed try does no harm, until it is acknowledged or given back, its client is gone, or it was kept
-for the longest time allowed.
+for the longest time allowed. In that case it is as if its consumer had failed: it comes again by its group's back-off.
 """
 
 from collections import defaultdict
@@ -96,18 +96,24 @@ class RenewalBook:
             assert self._shares.total == len(self._handles), "the shares of clients are not what is kept (M1)"
 
     def due(self, now: float, is_alive: Callable[[str], bool]) -> dict[str, list[RenewEntry]]:
-        """What is to be renewed now, by broker; the handles of clients that are gone are dropped instead."""
+        """What is to be renewed now, by broker, those that were kept for the longest time once more, to back off; the
+        handles of clients that are gone are dropped instead.
+        """
         batches: defaultdict[str, list[RenewEntry]] = defaultdict(list)
         while self._handles:
             handle, renewed = next(iter(self._handles.items()))
             if renewed.due > now:
                 break
-            if now < renewed.until and is_alive(renewed.client_id):
+            if not is_alive(renewed.client_id):
+                self._drop(handle)
+                continue
+            if now < renewed.until:
                 renewed.due = now + self._interval_s
                 self._handles[handle] = self._handles.pop(handle)  # behind all others
-                batches[renewed.broker].append(renewed.entry)
             else:
                 self._drop(handle)
+                renewed.entry.back_off = True
+            batches[renewed.broker].append(renewed.entry)
         return dict(batches)
 
 
@@ -165,3 +171,4 @@ class Renewal:
         ]
         self._book.drop(refused)
         self._metrics.renewals.inc(len(entries) - len(refused))
+        self._metrics.renewals_ended.inc(sum(entry.back_off for entry in entries))

@@ -7,6 +7,7 @@ clients that are not listening yet when the first ones come.
 import asyncio
 
 from services.common.clock import Clock
+from services.common.contract.backoff import steps_ms
 from services.common.contract.names import Use
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
@@ -20,7 +21,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Status,
 )
 from services.common.pb.apache.rocketmq.v2.service_pb2 import RecoverOrphanedTransactionCommand, TelemetryCommand
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
+from services.common.pb.popwheel.v1.controller_pb2 import Group, TopicType
 from services.common.shares import Shares
 from services.proxy.background import Background
 from services.proxy.errors import LimitError
@@ -44,14 +45,9 @@ _SETTINGS_BYTES_MAX = 1024 * 1024
 _REPEATED_BYTES_MAX = 64 * 1024 * 1024
 _ASKED_BYTES_MAX = 64 * 1024 * 1024
 _WITH_TRANSACTIONS = (TopicType.TRANSACTION, TopicType.MIXED)
-_MINUTE_MS = 60_000
 
-# What consumers are told whose group is not known yet; the controller's own defaults, which it has a moment later.
+# What consumers are told whose group is not known yet; the controller's own default, which it has a moment later.
 _ATTEMPTS_MAX = 17
-_BACKOFF_MS = (
-    *(1_000, 5_000, 10_000, 30_000),
-    *(minutes * _MINUTE_MS for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
-)
 
 
 class Session:
@@ -284,26 +280,32 @@ class Telemetry:
             shortest_ms = options.grpc_client_consumer_min_long_polling_timeout_ms
             poll_ms = min(max(asked_ms, shortest_ms, 1), poll_ms)
         subscription.long_polling_timeout.FromMilliseconds(poll_ms)
-        backoff_ms = tuple(group.backoff_ms) if group is not None else ()
-        answer.backoff_policy.CopyFrom(
-            RetryPolicy(
-                max_attempts=group.max_attempts if group is not None else _ATTEMPTS_MAX,
-                customized_backoff=_customized(backoff_ms or _BACKOFF_MS),
-            )
-        )
+        answer.backoff_policy.CopyFrom(_consumers_backoff(group))
 
     def _publishing_backoff(self) -> RetryPolicy:
-        client = self._options.client
-        backoff = ExponentialBackoff(multiplier=_RETRY_MULTIPLIER)
-        backoff.initial.FromMilliseconds(_SEND_BACKOFF_INITIAL_MS)
-        backoff.max.FromMilliseconds(_SEND_BACKOFF_MAX_MS)
-        return RetryPolicy(max_attempts=client.send_max_attempts, exponential_backoff=backoff)
+        return RetryPolicy(
+            max_attempts=self._options.client.send_max_attempts,
+            exponential_backoff=_exponential(_SEND_BACKOFF_INITIAL_MS, _SEND_BACKOFF_MAX_MS, _RETRY_MULTIPLIER),
+        )
 
 
-def _customized(backoff_ms: tuple[int, ...]) -> CustomizedBackoff:
-    backoff = CustomizedBackoff()
-    for milliseconds in backoff_ms:
-        backoff.next.add().FromMilliseconds(milliseconds)
+def _consumers_backoff(group: Group | None) -> RetryPolicy:
+    """What a group's consumers are told; the default for a group that is not known yet."""
+    attempts = _ATTEMPTS_MAX if group is None else group.max_attempts
+    if group is not None and group.HasField("exponential_backoff"):
+        policy = group.exponential_backoff
+        exponential = _exponential(policy.initial_ms, policy.max_ms, policy.multiplier)
+        return RetryPolicy(max_attempts=attempts, exponential_backoff=exponential)
+    customized = CustomizedBackoff()
+    for milliseconds in steps_ms(group):
+        customized.next.add().FromMilliseconds(milliseconds)
+    return RetryPolicy(max_attempts=attempts, customized_backoff=customized)
+
+
+def _exponential(initial_ms: int, max_ms: int, multiplier: float) -> ExponentialBackoff:
+    backoff = ExponentialBackoff(multiplier=multiplier)
+    backoff.initial.FromMilliseconds(initial_ms)
+    backoff.max.FromMilliseconds(max_ms)
     return backoff
 
 

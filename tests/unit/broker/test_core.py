@@ -11,6 +11,7 @@ from services.common.contract import names
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.pb.popwheel.v1.controller_pb2 import ExponentialBackoff
 from tests.unit.broker.core_world import metrics, world_of
 from tests.unit.broker.index_bytes import index_files, replace_entry
 from tests.unit.broker.world import INVISIBLE_MS, World, attempts, handles, run_now
@@ -205,6 +206,26 @@ def test_a_change_of_time_that_is_asked_for_again_gives_the_same_handle() -> Non
     assert world.ack("g", "t", new) == [Code.OK]
     with pytest.raises(StatusError, match="not good any more"):
         acks.change_invisible("g", "t", first, 1000, is_retry=True)
+
+
+def test_a_group_backs_off_by_its_policy_and_counts_attempts() -> None:
+    """A consumer that names no time, and a message that was renewed for as long as it may be."""
+    world = world_of(max_attempts=9)
+    world.view.groups["g"].exponential_backoff.CopyFrom(ExponentialBackoff(initial_ms=100, max_ms=250, multiplier=2))
+    world.put("t", b"1")
+    for wait_ms in (100, 200, 250):
+        (handle,) = handles(world.pop("g", "t"))
+        changed = world.core.acks.change_invisible("g", "t", handle, None)
+        assert world.core.state.table.next_due_ms() == world.core.pop_clock.now_ms() + wait_ms
+        entries = [pb.RenewEntry(group="g", topic="t", receipt_handle=changed, back_off=on) for on in (False, True)]
+        assert [each.code for each in world.core.acks.renew(entries[:1], 5_000)] == [Code.OK]
+        assert [each.code for each in world.core.acks.renew(entries[1:], 5_000)] == [Code.OK]
+        world.crash("process")
+        world.clock.advance(wait_ms - 1)
+        assert world.revive() == 0
+        world.clock.advance(1)
+        assert world.revive() == 1
+        world.flush()
 
 
 def test_what_is_acknowledged_again_in_doubt_is_well_only_if_it_was_acknowledged() -> None:

@@ -19,7 +19,7 @@ from services.controller.kubernetes.api import (
     TOPICS,
     ResourceKind,
 )
-from services.controller.options import ATTEMPTS_MAX, BACKOFF_MS_MAX, BACKOFF_STEPS_MAX, QUEUES_MAX
+from services.controller.options import ATTEMPTS_MAX, BACKOFF_MS_MAX, BACKOFF_STEPS_MAX, MULTIPLIER_MAX, QUEUES_MAX
 from tests.harness.chart import RenderedChart
 from tools.generate_values_schema import CHART
 
@@ -83,6 +83,9 @@ def test_groups_are_as_the_product_has_them() -> None:
     waits = spec["backoffMs"]
     assert (waits["minItems"], waits["maxItems"]) == (1, BACKOFF_STEPS_MAX)
     assert (waits["items"]["minimum"], waits["items"]["maximum"]) == (0, BACKOFF_MS_MAX)
+    grows = spec["exponentialBackoff"]["properties"]
+    assert {(grows[key]["minimum"], grows[key]["maximum"]) for key in ("initialMs", "maxMs")} == {(1, BACKOFF_MS_MAX)}
+    assert (grows["multiplier"]["minimum"], grows["multiplier"]["maximum"]) == (1, MULTIPLIER_MAX)
     for text in TRIED:
         assert (not list(Draft202012Validator(spec["groupName"]).iter_errors(text))) == names.is_group(text), text
 
@@ -124,6 +127,8 @@ def test_what_values_name_is_declared_and_never_goes_with_the_release() -> None:
         "maxAttempts": 5,
         "backoffMs": [1000, 3_600_000],
     }
+    (growing,) = (each for each in chart.of_kind("ConsumerGroup") if each["spec"]["groupName"] == "growing")
+    assert growing["spec"]["exponentialBackoff"] == {"initialMs": 1000, "maxMs": 300_000, "multiplier": 1.5}
 
 
 def test_the_controllers_may_do_with_each_kind_what_they_do_and_no_more() -> None:

@@ -144,7 +144,7 @@ def test_in_diagnostic_mode_pods_only_sleep() -> None:
     ("name", "words"),
     [
         ("defaults", ["port-forward service/popwheel-proxy 8081", "helm test popwheel -n messages\n", "self-signed"]),
-        ("defaults", ["tls.internal.enabled=false"]),
+        ("defaults", ["tls.internal.enabled=false", "access.usersSecret names no users"]),
         ("internal-tls-by-cert-manager", ["tls.internal.mode=accept"]),
         ("laptop", ["broker.replicas=1", "controller.replicas=1", "proxy.replicas=1"]),
         ("ephemeral", ["broker.persistence.enabled=false"]),
@@ -153,7 +153,7 @@ def test_in_diagnostic_mode_pods_only_sleep() -> None:
         ("diagnostic", ["DIAGNOSTIC MODE", "exec -it broker-a-0 -- sh"]),
         ("spark", ["popwheel[spark]"]),
         ("open", ["networkPolicy.enabled=false"]),
-        ("topics", ["5 topic(s) and 2 consumer group(s)"]),
+        ("topics", ["5 topic(s) and 3 consumer group(s)"]),
     ],
 )
 def test_the_notes_say_the_next_command_and_warn(name: str, words: list[str]) -> None:

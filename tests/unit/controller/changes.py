@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from services.common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
 from services.common.errors import StatusError
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, Group, Topic, TopicType
+from services.common.pb.popwheel.v1.controller_pb2 import (
+    BrokerInfo,
+    ClusterUpdate,
+    ExponentialBackoff,
+    Group,
+    Topic,
+    TopicType,
+)
 from services.controller.cluster.cluster_book import ClusterBook, Entry, cluster_document, cluster_of
 from services.controller.cluster.cluster_state import ClusterState
 from services.controller.cluster.name_map import NameMap
@@ -36,8 +43,9 @@ def _delete_topic(name: str) -> Change:
     return lambda state: state.delete_topic(name)
 
 
-def _create_group(name: str, attempts: int | None, fifo: bool, backoff: list[int] | None) -> Change:
-    return lambda state: state.create_group(OPTIONS, name, attempts, fifo, backoff)
+def _create_group(name: str, attempts: int | None, fifo: bool, backoff: list[int] | None, factor: float) -> Change:
+    grows = ExponentialBackoff(initial_ms=5, max_ms=500, multiplier=factor) if backoff is None and factor else None
+    return lambda state: state.create_group(OPTIONS, name, attempts, fifo, backoff, grows)
 
 
 def _delete_group(name: str) -> Change:
@@ -66,6 +74,7 @@ CHANGES: st.SearchStrategy[Change] = st.one_of(
         st.none() | st.integers(min_value=0, max_value=20),
         st.booleans(),
         st.none() | st.lists(st.integers(min_value=-1, max_value=10_000), max_size=4),
+        st.sampled_from((0.0, 0.5, 1.0, 1.5)),
     ),
     st.builds(_delete_group, NAMES),
     st.builds(_register, BROKERS, st.sampled_from(["", "one:1", "two:2"])),

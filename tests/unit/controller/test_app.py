@@ -317,10 +317,11 @@ async def test_topics_over_http(http: httpx.AsyncClient) -> None:
 async def test_groups_over_http(http: httpx.AsyncClient) -> None:
     body = {"name": "%g", "max_attempts": 3, "fifo": True, "backoff_ms": [1, 2]}
     created = await http.post("/api/v1/groups", json=body)
-    assert (created.status_code, less_life(created.json())) == (201, {**body, "id": 1})
+    group = {**body, "exponential_backoff": None, "id": 1}
+    assert (created.status_code, less_life(created.json())) == (201, group)
     found = less_life((await http.get("/api/v1/groups")).json())
-    assert found == {"groups": [{**body, "id": 1}], "total": 1, "next": None}
-    assert less_life((await http.get("/api/v1/groups/%25g")).json()) == {**body, "id": 1}
+    assert found == {"groups": [group], "total": 1, "next": None}
+    assert less_life((await http.get("/api/v1/groups/%25g")).json()) == group
     assert (await http.delete("/api/v1/groups/%25g")).status_code == 204
     assert (await http.get("/api/v1/groups")).json() == {"groups": [], "total": 0, "next": None}
 
@@ -341,6 +342,7 @@ async def test_groups_over_http(http: httpx.AsyncClient) -> None:
         ("POST", "/topics", [], 400, "BAD_REQUEST", "the request: "),
         ("POST", "/groups", {"name": "g", "max_attempts": 0}, 400, "BAD_REQUEST", "max_attempts"),
         ("POST", "/groups", {"name": "g", "max_attempts": 2**40}, 400, "BAD_REQUEST", "max_attempts"),
+        ("POST", "/groups", {"name": "g", "exponential_backoff": {"initial_ms": 1}}, 400, "BAD_REQUEST", "max_ms: "),
         ("GET", "/nothing", None, 404, "NOT_FOUND", "GET /api/v1/nothing"),
         ("PUT", "/topics", {}, 405, "BAD_REQUEST", "PUT /api/v1/topics"),
     ],

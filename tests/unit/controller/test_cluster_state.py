@@ -8,7 +8,7 @@ from services.common.contract import names
 from services.common.contract.cluster_view import ClusterView
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
+from services.common.pb.popwheel.v1.controller_pb2 import ExponentialBackoff, TopicType
 from services.controller.cluster.cluster_state import ClusterState
 from services.controller.options import ControllerOptions
 from tests.unit.controller.changes import (
@@ -115,6 +115,27 @@ def test_values_that_a_group_cannot_have(attempts: int, backoff: list[int] | Non
         lambda state: state.create_group(OPTIONS, "g", max_attempts=attempts, backoff_ms=backoff), fresh_state()
     )
     assert code == Code.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("initial_ms", "max_ms", "multiplier"),
+    [(0, 10, 2), (10, 9, 2), (1, 7 * 24 * 3_600_000 + 1, 2), (1, 10, 0.5), (1, 10, 1001), (1, 10, float("nan"))],
+)
+def test_waits_that_grow_as_they_may_not(initial_ms: int, max_ms: int, multiplier: float) -> None:
+    grows = ExponentialBackoff(initial_ms=initial_ms, max_ms=max_ms, multiplier=multiplier)
+    code, sentence = refusal(lambda state: state.create_group(OPTIONS, "g", exponential=grows), fresh_state())
+    assert code == Code.BAD_REQUEST
+    assert "exponential_backoff must have" in sentence or "multiplier must be" in sentence
+
+
+def test_waits_are_listed_or_grow() -> None:
+    grows = ExponentialBackoff(initial_ms=1, max_ms=1, multiplier=1)
+    group = fresh_state().create_group(OPTIONS, "g", exponential=grows).groups[0]
+    assert (list(group.backoff_ms), group.exponential_backoff) == ([], grows)
+    code, sentence = refusal(
+        lambda state: state.create_group(OPTIONS, "g", backoff_ms=[1], exponential=grows), fresh_state()
+    )
+    assert (code, "leave one out" in sentence) == (Code.BAD_REQUEST, True)
 
 
 def test_what_is_there_is_not_made_again() -> None:

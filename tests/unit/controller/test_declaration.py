@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.common.errors import StatusError
-from services.common.pb.popwheel.v1.controller_pb2 import Group, Topic, TopicType
+from services.common.pb.popwheel.v1.controller_pb2 import ExponentialBackoff, Group, Topic, TopicType
 from services.controller.cluster.cluster_state import ClusterState
 from services.controller.kubernetes.api import Resource
 from services.controller.kubernetes.declaration import (
@@ -115,6 +115,25 @@ def test_a_group_is_declared_as_a_topic_is() -> None:
         DECLARED_GROUPS, fresh_state().after(update), OPTIONS, declaration, owners([declaration])["Billing"], NOW_MS
     )
     assert ready(taken(one, step)) == ("True", "Exists", "group Billing is there")
+
+
+def test_a_group_of_which_waits_grow_is_declared_and_shown() -> None:
+    grows = {"initialMs": 10, "maxMs": 500, "multiplier": 1.5}
+    one = resource("billing", groupName="Billing", exponentialBackoff=grows)
+    update = change_of(DECLARED_GROUPS, fresh_state(), OPTIONS, declaration_of(DECLARED_GROUPS, one), Make())
+    assert update is not None
+    (group,) = update.groups
+    assert group.exponential_backoff == ExponentialBackoff(initial_ms=10, max_ms=500, multiplier=1.5)
+    assert showing(DECLARED_GROUPS, group, {})["spec"]["exponentialBackoff"] == grows
+    for spec, said in (({"exponentialBackoff": grows}, "Exists"), ({"backoffMs": [1]}, "Differs"), ({}, "Exists")):
+        declaration = declaration_of(DECLARED_GROUPS, resource("billing", groupName="Billing", **spec))
+        step = next_step(
+            DECLARED_GROUPS, fresh_state().after(update), OPTIONS, declaration, owners([declaration])["Billing"], NOW_MS
+        )
+        assert ready(taken(one, step))[1] == said, spec
+    shown = declaration_of(DECLARED_GROUPS, resource("billing", groupName="Billing", backoffMs=[1]))
+    told = next_step(DECLARED_GROUPS, fresh_state().after(update), OPTIONS, shown, shown, NOW_MS)
+    assert "is there with no backoffMs" in ready(taken(one, told))[2]
 
 
 @pytest.mark.parametrize(

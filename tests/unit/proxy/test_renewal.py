@@ -45,8 +45,12 @@ def test_handles_of_clients_that_are_gone_are_dropped() -> None:
 def test_nothing_is_renewed_for_ever() -> None:
     book = RenewalBook(RenewalOptions(invisible_ms=60_000, longest_ms=50_000))
     book.add("c", "b1", "g", "t", ["h"], 0.0)
-    assert [due_handles(book, now) for now in (20.0, 40.0, 60.0)] == [["h"], ["h"], []]
+    assert [due_handles(book, now) for now in (20.0, 40.0)] == [["h"], ["h"]]
+    (entry,) = book.due(60.0, everybody)["b1"]
+    assert entry.back_off, "it comes again when its group's back-off is over"
     assert len(book) == 0
+    book.add("gone", "b1", "g", "t", ["h"], 0.0)
+    assert book.due(60.0, lambda client_id: False) == {}
 
 
 def test_there_is_a_limit() -> None:
@@ -59,7 +63,7 @@ def test_there_is_a_limit() -> None:
     book.check_room("another", 3)
     book.drop(["h1", "h2", "unknown"])
     book.check_room("c", 4)
-    assert due_handles(book, 1e9) == []
+    assert due_handles(book, 1e9) == ["h3"]
     book.check_room("c", 5)
 
 

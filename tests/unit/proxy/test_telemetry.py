@@ -9,6 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import ClientType, Code
+from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, ExponentialBackoff, Group
 from services.proxy import protocol
 from services.proxy.session import telemetry
 from services.rpc.service import ClientStream
@@ -81,6 +82,17 @@ async def test_a_consumer_is_told_its_groups_backoff() -> None:
     backoff = settings.backoff_policy
     assert backoff.max_attempts == 5
     assert [one.seconds for one in backoff.customized_backoff.next] == [1, 5]
+
+
+async def test_a_consumer_is_told_of_waits_that_grow() -> None:
+    async with world() as w:
+        grows = ExponentialBackoff(initial_ms=1_000, max_ms=60_000, multiplier=1.5)
+        w.controller.publish(ClusterUpdate(groups=[Group(name="grows", max_attempts=7, exponential_backoff=grows)]))
+        await until(lambda: "grows" in w.app.view.groups)
+        policy = (await answer_to(open_stream(w), consumer("grows"))).settings.backoff_policy
+        assert policy.max_attempts == 7
+        told = policy.exponential_backoff
+        assert (told.initial.ToMilliseconds(), told.max.ToMilliseconds(), told.multiplier) == (1_000, 60_000, 1.5)
 
 
 @pytest.mark.parametrize(("asked_s", "told_s"), [(1, 5), (10, 10), (60, 20)])

@@ -432,6 +432,7 @@ class ChangeInvisibleRequest(_message.Message):
     INVISIBLE_MS_FIELD_NUMBER: _builtins.int
     AGAIN_FIELD_NUMBER: _builtins.int
     CALL_FIELD_NUMBER: _builtins.int
+    BACK_OFF_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     receipt_handle: _builtins.str
@@ -440,6 +441,8 @@ class ChangeInvisibleRequest(_message.Message):
     """What has become of an earlier try is not known: if that has made the handle void, its answer is given once more."""
     call: _builtins.int
     """As in AckRequest."""
+    back_off: _builtins.bool
+    """The message stays hidden for as long as its group's back-off says, whatever `invisible_ms` is."""
     def __init__(
         self,
         *,
@@ -449,10 +452,11 @@ class ChangeInvisibleRequest(_message.Message):
         invisible_ms: _builtins.int = ...,
         again: _builtins.bool = ...,
         call: _builtins.int = ...,
+        back_off: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "call", b"call", "group", b"group", "invisible_ms", b"invisible_ms", "receipt_handle", b"receipt_handle", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "back_off", b"back_off", "call", b"call", "group", b"group", "invisible_ms", b"invisible_ms", "receipt_handle", b"receipt_handle", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -484,19 +488,23 @@ class RenewEntry(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     RECEIPT_HANDLE_FIELD_NUMBER: _builtins.int
+    BACK_OFF_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     receipt_handle: _builtins.str
+    back_off: _builtins.bool
+    """It is renewed no more: it comes again once its group's back-off is over."""
     def __init__(
         self,
         *,
         group: _builtins.str = ...,
         topic: _builtins.str = ...,
         receipt_handle: _builtins.str = ...,
+        back_off: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "receipt_handle", b"receipt_handle", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["back_off", b"back_off", "group", b"group", "receipt_handle", b"receipt_handle", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

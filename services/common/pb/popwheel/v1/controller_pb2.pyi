@@ -82,6 +82,7 @@ class Group(_message.Message):
     FIFO_FIELD_NUMBER: _builtins.int
     BACKOFF_MS_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
+    EXPONENTIAL_BACKOFF_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     max_attempts: _builtins.int
     """How often a message is delivered at the most before it goes to the dead letter queue."""
@@ -89,8 +90,12 @@ class Group(_message.Message):
     id: _builtins.int
     @_builtins.property
     def backoff_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How long a failed message stays invisible after its 1st, 2nd ... attempt; the last one holds for all further."""
+        """How long a failed message stays invisible after its 1st, 2nd ... attempt; the last one holds for all further.
+        Empty if `exponential_backoff` is there.
+        """
 
+    @_builtins.property
+    def exponential_backoff(self) -> Global___ExponentialBackoff: ...
     def __init__(
         self,
         *,
@@ -99,14 +104,44 @@ class Group(_message.Message):
         fifo: _builtins.bool = ...,
         backoff_ms: _abc.Iterable[_builtins.int] | None = ...,
         id: _builtins.int = ...,
+        exponential_backoff: Global___ExponentialBackoff | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["exponential_backoff", b"exponential_backoff"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff_ms", b"backoff_ms", "fifo", b"fifo", "id", b"id", "max_attempts", b"max_attempts", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff_ms", b"backoff_ms", "exponential_backoff", b"exponential_backoff", "fifo", b"fifo", "id", b"id", "max_attempts", b"max_attempts", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Group: _TypeAlias = Group  # noqa: Y015
+
+@_typing.final
+class ExponentialBackoff(_message.Message):
+    """Waits that grow: after the 1st failed attempt `initial_ms`, after each further one `multiplier` times as long, at the
+    most `max_ms`.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INITIAL_MS_FIELD_NUMBER: _builtins.int
+    MAX_MS_FIELD_NUMBER: _builtins.int
+    MULTIPLIER_FIELD_NUMBER: _builtins.int
+    initial_ms: _builtins.int
+    max_ms: _builtins.int
+    multiplier: _builtins.float
+    def __init__(
+        self,
+        *,
+        initial_ms: _builtins.int = ...,
+        max_ms: _builtins.int = ...,
+        multiplier: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["initial_ms", b"initial_ms", "max_ms", b"max_ms", "multiplier", b"multiplier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExponentialBackoff: _TypeAlias = ExponentialBackoff  # noqa: Y015
 
 @_typing.final
 class BrokerInfo(_message.Message):
