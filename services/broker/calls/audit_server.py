@@ -109,24 +109,43 @@ class AuditServer:
                 break
             began_s = self._clock.monotonic()
             found, rest = await self._core.store.reads.run(partial(self._search.step, wanted, rest))
-            for stored in found:
-                self._say_trace(answer.messages.add(), stored, request.group)
+            if found:
+                await self._say_traces(answer, found, request.group)
+                began_s = self._clock.monotonic()
             await self._pace.let_others(self._clock.monotonic() - began_s)
         answer.next = "" if rest is None else str(rest)
         return answer
 
-    def _say_trace(self, traced: pb.TracedMessage, stored: StoredRecord, group: str) -> None:
-        traced.topic, traced.queue_id, traced.queue_offset = stored.topic, stored.queue_id, stored.queue_offset
-        traced.stored_ms, traced.attempts = stored.store_time_ms, stored.attempts
-        traced.message = delivery.pulled_message(stored, b"")
-        behind_ms = self._clock.wall_ms() - self._core.pop_clock.now_ms()
-        for holder in self._search.holders(stored, group):
-            said = traced.groups.add(group=holder.group, holding=pb.WAITS if holder.waits else pb.DONE)
-            if holder.check_point is not None:
-                check_point, index = holder.check_point
-                said.holding = pb.GIVEN_OUT
-                said.popped_ms = check_point.pop_time_ms + behind_ms
-                said.due_ms = check_point.due_of(index) + behind_ms
+    async def _say_traces(self, answer: pb.MessageTraceResponse, found: list[StoredRecord], group: str) -> None:
+        """Tell of messages and who has them. All check points are gone through for it, some at a time."""
+        said: dict[tuple[str, int, int, str], pb.GroupHolding] = {}
+        for stored in found:
+            traced = answer.messages.add(
+                topic=stored.topic,
+                queue_id=stored.queue_id,
+                queue_offset=stored.queue_offset,
+                stored_ms=stored.store_time_ms,
+                attempts=stored.attempts,
+            )
+            traced.message = delivery.pulled_message(stored, b"")
+            for name, waits in self._search.readers(stored, group).items():
+                of_group = traced.groups.add(group=name, holding=pb.WAITS if waits else pb.DONE)
+                said[stored.topic, stored.queue_id, stored.queue_offset, name] = of_group
+        begin: int | None = 0 if any(each.holding == pb.DONE for each in said.values()) else None
+        while begin is not None:
+            began_s = self._clock.monotonic()
+            behind_ms = self._clock.wall_ms() - self._core.pop_clock.now_ms()
+            holdings, begin = self._search.holdings(found, group, begin)
+            for place, name, check_point, number in holdings:
+                of_group = said.get((*place, name), pb.GroupHolding())  # else it came to read of the queue just now
+                if check_point.is_held:
+                    of_group.holding = pb.WAITS  # it was read, and stands in line
+                else:
+                    of_group.holding = pb.GIVEN_OUT
+                    of_group.popped_ms = check_point.pop_time_ms + behind_ms
+                    of_group.due_ms = check_point.due_of(number) + behind_ms
+            if begin is not None:
+                await self._pace.let_others(self._clock.monotonic() - began_s)
 
     async def _topics(self, group: str, topic: str) -> set[str]:
         """Whose queues are wanted: a topic's and those of its retries, or those of all that a group has read."""

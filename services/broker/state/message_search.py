@@ -3,7 +3,7 @@ stored since some time is read, some at a time.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -21,6 +21,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemPro
 
 _MESSAGES_AT_ONCE = 128
 _BYTES_AT_ONCE = 1 << 20
+_CHECK_POINTS_AT_ONCE = 2_048
 _EVER_MS = 1 << 62
 _PLACE = re.compile(r"([^/]{1,255})/([0-9]{1,5})/([0-9]{1,20})")
 
@@ -73,18 +74,20 @@ class Wanted(NamedTuple):
     until_ms: int
 
 
-class Holder(NamedTuple):
-    """What a group has of a message at one place.
+class Holding(NamedTuple):
+    """What a group has of a message at one place that it has read, while it is not done with it.
 
     Args:
+        place: the message: its topic, queue and offset.
         group: the group.
-        check_point: by which it is given out, and its number there; None if it is not.
-        waits: whether the group has yet to read it.
+        check_point: in which it is.
+        number: its index there.
     """
 
+    place: tuple[str, int, int]
     group: str
-    check_point: tuple[CheckPoint, int] | None
-    waits: bool
+    check_point: CheckPoint
+    number: int
 
 
 class MessageSearch:
@@ -119,34 +122,47 @@ class MessageSearch:
             return found, SearchPlace(queue.topic, queue.queue_id, at + len(entries))
         return [], None
 
-    def holders(self, stored: StoredRecord, group: str) -> Iterator[Holder]:
-        """What groups have of it: those that have read of its queue, or whose retry topic that is.
+    def readers(self, stored: StoredRecord, group: str) -> dict[str, bool]:
+        """Groups that have read of a message's queue, or whose retry topic that is, and whether the message still waits
+        to be read.
 
         Args:
             stored: the message, as `step` has found it.
-            group: of this group alone; empty for all.
+            group: this group alone; empty for all.
         """
         queue = self._store.queue(stored.topic, stored.queue_id)
         owner = names.group_of_retry_topic(stored.topic)
         groups = [group or owner] if group or owner else list(self._state.merge_buffer.groups)
+        found: dict[str, bool] = {}
         for each in groups:
             progress = None if queue is None else self._state.merge_buffer.of(each, queue)
             if progress is not None and (each == owner or not progress.is_new):
-                held = None
-                waits = stored.queue_offset >= progress.next_offset
-                if not waits:
-                    held = self._given_out(each, stored)
-                    if held is not None and held[0].is_held:
-                        held, waits = None, True  # it was read, and stands in line
-                yield Holder(each, held, waits)
+                found[each] = stored.queue_offset >= progress.next_offset
+        return found
 
-    def _given_out(self, group: str, stored: StoredRecord) -> tuple[CheckPoint, int] | None:
-        for check_point in self._state.table.of_group(group):
-            if check_point.queue_id == stored.queue_id and stored_topic(check_point) == stored.topic:
+    def holdings(self, messages: Sequence[StoredRecord], group: str, begin: int) -> tuple[list[Holding], int | None]:
+        """What groups have of messages by some of the check points, and the id to go on from; None if those were all.
+
+        Whatever takes the place of a check point meanwhile has a higher id, so it is met.
+
+        Args:
+            messages: as `step` has found them.
+            group: of this group alone; empty for all.
+            begin: the first id that is looked at.
+        """
+        wanted = {(each.topic, each.queue_id, each.queue_offset) for each in messages}
+        queues = {place[:2] for place in wanted}
+        found: list[Holding] = []
+        for count, check_point in enumerate(self._state.table.begin_at(begin, group)):
+            if count == _CHECK_POINTS_AT_ONCE:
+                return found, check_point.id
+            stands_in = stored_topic(check_point), check_point.queue_id
+            if stands_in in queues and (not group or check_point.group == group):
                 for index in check_point.open_indexes():
-                    if check_point.offsets[index] == stored.queue_offset:
-                        return check_point, index
-        return None
+                    place = *stands_in, check_point.offsets[index]
+                    if place in wanted:
+                        found.append(Holding(place, check_point.group, check_point, index))
+        return found, None
 
     def _queues(self, wanted: Wanted, begin: SearchPlace) -> Iterator[ConsumeQueue]:
         """Those that may hold it, from a place on."""

@@ -1,7 +1,10 @@
 """A message is found by its id wherever it is, and what each group has of it there is told."""
 
+import pytest
+
 from services.broker.records.record import StoredRecord
-from services.broker.state.message_search import Holder, MessageSearch, SearchPlace, Wanted
+from services.broker.state import message_search
+from services.broker.state.message_search import MessageSearch, SearchPlace, Wanted
 from services.common.contract import names
 from tests.unit.broker.core_world import world_of
 from tests.unit.broker.test_dead_letters import lapse, world_with_a_dead_letter
@@ -26,10 +29,15 @@ def found(
 
 
 def held(world: World, stored: StoredRecord, group: str = "") -> dict[str, str]:
-    def word(holder: Holder) -> str:
-        return "waits" if holder.waits else "done" if holder.check_point is None else "given out"
-
-    return {each.group: word(each) for each in MessageSearch(world.core.store, world.core.state).holders(stored, group)}
+    search = MessageSearch(world.core.store, world.core.state)
+    said = {name: "waits" if waits else "done" for name, waits in search.readers(stored, group).items()}
+    begin: int | None = 0
+    while begin is not None:
+        holdings, begin = search.holdings([stored], group, begin)
+        for place, name, check_point, index in holdings:
+            assert place == (stored.topic, stored.queue_id, check_point.offsets[index])
+            said[name] = "waits" if check_point.is_held else "given out"
+    return said
 
 
 def test_it_is_found_among_many_of_several_queues() -> None:
@@ -98,3 +106,26 @@ def test_what_is_damaged_hides_nothing_else() -> None:
     world.disk.flip_bit(FOLDER / "commitlog" / f"{0:020}.log", 8 * (damaged.position + 80))
     assert found(world, b"7".hex()) == []
     assert len(found(world, b"8".hex())) == 1
+
+
+def test_many_check_points_are_gone_through_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes the place of a check point meanwhile is met."""
+    monkeypatch.setattr(message_search, "_CHECK_POINTS_AT_ONCE", 4)
+    world = world_of()
+    world.add_group("h")
+    for number in range(10):
+        world.put("t", b"%d" % number)
+        world.pop("h", "t", 1)
+    shown = [handle for _ in range(10) for handle in handles(world.pop("g", "t", 1))]
+    search = MessageSearch(world.core.store, world.core.state)
+    (stored,) = found(world, b"3".hex())
+    met, begin = search.holdings([stored], "", 0)
+    assert begin is not None
+    world.core.acks.change_invisible("g", "t", shown[3], 60_000)
+    steps = 1
+    while begin is not None:
+        more, begin = search.holdings([stored], "", begin)
+        met += more
+        steps += 1
+    assert [each.group for each in met] == ["h", "g"]
+    assert steps >= 5

@@ -373,7 +373,9 @@ def test_a_message_that_stands_in_line_waits() -> None:
     pop(world)
     search = MessageSearch(world.core.store, world.core.state)
     found, _ = search.step(Wanted("t", b"a2".hex(), "", 0, 1 << 62), SearchPlace())
-    assert [(each.waits, each.check_point) for each in search.holders(found[0], "")] == [(True, None)]
+    assert search.readers(found[0], "") == {"g": False}
+    (holding,) = search.holdings(found, "", 0)[0]
+    assert holding.check_point.is_held
 
 
 def test_a_dead_letter_comes_again_to_its_ordered_group() -> None:
