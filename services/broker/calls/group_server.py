@@ -4,12 +4,14 @@ from functools import partial
 
 from services.broker.calls.term_reads import TermReads
 from services.broker.options import BrokerOptions
+from services.broker.pace import Pace
 from services.broker.pop import delivery
 from services.broker.state.core import BrokerCore
 from services.broker.state.dead_letters import Redriven
 from services.broker.state.offset_reset import ResetPlan
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.flusher import Flusher
+from services.common.clock import Clock
 from services.common.contract import names
 from services.common.contract.names import Use
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
@@ -27,10 +29,15 @@ class GroupServer:
         flusher: makes durable.
         reads: the reads of this term.
         options: the broker's name; how long answers may be.
+        clock: how long a step takes.
     """
 
-    def __init__(self, core: BrokerCore, flusher: Flusher, reads: TermReads, options: BrokerOptions) -> None:
+    def __init__(
+        self, core: BrokerCore, flusher: Flusher, reads: TermReads, options: BrokerOptions, clock: Clock
+    ) -> None:
         self._core = core
+        self._clock = clock
+        self._pace = Pace(clock)
         self._flusher = flusher
         self._reads = reads
         self._options = options
@@ -43,9 +50,18 @@ class GroupServer:
         offsets: dict[ConsumeQueue, int] = {}
         for queue in sorted(self._core.store.queues.of_topic(request.topic), key=lambda each: each.queue_id):
             offsets[queue] = await self._reads.run(partial(self._offset, queue, request))
-        answer = await self._reads.run(partial(self._reset_or_preview, request, offsets))
-        if not request.dry_run:
-            await self._flusher.durable(self._core.store.log.end_position)
+        plan, answer = await self._reads.run(partial(self._reset_or_preview, request, offsets))
+        if request.dry_run:
+            return answer
+        try:
+            more = bool(plan.given_out)
+            while more:
+                began_s = self._clock.monotonic()
+                more = await self._reads.run(partial(self._core.offset_reset.go_on, plan))
+                await self._pace.let_others(self._clock.monotonic() - began_s)
+        finally:
+            self._core.offset_reset.end(plan)
+        await self._flusher.durable(self._core.store.log.end_position)
         return answer
 
     def _offset(self, queue: ConsumeQueue, request: pb.ResetOffsetsRequest) -> int:
@@ -58,14 +74,14 @@ class GroupServer:
 
     def _reset_or_preview(
         self, request: pb.ResetOffsetsRequest, offsets: dict[ConsumeQueue, int]
-    ) -> pb.ResetOffsetsResponse:
+    ) -> tuple[ResetPlan, pb.ResetOffsetsResponse]:
         # Deleted, and made again, while times were looked up: those queues are nobody's any more.
         here = {queue: at for queue, at in offsets.items() if self._is_here(queue)}
         plan = self._core.offset_reset.plan(request.group, request.topic, here)
         answer = self._said(plan)
         if not request.dry_run:
-            self._core.offset_reset.carry_out(plan)
-        return answer
+            self._core.offset_reset.begin(plan)
+        return plan, answer
 
     def _is_here(self, queue: ConsumeQueue) -> bool:
         return self._core.store.queue(queue.topic, queue.queue_id) is queue

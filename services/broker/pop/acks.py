@@ -99,7 +99,12 @@ class Acks:
             bits_of[check_point] = bits | 1 << index
             results.append(_DONE)
         if bits_of:
-            self._store.put([self._ack_record(check_point, bits, call) for check_point, bits in bits_of.items()])
+            self._store.put(
+                [
+                    codec.ack_record(self._topics.revive, check_point.id, bits, call)
+                    for check_point, bits in bits_of.items()
+                ]
+            )
             for check_point, bits in bits_of.items():
                 self._state.finish(check_point.id, bits, call)
         assert len(results) == len(handles), "not every receipt handle has its result"
@@ -250,6 +255,8 @@ class Acks:
             CorruptDataError: one of them is damaged; likewise.
         """
         messages = [(check_point, index) for check_point, index in messages if check_point.open_bits >> index & 1]
+        if self._state.taking_back:
+            messages = self._without_taken_back(messages)
         if any(check_point.lines for check_point, _ in messages):
             messages = self._put_back(messages, attempted=attempted)
         try:
@@ -264,6 +271,17 @@ class Acks:
             return
         for check_point_id, bits in put.items():
             self._state.close(check_point_id, bits)
+
+    def _without_taken_back(self, messages: Sequence[GivenOut]) -> list[GivenOut]:
+        """Close those that are being taken back a little earlier; the others.
+
+        Raises:
+            StatusError: the disk is full; nothing has changed.
+        """
+        taken_back = [each for each in messages if self._state.is_taken_back(each[0])]
+        for check_point_id, bits in self._put_leaving(taken_back, [], 0).items():
+            self._state.close(check_point_id, bits)
+        return [each for each in messages if not self._state.is_taken_back(each[0])]
 
     def _put_back(self, messages: Sequence[GivenOut], *, attempted: bool) -> list[GivenOut]:
         """Have messages of ordered groups wait in their lines, to be given out again; the messages that do not.
@@ -401,7 +419,12 @@ class Acks:
         for check_point, index in messages:
             bits_of[check_point] = bits_of.get(check_point, 0) | 1 << index
         if bits_of:
-            self._store.put([*records, *(self._ack_record(each, bits, call) for each, bits in bits_of.items())])
+            self._store.put(
+                [
+                    *records,
+                    *(codec.ack_record(self._topics.revive, each.id, bits, call) for each, bits in bits_of.items()),
+                ]
+            )
         return {check_point.id: bits for check_point, bits in bits_of.items()}
 
     def _is_done(self, group: str, topic: str, handle: str, call: int) -> bool:
@@ -436,22 +459,14 @@ class Acks:
                 f"a later master of {self._broker_name} gave this handle out, so this one leads no more; ask again",
             )
         index = -1 if check_point is None else check_point.index_of(queue_offset)
-        if check_point is None or index < 0 or not check_point.open_bits >> index & 1:
+        is_void = check_point is None or index < 0 or not check_point.open_bits >> index & 1
+        if check_point is None or is_void or self._state.is_taken_back(check_point):
             raise StatusError(
                 Code.INVALID_RECEIPT_HANDLE,
                 "this receipt handle is not good any more: its message was acknowledged, given a new handle, or its "
                 "invisible duration has passed; use the handle of its latest delivery",
             )
         return check_point, index
-
-    def _ack_record(self, check_point: CheckPoint, bits: int, call: int) -> Record:
-        return Record(
-            RecordKind.ACK,
-            self._topics.revive,
-            check_point.revive_queue,
-            codec.encode_ack(check_point.id, bits),
-            origin=codec.encode_call(call),
-        )
 
 
 def _refusal(error: StatusError) -> pb.EntryResult:

@@ -14,7 +14,7 @@ from services.broker.filter.wanted import Wanted
 from services.broker.names.own_topics import OwnTopics
 from services.broker.pop.given_out_messages import GivenOutMessages
 from services.broker.pop.taken import Budget, Taken
-from services.broker.progress.check_point import CheckPoint, Origin, encode_ack, encode_renewal
+from services.broker.progress.check_point import CheckPoint, Origin, ack_record, encode_renewal
 from services.broker.progress.lines import Lines, Member, revive_queue_of
 from services.broker.progress.merge_buffer import QueueProgress
 from services.broker.progress.pop_clock import PopClock
@@ -220,12 +220,7 @@ class OrderedPops:
         """Messages that are held are no more (retention): their lines go on (P4)."""
         if gone:
             revive = self._topics.revive
-            self._store.put(
-                [
-                    Record(RecordKind.ACK, revive, each.revive_queue, encode_ack(each.id, bits))
-                    for each, bits in gone.items()
-                ]
-            )
+            self._store.put([ack_record(revive, each.id, bits) for each, bits in gone.items()])
             for each, bits in gone.items():
                 self._state.close(each.id, bits)
 

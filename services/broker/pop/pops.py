@@ -115,6 +115,8 @@ class Pops:
                 yet, the disk is full, there is no room for more progress, or there is nothing but what stands still;
                 nothing was given out.
         """
+        if self._state.taking_back and (request.group, request.topic) in self._state.taking_back:
+            return PopAnswer()  # whoever polls is told when that has ended
         room = self._room(request.group)
         wanted = wanted_by(request.filter)
         options = self._options
@@ -198,6 +200,8 @@ class Pops:
         Nothing is read for it: what retention took since a queue was last looked at is counted, and the pop that it
         brings finds out.
         """
+        if (group, topic) in self._state.taking_back:
+            return 0
         retry, queues = self._sources(group, topic, _ANY_QUEUE, 0)
         return self._waiting(group, topic, retry, queues, wanted)
 

@@ -18,7 +18,10 @@ one. An id names a CK within its broker for good; its remainder by the number of
 """
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from services.broker.records.record import Record, RecordKind
 
 REVIVE_QUEUES = 8
 
@@ -348,6 +351,24 @@ def encode_ack(check_point_id: int, bits: int) -> bytes:
     """The body of an ACK record: the messages of a CK that are done with."""
     assert bits > 0, "an ACK of no message"
     return _ACK.pack(check_point_id) + bits.to_bytes((bits.bit_length() + 7) // 8, "big")
+
+
+def ack_record(revive_topic: str, check_point_id: int, bits: int, call: int = 0) -> Record:
+    """The record that says of messages of a CK that they are done with.
+
+    Args:
+        revive_topic: where it stands.
+        check_point_id: the CK.
+        bits: the messages.
+        call: which call of a client asked for it; 0 if that is not known.
+    """
+    queue = check_point_id % REVIVE_QUEUES
+    return Record(RecordKind.ACK, revive_topic, queue, encode_ack(check_point_id, bits), origin=encode_call(call))
+
+
+def ack_records(revive_topic: str, check_points: Iterable[CheckPoint]) -> list[Record]:
+    """Records that say of all open messages of CKs that they are done with."""
+    return [ack_record(revive_topic, each.id, each.open_bits) for each in check_points]
 
 
 def decode_ack(data: bytes) -> tuple[int, int]:

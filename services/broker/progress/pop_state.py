@@ -54,6 +54,15 @@ class PopState:
         self.lag = ConsumerLag(self.merge_buffer, self.table.lines.held_of)
         self.acked = AckMemory()
         self.old_names = OldNames()
+        self.taking_back: dict[tuple[str, str], int] = {}
+        """By group and topic: CKs with lesser ids are being taken back, some at a time, and are nobody's any more. This
+        is a master's own, and not folded: for one that takes over those that are open are as all others.
+        """
+
+    def is_taken_back(self, check_point: CheckPoint) -> bool:
+        """Whether a CK is one of those that are being taken back."""
+        below = self.taking_back.get((check_point.group, check_point.topic))
+        return below is not None and check_point.id < below
 
     def open(self, check_point: CheckPoint) -> None:
         """A CK record was appended."""

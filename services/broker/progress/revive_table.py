@@ -308,6 +308,10 @@ class ReviveTable:
         """The open CKs of a group."""
         return self._by_group.of(group)
 
+    def count_of_group(self, group: str) -> int:
+        """How many open CKs a group has."""
+        return self._by_group.count(group)
+
     def begin_at(self, check_point_id: int, group: str) -> Iterator[CheckPoint]:
         """The open CKs from an id on, in the order of their ids, of a group with few of them or else of all groups.
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import structlog
 
 from services.broker.names.own_topics import OwnTopics
-from services.broker.progress.check_point import CheckPoint, Origin, encode_ack
+from services.broker.progress.check_point import CheckPoint, Origin, ack_record
 from services.broker.progress.pop_state import PopState, stored_topic
 from services.broker.quarantine.entry import QUARANTINE_QUEUE, EntryFlag, QuarantineEntry, Step, encode_end
 from services.broker.quarantine.table import QuarantineTable
@@ -99,7 +99,7 @@ class Quarantine:
         bits = 1 << index
         revive_topic = self._topics.revive
         # The ACK record spares recovery looking for what closed the CK, as that of a redelivery does.
-        ack = Record(RecordKind.ACK, revive_topic, check_point.revive_queue, encode_ack(check_point.id, bits))
+        ack = ack_record(revive_topic, check_point.id, bits)
         self._put(entry, stored, [ack])
         self._state.close(check_point.id, bits)
 

@@ -21,8 +21,8 @@ from services.broker.progress.check_point import (
     REVIVE_QUEUES,
     OffsetCommit,
     Origin,
+    ack_record,
     decode_ack,
-    encode_ack,
 )
 from services.broker.progress.merge_buffer import ProgressChanges, pair_of
 from services.broker.progress.oldest_messages import OldestMessages
@@ -270,12 +270,7 @@ class BrokerCore:
     def _acknowledge(self, closed: dict[int, int]) -> None:
         """Write the ACK records that a crash cut off: a later recovery may read only the CK's revive queue."""
         if closed:
-            self.store.put(
-                [
-                    Record(RecordKind.ACK, self.revive_topic, identity % REVIVE_QUEUES, encode_ack(identity, bits))
-                    for identity, bits in closed.items()
-                ]
-            )
+            self.store.put([ack_record(self.revive_topic, identity, bits) for identity, bits in closed.items()])
 
     def _replay_names(self, found: StoredRecord) -> None:
         """Which topics and groups were known when the log ended."""

@@ -5,13 +5,20 @@ from dataclasses import dataclass
 
 from services.broker.names.own_topics import OwnTopics
 from services.broker.pop.pops import Pops
-from services.broker.progress.check_point import RESET, CheckPoint, OffsetCommit, encode_ack
+from services.broker.progress.check_point import RESET, REVIVE_QUEUES, CheckPoint, OffsetCommit, ack_records
 from services.broker.progress.pop_state import PopState
 from services.broker.records.record import Record, RecordKind
 from services.broker.state.notification import Interests, tell_again
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
 from services.common.contract import names
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+
+_AT_ONCE_MAX = 512
+"""So many check points are taken back by the write that sets the offsets."""
+_STEP = 128
+"""So many by each further one: a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,9 @@ class OffsetReset:
 
     So nothing else of the topic is left to it: what is given out is taken back, and what waits to be tried again is
     passed over. Both come anew if they stand behind the new offset. Dead letters stay.
+
+    One write does it. Where very much is given out, the offsets are set by one, and the rest is taken back some at a
+    time: cut off in between, what is left comes once more, as always.
 
     Args:
         store: where records are put.
@@ -77,12 +87,21 @@ class OffsetReset:
             sum(each.open_bits.bit_count() for each in given_out if not each.is_held),
         )
 
-    def carry_out(self, plan: ResetPlan) -> None:
-        """Change it. To be called at once: nothing may have happened since it was planned.
+    def begin(self, plan: ResetPlan) -> None:
+        """Set the offsets. To be called at once: nothing may have happened since it was planned.
+
+        From here on nothing that was given out before is anybody's: no handle is good, and nothing of it comes again.
+        Nothing is given out to the group either until `end`, so it gets no message before all is as it is to be.
 
         Raises:
-            StatusError: the disk is full, or there is no room for more progress; nothing has changed.
+            StatusError: the disk is full, there is no room for more progress, or another reset of the group in this
+                topic is under way; nothing has changed.
         """
+        pair = (plan.group, plan.topic)
+        if pair in self._state.taking_back:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS, f"a reset of {plan.group} in {plan.topic} is under way; wait until it has ended"
+            )
         buffer = self._state.merge_buffer
         offsets = dict(plan.queues)
         if plan.retries is not None:
@@ -93,15 +112,33 @@ class OffsetReset:
         revive = self._topics.revive
         commits = (OffsetCommit(plan.group, each.topic, each.queue_id, at) for each, at in offsets.items())
         records = [Record(RecordKind.OFFSET, revive, 0, each.encode(), origin=RESET) for each in commits]
-        records += [
-            Record(RecordKind.ACK, revive, each.revive_queue, encode_ack(each.id, each.open_bits))
-            for each in plan.given_out
-        ]
-        self._store.put(records)
+        at_once = plan.given_out if len(plan.given_out) <= _AT_ONCE_MAX else []
+        self._store.put([*records, *ack_records(revive, at_once)])
         for queue, offset in offsets.items():
             buffer.reset(plan.group, queue, offset)
             self._pops.damaged.pop(queue, None)
-        for each in plan.given_out:
+        for each in at_once:
             self._state.close(each.id, each.open_bits)
+        plan.given_out[:] = [each for each in plan.given_out if each.open_bits]
+        self._state.taking_back[pair] = self._state.table.next_number * REVIVE_QUEUES
+
+    def go_on(self, plan: ResetPlan) -> bool:
+        """Take back some of what was given out; whether there may be more.
+
+        Raises:
+            StatusError: the disk is full. What is left is given out as before: the reset is to be made again.
+        """
+        some = plan.given_out[-_STEP:]
+        del plan.given_out[-_STEP:]
+        there = [found for each in some if (found := self._state.table.get(each.id)) is not None]
+        if there:
+            self._store.put(ack_records(self._topics.revive, there))
+        for each in there:
+            self._state.close(each.id, each.open_bits)
+        return bool(plan.given_out)
+
+    def end(self, plan: ResetPlan) -> None:
+        """All is taken back, or can't be: tell of what can be read again."""
+        self._state.taking_back.pop((plan.group, plan.topic), None)
         polled = [each for each in self._interests.of_topic(plan.topic) if each.group == plan.group]
         tell_again(polled, lambda each: self._pops.waiting(each.group, each.topic, each.wanted))

@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable
 from services.broker.names.known_names import KnownNames, Names
 from services.broker.names.own_topics import OwnTopics
 from services.broker.pop.pops import Pops
-from services.broker.progress.check_point import CheckPoint, encode_ack
+from services.broker.progress.check_point import CheckPoint, ack_records
 from services.broker.progress.pop_state import PopState
 from services.broker.quarantine.quarantine import Quarantine
 from services.broker.records.record import Record, RecordKind
@@ -17,6 +17,11 @@ from services.common.contract.cluster_view import ClusterView
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
+
+_AT_ONCE_MAX = 512
+"""So many open check points of a group go together with it."""
+_STEP = 128
+"""So many by each step before."""
 
 
 class Settlement:
@@ -55,6 +60,9 @@ class Settlement:
         self._interests = interests
         self._quarantine = quarantine
         self._transactions = transactions
+        self._left_group = ""
+        self._left: list[CheckPoint] = []
+        """What is still given out to the group that goes step by step."""
         self._grown: dict[str, int] = {}
         """Topics that are polled for here and get more queues: how many."""
 
@@ -74,12 +82,14 @@ class Settlement:
         To be called before anything is read from or put into a topic: nobody gets a message of one that was deleted.
         That changes were dealt with stands in front of what they led to: cut off in between, the log knows what is
         gone. Where many topics or groups are new or gone, some of them are dealt with, and the rest by later calls.
+        Likewise what is given out to a group that is gone.
 
         Args:
             topics, groups: are needed now, so they are not left to later calls; nor is the group of dead letters.
 
         Raises:
-            StatusError: the disk is full; it is to be tried again.
+            StatusError: the disk is full, or much is given out to a former group of a name that is needed; it is to be
+                tried again.
         """
         if not self._names.can_be_settled:
             return
@@ -90,7 +100,17 @@ class Settlement:
         owners = (
             each.removeprefix(names.DEAD_LETTER_PREFIX) for each in topics if each.startswith(names.DEAD_LETTER_PREFIX)
         )
-        changes = self._names.changes(topics, (*groups, *owners))
+        needed = {*groups, *owners}
+        changes = self._names.changes(topics, needed)
+        for name in changes.gone_groups:
+            if self._state.table.count_of_group(name) > _AT_ONCE_MAX:
+                if name in needed:
+                    raise StatusError(
+                        Code.TOO_MANY_REQUESTS,
+                        f"a group {name} was deleted, and what was given out to it is being taken back; try again",
+                    )
+                self._take_back_some(name)
+                return
         heard = self._view.named if self._names.knows_all_of_view else self._names.heard
         if changes.gone_topics or changes.gone_groups:
             self._hear_up_to(self._view.named, {}, {})
@@ -153,7 +173,7 @@ class Settlement:
         forgotten = sorted([topic, *self._store.queues.retry_topics(topic)])
         revive_topic = self._topics.revive
         records = [Record(RecordKind.FORGET_TOPIC, revive_topic, 0, name.encode()) for name in forgotten]
-        self._store.put(records + self._acks(self._state.table.lasting_of(topic)))
+        self._store.put(records + ack_records(revive_topic, self._state.table.lasting_of(topic)))
         for name in forgotten:
             self._store.forget_topic(name)
             self._state.forget_topic(name)
@@ -161,6 +181,21 @@ class Settlement:
         self._quarantine.table.forget(topic=topic)
         self._transactions.forget(topic)
         self._names.forget_topic(topic)
+
+    def _take_back_some(self, group: str) -> None:
+        """Close some of what is given out to a group that was deleted. The rest, and the group, go with later calls; so
+        does all else that has changed. Nothing is written of the deletion before that: cut off in between, a group is
+        still known, and goes once more.
+        """
+        if self._left_group != group or not self._left:
+            self._left_group, self._left = group, self._state.table.of_group(group)
+        some = self._left[-_STEP:]
+        del self._left[-_STEP:]
+        there = [found for each in some if (found := self._state.table.get(each.id)) is not None]
+        if there:
+            self._store.put(ack_records(self._topics.revive, there))
+        for each in there:
+            self._state.close(each.id, each.open_bits)
 
     def forget_group(self, group: str) -> None:
         """A group was deleted: its progress, its retries, its dead letters and the retries of those are gone."""
@@ -176,7 +211,7 @@ class Settlement:
         topic = self._topics.revive
         held = self._state.table.of_group(group)
         copied = [each for each in self._state.table.lasting_of(dead_letters) if each.group != group]
-        records = [Record(RecordKind.FORGET_GROUP, topic, 0, group.encode()), *self._acks(held + copied)]
+        records = [Record(RecordKind.FORGET_GROUP, topic, 0, group.encode()), *ack_records(topic, held + copied)]
         records += [Record(RecordKind.FORGET_TOPIC, topic, 0, name.encode()) for name in stored]
         self._store.put(records)
         self._state.forget_group(group)
@@ -189,14 +224,6 @@ class Settlement:
             self._quarantine.table.forget(topic=name)  # likewise
         self._pops.forget(stored)
         self._names.forget_group(group)
-
-    def _acks(self, check_points: Iterable[CheckPoint]) -> list[Record]:
-        """Records that say of all open messages of CKs that they are done with."""
-        topic = self._topics.revive
-        return [
-            Record(RecordKind.ACK, topic, each.revive_queue, encode_ack(each.id, each.open_bits))
-            for each in check_points
-        ]
 
     def _waiting(self, interest: Interest) -> int:
         return self._pops.waiting(interest.group, interest.topic, interest.wanted)

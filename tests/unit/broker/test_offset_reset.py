@@ -2,6 +2,7 @@
 
 import pytest
 
+from services.broker.state import offset_reset, settlement
 from services.broker.state.offset_reset import ResetPlan
 from services.common.contract import names
 from services.common.errors import StatusError
@@ -12,7 +13,7 @@ from tests.unit.broker.world import FOLDER, INVISIBLE_MS, World, handles
 
 def reset(world: World, offset: int, group: str = "g") -> ResetPlan:
     plan = world.core.offset_reset.plan(group, "t", {world.core.store.queues["t", 0]: offset})
-    world.core.offset_reset.carry_out(plan)
+    world.carry_out(plan)
     world.flush()
     return plan
 
@@ -126,3 +127,84 @@ def test_nothing_changes_on_a_full_disk() -> None:
     world.disk.fill(1 << 30)
     assert world.ack("g", "t", *handles(given)) == [Code.OK] * 2
     assert world.pop("g", "t") == []
+
+
+@pytest.fixture
+def much_given_out(monkeypatch: pytest.MonkeyPatch) -> World:
+    """A world in which 70 check points are many: 40 go at once, and 20 by a step."""
+    for module in (offset_reset, settlement):
+        monkeypatch.setattr(module, "_AT_ONCE_MAX", 40)
+        monkeypatch.setattr(module, "_STEP", 20)
+    return world_with(70)
+
+
+def given_out(world: World) -> list[str]:
+    return [handle for _ in range(70) for handle in handles(world.pop("g", "t", 1))]
+
+
+def test_what_is_given_out_at_large_is_taken_back_some_at_a_time_and_is_nobodys_at_once(much_given_out: World) -> None:
+    world = much_given_out
+    shown = given_out(world)
+    core = world.core
+    plan = core.offset_reset.plan("g", "t", {core.store.queues["t", 0]: 60})
+    core.offset_reset.begin(plan)
+    assert len(core.state.table) == 70, "not by one write"
+    assert world.ack("g", "t", shown[0]) == [Code.INVALID_RECEIPT_HANDLE]
+    with pytest.raises(StatusError, match="not good any more"):
+        core.acks.change_invisible("g", "t", shown[1], 1000)
+    with pytest.raises(StatusError, match="is under way"):
+        core.offset_reset.begin(core.offset_reset.plan("g", "t", {}))
+    assert (world.pop("g", "t"), core.pops.waiting("g", "t", None)) == ([], 0)
+    world.clock.advance(INVISIBLE_MS)
+    core.acks.redeliver([(core.state.table.of_group("g")[0], 0)], attempted=True)
+    assert len(core.state.table) == 69
+    assert core.store.queue(names.retry_topic("g", "t"), 0) is None, "nothing of it comes again"
+    steps = 1
+    while core.offset_reset.go_on(plan):
+        steps += 1
+    core.offset_reset.end(plan)
+    assert (len(core.state.table), steps) == (0, 4)
+    world.crash("process")
+    assert len(world.core.state.table) == 0
+    assert world.bodies(world.pop("g", "t")) == [b"%d" % number for number in range(60, 70)]
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_one_that_is_cut_off_leaves_the_rest_to_come_again(much_given_out: World, crashes: bool) -> None:
+    world = much_given_out
+    shown = given_out(world)
+    core = world.core
+    plan = core.offset_reset.plan("g", "t", {core.store.queues["t", 0]: 70})
+    core.offset_reset.begin(plan)
+    core.offset_reset.go_on(plan)
+    if crashes:
+        world.flush()
+        world.crash("process")
+    else:
+        core.offset_reset.end(plan)
+    assert len(world.core.state.table) == 50
+    assert world.ack("g", "t", shown[0]) == [Code.OK]
+    world.clock.advance(INVISIBLE_MS)
+    assert world.revive() == 49
+    reset(world, 70)
+    assert world.pop("g", "t") == []
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_group_goes_some_at_a_time_with_what_is_given_out_to_it(much_given_out: World, crashes: bool) -> None:
+    world = much_given_out
+    given_out(world)
+    world.delete_group("g")
+    assert len(world.core.state.table) == 50
+    with pytest.raises(StatusError, match="is being taken back; try again"):
+        world.core.settlement.settle(("t",), ("g",))
+    if crashes:
+        world.flush()
+        world.crash("process")
+    world.add_group("g", 3)
+    while world.core.names.can_be_settled:
+        world.core.settlement.settle()
+    assert len(world.core.state.table) == 0
+    world.flush()
+    assert len(world.pop("g", "t")) == 32
+    assert world.revive() == 0

@@ -355,7 +355,7 @@ def test_a_reset_leaves_nothing_in_line(crash: CrashKind | None) -> None:
     queue = world.core.store.queues["t", 0]
     plan = world.core.offset_reset.plan("g", "t", {queue: 1})
     assert plan.in_flight == 2
-    world.core.offset_reset.carry_out(plan)
+    world.carry_out(plan)
     world.flush()
     if crash is not None:
         world.crash(crash)

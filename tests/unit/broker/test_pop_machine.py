@@ -332,7 +332,7 @@ class PopMachine(RuleBasedStateMachine):
             (owner, sent.topic, state.kind) == (group, topic, "invisible")
             for (owner, sent), state in self.states.items()
         )
-        self.world.core.offset_reset.carry_out(plan)
+        self.world.carry_out(plan)
         at = {queue.queue_id: offset for queue, offset in offsets.items()}
         stored = self.stored_messages()
         for key in [(owner, sent) for owner, sent in self.states if (owner, sent.topic) == (group, topic)]:

@@ -14,6 +14,7 @@ from services.broker.records.record import Record, RecordKind, StoredRecord, has
 from services.broker.state import checkpoint as checkpoint_file
 from services.broker.state.checkpoint import Checkpoint, CheckpointChanges, CheckpointFrames, CheckpointReader, Row
 from services.broker.state.core import BrokerCore
+from services.broker.state.offset_reset import ResetPlan
 from services.broker.store.consume_queue import Entry
 from services.broker.store.message_store import StoreCheckpoint
 from services.common.contract.cluster_view import ClusterView
@@ -253,6 +254,16 @@ class World:
                     self.core.acks.redeliver([(check_point, index)], attempted=True)
                     count += 1
         return count
+
+    def carry_out(self, plan: ResetPlan) -> None:
+        """Reset offsets, as `GroupServer` does."""
+        reset = self.core.offset_reset
+        reset.begin(plan)
+        try:
+            while plan.given_out and reset.go_on(plan):
+                pass
+        finally:
+            reset.end(plan)
 
     def relocate(self) -> int:
         """Move what is hidden for long out of segments that are past their time; how many messages."""
