@@ -29,6 +29,8 @@ Before = Mapping[str, Callable[[], Awaitable[None]]]
 """By page, `/readyz` or `/metrics`: what is to be waited for before it is answered."""
 
 _GRACE_S = 2
+_MESSAGE_LENGTH_MAX = 1_000
+_PATH_LENGTH_MAX = 300
 _OPEN_PATHS = frozenset(("/healthz", "/readyz", "/metrics"))
 _NO_TOKEN = "show a token: authorization: Bearer TOKEN, or popwheel admin --token; POPWHEEL_TOKEN holds it, too"
 _HTTP_STATUS_OF_CODE = {Code.PRECONDITION_FAILED: 409, Code.PROXY_TIMEOUT: 504}
@@ -189,7 +191,13 @@ def http_status(code: int) -> int:
 
 
 def _refusal(status: int, code: str, message: str, **more: str) -> JSONResponse:
-    return JSONResponse({"code": code, "message": message, **more}, status_code=status)
+    return JSONResponse({"code": code, "message": _printable(message), **more}, status_code=status)
+
+
+def _printable(message: str) -> str:
+    """A sentence that may hold what a caller wrote, as terminals and logs can bear it."""
+    escaped = "".join(each if each.isprintable() else repr(each)[1:-1] for each in message[:_MESSAGE_LENGTH_MAX])
+    return escaped if len(message) <= _MESSAGE_LENGTH_MAX else f"{escaped}..."
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -210,4 +218,6 @@ async def _not_understood(request: Request, error: Exception) -> Response:
 async def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = Code.NOT_FOUND if error.status_code == 404 else Code.BAD_REQUEST
-    return _refusal(error.status_code, code_name(code), f"{request.method} {request.url.path}: {error.detail}")
+    return _refusal(
+        error.status_code, code_name(code), f"{request.method} {request.url.path[:_PATH_LENGTH_MAX]}: {error.detail}"
+    )

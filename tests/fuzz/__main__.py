@@ -32,10 +32,11 @@ def main() -> int:
                 raise error.__cause__.__cause__ from None
             return 1
     if arguments.statuses:
-        for name, count in sorted(report.statuses.items()):
+        for name, count in sorted({**report.statuses, **report.answered}.items()):
             print(f"{count:7} {name}")
     print(
-        f"{report.rounds} rounds, {report.connections} connections of frames, {report.calls} calls in "
+        f"{report.rounds} rounds, {report.connections} connections of frames, {report.calls} calls and "
+        f"{report.requests} requests of the admin API in "
         f"{time.monotonic() - began:.0f} s; memory grew by {report.growth_bytes / 2**20:.0f} MiB; "
         f"{report.asked} messages that were acknowledged were there after a restart; nothing found"
     )

@@ -12,7 +12,6 @@ from tests.fuzz.memory_socket import MemoryClient
 from tests.fuzz.subject import FoundError, Subject
 
 _BATCH = 32
-_METADATA = {"x-mq-client-id": "fuzz"}
 
 
 class Accepted:
@@ -53,7 +52,7 @@ class Accepted:
         client = MemoryClient(subject.server)
         await client.begin()
         for topic, wanted in self._bodies.items():
-            found = await self._all_of(client, topic, group)
+            found = await self._all_of(subject, client, topic, group)
             for message_id, bodies in wanted.items():
                 for body in bodies:
                     if body not in found[message_id]:
@@ -73,17 +72,19 @@ class Accepted:
                 f"delayed or half messages were acknowledged and are not there after a restart: {sorted(lost)}"
             )
 
-    async def _all_of(self, client: MemoryClient, topic: tuple[str, str], group: str) -> dict[str, list[bytes]]:
+    async def _all_of(
+        self, subject: Subject, client: MemoryClient, topic: tuple[str, str], group: str
+    ) -> dict[str, list[bytes]]:
         """Bodies of all messages of a topic, by id."""
         namespace, name = topic
         resource = d.Resource(resource_namespace=namespace, name=name)
         route = pb.QueryRouteResponse()
-        for part in await _call(client, "QueryRoute", pb.QueryRouteRequest(topic=resource)):
+        for part in await _call(subject, client, "QueryRoute", pb.QueryRouteRequest(topic=resource)):
             route.MergeFromString(part)
         found: dict[str, list[bytes]] = defaultdict(list)
         for queue in route.message_queues:
             offset, begin = -1, pb.QueryOffsetRequest(message_queue=queue, query_offset_policy=d.BEGINNING)
-            for part in await _call(client, "QueryOffset", begin):
+            for part in await _call(subject, client, "QueryOffset", begin):
                 offset = pb.QueryOffsetResponse.FromString(part).offset
             while True:
                 pull = pb.PullMessageRequest(
@@ -93,7 +94,7 @@ class Accepted:
                     batch_size=_BATCH,
                 )
                 after = offset
-                for part in await _call(client, "PullMessage", pull):
+                for part in await _call(subject, client, "PullMessage", pull):
                     answer = pb.PullMessageResponse.FromString(part)
                     if answer.HasField("message"):
                         found[answer.message.system_properties.message_id].append(answer.message.body)
@@ -105,9 +106,9 @@ class Accepted:
         return found
 
 
-async def _call(client: MemoryClient, method: str, request: Any) -> list[bytes]:
+async def _call(subject: Subject, client: MemoryClient, method: str, request: Any) -> list[bytes]:
     """The messages of an answer."""
-    answer = await client.call(f"/{SERVICE}/{method}", request.SerializeToString(), _METADATA, b"10S")
+    answer = await client.call(f"/{SERVICE}/{method}", request.SerializeToString(), subject.headers("fuzz"), b"10S")
     if answer.grpc_status:
         raise FoundError(f"{method} after a restart was answered: {answer}")
     return list(answer.messages)

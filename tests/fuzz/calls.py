@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,12 +21,22 @@ from tests.fuzz.accepted import Accepted
 from tests.fuzz.garbage import BAD_TEXTS, Garbage, readable
 from tests.fuzz.memory_socket import Answer, MemoryClient
 from tests.fuzz.subject import FoundError, Subject
-from tests.harness.client import duration, make_message
+from tests.harness.client import delayed_message, duration, half_message, make_message, ordered_message
 from tests.harness.proxy_calls import CALLS, ProxyCall
 
 TOPICS = ("fuzz-a", "fuzz-b")
+OF_KINDS = {"fuzz-fifo": "FIFO", "fuzz-later": "DELAY", "fuzz-half": "TRANSACTION", "fuzz-mixed": "MIXED"}
+"""Topics of the other types, by name."""
+_FILTERS = (
+    "a IS NOT NULL",
+    "a > 5 AND b IN ('x', 'y')",
+    "(TRUE OR c BETWEEN -1 AND 1e3) AND NOT d IS NULL",
+    "a = 'it''s' OR TAGS <> 'a'",
+)
 GROUPS = ("fuzz-g", "fuzz-h")
 _OF_GROUPS = ("%RETRY%fuzz-g+fuzz-a", "%RETRY%fuzz-h+%DLQ%fuzz-g", "%DLQ%fuzz-g")
+_USERS = (*((),) * 20, ("reader",), ("fuzz", "wrong"), ("nobody",))
+"""Who calls where calls are signed: mostly one who may do everything."""
 _HANDLES_KEPT = 40
 _CALLS_PER_CONNECTION = 200
 _LIMIT_OF_TIME_S = 10.0
@@ -64,7 +75,9 @@ class CallFuzzer:
         self._subject = subject
         self._dice = dice
         self._handles: deque[str] = deque(maxlen=_HANDLES_KEPT)
-        self._garbage = Garbage(dice, lambda: [*TOPICS, *GROUPS, *_OF_GROUPS, *self._handles])
+        self._recalls: deque[str] = deque(maxlen=_HANDLES_KEPT)
+        self._halves: deque[tuple[str, str]] = deque(maxlen=_HANDLES_KEPT)
+        self.garbage = Garbage(dice, lambda: [*TOPICS, *GROUPS, *_OF_GROUPS, *self._handles])
         self._numbers = itertools.count()
         self._client: MemoryClient | None = None
         self._calls_left = 0
@@ -81,7 +94,7 @@ class CallFuzzer:
         dice = self._dice
 
         def topic() -> d.Resource:
-            return d.Resource(name=dice.choice(TOPICS))
+            return d.Resource(name=dice.choice((*TOPICS, *TOPICS, *OF_KINDS)))
 
         def group() -> d.Resource:
             return d.Resource(name=dice.choice(GROUPS))
@@ -92,16 +105,53 @@ class CallFuzzer:
         def handle() -> str:
             return dice.choice(self._handles) if self._handles else "none yet"
 
+        def message() -> d.Message:
+            match dice.randrange(8):
+                case 0:
+                    return ordered_message("fuzz-fifo", b"body", dice.choice("xyz"))
+                case 1:
+                    due_ms = int(time.time() * 1000) + dice.choice((-5_000, 3_600_000))
+                    return delayed_message("fuzz-later", b"body", due_ms)
+                case 2:
+                    return half_message("fuzz-half", b"body")
+            made = make_message(dice.choice(TOPICS), b"body", tag="a")
+            made.user_properties["a"] = dice.choice(("7", "x", "it's"))
+            return made
+
         def send() -> Message:
-            return pb.SendMessageRequest(
-                messages=[make_message(dice.choice(TOPICS), b"body", tag="a") for _ in range(dice.choice((1, 1, 3)))]
+            first = message()
+            others = [message() for _ in range(dice.choice((0, 0, 2)))]
+            return pb.SendMessageRequest(messages=[first, *(each for each in others if each.topic == first.topic)])
+
+        def expression() -> d.FilterExpression:
+            if dice.random() < 0.4:
+                text = dice.choice(_FILTERS)
+                text = self.garbage.flawed(text) if dice.random() < 0.5 else text
+                return d.FilterExpression(type=d.SQL, expression=text)
+            return d.FilterExpression(type=d.TAG, expression=dice.choice(("*", "a", "b || c")))
+
+        def half() -> tuple[str, str]:
+            return dice.choice(self._halves) if self._halves else ("m", "t")
+
+        def end() -> Message:
+            message_id, transaction_id = half()
+            resolution = dice.choice((d.COMMIT, d.ROLLBACK, d.TRANSACTION_RESOLUTION_UNSPECIFIED))
+            return pb.EndTransactionRequest(
+                topic=d.Resource(name="fuzz-half"),
+                message_id=message_id,
+                transaction_id=transaction_id,
+                resolution=resolution,
             )
+
+        def recall() -> Message:
+            told = dice.choice(self._recalls) if self._recalls else "none yet"
+            return pb.RecallMessageRequest(topic=d.Resource(name="fuzz-later"), recall_handle=told)
 
         def receive() -> Message:
             return pb.ReceiveMessageRequest(
                 group=group(),
                 message_queue=queue(),
-                filter_expression=d.FilterExpression(type=d.TAG, expression=dice.choice(("*", "a", "b || c"))),
+                filter_expression=expression(),
                 batch_size=2,
                 invisible_duration=duration(3600),
                 long_polling_timeout=duration(dice.choice((0, 0.01))),
@@ -113,7 +163,8 @@ class CallFuzzer:
         def settings() -> Message:
             if dice.random() < 0.5:
                 return pb.TelemetryCommand(settings=d.Settings(publishing=d.Publishing(topics=[topic()])))
-            subscription = d.Subscription(group=group(), subscriptions=[d.SubscriptionEntry(topic=topic())])
+            entry = d.SubscriptionEntry(topic=topic(), expression=expression())
+            subscription = d.Subscription(group=group(), subscriptions=[entry])
             return pb.TelemetryCommand(settings=d.Settings(subscription=subscription))
 
         common: dict[str, Callable[[], Message]] = {
@@ -135,13 +186,16 @@ class CallFuzzer:
             "QueryOffset": lambda: pb.QueryOffsetRequest(
                 message_queue=queue(), query_offset_policy=d.QueryOffsetPolicy.BEGINNING
             ),
-            "EndTransaction": lambda: pb.EndTransactionRequest(topic=topic(), message_id="m", transaction_id="t"),
+            "EndTransaction": end,
             "Telemetry": settings,
             "NotifyClientTermination": lambda: pb.NotifyClientTerminationRequest(group=group()),
             "ChangeInvisibleDuration": lambda: pb.ChangeInvisibleDurationRequest(
-                group=group(), topic=topic(), receipt_handle=handle(), invisible_duration=duration(3600)
+                group=group(),
+                topic=topic(),
+                receipt_handle=handle(),
+                invisible_duration=dice.choice((duration(3600), None)),
             ),
-            "RecallMessage": lambda: pb.RecallMessageRequest(topic=topic(), recall_handle=handle()),
+            "RecallMessage": recall,
             "SyncLiteSubscription": lambda: pb.SyncLiteSubscriptionRequest(topic=topic(), group=group()),
         }
         assert set(common) == set(CALLS), "a call that nobody fuzzes"
@@ -151,10 +205,12 @@ class CallFuzzer:
         dice = self._dice
         roll = dice.random()
         if roll < 0.9:
-            return {
-                "x-mq-client-id": f"fuzz-{dice.randrange(20)}",
-                "x-mq-client-version": dice.choice(("5.1.2", "5.0.0")),
-            }
+            headers = self._subject.headers(f"fuzz-{dice.randrange(20)}", *dice.choice(_USERS))
+            if "authorization" in headers and dice.random() < 0.05:
+                name = dice.choice(("authorization", "x-mq-date-time"))
+                flawed = self.garbage.flawed(headers[name])
+                headers[name] = flawed if flawed.isprintable() and flawed.strip() == flawed else ""
+            return headers
         if roll < 0.93:
             return {}
         texts = [text for text in BAD_TEXTS if len(text) < 3_000 and text.isprintable() and text.strip() == text]
@@ -170,7 +226,7 @@ class CallFuzzer:
         """
         dice, subject = self._dice, self._subject
         target = dice.choice(self.targets)
-        data = self._garbage.request(target.call.request, target.good)
+        data = self.garbage.request(target.call.request, target.good)
         metadata = self._metadata()
         timeout = b"0n" if dice.random() < 0.03 else dice.choice((b"", b"5S", b"1S", b"99999999H"))
         self._tell(target, data, metadata, timeout)
@@ -185,7 +241,10 @@ class CallFuzzer:
             raise FoundError(f"no answer within {_LIMIT_OF_TIME_S} s") from None
         refused = self._check(target, answer)
         if target.name == "SendMessage" and answer.messages:
-            self.accepted.note(data, pb.SendMessageResponse.FromString(answer.messages[0]))
+            sent = pb.SendMessageResponse.FromString(answer.messages[0])
+            self.accepted.note(data, sent)
+            self._recalls.extend(each.recall_handle for each in sent.entries if each.recall_handle)
+            self._halves.extend((each.message_id, each.transaction_id) for each in sent.entries if each.transaction_id)
         if answer.grpc_status == GrpcStatus.DEADLINE_EXCEEDED:
             await asyncio.sleep(_AFTERMATH_S)  # what was begun may still be done
         if refused:
@@ -289,7 +348,7 @@ class CallFuzzer:
             if client.closed:
                 continue
             target = dice.choice(self.targets)
-            data = self._garbage.request(target.call.request, target.good)
+            data = self.garbage.request(target.call.request, target.good)
             stream_id = await client.open(target.call.path, self._metadata(), dice.choice((b"", b"1m", b"20m", b"1S")))
             self.calls += 1
             if dice.random() < 0.8:

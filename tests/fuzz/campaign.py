@@ -1,16 +1,19 @@
-"""A run of the fuzzer: frames and calls by turns, until its time is over or something is found."""
+"""A run of the fuzzer: frames, calls and admin requests by turns, until its time is over or something is found."""
 
 import asyncio
 import random
 import resource
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import httpx
 
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.proxy.protocol import SERVICE
-from tests.fuzz.calls import GROUPS, TOPICS, CallFuzzer
+from tests.fuzz.admin import AdminFuzzer
+from tests.fuzz.calls import GROUPS, OF_KINDS, TOPICS, CallFuzzer
 from tests.fuzz.memory_socket import MemoryClient
 from tests.fuzz.sequences import Sequences
 from tests.fuzz.subject import FoundError, Subject
@@ -19,6 +22,7 @@ from tests.harness.client import make_message
 _CONNECTIONS_PER_ROUND = 40
 _CALLS_PER_ROUND = 150
 _CALLS_PER_STORM = 60
+_REQUESTS_PER_ROUND = 60
 _ROUNDS_TO_WARM_UP = 5
 GROWTH_BYTES_MAX = 128 * 2**20
 """What memory may grow by after the first rounds: the messages that are stored on the way are on disk."""
@@ -35,6 +39,8 @@ class Report:
         statuses: how often each call was answered how.
         growth_bytes: what the process grew by.
         asked: messages that were acknowledged, and were there after a restart.
+        requests: of the admin API.
+        answered: how often each of those calls was answered with which HTTP status.
     """
 
     rounds: int
@@ -43,6 +49,8 @@ class Report:
     statuses: dict[str, int]
     growth_bytes: int
     asked: int = 0
+    requests: int = 0
+    answered: dict[str, int] = field(default_factory=dict)
 
 
 class InputFoundError(Exception):
@@ -66,10 +74,12 @@ async def run(seed: int, data_dir: Path, *, seconds: float = 1e9, rounds: int = 
     until = time.monotonic() + seconds
     start_bytes = 0
     where = "the start"
-    subject = Subject(data_dir, random.Random(seed))
+    guarded = seed % 2 == 1
+    subject = Subject(data_dir, random.Random(seed), guarded=guarded)
     try:
         async with subject:
             calls = CallFuzzer(subject, dice)
+            admin = AdminFuzzer(subject, dice, calls.garbage)
             await _make_topics(subject)
             while report.rounds < rounds and time.monotonic() < until:
                 where = "frames"
@@ -80,6 +90,9 @@ async def run(seed: int, data_dir: Path, *, seconds: float = 1e9, rounds: int = 
                 for _ in range(_CALLS_PER_ROUND):
                     where = "calls"
                     await calls.one()
+                where = "admin"
+                for _ in range(_REQUESTS_PER_ROUND):
+                    await admin.one()
                 where = "a storm"
                 await calls.close()
                 await calls.storm(_CALLS_PER_STORM)
@@ -90,7 +103,10 @@ async def run(seed: int, data_dir: Path, *, seconds: float = 1e9, rounds: int = 
                 report.rounds += 1
                 if report.rounds == _ROUNDS_TO_WARM_UP:
                     start_bytes = _resident_bytes()
+            await admin.close()
             report.calls = calls.calls
+            report.requests = admin.requests
+            report.answered = dict(admin.answered)
             report.statuses = dict(subject.statuses)
             folder = data_dir
             if dice.random() < 0.5:
@@ -101,11 +117,13 @@ async def run(seed: int, data_dir: Path, *, seconds: float = 1e9, rounds: int = 
                 if report.growth_bytes > GROWTH_BYTES_MAX:
                     raise FoundError(f"memory has grown by {report.growth_bytes} bytes")
         where = "a restart"
-        async with Subject(folder, random.Random(seed)) as again:
+        async with Subject(folder, random.Random(seed), guarded=guarded) as again:
             await calls.accepted.ask(again, GROUPS[0])
         report.asked = calls.accepted.count
     except Exception as error:
         last = calls.last if where in ("calls", "a storm", "the end of a round") else where
+        if where == "admin":
+            last = admin.last
         raise InputFoundError(
             f"seed {seed}, round {report.rounds}: {type(error).__name__}: {error}\ninput: {last}"
         ) from error
@@ -113,13 +131,19 @@ async def run(seed: int, data_dir: Path, *, seconds: float = 1e9, rounds: int = 
 
 
 async def _make_topics(subject: Subject) -> None:
-    """The topics that good requests name."""
+    """The topics and groups that good requests name, of all kinds."""
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(subject.http), base_url="http://fuzz") as http:
+        for path, body in (
+            *(("topics", {"name": name, "type": kind}) for name, kind in OF_KINDS.items()),
+            ("groups", {"name": GROUPS[1], "fifo": True}),
+        ):
+            assert (await http.post(f"/api/v1/{path}", json=body)).status_code == 201
     client = MemoryClient(subject.server)
     await client.begin()
     for topic in TOPICS:
         request = pb.SendMessageRequest(messages=[make_message(topic, b"body", tag="a") for _ in range(32)])
         answer = await client.call(
-            f"/{SERVICE}/SendMessage", request.SerializeToString(), {"x-mq-client-id": "fuzz"}, b"5S"
+            f"/{SERVICE}/SendMessage", request.SerializeToString(), subject.headers("fuzz"), b"5S"
         )
         assert answer.grpc_status == 0, answer
     await client.gone()

@@ -1,7 +1,9 @@
 """What is fuzzed: a whole standalone core in this process, and everything that must hold of it whatever comes."""
 
 import asyncio
+import json
 import random
+import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -18,6 +20,8 @@ from services.cli.process.in_process import InProcessCluster
 from services.common.clock import SystemClock
 from services.common.contract import names
 from services.common.errors import StatusError
+from services.common.http import make_http_app
+from services.proxy.access.signature import ALGORITHM, AUTHORIZATION, DATE_TIME, signature_of
 from services.rpc.limits import Limits
 from services.rpc.server.metrics import RpcMetrics
 from services.rpc.server.server import Server
@@ -46,9 +50,30 @@ _SETTINGS = {
         "renewal": {"handles_max": 500},
         "receive": {"interests_max": 200, "interest_idle_ms": 200},
     },
-    # No offset is to move by time alone, as what a refused request may have moved is looked at.
-    "broker": {"flush": "async", "pop": {"stay_ms": 3_600_000}, "retention": {"interval_ms": 3_600_000}},
+    # Nothing is to move by time alone, as what a refused request may have moved is looked at.
+    "broker": {
+        "flush": "async",
+        "pop": {"stay_ms": 3_600_000},
+        "retention": {"interval_ms": 3_600_000},
+        "transaction": {"first_check_ms": 3_600_000, "check_interval_ms": 3_600_000},
+    },
     "controller": {"topics_max": TOPICS_MAX, "groups_max": GROUPS_MAX},
+}
+
+SECRET = "secret of the fuzzer"
+_USERS = {
+    "users": [
+        {
+            "access_key": "fuzz",
+            "secret": SECRET,
+            "rules": [{"topic": "*", "allow": ["admin"]}, {"group": "*", "allow": ["admin"]}],
+        },
+        {
+            "access_key": "reader",
+            "secret": SECRET,
+            "rules": [{"topic": "fuzz-b", "allow": ["subscribe"]}, {"group": "fuzz-h", "allow": ["subscribe"]}],
+        },
+    ]
 }
 
 
@@ -62,13 +87,21 @@ class Subject:
     Args:
         data_dir: a folder of its own.
         random_source: for what the services draw.
+        guarded: whether clients must sign their calls, and may do only what rules allow.
     """
 
-    def __init__(self, data_dir: Path, random_source: random.Random) -> None:
+    def __init__(self, data_dir: Path, random_source: random.Random, *, guarded: bool = False) -> None:
         registry = CollectorRegistry()
+        self._guarded = guarded
+        settings: dict[str, Any] = dict(_SETTINGS)
+        if guarded:
+            file = data_dir.with_name("access.json")
+            file.write_text(json.dumps(_USERS))
+            settings["access"] = {"file": str(file)}
         self.cluster = InProcessCluster(
-            StandaloneOptions.model_validate(_SETTINGS), data_dir, SystemClock(), random_source, registry
+            StandaloneOptions.model_validate(settings), data_dir, SystemClock(), random_source, registry
         )
+        self.http = make_http_app("fuzz", "0", registry, {}, [self.cluster.controller.admin])
         self.registry = registry
         self.server = Server(self.cluster.proxy.service, LIMITS, observer=RpcMetrics(registry))
         self.statuses: Counter[str] = Counter()
@@ -98,6 +131,16 @@ class Subject:
             assert self._logs is not None
             self._logs.__exit__(None, None, None)
             asyncio.get_running_loop().set_exception_handler(None)
+
+    def headers(self, client_id: str, user: str = "fuzz", secret: str = SECRET) -> dict[str, str]:
+        """The headers of a call in order, signed if that is asked for."""
+        plain = {"x-mq-client-id": client_id, "x-mq-client-version": "5.1.2"}
+        if not self._guarded:
+            return plain
+        date_time = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        signature = signature_of(secret.encode(), date_time).hex()
+        claim = f"{ALGORITHM} Credential={user}, SignedHeaders={DATE_TIME}, Signature={signature}"
+        return plain | {DATE_TIME: date_time, AUTHORIZATION: claim}
 
     def snapshot(self) -> dict[str, object]:
         """All that lasts: topics, groups, stored messages, committed offsets, messages that are out.

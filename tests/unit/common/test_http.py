@@ -65,6 +65,14 @@ async def test_refusals_have_one_form() -> None:
         assert (await http.get("/nowhere")).json()["code"] == "NOT_FOUND"
 
 
+async def test_what_a_caller_wrote_is_said_back_so_that_a_log_can_bear_it() -> None:
+    async with client_of({}) as client:
+        message = (await client.get("/no%1B[31m/" + "x" * 9_000)).json()["message"]
+        assert message.startswith("GET /no\\x1b[31m/xxx")
+        assert message.endswith("xxx: Not Found")
+        assert len(message) < 400
+
+
 def test_every_code_has_a_status_of_http() -> None:
     statuses = {name: http_status(number) for name, number in Code.items() if number >= 40000}
     assert statuses["ILLEGAL_TOPIC"] == 400
