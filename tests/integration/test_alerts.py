@@ -52,6 +52,17 @@ DRILLS = {
     "PopwheelMessageNotAcknowledged": Drill(
         {f"rocketmq_consumer_lag_latency{{{PLACE},{GROUP}}}": "0+60000x90"}, 65, 67, f'namespace="n",{GROUP}'
     ),
+    "PopwheelMessageGroupStuck": Drill(of_master("popwheel_pop_paused", "0x4 1x5 0 1x20"), 21, 23, PLACE),
+    "PopwheelTransactionsNotEnded": Drill(
+        of_master("popwheel_transactions_oldest_seconds", "100x4 170x4 190x20"), 10, 13, PLACE
+    ),
+    "PopwheelTransactionsExpired": Drill(
+        {
+            f'popwheel_transactions_ended_total{{{PLACE},resolution="expired"}}': "3x9 4x20",
+            f'popwheel_transactions_ended_total{{{PLACE},resolution="committed"}}': "0+100x30",
+        },
+        *(9, 11, PLACE),
+    ),
     "PopwheelReviveBehind": Drill(of_master("rocketmq_pop_revive_latency", "0x4 9000x5 11000x20"), 11, 13, PLACE),
     "PopwheelTimersBehind": Drill(of_master("rocketmq_timer_dequeue_latency", "0x4 4000x5 6000x20"), 11, 13, PLACE),
     "PopwheelTimersFull": Drill(

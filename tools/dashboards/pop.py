@@ -61,6 +61,52 @@ _REVIVE = Row(
     ],
 )
 
+_IN_ORDER = Row(
+    "FIFO groups and transactions",
+    [
+        Graph(
+            "Messages that stand in line",
+            "short",
+            "Messages of FIFO groups that are read and wait for one before them. The limit is "
+            "broker.pop.held_messages_max.",
+            [Line(of_masters("popwheel_pop_held_messages"), "{{instance}}")],
+        ),
+        Graph(
+            "Read no further",
+            "short",
+            "Pairs of a FIFO group and a topic for which no more is read, as too much stands in line. Above zero for "
+            "long a message group is stuck.",
+            [Line(of_masters("popwheel_pop_paused"), "{{instance}}")],
+            bound=1,
+        ),
+        Graph(
+            "Open transactions",
+            "short",
+            "Half messages that are neither committed nor rolled back. The limit is broker.transaction.open_max.",
+            [Line(of_masters("popwheel_transactions_open"), "{{instance}}")],
+        ),
+        Graph(
+            "Oldest transaction",
+            "s",
+            "How old the oldest half message is. Senders that say nothing are asked after 6 s and every 30 s then.",
+            [Line(of_masters("popwheel_transactions_oldest_seconds"), "{{instance}}")],
+            bound=180,
+        ),
+        Graph(
+            "Transactions ended",
+            "ops",
+            "Transactions that ended, in a second, by how. Expired ones were rolled back as nobody ended them.",
+            [Line(total(per_second("popwheel_transactions_ended_total"), "resolution"), "{{resolution}}")],
+        ),
+        Graph(
+            "Senders asked",
+            "ops",
+            "How often senders were to be asked about a half message, in a second. Senders that end theirs are not.",
+            [Line(total(per_second("popwheel_transactions_checks_total"), "instance"), "{{instance}}")],
+        ),
+    ],
+)
+
 _ASIDE = Row(
     "Moved aside",
     [
@@ -124,5 +170,5 @@ POP: Final = Board(
     "pop",
     "Pop and revive",
     "Who has which messages, what comes again because it was not acknowledged, and what was moved aside.",
-    [_GIVEN_OUT, _REVIVE, _ASIDE, _READS],
+    [_GIVEN_OUT, _REVIVE, _IN_ORDER, _ASIDE, _READS],
 )
