@@ -211,4 +211,6 @@ def cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(cell, value))
-    return str(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {cell(each)}" for name, each in value.items())
+    return "" if value is None else str(value)
