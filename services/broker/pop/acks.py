@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from services.broker.names.own_topics import OwnTopics
+from services.broker.pop import delivery
 from services.broker.pop.given_out_messages import GivenOut, GivenOutMessages
 from services.broker.pop.redelivery import dead_letter, redelivered, retry_topic_of
 from services.broker.progress import check_point as codec
@@ -18,7 +19,7 @@ from services.common.contract import names, receipt
 from services.common.contract.backoff import wait_ms
 from services.common.contract.cluster_view import ClusterView
 from services.common.contract.names import Use
-from services.common.contract.receipt import HandleMaker, HandleReader
+from services.common.contract.receipt import HandleReader
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
@@ -164,18 +165,8 @@ class Acks:
 
     def _handle_of(self, check_point: CheckPoint) -> str:
         """The receipt handle of a CK's only message."""
-        return HandleMaker(
-            self._view.receipt_key,
-            check_point.group,
-            check_point.topic,
-            check_point.id,
-            check_point.pop_time_ms,
-            check_point.invisible_ms,
-            check_point.shown_revive_queue,
-            check_point.origin,
-            self._broker_name,
-            check_point.queue_id,
-        ).handle(check_point.offsets[0])
+        maker = delivery.handle_maker(self._view.receipt_key, check_point, self._broker_name)
+        return maker.handle(check_point.offsets[0])
 
     def renew(self, entries: Sequence[pb.RenewEntry], invisible_ms: int) -> list[pb.EntryResult]:
         """Hide messages for `invisible_ms` from now, or those that back off for as long as their group's policy says,

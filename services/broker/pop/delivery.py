@@ -7,7 +7,9 @@ of ours make one `system_properties` field, without anybody decoding either (DES
 from collections.abc import Sequence
 from functools import lru_cache
 
+from services.broker.progress.check_point import CheckPoint
 from services.broker.records.record import StoredRecord
+from services.common.contract.receipt import HandleMaker
 from services.common.contract.send_id import without_send_id
 from services.common.contract.wire_format import varint
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
@@ -20,6 +22,28 @@ _DELIVERY_ATTEMPT_TAG = b"\x80\x01"
 _STORE_TIMESTAMP_TAG = b"\x4a"
 _SECONDS_TAG = b"\x08"
 _NANOS_TAG = b"\x10"
+
+
+def handle_maker(key: bytes, check_point: CheckPoint, broker_name: str) -> HandleMaker:
+    """What makes the receipt handles of a CK's messages.
+
+    Args:
+        key: of their signature.
+        check_point: the CK.
+        broker_name: who gives them out.
+    """
+    return HandleMaker(
+        key,
+        check_point.group,
+        check_point.topic,
+        check_point.id,
+        check_point.pop_time_ms,
+        check_point.invisible_ms,
+        check_point.shown_revive_queue,
+        check_point.origin,
+        broker_name,
+        check_point.queue_id,
+    )
 
 
 def common_properties(broker_name: str, invisible_ms: int | None) -> bytes:

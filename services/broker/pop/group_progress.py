@@ -5,13 +5,11 @@ from collections.abc import Iterable
 from heapq import nsmallest
 from typing import NamedTuple
 
-from services.broker.pop.in_flight import NO_PLACE
+from services.broker.pop.in_flight import named_place
 from services.broker.progress.pop_state import PopState
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
 from services.common.contract import names, receipt
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 NO_OFFSET = -1
 _PLACE = re.compile(r"([^/]{1,255})/([0-9]{1,5})")
@@ -40,9 +38,7 @@ class ProgressPlace(NamedTuple):
         """
         if not text:
             return cls()
-        match = _PLACE.fullmatch(text)
-        if match is None:
-            raise StatusError(Code.BAD_REQUEST, NO_PLACE)
+        match = named_place(_PLACE, text)
         return cls(match[1], int(match[2]))
 
 

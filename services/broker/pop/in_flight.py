@@ -23,7 +23,17 @@ _MESSAGES_AT_ONCE = 64
 _BYTES_AT_ONCE = 1 << 20
 _PLACE = re.compile(r"([0-9]{1,20})\.([0-9]{1,5})\.([0-9]{1,20})")
 
-NO_PLACE = "this is no place to go on from; give what the list before has as `next`"
+
+def named_place(pattern: re.Pattern[str], text: str) -> re.Match[str]:
+    """The parts of a text that names a place to go on from.
+
+    Raises:
+        StatusError: BAD_REQUEST, it names none.
+    """
+    match = pattern.fullmatch(text)
+    if match is None:
+        raise StatusError(Code.BAD_REQUEST, "this is no place to go on from; give what the list before has as `next`")
+    return match
 
 
 class InFlightPlace(NamedTuple):
@@ -54,9 +64,7 @@ class InFlightPlace(NamedTuple):
         """
         if not text:
             return cls()
-        match = _PLACE.fullmatch(text)
-        if match is None:
-            raise StatusError(Code.BAD_REQUEST, NO_PLACE)
+        match = named_place(_PLACE, text)
         return cls(int(match[1]), int(match[2]), int(match[3]))
 
 

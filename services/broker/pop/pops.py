@@ -362,18 +362,7 @@ class Pops:
         assert len(answer.handles) == len(answer.messages), "not every message has its receipt handle"
 
     def _maker(self, check_point: CheckPoint) -> HandleMaker:
-        return HandleMaker(
-            self._view.receipt_key,
-            check_point.group,
-            check_point.topic,
-            check_point.id,
-            check_point.pop_time_ms,
-            check_point.invisible_ms,
-            check_point.shown_revive_queue,
-            check_point.origin,
-            self._broker_name,
-            check_point.queue_id,
-        )
+        return delivery.handle_maker(self._view.receipt_key, check_point, self._broker_name)
 
     def _count_queueing(self, records: Sequence[StoredRecord], now_ms: int) -> None:
         if records[0].store_time_ms == records[-1].store_time_ms:  # mostly: they were sent together

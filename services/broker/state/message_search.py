@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from services.broker.pop.in_flight import NO_PLACE
+from services.broker.pop.in_flight import named_place
 from services.broker.progress.check_point import CheckPoint
 from services.broker.progress.pop_state import PopState, stored_topic
 from services.broker.records.fault import RECORD_STEP, RecordFaultError
@@ -16,8 +16,8 @@ from services.broker.records.record import StoredRecord
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import MessageStore
 from services.common.contract import names
-from services.common.errors import CorruptDataError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
+from services.common.errors import CorruptDataError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 
 _MESSAGES_AT_ONCE = 128
 _BYTES_AT_ONCE = 1 << 20
@@ -50,9 +50,7 @@ class SearchPlace(NamedTuple):
         """
         if not text:
             return cls()
-        match = _PLACE.fullmatch(text)
-        if match is None:
-            raise StatusError(Code.BAD_REQUEST, NO_PLACE)
+        match = named_place(_PLACE, text)
         return cls(match[1], int(match[2]), int(match[3]))
 
 

@@ -4,8 +4,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from services.broker.pace import Pace
-from services.broker.records.fault import RECORD_STEP, RecordFaultError, failed_run
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
 from services.broker.records.record import Record
+from services.broker.records.run_batch import RunBatch, put_alone
 from services.broker.store.flusher import Flusher
 from services.broker.store.message_store import MessageStore
 from services.broker.store.refusals import disk_refusal
@@ -25,7 +26,6 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from services.rpc.service import Call
 
-_OK = int(Code.OK)
 _LIST_MAX = 1000
 _LIST_STEPS_MAX = 16
 """Of a list, each of a few milliseconds; others have their turn in between."""
@@ -80,26 +80,17 @@ class TimerServer:
         """
         timer = self._timer
         key = self._view.receipt_key  # without it nothing may be stored that is to have a recall handle
-        results: list[PutResult] = []
-        records: list[Record] = []
-        delays: list[Delay | None] = []
-        taken: list[tuple[MessageRun, PutResult]] = []
+        batch, records, delays = RunBatch(), list[Record](), list[Delay | None]()
+
+        def accept(run: MessageRun) -> None:
+            of_run, delays_of_run = timer.intake.accept(run)
+            records.extend(of_run)
+            delays.extend(delays_of_run)
+
         for run in runs:
-            result = PutResult(_OK)
-            try:
-                with RECORD_STEP:
-                    of_run, delays_of_run = timer.intake.accept(run)
-            except StatusError as error:
-                result.code, result.error = int(error.code), error.message
-            except RecordFaultError as fault:
-                result = failed_run(fault)
-            else:
-                records += of_run
-                delays += delays_of_run
-                taken.append((run, result))
-            results.append(result)
-        if not taken:
-            return results
+            batch.take(run, accept)
+        if not batch.accepted:
+            return batch.results
         try:
             with RECORD_STEP:
                 appended = self._store.put(records)
@@ -108,31 +99,19 @@ class TimerServer:
             raise
         except RecordFaultError as fault:
             timer.intake.withdrawn(delays)
-            return [failed_run(fault)] if len(runs) == 1 else [self._put_alone(run, refusals) for run in runs]
+            return put_alone(runs, self.put, fault, refusals)
         timer.intake.appended(appended, delays)
-        first = 0
-        for run, result in taken:
-            end = first + len(run.payloads)
-            self._statistics.accepted.row(run.topic).total += end - first
-            result.queue_offset = appended.queue_offsets[first]
-            result.store_time_ms = appended.store_time_ms
+        for run, result, own in batch.appended(appended.queue_offsets, appended.store_time_ms):
+            self._statistics.accepted.row(run.topic).total += len(run.payloads)
             result.recall_handles = [
                 _NOT_DELAYED
                 if delay is None
                 else self._handle(key, delay, overview.system_properties(properties).message_id, position)
                 for properties, delay, position in zip(
-                    run.system_properties, delays[first:end], appended.positions[first:end], strict=True
+                    run.system_properties, delays[own], appended.positions[own], strict=True
                 )
             ]
-            first = end
-        return results
-
-    def _put_alone(self, run: MessageRun, refusals: list[StatusError]) -> PutResult:
-        try:
-            return self.put([run], refusals)[0]
-        except StatusError as error:
-            refusals.append(error)
-            return PutResult(int(error.code), error.message)
+        return batch.results
 
     def handle(self, run: MessageRun, index: int, position: int) -> str:
         """The recall handle of a message of a run whose TIMER record stands at `position`; none if it is negative."""

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from services.broker.pop.delivery import common_properties, pulled_message
-from services.broker.records.fault import RECORD_STEP, RecordFaultError, failed_run
+from services.broker.records.fault import RECORD_STEP, RecordFaultError
 from services.broker.records.record import Record
+from services.broker.records.run_batch import RunBatch, put_alone
 from services.broker.store.flusher import Flusher
 from services.broker.store.message_store import MessageStore
 from services.broker.store.refusals import disk_refusal
@@ -77,47 +78,23 @@ class TransactionServer:
         """
         key = self._view.receipt_key  # without it nothing may be stored that is to have a transaction id
         taken: Counter[str] = Counter()
-        results: list[PutResult] = []
-        records: list[Record] = []
-        accepted: list[tuple[MessageRun, PutResult]] = []
+        batch, records = RunBatch(), list[Record]()
         for run in runs:
-            result = PutResult(_OK)
-            try:
-                with RECORD_STEP:
-                    records += self._coordinator.accept(run, taken)
-            except StatusError as error:
-                result.code, result.error = int(error.code), error.message
-            except RecordFaultError as fault:
-                result = failed_run(fault)
-            else:
-                accepted.append((run, result))
-            results.append(result)
-        if not accepted:
-            return results
+            batch.take(run, lambda each: records.extend(self._coordinator.accept(each, taken)))
+        if not batch.accepted:
+            return batch.results
         try:
             with RECORD_STEP:
                 appended = self._store.put(records)
         except RecordFaultError as fault:
-            return [failed_run(fault)] if len(runs) == 1 else [self._put_alone(run, refusals) for run in runs]
+            return put_alone(runs, self.put, fault, refusals)
         self._coordinator.appended(records, appended)
-        first = 0
-        for run, result in accepted:
-            positions = appended.positions[first : first + len(run.payloads)]
-            result.queue_offset = appended.queue_offsets[first]
-            result.store_time_ms = appended.store_time_ms
+        for run, result, own in batch.appended(appended.queue_offsets, appended.store_time_ms):
             result.transaction_ids = [
                 self._id(key, run.topic, position, self._store.epoch, _message_id(properties))
-                for position, properties in zip(positions, run.system_properties, strict=True)
+                for position, properties in zip(appended.positions[own], run.system_properties, strict=True)
             ]
-            first += len(run.payloads)
-        return results
-
-    def _put_alone(self, run: MessageRun, refusals: list[StatusError]) -> PutResult:
-        try:
-            return self.put([run], refusals)[0]
-        except StatusError as error:
-            refusals.append(error)
-            return PutResult(int(error.code), error.message)
+        return batch.results
 
     def id_of(self, run: MessageRun, index: int, position: int) -> str:
         """The transaction id of a message of a run that is stored already, its HALF record at `position`."""
