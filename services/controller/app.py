@@ -245,7 +245,12 @@ class ControllerApp:
                 f"{self._options.cluster_name}; give {state.name} or another data folder",
             )
         self._keeper.start(state)
-        self._keeper.state = replace(state, brokers=await self.overseer.begin())
+        routes = await self.overseer.begin()
+        self._keeper.state = replace(
+            state,
+            brokers={name: info for name, info in routes.items() if info is not None},
+            away=frozenset(name for name, info in routes.items() if info is None),
+        )
         self._watchers.open()
         for each in self._shows:
             each.start()

@@ -32,6 +32,7 @@ class _Told:
     topics: dict[str, Topic] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     brokers: dict[str, BrokerInfo] = field(default_factory=dict)
+    away: set[str] = field(default_factory=set)
 
 
 class ClusterView:
@@ -49,6 +50,8 @@ class ClusterView:
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
         self.brokers: dict[str, BrokerInfo] = {}
+        self.away: set[str] = set()
+        """Broker groups that may come back and are in no route now."""
         self.name = ""
         self._receipt_key = b""
         self._told: _Told | None = None
@@ -114,11 +117,13 @@ class ClusterView:
         for broker in update.brokers:
             if self._is_legal(names.is_broker_group, broker.name):
                 told.brokers[broker.name] = broker
+        told.away.difference_update(told.brokers, update.departed_brokers)
+        told.away.update(name for name in update.away_brokers if self._is_legal(names.is_broker_group, name))
         if update.more:
             return
         if told is self._told:
             self.name, self._receipt_key = told.cluster.name, told.cluster.receipt_key
-            self.topics, self.groups, self.brokers = told.topics, told.groups, told.brokers
+            self.topics, self.groups, self.brokers, self.away = told.topics, told.groups, told.brokers, told.away
             self._told = None
         for name in update.deleted_topics:
             self.topics.pop(name, None)

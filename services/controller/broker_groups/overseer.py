@@ -75,15 +75,17 @@ class Overseer:
         self._dirty: dict[str, None] = {}
         self._to_retry: dict[str, None] = {}
         self._seen: dict[str, object] = {}
-        self._shown: dict[str, BrokerInfo | None] = {}
+        self._shown: dict[str, tuple[BrokerInfo | None, bool]] = {}
+        """The route of each group, and whether it is known, as proxies were told."""
         self._held_up: dict[str, str] = {}
         self._reconciling: dict[str, asyncio.Task[None]] = {}
         self._in_vain: dict[Key, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
 
-    async def begin(self) -> Mapping[str, BrokerInfo]:
-        """Read the groups and begin to watch over them: this controller leads now. The routes as they are.
+    async def begin(self) -> Mapping[str, BrokerInfo | None]:
+        """Read the groups and begin to watch over them: this controller leads now. The route of each group as it is,
+        None of those that are in no route.
 
         Raises:
             OSError, CorruptDataError, UnknownFormatError: as `StateStore.read`.
@@ -94,11 +96,11 @@ class Overseer:
             self.replicas.expect(state, now)
         self._leads = True
         routes = {name: route(name, state, self.sight(name)) for name, state in self.groups.states.items()}
-        self._shown.update(routes)
+        self._shown.update({name: (info, True) for name, info in routes.items()})
         for name in routes:
             self._show(name)
         self._watching = asyncio.create_task(self._watch(), name="broker-groups")
-        return {name: info for name, info in routes.items() if info is not None}
+        return routes
 
     async def end(self, refusal: StatusError) -> None:
         """Stop watching, and end the streams of all replicas: this controller does not lead any more."""
@@ -345,9 +347,9 @@ class Overseer:
         """Let proxies, replicas and the rest of this controller know how a group is."""
         state, sight = self.groups.states.get(group), self.sight(group)
         info = route(group, state, sight)
-        if self._shown.get(group) != info:
-            self._routes.change_brokers(lambda cluster: _routed(cluster, group, info))
-            self._shown[group] = info
+        if self._shown.get(group) != (info, state is not None):
+            self._routes.change_brokers(lambda cluster: _routed(cluster, group, info, is_known=state is not None))
+            self._shown[group] = info, state is not None
         if state is not None:
             self._tell_why_held_up(state, sight)
             self._roles.set(roles_of(state, sight))
@@ -363,9 +365,9 @@ class Overseer:
                 _logger.error("no master can be chosen for now", group=state.name, why=why)
 
 
-def _routed(cluster: ClusterState, group: str, info: BrokerInfo | None) -> ClusterUpdate | None:
+def _routed(cluster: ClusterState, group: str, info: BrokerInfo | None, *, is_known: bool) -> ClusterUpdate | None:
     if info is None:
-        return cluster.dismiss_broker(group)
+        return cluster.dismiss_broker(group, is_known=is_known)
     return None if cluster.brokers.get(group) == info else cluster.register_broker(info)
 
 

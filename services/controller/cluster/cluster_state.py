@@ -46,6 +46,7 @@ class ClusterState:
         topics: by name; as durable as the store.
         groups: by name; as durable as the store.
         brokers: the routes to the masters of broker groups, by name; not stored with the cluster.
+        away: broker groups that are known and in no route; not stored with the cluster.
         named: version of the last change of topics or groups, never beyond what is stored; one that is read back may
             have it later, if only routes changed since.
     """
@@ -56,21 +57,24 @@ class ClusterState:
     topics: NameMap[Topic] = field(default_factory=NameMap)
     groups: NameMap[Group] = field(default_factory=NameMap)
     brokers: Mapping[str, BrokerInfo] = field(default_factory=dict)
+    away: frozenset[str] = frozenset()
     named: int = field(default=0, compare=False)
 
     def after(self, update: ClusterUpdate) -> "ClusterState":
         """The state that a change (one that a decision of this very state returned) leads to."""
         assert update.version == self.version + 1, (update.version, self.version)
-        brokers = self.brokers
+        brokers, away = self.brokers, self.away
         if update.brokers or update.departed_brokers:
             there = {**brokers, **{broker.name: broker for broker in update.brokers}}
             brokers = {name: broker for name, broker in there.items() if name not in update.departed_brokers}
+            away = (away - brokers.keys() - {*update.departed_brokers}) | {*update.away_brokers}
         return replace(
             self,
             version=update.version,
             topics=_after(self.topics, update.topics, update.deleted_topics),
             groups=_after(self.groups, update.groups, update.deleted_groups),
             brokers=brokers,
+            away=away,
             named=update.named,
         )
 
@@ -188,11 +192,17 @@ class ClusterState:
         """Take a broker group into every route, or give it another master."""
         return ClusterUpdate(version=self.version + 1, brokers=[broker], named=self.named)
 
-    def dismiss_broker(self, name: str) -> ClusterUpdate | None:
-        """Take a broker out of every route; None if it is in none."""
-        if name not in self.brokers:
+    def dismiss_broker(self, name: str, *, is_known: bool) -> ClusterUpdate | None:
+        """Take a broker group out of every route; None if nothing is new.
+
+        Args:
+            name: its name.
+            is_known: whether it may come back; else it was forgotten, and others take over its message groups.
+        """
+        if name not in self.brokers and (name in self.away) == is_known:
             return None
-        return ClusterUpdate(version=self.version + 1, departed_brokers=[name], named=self.named)
+        away = [name] if is_known else []
+        return ClusterUpdate(version=self.version + 1, departed_brokers=[name], away_brokers=away, named=self.named)
 
     def topic(self, name: str) -> Topic:
         """The topic of that name.

@@ -190,7 +190,9 @@ class StateKeeper:
             except ConflictError:
                 stored = await self._load(self.state.named + 1)  # what this was made from is not there any more
                 self._outcome_unknown = False
-                if stored == replace(state, brokers={}):  # its own save, which something on the way made twice
+                if stored == replace(
+                    state, brokers={}, away=frozenset()
+                ):  # its own save, which something on the way made twice
                     return state, done
                 _logger.warning("another controller has changed the cluster's state", version=self.state.version)
                 self._take_in(stored)
@@ -219,6 +221,7 @@ class StateKeeper:
                 stored,
                 version=max(stored.version, ours.version),
                 brokers=ours.brokers,
+                away=ours.away,
                 named=max(stored.named, ours.named),
             )
             self._renew()

@@ -41,6 +41,7 @@ class Snapshot:
         if not self._parts:
             part.cluster.CopyFrom(Cluster(name=state.name, receipt_key=state.receipt_key))
             part.brokers.extend(state.brokers.values())
+            part.away_brokers.extend(sorted(state.away))
         part.topics.extend(each for each in some if isinstance(each, Topic))
         part.groups.extend(each for each in some if isinstance(each, Group))
         part.more = len(some) == self._names_max

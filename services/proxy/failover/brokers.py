@@ -51,6 +51,7 @@ class Brokers:
 
     Attributes:
         names: all groups, also those that have no master now.
+        homes: also those that are in no route, as none of their replicas is there; they keep their message groups.
         led: those that have one.
         changed: those whose master is another than when listeners were called before, or that came or lost it.
         masters_changed: how often another process became the master of a group, or none was.
@@ -64,6 +65,7 @@ class Brokers:
         self._routes: dict[str, _Route] = {}
         self._listeners: list[Listener] = []
         self.names: tuple[str, ...] = ()
+        self.homes: tuple[str, ...] = ()
         self.led: frozenset[str] = frozenset()
         self.changed: frozenset[str] = frozenset()
         self.masters_changed = 0
@@ -93,6 +95,7 @@ class Brokers:
     async def close(self) -> None:
         """Close all channels."""
         routes, self._routes, self.names, self.led = self._routes, {}, (), frozenset()
+        self.homes = ()
         for route in routes.values():
             if route.channel is not None:
                 await route.channel.close()
@@ -113,6 +116,7 @@ class Brokers:
             else:
                 self._follow(known, info)
         self.names = tuple(sorted(self._routes))
+        self.homes = tuple(sorted(self._routes.keys() | self._view.away))
         self.led = frozenset(name for name, route in self._routes.items() if route.channel is not None)
         self.changed = frozenset(
             name for name, route in self._routes.items() if name not in former or former[name] is not route.channel

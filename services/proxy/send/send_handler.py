@@ -224,8 +224,8 @@ class SendHandler:
         wait_s = None if call.deadline is None else call.deadline - self._clock.monotonic()
 
         async def store() -> Stored:
-            names = self._brokers.names
-            only = place_of(topic.name, message_group, names, topic.queues) if names else None
+            homes = self._brokers.homes
+            only = place_of(topic.name, message_group, homes, topic.queues) if homes else None
             return await self._store(call, topic, messages, (), only)
 
         return await self._lanes.in_turn(topic.name, message_group, wait_s, store)

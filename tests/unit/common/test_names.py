@@ -128,7 +128,9 @@ def test_a_view_passes_over_names_that_can_not_be() -> None:
     update.topics.extend(Topic(name=name, id=1) for name in ("good", *bad, "%DLQ%g"))
     update.groups.extend(Group(name=name, id=1) for name in ("good", "a/b", "g" * 121))
     update.brokers.extend(BrokerInfo(name=name, address="a:1") for name in ("b-0", "../b", "b" * 65))
+    update.away_brokers.extend(("b-1", "../b"))
     view.apply(update)
+    assert view.away == {"b-1"}
     assert (list(view.topics), list(view.groups), list(view.brokers)) == (["good"], ["good"], ["b-0"])
 
 

@@ -56,8 +56,8 @@ def _register(name: str, address: str) -> Change:
     return lambda state: state.register_broker(BrokerInfo(name=name, address=address))
 
 
-def _dismiss(name: str) -> Change:
-    return lambda state: state.dismiss_broker(name)
+def _dismiss(name: str, is_known: bool) -> Change:
+    return lambda state: state.dismiss_broker(name, is_known=is_known)
 
 
 CHANGES: st.SearchStrategy[Change] = st.one_of(
@@ -78,7 +78,7 @@ CHANGES: st.SearchStrategy[Change] = st.one_of(
     ),
     st.builds(_delete_group, NAMES),
     st.builds(_register, BROKERS, st.sampled_from(["", "one:1", "two:2"])),
-    st.builds(_dismiss, BROKERS),
+    st.builds(_dismiss, BROKERS, st.booleans()),
 )
 
 
@@ -98,7 +98,8 @@ def try_change(state: ClusterState, change: Change) -> tuple[ClusterState, Clust
 
 def contents(holder: ClusterState | ClusterView) -> tuple[object, ...]:
     """What a state or a view of it holds, to be compared; without the version."""
-    return dict(holder.topics), dict(holder.groups), dict(holder.brokers), holder.name, holder.receipt_key
+    brokers = dict(holder.brokers), set(holder.away)
+    return dict(holder.topics), dict(holder.groups), *brokers, holder.name, holder.receipt_key
 
 
 def less_life(found: Any) -> Any:

@@ -115,8 +115,10 @@ async def test_a_group_that_is_gone_leaves_the_store_and_is_made_anew_if_it_come
         await until_dead(here, 0, 1)
         await refused(decommission(here).of_group(GROUP, "please"), Code.BAD_REQUEST, WORD)
         assert here.app.roles.groups
+        assert here.app.state.away == {GROUP}
         await decommission(here).of_group(GROUP, WORD)
         await refused(decommission(here).of_group(GROUP, WORD), Code.NOT_FOUND, "no broker group")
+        await until(lambda: not here.app.state.away)
         assert (here.route(), here.app.overseer.names(), here.app.roles.groups) == (None, [], {})
         await asyncio.sleep(0.6)  # it looks at the store meanwhile, and at all groups
         assert GROUP not in here.app.overseer.groups.states

@@ -63,12 +63,14 @@ async def test_nobody_from_outside_the_set_is_elected(here: Scene) -> None:
     outside.report.end_position = 10**6
     master.kill()
     await until(lambda: here.route() is None)
+    assert here.app.state.away == {GROUP}
     await asyncio.sleep(2 * DETECTION_MS / 1000)
     assert masters(outside.heard) == [(1, 0)]
     back = master.next_life()
     await here.join(back)
     assert back.leads == 2
     await until(lambda: here.route() == ("replica-0:1", 2))
+    assert not here.app.state.away
 
 
 async def test_a_master_that_hangs_is_replaced_after_the_detection_time_and_hears_of_it_when_it_comes_back(

@@ -19,6 +19,8 @@ class FakeController:
         self.topics: dict[str, pb.Topic] = {}
         self.groups: dict[str, pb.Group] = {}
         self.brokers = {name: pb.BrokerInfo(name=name, address=f"{name}:1") for name in brokers}
+        self.gone: set[str] = set()
+        """Brokers that left and may come back."""
         self.away = False
         self._watchers: list[asyncio.Queue[pb.ClusterUpdate]] = []
         self.service = Service()
@@ -53,10 +55,11 @@ class FakeController:
         self.brokers[name] = pb.BrokerInfo(name=name, address=f"{name}:1")
         self.publish(pb.ClusterUpdate(brokers=[self.brokers[name]]))
 
-    def remove_broker(self, name: str) -> None:
-        """A broker leaves."""
+    def remove_broker(self, name: str, *, is_known: bool = False) -> None:
+        """A broker leaves; one that is known may come back."""
         del self.brokers[name]
-        self.publish(pb.ClusterUpdate(departed_brokers=[name]))
+        self.gone = {*self.gone, name} if is_known else self.gone - {name}
+        self.publish(pb.ClusterUpdate(departed_brokers=[name], away_brokers=[name] if is_known else []))
 
     def publish(self, update: pb.ClusterUpdate) -> None:
         """Tell all who watch of a change."""
@@ -74,6 +77,7 @@ class FakeController:
             topics=self.topics.values(),
             groups=self.groups.values(),
             brokers=self.brokers.values(),
+            away_brokers=self.gone,
         )
         updates: asyncio.Queue[pb.ClusterUpdate] = asyncio.Queue()
         self._watchers.append(updates)

@@ -9,7 +9,7 @@ import pytest
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
+from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, TopicType
 from services.proxy.send.lanes import Lanes, place_of
 from services.rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.replicas import Groups, groups
@@ -191,6 +191,34 @@ def test_a_message_group_waits_for_its_broker_and_goes_to_no_other() -> None:
             assert now() - began < 0.1
             assert ids_at(w, "a") == [f"{line}-{number}" for number in range(3)]
             assert ids_at(w, "b") == []
+
+    run(scenario())
+
+
+def test_a_message_group_goes_to_no_other_broker_as_long_as_its_own_may_come_back() -> None:
+    async def scenario() -> None:
+        async with groups("a", "b") as w:
+            w.controller.add_topic("ordered", TopicType.FIFO)
+            await until(lambda: "ordered" in w.app.view.topics)
+            queues = w.app.view.topics["ordered"].queues
+            line = next(each for each in "abcdefghij" if place_of("ordered", each, ("a", "b"), queues)[0] == "a")
+            info = w.controller.brokers["a"]
+            w.controller.remove_broker("a", is_known=True)
+            await until(lambda: "a" not in w.app._brokers.names)
+            waiting = asyncio.create_task(w.send(of(line, 0)))
+            await asyncio.sleep(1.0)
+            assert not waiting.done()
+            w.controller.brokers["a"] = info
+            w.controller.publish(ClusterUpdate(brokers=[info]))
+            assert (await waiting).status.code == Code.OK
+            w.controller.remove_broker("a", is_known=True)
+            await until(lambda: "a" not in w.app._brokers.names)
+            assert (await w.send(of(line, 1))).status.code == Code.HA_NOT_AVAILABLE
+            assert (ids_at(w, "a"), ids_at(w, "b")) == ([f"{line}-0"], [])
+            w.controller.publish(ClusterUpdate(departed_brokers=["a"]))  # an operator has it forgotten
+            await until(lambda: w.app._brokers.homes == ("b",))
+            assert (await w.send(of(line, 2))).status.code == Code.OK
+            assert ids_at(w, "b") == [f"{line}-2"]
 
     run(scenario())
 

@@ -516,6 +516,7 @@ class ClusterUpdate(_message.Message):
     DEPARTED_BROKERS_FIELD_NUMBER: _builtins.int
     NAMED_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
+    AWAY_BROKERS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     snapshot: _builtins.bool
     named: _builtins.int
@@ -543,6 +544,13 @@ class ClusterUpdate(_message.Message):
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerInfo]: ...
     @_builtins.property
     def departed_brokers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def away_brokers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Broker groups that are known and in no route, as none of their replicas is there: they keep their message groups. In
+        a snapshot all, in its first part; else those of `departed_brokers` of which that holds. Older controllers do not
+        say it.
+        """
+
     def __init__(
         self,
         *,
@@ -557,10 +565,11 @@ class ClusterUpdate(_message.Message):
         departed_brokers: _abc.Iterable[_builtins.str] | None = ...,
         named: _builtins.int | None = ...,
         more: _builtins.bool = ...,
+        away_brokers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_named", b"_named", "cluster", b"cluster", "named", b"named"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_named", b"_named", "brokers", b"brokers", "cluster", b"cluster", "deleted_groups", b"deleted_groups", "deleted_topics", b"deleted_topics", "departed_brokers", b"departed_brokers", "groups", b"groups", "more", b"more", "named", b"named", "snapshot", b"snapshot", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_named", b"_named", "away_brokers", b"away_brokers", "brokers", b"brokers", "cluster", b"cluster", "deleted_groups", b"deleted_groups", "deleted_topics", b"deleted_topics", "departed_brokers", b"departed_brokers", "groups", b"groups", "more", b"more", "named", b"named", "snapshot", b"snapshot", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__named: _TypeAlias = _typing.Literal["named"]  # noqa: Y015
     _WhichOneofArgType__named: _TypeAlias = _typing.Literal["_named", b"_named"]  # noqa: Y015
