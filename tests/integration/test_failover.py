@@ -1,5 +1,5 @@
 """Real replicas killed, paused and cut apart under load of the official client: nothing lost, nothing twice (S1, S2,
-S3, T1, T2, P3).
+S3, T1, T2, P3); transactions end as their senders say, and message groups keep their order (X2, P6).
 
 In the default run each drill is done once, all under one load, whose account is closed when they are over: what a lost
 answer hides for its invisible duration is waited for once. If `FAILOVER_ROUNDS` is set (`make drills`: 10) each is done
@@ -18,12 +18,18 @@ from typing import Any
 
 import pytest
 
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import COMMIT, ROLLBACK, Code, Message
+from services.common.pb.apache.rocketmq.v2.service_pb2 import SendResultEntry
+from tests.harness.client import MessagingClient, bodies, half_message, ordered_message
 from tests.harness.failover import CONTROLLER, GROUP, FailoverLoad, ReplicatedCluster
 
 ROUNDS = int(os.environ.get("FAILOVER_ROUNDS", "0"))
 PAUSE_S = 10.0 if ROUNDS else 7.0
 CUT_S = 5.0
 CONTROLLER_AWAY_S = 1.0
+FIFO_GROUP = "orderly"
+LINES = ("a", "b", "c")
+LINE_MESSAGES = 5
 TEST_S_MAX = 120 + 60 * ROUNDS
 
 _names = (f"load{number}" for number in itertools.count())
@@ -93,6 +99,72 @@ class UnderLoad:
         return f"{load.account.verdict().explain()}; struck: {self._strikes}"
 
 
+class Unfinished:
+    """Transactions that are open, and a FIFO group that has read half of its messages: a failover changes neither.
+
+    Args:
+        client: the way to the proxy.
+        name: what its topics' names end with.
+    """
+
+    def __init__(self, client: MessagingClient, name: str) -> None:
+        self._client = client
+        self._pledged, self._ordered = f"Pledged-{name}", f"Ordered-{name}"
+        self._halves: dict[str, SendResultEntry] = {}
+        self._held: list[Message] = []
+
+    async def begin(self) -> None:
+        """Before the strike."""
+        client = self._client
+        fates = ("commit before", "rollback before", "commit 0", "commit 1", "rollback 0", "rollback 1")
+        sent = await client.send_messages(*(half_message(self._pledged, fate.encode()) for fate in fates))
+        assert sent.status.code == Code.OK, sent.status
+        self._halves = dict(zip(fates, sent.entries, strict=True))
+        await self._end("commit before", "rollback before")
+        for line in LINES:
+            numbers = range(LINE_MESSAGES)
+            sent = await client.send_messages(
+                *(ordered_message(self._ordered, f"{line} {number}".encode(), line) for number in numbers)
+            )
+            assert sent.status.code == Code.OK, sent.status
+        first = await client.receive_all(FIFO_GROUP, self._ordered, len(LINES))
+        assert sorted(bodies(first)) == [f"{line} 0".encode() for line in LINES]
+        assert (await client.ack(FIFO_GROUP, self._ordered, first)).status.code == Code.OK
+        second = await client.receive_all(FIFO_GROUP, self._ordered, len(LINES))
+        self._held = [each for each in second if each.system_properties.message_group == LINES[1]]
+        done = [each for each in second if each not in self._held]
+        assert (len(self._held), len(done)) == (1, len(LINES) - 1)
+        assert (await client.ack(FIFO_GROUP, self._ordered, done)).status.code == Code.OK
+
+    async def finish(self) -> None:
+        """After it: all goes on as if nothing had been."""
+        client = self._client
+        await self._end(*self._halves)
+        seen = await client.receive_all("pledgee", self._pledged, 3)
+        assert sorted(bodies(seen)) == [b"commit 0", b"commit 1", b"commit before"]
+        assert (await client.ack("pledgee", self._pledged, seen)).status.code == Code.OK
+        got = {line: [f"{line} 0".encode(), f"{line} 1".encode()] for line in LINES}
+        held_back = await client.receive_all(FIFO_GROUP, self._ordered, len(LINES) - 1)
+        assert LINES[1] not in {each.system_properties.message_group for each in held_back}
+        new, ready = held_back, [*self._held, *held_back]
+        while ready:
+            for each in new:
+                got[each.system_properties.message_group].append(each.body)
+            assert (await client.ack(FIFO_GROUP, self._ordered, ready)).status.code == Code.OK
+            wanted = sum(len(each) < LINE_MESSAGES for each in got.values())
+            new = ready = await client.receive_all(FIFO_GROUP, self._ordered, wanted, patience_s=5.0) if wanted else []
+        assert got == {line: [f"{line} {number}".encode() for number in range(LINE_MESSAGES)] for line in LINES}
+        assert (await client.receive("pledgee", self._pledged, poll_s=0.3)).messages == []
+
+    async def _end(self, *fates: str) -> None:
+        """Say of half messages how they ended; again, if that was said before."""
+        for fate in fates:
+            half = self._halves[fate]
+            resolution = COMMIT if fate.startswith("commit") else ROLLBACK
+            status = await self._client.end_transaction(self._pledged, half.transaction_id, resolution, half.message_id)
+            assert status.code == Code.OK, (fate, status)
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicatedCluster]:
     with ReplicatedCluster(tmp_path_factory.mktemp("failover")) as running:
@@ -114,11 +186,18 @@ async def epoch(cluster: ReplicatedCluster) -> int:
 
 @pytest.mark.timeout(TEST_S_MAX)
 async def test_kill_9_of_the_master(cluster: ReplicatedCluster, under_load: UnderLoad) -> None:
+    made = await cluster.admin("group", "create", FIFO_GROUP, "--fifo")
+    assert made.returncode == 0, made.stderr
+
     async def strike(master: int, slave: int) -> None:
         before = await epoch(cluster)
-        cluster.signal(cluster.replica(master), signal.SIGKILL)
-        after = await cluster.wait_for_epoch_after(before)
-        assert after["master"] == slave
+        async with MessagingClient(cluster.address) as client:
+            unfinished = Unfinished(client, next(_names))
+            await unfinished.begin()
+            cluster.signal(cluster.replica(master), signal.SIGKILL)
+            after = await cluster.wait_for_epoch_after(before)
+            assert after["master"] == slave
+            await unfinished.finish()
 
     await under_load.drill("kill the master", strike)
 
