@@ -234,6 +234,8 @@ class History:
     recalls: list[Recalled] = field(default_factory=list)
     renewals: list[Renewed] = field(default_factory=list)
     polls: list[Polled] = field(default_factory=list)
+    taken: dict[str, list[str]] = field(default_factory=dict)
+    """By a proxy's life, ids of messages with message groups in the order in which they came there."""
     disasters: list[Disaster] = field(default_factory=list)
     troubles: list[tuple[float, float]] = field(default_factory=list)
     """From when to when something was wrong that excuses slowness."""

@@ -5,10 +5,12 @@ import gc
 from itertools import zip_longest
 from typing import Any
 
+from services.broker.records.record import StoredRecord
 from services.broker.state.core import BrokerCore
 from services.common.errors import CorruptDataError
 from services.controller.cluster.cluster_state import ClusterState
-from tests.sim import stored, timers, transactions
+from services.rpc.service import Method
+from tests.sim import steering, stored, timers, transactions
 from tests.sim.checker import Checker, Verdict
 from tests.sim.clients import Consumer, Producer
 from tests.sim.delays import NEAR_MS
@@ -20,6 +22,8 @@ from tests.sim.outcome import Outcome
 from tests.sim.passing_topic import TOPIC, TYPE, PassingTopic, carried_out
 from tests.sim.process import Process, ProcessClock
 from tests.sim.renewals import Renewals
+from tests.sim.steering import Operator, Steered
+from tests.sim.stored import StoredMessage
 from tests.sim.swarm import ORDERED_GROUP, TAGS, draw
 from tests.sim.timers import Timers
 from tests.sim.tools import Tools
@@ -49,7 +53,13 @@ def run_seed(
     trace.add("sim", "seed", swarm.describe())
     world = World(loop, swarm, trace)
     failing = FailingRecords(swarm.random("failing records"), trace, world.history, only)
-    run = _Run(world, failing, Renewals(world, only is None), has_transactions=transactions.is_on(seed, only))
+    run = _Run(
+        world,
+        failing,
+        Renewals(world, only is None),
+        has_transactions=transactions.is_on(seed, only),
+        has_operator=steering.is_on(seed, only),
+    )
     collecting = gc.isenabled()
     gc.disable()  # destructors of what a killed process leaves must not run in the middle
     try:
@@ -95,9 +105,18 @@ class _Run:
         failing: messages that fail by themselves.
         renewals: messages that are hidden for longer than others of their pop.
         has_transactions: whether half messages are sent.
+        has_operator: whether an operator resets offsets and redrives dead letters.
     """
 
-    def __init__(self, world: World, failing: FailingRecords, renewals: Renewals, *, has_transactions: bool) -> None:
+    def __init__(
+        self,
+        world: World,
+        failing: FailingRecords,
+        renewals: Renewals,
+        *,
+        has_transactions: bool,
+        has_operator: bool,
+    ) -> None:
         self.world = world
         self._renewals = renewals
         self._failing = failing
@@ -139,6 +158,17 @@ class _Run:
         self._pledges: Pledges | None = None
         if has_transactions:
             self._pledges = Pledges(self._tools, swarm.random("pledges"), failing.fails)
+        self._operator: Operator | None = None
+        if has_operator:
+            self._operator = Operator(self._tools, swarm.random("operator"), self._ask, failing.fails)
+
+    async def _ask(self, method: Method[Any, Any], request: Any) -> Any:
+        """Call the broker as the controller does."""
+        world = self.world
+        served = None
+        if world.serving and world.process is not None and world.cluster is not None:
+            served = world.process, world.cluster.broker.service
+        return await steering.ask(world.loop, served, method, request)
 
     async def live(self) -> None:
         """Set up, let faults strike, heal, and wait until all work is done."""
@@ -151,6 +181,8 @@ class _Run:
         passing = loop.create_task(self._passing.run())
         if self._pledges is not None:
             producing.append(loop.create_task(self._pledges.run()))
+        if self._operator is not None:
+            producing.append(loop.create_task(self._operator.run()))
         striking = [loop.create_task(self.faults.run()), loop.create_task(self.faults.keep_alive())]
         renewing = loop.create_task(self._renewals.run())
         await asyncio.sleep(world.swarm.safety_s)
@@ -163,6 +195,8 @@ class _Run:
             producer.stopping = True
         if self._pledges is not None:
             self._pledges.stopping = True
+        if self._operator is not None:
+            self._operator.stopping = True
         reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
         self._passing.stopping = True
         await asyncio.wait((*producing, passing))
@@ -177,6 +211,8 @@ class _Run:
         await asyncio.wait(consuming)
         if self._pledges is not None:
             await self._pledges.end()
+        if self._operator is not None:
+            await self._operator.end()
         striking[1].cancel()
         await asyncio.wait(striking)
         for task in (*producing, *consuming, passing):
@@ -194,13 +230,17 @@ class _Run:
         topics, types = dict(self.world.swarm.topics), dict(self.world.swarm.types)
         if self._pledges is not None:
             topics[transactions.TOPIC], types[transactions.TOPIC] = 2, transactions.TYPE
+        groups = dict(self.world.swarm.groups)
+        if self._operator is not None:
+            topics[steering.TOPIC], types[steering.TOPIC] = 2, steering.TYPE
+            groups[steering.GROUP] = steering.attempts_of(self.world.swarm.seed)
         for name, queues in topics.items():
 
             def topic(state: ClusterState, name: str = name, queues: int = queues) -> Any:
                 return state.create_topic(options, name, types[name], queues)
 
             await keeper.change(topic)
-        for name, attempts in self.world.swarm.groups.items():
+        for name, attempts in groups.items():
 
             def group(state: ClusterState, name: str = name, attempts: int = attempts) -> Any:
                 return state.create_group(options, name, attempts, name == ORDERED_GROUP)
@@ -277,6 +317,8 @@ class _Run:
             return f"waiting: {waiting}"
         if self._pledges is not None and (left := self._pledges.left(core)):
             return left
+        if self._operator is not None and (left := self._operator.left(core)):
+            return left
         if self._heard_deletion is world.process and TOPIC in core.names.topic_ids:
             return f"the broker still has {TOPIC}, which was deleted"
         return ""
@@ -303,6 +345,8 @@ class _Run:
         if world.cluster is not None:
             self._state = stored.derived_state(world.cluster.broker.core)
             self._failing.note(world.cluster.broker.core)
+            if self._operator is not None:
+                self._listed = steering.listed_in(world.cluster.broker.core)
             self._progress = stored.progress(world.cluster.broker.core)
             self._stood_still_ms = world.machine.wall_ms()
             self._topic_ids = dict(world.cluster.broker.core.names.topic_ids)
@@ -317,13 +361,16 @@ class _Run:
         except CorruptDataError as error:
             self.verdict.broke("S7", f"in the end the log is damaged, and the server has not said so: {error}")
             return self.verdict
-        verdict = Checker(swarm, world.history, messages, world.arrivals, self._failing.fails).judge()
+        others = [each for each in messages if not steering.is_own(each.topic)]
+        verdict = Checker(swarm, world.history, others, world.arrivals, self._failing.fails).judge()
         verdict.violations[:0] = self.verdict.violations + self._passing.violations()
         if self._state is None:
             return verdict  # there was no server in the end, which is said already
         records = stored.records_in_log(world.disk, folder, swarm.options.broker.log.segment_bytes)
         if self._pledges is not None:
-            verdict.violations += self._pledges.judge(records, world.history, is_lossy=swarm.is_lossy)
+            verdict.violations += self._pledges.judge([records], world.history, is_lossy=swarm.is_lossy)
+        if self._operator is not None:
+            verdict.violations += self._judge_operator(self._operator, messages, records)
         delayed = Timers(swarm, world.history, records, world.appends, self._topic_ids, verdict, self._failing.fails)
         delayed.judge(self._stood_still_ms)
         delayed.compare("the running server", self._timer_state, self._stood_still_ms)
@@ -346,6 +393,18 @@ class _Run:
                 verdict.broke("S6", f"{what} gives another state: {_difference(self._state, state)}")
             delayed.compare(what, timers.state_of(core), self._stood_still_ms)
         return verdict
+
+    def _judge_operator(
+        self, operator: Operator, messages: list[StoredMessage], records: list[StoredRecord]
+    ) -> list[str]:
+        own = [each for each in messages if steering.is_own(each.topic)]
+        swarm, history = operator.swarm_of(self.world.swarm), operator.history_after(self.world.history)
+        checker = _SteeredChecker(swarm, history, own, {}, self._failing.fails)
+        return operator.judge(checker, records, self._listed)
+
+
+class _SteeredChecker(Steered, Checker):
+    """Judges what belongs to the operator's workload."""
 
 
 def _is_damaged(core: BrokerCore) -> bool:

@@ -229,10 +229,10 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         swarm = _with_hoarder(swarm, hoard)
     sql = random.Random(f"{seed}/sql swarm")
     is_filtering = sql.random() < FILTERING_SHARE if only is None else FILTERING in only
-    return with_ordered(_with_condition(swarm, sql) if is_filtering else swarm, only)
+    return with_ordered(with_condition(swarm, sql) if is_filtering else swarm, only)
 
 
-def _with_condition(swarm: Swarm, chance: random.Random) -> Swarm:
+def with_condition(swarm: AnySwarm, chance: random.Random) -> AnySwarm:
     """One subscription is by an SQL92 filter, in place of its tags."""
     before = chance.choice(swarm.subscriptions)
     after = replace(before, tags=(), condition=chance.choice(list(CONDITIONS)))

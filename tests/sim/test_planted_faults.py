@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -17,6 +18,7 @@ from services.broker.progress.lines import _Line
 from services.broker.progress.merge_buffer import MergeBuffer
 from services.broker.records import record
 from services.broker.records.record import Record, RecordKind, StoredRecord
+from services.broker.state.offset_reset import OffsetReset, ResetPlan
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.flusher import Flusher
 from services.broker.store.message_store import MessageStore
@@ -32,7 +34,7 @@ from services.broker.transactions.table import TransactionTable
 from services.broker.wheel.delay import Delay
 from services.common.contract.put import MessageRun
 from services.common.shares import Shares
-from tests.sim import transactions
+from tests.sim import steering, transactions
 from tests.sim.device import SimDisk
 from tests.sim.filters import FILTERING
 from tests.sim.run import run_seed
@@ -329,6 +331,31 @@ def what_is_held_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OrderedPops, "_hold", hold_and_forget)
 
 
+def resets_leave_what_is_given_out(patch: pytest.MonkeyPatch) -> None:
+    """A reset does not take back what consumers hold."""
+    carry_out = OffsetReset.carry_out
+    patch.setattr(OffsetReset, "carry_out", lambda self, plan: carry_out(self, replace(plan, given_out=[])))
+
+
+def resets_are_not_written_down(patch: pytest.MonkeyPatch) -> None:
+    """A reset is forgotten at a restart."""
+    carry_out = OffsetReset.carry_out
+
+    def unwritten(self: OffsetReset, plan: ResetPlan) -> None:
+        put, self._store.put = self._store.put, lambda records: None  # type: ignore[method-assign, assignment, return-value]
+        try:
+            carry_out(self, plan)
+        finally:
+            self._store.put = put  # type: ignore[method-assign]
+
+    patch.setattr(OffsetReset, "carry_out", unwritten)
+
+
+def redriven_dead_letters_stay_listed(patch: pytest.MonkeyPatch) -> None:
+    """What is given back is given back again by the next redrive."""
+    patch.setattr("services.broker.state.dead_letters.redriven_origin", lambda offset: b"")
+
+
 SETTINGS: dict[Plant, dict[str, Any]] = {
     # Where nobody waits for the log's sync, it comes long after the timer's.
     the_timer_is_saved_before_what_fired: {
@@ -339,7 +366,11 @@ SETTINGS: dict[Plant, dict[str, Any]] = {
 }
 """What is not drawn with a planted fault."""
 
-CAUGHT_BY: dict[Plant, int] = {sends_are_confirmed_without_sync: 26, the_timer_is_saved_before_what_fired: 30}
+CAUGHT_BY: dict[Plant, int] = {
+    sends_are_confirmed_without_sync: 26,
+    the_timer_is_saved_before_what_fired: 30,
+    resets_are_not_written_down: 19,
+}
 """For those that the first seeds do not catch: one that did, tried first to save time, and all others after it."""
 
 
@@ -370,6 +401,9 @@ CAUGHT_BY: dict[Plant, int] = {sends_are_confirmed_without_sync: 26, the_timer_i
         (slots_are_skipped, {"T3", "L2"}, ()),
         (recalls_are_forgotten_at_a_restart, {"T4"}, ("kill", "kill in a step")),
         (timers_fire_a_second_early, {"T1"}, ()),
+        (resets_leave_what_is_given_out, {"P1", "P2", "P7"}, (steering.NAME,)),
+        (resets_are_not_written_down, {"P1", "P2", "P3", "P7"}, (steering.NAME, "kill")),
+        (redriven_dead_letters_stay_listed, {"P1"}, (steering.NAME, "kill")),
         (the_timer_is_saved_before_what_fired, {"T2", "T3"}, ("power",)),
     ],
 )
@@ -393,6 +427,7 @@ def test_a_planted_fault_is_caught(
         (),
         (FILTERING,),
         (transactions.NAME, "kill"),
+        (steering.NAME, "kill", "power"),
     ],
 )
 def test_without_planted_faults_the_same_seeds_are_well(only: tuple[str, ...]) -> None:

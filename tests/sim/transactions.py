@@ -8,7 +8,7 @@ import contextlib
 import contextvars
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,7 +33,10 @@ GROUP = "pledgee"
 TYPE = TopicType.MIXED
 
 _SHARE = 0.3
+_RATE = 4.0
 _TRIES_MAX = 40
+_EXPIRED_MIN = 3
+"""Of so many that nobody ended the sender was asked about one at least, though its stream may break now and then."""
 _NAME = "pt"
 
 Fate = Literal["commit", "rollback", "never"]
@@ -69,6 +72,7 @@ class Pledge:
         ended_s, position: when that was answered OK, and where the log ended then; -1 if it was not.
         refused: why the end was refused, if it was.
         contradicted: whether the opposite was answered OK.
+        was_asked: whether its sender was asked about it.
     """
 
     sent: Sent
@@ -80,6 +84,7 @@ class Pledge:
     position: int = -1
     refused: str = ""
     contradicted: bool = False
+    was_asked: bool = False
 
     @property
     def message_id(self) -> str:
@@ -94,9 +99,11 @@ class Pledges:
         tools: what clients share; its history is not touched.
         chance: its random source.
         fails: whether a message of an id fails by itself: this one sends none of those.
+        rate: sends per second.
     """
 
-    def __init__(self, tools: Tools, chance: random.Random, fails: Callable[[str], bool]) -> None:
+    def __init__(self, tools: Tools, chance: random.Random, fails: Callable[[str], bool], rate: float = _RATE) -> None:
+        self._rate = rate
         self._chance = chance
         self._fails = fails
         self.history = History()
@@ -115,7 +122,7 @@ class Pledges:
         loop, chance = asyncio.get_running_loop(), self._chance
         self._standing = [loop.create_task(self._consumer.run()), loop.create_task(self._listen())]
         while not self.stopping:
-            await asyncio.sleep(chance.expovariate(4.0))
+            await asyncio.sleep(chance.expovariate(self._rate))
             self._start(self._send([self._message() for _ in range(chance.choice((1, 1, 1, 3)))]))
         while self._tasks:
             await asyncio.wait(set(self._tasks))
@@ -239,6 +246,7 @@ class Pledges:
         asked = command.recover_orphaned_transaction_command
         pledge = self._pledges[asked.message.system_properties.message_id]
         self._tools.trace.add(_NAME, "asked", pledge.message_id)
+        pledge.was_asked = True
         if asked.message.body != pledge.sent.message.body:
             self.history.unexpected.append(f"{pledge.message_id} is asked about with another body")
         if pledge.fate != "never" and self._chance.random() < 0.7:
@@ -251,16 +259,19 @@ class Pledges:
         waiting = core.pops.waiting(GROUP, TOPIC, None)
         return f"{waiting} messages of transactions wait" if waiting else ""
 
-    def judge(self, log: Iterable[StoredRecord], disasters: History, *, is_lossy: bool) -> list[str]:
-        """X2, by the log and by what clients saw.
+    def judge(
+        self, logs: Sequence[Iterable[StoredRecord]], disasters: History, *, is_lossy: bool, is_calm: bool = False
+    ) -> list[str]:
+        """X2, by the logs and by what clients saw.
 
         Args:
-            log: all records in their order.
+            logs: of each broker, all records in their order.
             disasters: the history that has them.
             is_lossy: whether a disaster may take what was acknowledged.
+            is_calm: whether there were no faults: then senders hear of what they are asked.
         """
         broken = [f"X2: {each}" for each in self.history.unexpected]
-        found = _Log(log, broken)
+        found = _Logs(logs, broken)
         got: dict[str, float] = {}
         for delivery in self.history.deliveries:
             got[delivery.message_id] = min(got.get(delivery.message_id, float("inf")), delivery.got_s)
@@ -270,6 +281,9 @@ class Pledges:
                 broken.append(f"X2: {message_id} is there and nobody sent it")
             elif pledge.fate != "commit" or pledge.told_s > got.get(message_id, float("inf")):
                 broken.append(f"X2: {message_id} is to {pledge.fate}, told at {pledge.told_s:.3f}, and was seen")
+        expired = [each for each in self._pledges.values() if Resolution.EXPIRED in found.resolutions[each.message_id]]
+        if is_calm and len(expired) >= _EXPIRED_MIN and not any(each.was_asked for each in self._pledges.values()):
+            broken.append(f"X2: {len(expired)} transactions were given up, and nobody was asked about any")
         for pledge in self._pledges.values():
             message_id = pledge.message_id
             is_there = message_id in found.messages
@@ -295,19 +309,24 @@ class Pledges:
         return broken
 
 
-class _Log:
-    """What a log says of transactions.
+class _Logs:
+    """What brokers' logs say of transactions.
 
     Args:
-        log: its records.
-        broken: takes what is wrong in it.
+        logs: their records.
+        broken: takes what is wrong in them.
     """
 
-    def __init__(self, log: Iterable[StoredRecord], broken: list[str]) -> None:
+    def __init__(self, logs: Sequence[Iterable[StoredRecord]], broken: list[str]) -> None:
         self.halves: dict[str, list[int]] = defaultdict(list)
         self.messages: dict[str, int] = {}
         self.resolutions: dict[str, set[Resolution]] = defaultdict(set)
+        for log in logs:
+            self._read(log, broken)
+
+    def _read(self, log: Iterable[StoredRecord], broken: list[str]) -> None:
         ids: dict[int, str] = {}
+        messages: dict[str, int] = {}
         ended: dict[int, int] = {}
         for record in log:
             half = NONE
@@ -322,13 +341,14 @@ class _Log:
                 message_id = _id_of(record)
                 if ids.get(half) != message_id:
                     broken.append(f"X2: {message_id} stands at {record.position} and comes from no half message")
-                if message_id in self.messages:
-                    broken.append(f"X2: {message_id} stands at {self.messages[message_id]} and {record.position}")
-                self.messages[message_id] = record.position
+                if message_id in messages:
+                    broken.append(f"X2: {message_id} stands at {messages[message_id]} and {record.position}")
+                messages[message_id] = record.position
             if half != NONE:
                 if half in ended:
                     broken.append(f"X2: the half message at {half} ends at {ended[half]} and at {record.position}")
                 ended[half] = record.position
+        self.messages.update(messages)
 
 
 def _id_of(record: StoredRecord) -> str:

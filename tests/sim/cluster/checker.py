@@ -18,22 +18,27 @@ are asked.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from services.broker.records.tag import wanted_hashes
 from services.common.contract import names
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from services.common.pb.popwheel.v1.broker_pb2 import TAG, Filter
 from services.proxy.receive.mode_choice import PATIENCE_S
 from services.rpc.status import GrpcStatus
 from tests.sim.checker import Checker
 from tests.sim.clients import Subscription
+from tests.sim.cluster import recalls
 from tests.sim.cluster.clients import Log, Served
 from tests.sim.cluster.sightings import Entry, Sightings, Span
 from tests.sim.cluster.swarm import ClusterSwarm
 from tests.sim.cluster.troubles import Troubles
-from tests.sim.history import History, Sent, Settling
+from tests.sim.filters import CONDITIONS
+from tests.sim.history import Delivery, History, Sent, Settling
+from tests.sim.ordered import lines_of, misplaced, overtaken, shuffled
 from tests.sim.process import START_MS
 from tests.sim.stored import StoredMessage
+from tests.sim.swarm import ORDERED_GROUP, ORDERED_TOPIC
 
 _OWN_S = 1.0
 _WAYS = 10
@@ -63,6 +68,9 @@ class ClusterChecker(Checker):
         log: Log,
         troubles: Troubles,
     ) -> None:
+        stored = {
+            broker: [each for each in found if not recalls.is_own(each.topic)] for broker, found in stored.items()
+        }
         super().__init__(swarm, history, [each for found in stored.values() for each in found], {})
         self._draw = swarm
         self._by_broker = stored
@@ -76,6 +84,12 @@ class ClusterChecker(Checker):
             for each in found:
                 if each.topic in swarm.topics:
                     self._brokers_of[each.message_id].add(broker)
+        self._at = {
+            (broker, each.topic, each.queue_id, each.offset): each.message_id
+            for broker, found in stored.items()
+            for each in found
+        }
+        """Which message is where."""
         self.bound_s = bound_s(swarm)
 
     def _check_acknowledged(self, message_id: str, sent: Sent, copies: list[StoredMessage]) -> None:
@@ -97,17 +111,12 @@ class ClusterChecker(Checker):
 
     def _check_places(self) -> None:
         """S3: a place names one message, now and before."""
-        at = {
-            (broker, each.topic, each.queue_id, each.offset): each.message_id
-            for broker, found in self._by_broker.items()
-            for each in found
-        }
         for delivery in self._history.deliveries:
             handle = delivery.handle
             topic = names.retry_topic(delivery.group, delivery.topic) if handle.from_retry else delivery.topic
             place = (_broker_of(delivery.receipt), topic, handle.queue_id, handle.offset)
-            if at.get(place) != delivery.message_id:
-                self._verdict.broke("S3", f"{place} was {delivery.message_id} and is {at.get(place)}")
+            if self._at.get(place) != delivery.message_id:
+                self._verdict.broke("S3", f"{place} was {delivery.message_id} and is {self._at.get(place)}")
 
     def _check_handles(self) -> None:
         """P7, and X1: whichever proxy a handle is shown to, it is good while its message is held."""
@@ -119,6 +128,31 @@ class ClusterChecker(Checker):
                     self._check_first_ack(key, settling, bool(said))
                 if settling.kind != "forged":
                     said.add(settling.receipt)
+
+    def _check_order(self) -> None:
+        """P6: at each broker, and that only a broker that came later takes a message group over."""
+        brokers: dict[str, set[str]] = defaultdict(set)
+        for broker, found in self._by_broker.items():
+            originals: dict[str, list[StoredMessage]] = defaultdict(list)
+            for each in found:
+                if each.topic == ORDERED_TOPIC:
+                    originals[each.message_id].append(each)
+            deliveries = {
+                key: [each for each in given if each.handle.broker == broker]
+                for key, given in self._deliveries.items()
+                if key[0] == ORDERED_GROUP
+            }
+            for line, stored in lines_of(self._history, originals).items():
+                brokers[line].add(broker)
+                late = overtaken(stored, self._history, deliveries, self._dead, self._settled, _never, _is_dead)
+                for sentence in (*misplaced(line, stored), *late):
+                    self._verdict.broke("P6", sentence)
+            for sentence in shuffled(self._history, originals):
+                self._verdict.broke("P6", sentence)
+        for line, names_of in brokers.items():
+            first = [name for name in names_of if _number_of(name) < self._draw.brokers]
+            if len(first) > 1:
+                self._verdict.broke("P6", f"messages of {line} are at {sorted(first)}, which were there all the time")
 
     def _check_first_ack(self, key: tuple[str, str], settling: Settling, others: bool) -> None:
         delivery = settling.delivery
@@ -144,14 +178,22 @@ class ClusterChecker(Checker):
         for entry, arrival in self._sightings.arrivals.items():
             arrivals[entry.topic].append((entry, arrival))
         for poll in self._log.polls:
-            if poll.ended_s - poll.began_s <= self.bound_s:
-                continue
-            wanted = wanted_hashes(Filter(kind=TAG, expression=poll.filter)) if poll.filter else None
+            if poll.ended_s - poll.began_s <= self.bound_s or poll.group == ORDERED_GROUP:
+                continue  # what may come next in order is another matter
+            condition = CONDITIONS.get(poll.filter)
+            wanted = wanted_hashes(Filter(kind=TAG, expression=poll.filter)) if poll.filter and not condition else None
             for entry, arrival in arrivals[poll.topic]:
+                if condition is not None and not self._passes(entry, condition):
+                    continue
                 if wanted is None or arrival.tag_hash in wanted:
                     self._check_found(poll, entry, arrival.time_s)
             for entry, arrival in arrivals[names.retry_topic(poll.group, poll.topic)]:
                 self._check_found(poll, entry, arrival.time_s)
+
+    def _passes(self, entry: Entry, condition: Callable[[Message], bool]) -> bool:
+        """Whether an SQL92 filter lets a message through."""
+        sent = self._history.sent.get(self._at.get((entry.broker, entry.topic, entry.queue_id, entry.offset), ""))
+        return sent is not None and condition(sent.message)
 
     def _check_found(self, poll: Served, entry: Entry, arrived_s: float) -> None:
         """L1 for a poll and a message that it wants."""
@@ -210,6 +252,19 @@ def bound_s(swarm: ClusterSwarm) -> float:
 def _within(from_s: float, to_s: float, spans: Iterable[Span]) -> list[tuple[float, float]]:
     cut = [(max(from_s, span.began_s), min(to_s, span.ended_s)) for span in spans]
     return [(begins, ends) for begins, ends in cut if begins < ends]
+
+
+def _number_of(broker: str) -> int:
+    return int(broker.rpartition("-")[2])
+
+
+def _never(_: str) -> bool:
+    return False
+
+
+def _is_dead(dead: StoredMessage, delivery: Delivery) -> bool:
+    """All clocks are one here, and brokers' logs are several."""
+    return dead.record.store_time_ms <= START_MS + delivery.got_s * 1000
 
 
 def _broker_of(receipt: str) -> str:

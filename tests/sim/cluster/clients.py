@@ -102,6 +102,11 @@ class ClientNetwork:
         self._process = Process(network.loop, 1, MachineClock(network.loop), name)
         self._channels: dict[str, SimChannel] = {}
         self._last = ""
+        self._only = ""
+
+    def to_one_proxy(self, chance: random.Random) -> None:
+        """From now on all calls go to one proxy, also if it is away."""
+        self._only = chance.choice(self._proxies())
 
     async def call(
         self, method: Method[Request, Response], request: Request, metadata: Mapping[str, str], timeout_s: float
@@ -173,6 +178,8 @@ class ClientNetwork:
             stream.cancel()
 
     def _choose(self) -> str:
+        if self._only:
+            return self._only
         proxies = self._proxies()
         if self._last not in proxies or self._chance.random() >= self._loyal:
             self._last = self._chance.choice(proxies)

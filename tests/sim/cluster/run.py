@@ -5,22 +5,26 @@ import gc
 from typing import Any
 
 from services.common.errors import CorruptDataError
-from tests.sim import stored
+from tests.sim import stored, transactions
 from tests.sim.checker import Verdict
-from tests.sim.clients import Consumer, Producer
+from tests.sim.clients import Consumer, Producer, Subscription
+from tests.sim.cluster import recalls
 from tests.sim.cluster.checker import ClusterChecker, wanted_by
 from tests.sim.cluster.counts import SharedCounts
 from tests.sim.cluster.faults import Faults
 from tests.sim.cluster.programs import DATA
+from tests.sim.cluster.recalls import Recalls
 from tests.sim.cluster.swarm import ENOUGH_INTERESTS, ClusterSwarm, draw
 from tests.sim.cluster.troubles import Troubles
 from tests.sim.cluster.world import ClusterWorld
 from tests.sim.history import History
 from tests.sim.loop import SimLoop, StuckError
+from tests.sim.ordered import BurstProducer, OrderedProducer
 from tests.sim.outcome import Outcome
-from tests.sim.swarm import TAGS
+from tests.sim.swarm import ORDERED_GROUP, TAGS
 from tests.sim.tools import LogEnd, Tools
 from tests.sim.trace import Trace
+from tests.sim.transactions import Pledges
 from tests.sim.world import CapturedLog
 
 _REST_S_MAX = 1.0
@@ -30,6 +34,8 @@ broker waits where nothing is, while a hundred are elsewhere."""
 _QUIET_LOOKS = 3
 """So often in a row nothing is left to do: a message that is moved is for a moment neither here nor there."""
 _BEGIN_S = 1.0
+_SLOW_RATE = 0.7
+"""Of calls with message groups and of half messages: there are many brokers, and much time."""
 _SHORT_WAY_S = 0.02
 
 
@@ -114,15 +120,29 @@ class _Run:
             swarm.sync_s_max,
             swarm.memory,
         )
+        self.history.taken = self.world.sightings.taken
         self.world.network.delay_s = (0.0, swarm.delay_s_max)
         self.faults = Faults(self.world, swarm, self._troubles)
         self._producers = [
-            Producer(name, self._tools(name), swarm.random(name), list(swarm.topics), TAGS, *settings)
+            Producer(
+                name,
+                self._tools(name),
+                swarm.random(name),
+                swarm.plain_topics,
+                TAGS,
+                *settings,
+                described=swarm.random(f"{name} described") if swarm.condition else None,
+            )
             for number, settings in enumerate(swarm.producers)
             for name in [f"p{number}"]
         ]
         for producer in self._producers:
             producer.burst_s = swarm.burst_ways * swarm.delay_s_max
+        if swarm.is_ordered:
+            self._producers.append(OrderedProducer("po", self._tools("po"), swarm.random("po"), rate=_SLOW_RATE))
+            way = self.world.client("pb")
+            tools = Tools(way, self.history, trace, loop, LogEnd())
+            self._producers.append(BurstProducer("pb", tools, swarm.random("pb"), way.to_one_proxy))
         self._consumers: list[Consumer] = []
         for subscription, all_manners in swarm.manners.items():
             for manners in all_manners:
@@ -130,6 +150,11 @@ class _Run:
                 consumer = Consumer(name, self._tools(name), swarm.random(name), subscription, manners)
                 consumer.rest_s_max = swarm.rest_s_max
                 self._consumers.append(consumer)
+        self._pledges = self._recalls = None
+        if transactions.NAME in swarm.workloads:
+            self._pledges = Pledges(self._tools("pt"), swarm.random("cluster pledges"), lambda _: False, _SLOW_RATE)
+        if recalls.NAME in swarm.workloads:
+            self._recalls = Recalls(self._tools("pr"), swarm.random("cluster recalls"), swarm.safety_s)
 
     def _tools(self, name: str) -> Tools:
         world = self.world
@@ -140,6 +165,7 @@ class _Run:
         world, loop = self.world, self.world.loop
         await self._begin()
         producing = [loop.create_task(producer.run()) for producer in self._producers]
+        producing += [loop.create_task(each.run()) for each in (self._pledges, self._recalls) if each is not None]
         consuming = [loop.create_task(consumer.run()) for consumer in self._consumers]
         striking = loop.create_task(self.faults.run())
         await asyncio.sleep(self.swarm.safety_s)
@@ -150,6 +176,10 @@ class _Run:
         world.trace.add("sim", "healed")
         for producer in self._producers:
             producer.stopping = True
+        if self._pledges is not None:
+            self._pledges.stopping = True
+        if self._recalls is not None:
+            self._recalls.stop()
         self._make_room()
         reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
         await asyncio.wait(producing)
@@ -157,6 +187,9 @@ class _Run:
         for consumer in self._consumers:
             consumer.stopping = True
         await asyncio.wait((*reforming, *consuming))
+        for each in (self._pledges, self._recalls):
+            if each is not None:
+                await each.end()
         for task in (*producing, *consuming, *reforming):
             task.result()
         self._count_wakes()
@@ -168,8 +201,12 @@ class _Run:
         await world.controller.boot()
         for topic, queues in swarm.topics.items():
             await world.make_topic(topic, swarm.types[topic], queues)
+        if self._pledges is not None:
+            await world.make_topic(transactions.TOPIC, transactions.TYPE, 2)
+        if self._recalls is not None:
+            await world.make_topic(recalls.TOPIC, recalls.TYPE, 2)
         for group, attempts in swarm.groups.items():
-            await world.make_group(group, attempts)
+            await world.make_group(group, attempts, group == ORDERED_GROUP)
         for _ in range(swarm.brokers):
             await world.add_broker().boot()
         for _ in range(swarm.proxies):
@@ -209,10 +246,15 @@ class _Run:
         return len(
             {
                 (each.delivery.group, each.delivery.message_id)
-                for each in self.history.settlings
+                for history in self._histories()
+                for each in history.settlings
                 if each.kind in ("ack", "forward") and each.outcome == "ok"
             }
         )
+
+    def _histories(self) -> list[History]:
+        workloads = (each for each in (self._pledges, self._recalls) if each is not None)
+        return [self.history, *(each.history for each in workloads)]
 
     def _left(self) -> str:
         """What is not done yet, in words."""
@@ -222,7 +264,17 @@ class _Run:
             core = machine.program.app.core
             if core.state.table.open_messages:
                 return f"{core.state.table.open_messages} messages of {name} are given out"
+            for workload in (self._pledges, self._recalls):
+                if workload is not None and (left := workload.left(core)):
+                    return f"{name}: {left}"
+            for each in self.swarm.subscriptions:
+                # What is given back to its message group was given before; which pass a filter is not seen.
+                by_itself = each.condition or each.group == ORDERED_GROUP
+                if by_itself and (count := core.pops.waiting(each.group, each.topic, None)):
+                    return f"{count} messages wait for {each.group} at {name}"
         for each in self.swarm.subscriptions:
+            if each.condition:
+                continue
             if waiting := self.world.sightings.waiting(each.group, each.topic, wanted_by(each)):
                 return f"{len(waiting)} messages wait for {each.group}: {waiting[:3]}"
         return ""
@@ -239,16 +291,22 @@ class _Run:
         world, swarm = self.world, self.swarm
         segment_bytes = swarm.options.broker.log.segment_bytes
         try:
-            found = {
-                name: stored.messages_in_log(machine.disk, DATA, segment_bytes)
+            records = {
+                name: stored.records_in_log(machine.disk, DATA, segment_bytes)
                 for name, machine in world.brokers.items()
             }
         except CorruptDataError as error:
             self.verdict.broke("S7", f"in the end a log is damaged, and nobody has said so: {error}")
             return self.verdict
+        found = {name: stored.messages_of(each) for name, each in records.items()}
         verdict = ClusterChecker(swarm, self.history, found, world.sightings, world.log, self._troubles).judge()
         verdict.violations[:0] = self.verdict.violations
         self._check_wakes(verdict)
+        if self._pledges is not None:
+            logs, is_calm = list(records.values()), not self.faults.count
+            verdict.violations += self._pledges.judge(logs, self.history, is_lossy=False, is_calm=is_calm)
+        if self._recalls is not None:
+            verdict.violations += self._recalls.judge(each for messages in found.values() for each in messages)
         return verdict
 
     def _check_wakes(self, verdict: Verdict) -> None:
@@ -257,7 +315,8 @@ class _Run:
         is_calm = not self.faults.count and "bad notifications" not in swarm.faults
         if not is_calm or swarm.options.broker.pop.notify_interests_max < ENOUGH_INTERESTS:
             return
-        told = sum(self.world.sightings.arrivals_for(each.group, each.topic) for each in swarm.subscriptions)
+        more = (Subscription(transactions.GROUP, transactions.TOPIC), Subscription(recalls.GROUP, recalls.TOPIC))
+        told = sum(self.world.sightings.arrivals_for(each.group, each.topic) for each in (*swarm.subscriptions, *more))
         # Brokers tell all proxies of what still waits after some 20 ms, be it that the pop is on a long way.
         often = 1 if swarm.delay_s_max <= _SHORT_WAY_S else 2
         if self.vain_wakes > often * swarm.proxies * told:

@@ -7,11 +7,15 @@ from services.broker.app import BrokerApp
 from services.broker.store.consume_queue import ConsumeQueue
 from services.common.contract import names
 from services.common.contract.pop_answer import PopAnswer
+from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
 from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
 from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from services.proxy.app import ProxyApp
+from services.proxy.protocol import SEND_MESSAGE
+from services.rpc.service import Call
 from tests.sim.history import Handle
 from tests.sim.loop import SimLoop
+from tests.sim.swarm import ORDERED_TOPIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class Sightings:
         given: when each was first given out, by the group and the entry.
         knowing: by proxy and broker, when the proxy knew of the broker.
         ready: by broker, when it had heard of the cluster's topics.
+        taken: by a proxy's life, ids of messages with message groups in the order in which they came there.
     """
 
     loop: SimLoop
@@ -67,6 +72,7 @@ class Sightings:
     given: dict[tuple[str, Entry], float] = field(default_factory=dict)
     knowing: dict[tuple[str, str], list[Span]] = field(default_factory=dict)
     ready: dict[str, list[Span]] = field(default_factory=dict)
+    taken: dict[str, list[str]] = field(default_factory=dict)
 
     def watch_broker(self, name: str) -> Callable[[BrokerApp], None]:
         """What looks at a broker before it starts."""
@@ -98,6 +104,7 @@ class Sightings:
                         spans[-1].ended_s = self.loop.time()
 
             proxy.view.subscribe(heard)
+            watch_sends(self.taken.setdefault(f"{name} at {self.loop.time():.6f}", []), proxy)
 
         return watch
 
@@ -154,3 +161,16 @@ class Sightings:
             return answer
 
         popping.pop = popped  # type: ignore[method-assign]
+
+
+def watch_sends(taken: list[str], proxy: ProxyApp) -> None:
+    """Note which messages with message groups come to a proxy, in their order."""
+    handlers = proxy.service.unary_handlers
+    method, handle = handlers[SEND_MESSAGE.path]
+
+    async def noted(call: Call, request: bytes) -> object:
+        if ORDERED_TOPIC.encode() in request:
+            taken.extend(each.system_properties.message_id for each in SendMessageRequest.FromString(request).messages)
+        return await handle(call, request)
+
+    handlers[SEND_MESSAGE.path] = method, noted

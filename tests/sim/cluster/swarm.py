@@ -3,16 +3,27 @@
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 from unittest.mock import patch
 
 from services.cli.options import StandaloneOptions
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.proxy.receive import interest, interest_book, notifications
+from tests.sim import transactions
 from tests.sim.clients import Manners, Subscription
+from tests.sim.cluster import recalls
 from tests.sim.delays import Delays
-from tests.sim.swarm import TAGS, Swarm, memory_of
+from tests.sim.filters import FILTERING
+from tests.sim.swarm import (
+    ORDERED,
+    ORDERED_GROUP,
+    ORDERED_TOPIC,
+    TAGS,
+    Swarm,
+    memory_of,
+    with_condition,
+)
 
 FAULTS = {
     "kill broker": 8,
@@ -36,6 +47,11 @@ FAULTS = {
 SMALL_TIMER = {"slots": 16, "roll_window_ms": 5000, "log_file_bytes": 4096, "delay_ms_max": 30_000}
 """Nothing is delayed here, and the files of a real wheel take longer to make than all the rest."""
 
+_SHARES = {ORDERED: 0.2, FILTERING: 0.2, transactions.NAME: 0.2, recalls.NAME: 0.15}
+"""Workloads that are drawn each by itself, and how often; never beside a lone poll, which must have silence."""
+_MORE_POLLS = 2
+"""So many polls at the most does each of those add that read a topic of their own."""
+_HELD_MESSAGES = (16, 40, 400_000, 400_000, 400_000)
 _LONELY = 0.2
 """How often there are one proxy, one poll, no faults, and silence between messages: nothing makes good later what the
 poll has missed, and nothing excuses it."""
@@ -57,6 +73,7 @@ class ClusterSwarm(Swarm):
         burst_ways: so many times the longest way is between calls of a burst at most, after which a producer is silent
             for some seconds; 0: no bursts.
         rest_s_max: how long consumers rest between two polls at most.
+        workloads: those of `_SHARES` that are there.
     """
 
     proxies: int
@@ -68,6 +85,7 @@ class ClusterSwarm(Swarm):
     interests_per_send: int
     burst_ways: float
     rest_s_max: float
+    workloads: frozenset[str] = frozenset()
 
     @property
     def has_one_broker(self) -> bool:
@@ -89,6 +107,7 @@ class ClusterSwarm(Swarm):
         return (
             f"seed={self.seed} proxies={self.proxies} brokers={self.brokers} mode={proxy.poll_mode} "
             f"counting={self.counting} faults={','.join(sorted(self.faults)) or 'none'} per_s={self.faults_per_s:.2f} "
+            f"workloads={','.join(sorted(self.workloads)) or 'plain'} "
             f"safety_s={self.safety_s} delay_s={self.delay_s_max} flush={broker.flush} topics={self.topics} "
             f"groups={self.groups} polls={sum(each.polls for all_of in self.manners.values() for each in all_of)} "
             f"consumers={sum(map(len, self.manners.values()))} producers={self.producers} "
@@ -143,9 +162,16 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     polls = chance.choice((1, 1, 2, 4, 8, 16, 40))
     if is_lonely:
         brokers, polls = 2 if rest_s_max else lulls.choice((1, 1, 2)), 1
-    return ClusterSwarm(
+    workloads = frozenset(
+        name
+        for name, share in _SHARES.items()
+        if name in (only or ())
+        or (only is None and not is_lonely and random.Random(f"{seed}/cluster {name}").random() < share)
+    )
+    more = _MORE_POLLS * len(workloads - {FILTERING})
+    swarm = ClusterSwarm(
         seed=seed,
-        options=_options(seed, chance, len(subscriptions), polls, settings or {}),
+        options=_options(seed, chance, len(subscriptions) + more, polls + more, settings or {}),
         faults=faults,
         faults_per_s=chance.choice((0.05, 0.1, 0.3)) if any(faults.values()) else 0.0,
         safety_s=chance.choice((20.0, 30.0, 50.0)),
@@ -171,6 +197,35 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         interests_per_send=chance.choice((1, 1000)),
         burst_ways=lulls.choice((1.0, 2.0)) if is_lonely else 0.0,
         rest_s_max=rest_s_max,
+        workloads=workloads,
+    )
+    if FILTERING in workloads:
+        swarm = with_condition(swarm, random.Random(f"{seed}/cluster sql swarm"))
+    if ORDERED in workloads:
+        swarm = _with_ordered(swarm, random.Random(f"{seed}/cluster ordered swarm"))
+    if transactions.NAME in workloads:
+        swarm = _with_options(swarm, "transaction", transactions.options_of(seed))
+    return swarm
+
+
+def _with_options(swarm: ClusterSwarm, section: str, settings: dict[str, Any]) -> ClusterSwarm:
+    """A swarm with other settings in a section of those of the brokers."""
+    values = swarm.options.model_dump()
+    values["broker"][section].update(settings)
+    return replace(swarm, options=StandaloneOptions.model_validate(values))
+
+
+def _with_ordered(swarm: ClusterSwarm, chance: random.Random) -> ClusterSwarm:
+    """A swarm with a topic and a group that keep the order of messages."""
+    swarm = _with_options(swarm, "pop", {"held_messages_max": chance.choice(_HELD_MESSAGES)})
+    of = Subscription(ORDERED_GROUP, ORDERED_TOPIC)
+    return replace(
+        swarm,
+        topics={**swarm.topics, ORDERED_TOPIC: chance.choice((1, 2, 4))},
+        types={**swarm.types, ORDERED_TOPIC: TopicType.FIFO},
+        groups={**swarm.groups, ORDERED_GROUP: chance.choice((1, 2, 16))},
+        subscriptions=[*swarm.subscriptions, of],
+        manners={**swarm.manners, of: [_manners(chance) for _ in range(chance.randint(1, _MORE_POLLS))]},
     )
 
 

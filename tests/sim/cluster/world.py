@@ -107,11 +107,11 @@ class ClusterWorld:
 
         await self._change(decide)
 
-    async def make_group(self, name: str, attempts: int) -> None:
+    async def make_group(self, name: str, attempts: int, is_ordered: bool = False) -> None:
         """Have the controller make a group."""
 
         def decide(state: ClusterState) -> Any:
-            return state.create_group(self.options.controller, name, attempts)
+            return state.create_group(self.options.controller, name, attempts, is_ordered)
 
         await self._change(decide)
 

@@ -8,7 +8,8 @@ from services.broker.records.record import RecordKind
 from services.broker.state.core import BrokerCore
 from services.common.errors import CorruptDataError
 from services.controller.cluster.cluster_state import ClusterState
-from tests.sim import stored, timers, transactions
+from services.rpc.service import Method
+from tests.sim import steering, stored, timers, transactions
 from tests.sim.checker import Verdict
 from tests.sim.clients import Consumer, Producer
 from tests.sim.cluster.programs import DATA
@@ -26,6 +27,7 @@ from tests.sim.replicas.probes import Probes
 from tests.sim.replicas.swarm import HOUR_MS, GroupSwarm, draw
 from tests.sim.replicas.world import GroupWorld
 from tests.sim.run import _difference
+from tests.sim.steering import Operator, Steered
 from tests.sim.swarm import ORDERED_GROUP, READ_S_MAX, TAGS
 from tests.sim.timers import Timers, TimerSnapshot
 from tests.sim.tools import Tools
@@ -64,7 +66,15 @@ def run_seed(
         # Where retention is of some seconds it takes what is set aside before anybody gives it back.
         may_fail = () if swarm.has_retention else only
         failing = FailingRecords(swarm.random("replicas failing records"), trace, history, may_fail)
-        run = _Run(loop, trace, swarm, history, failing, has_transactions=transactions.is_on(seed, only))
+        run = _Run(
+            loop,
+            trace,
+            swarm,
+            history,
+            failing,
+            has_transactions=transactions.is_on(seed, only),
+            has_operator=steering.is_on(seed, only) and not swarm.has_retention,
+        )
         world = run.world
         with CapturedLog(trace, world.findings.append) as log:
             try:
@@ -101,6 +111,10 @@ def run_seed(
     return Outcome(seed, digest, tuple(verdict.violations), counts, story, "tests.sim.replicas")
 
 
+class _SteeredChecker(Steered, GroupChecker):
+    """Judges what belongs to the operator's workload."""
+
+
 _RECOVERIES = (
     ("recovery", ""),
     ("recovery without index files", "queueindex"),
@@ -119,6 +133,7 @@ class _Run:
         history: what clients see goes there.
         failing: messages that fail by themselves.
         has_transactions: whether half messages are sent.
+        has_operator: whether an operator resets offsets and redrives dead letters.
     """
 
     def __init__(
@@ -130,6 +145,7 @@ class _Run:
         failing: FailingRecords,
         *,
         has_transactions: bool,
+        has_operator: bool,
     ) -> None:
         self.swarm = swarm
         self.history = history
@@ -195,6 +211,18 @@ class _Run:
         self._pledges: Pledges | None = None
         if has_transactions:
             self._pledges = Pledges(self._tools("pledges"), swarm.random("replicas pledges"), failing.fails)
+        self._operator: Operator | None = None
+        if has_operator:
+            chance = swarm.random("replicas operator")
+            self._operator = Operator(self._tools("operator"), chance, self._ask, failing.fails)
+
+    async def _ask(self, method: Method[Any, Any], request: Any) -> Any:
+        """Call the master as a controller does."""
+        master = self.world.master
+        served = None
+        if master is not None and master.serving and master.process is not None and master.program is not None:
+            served = master.process, master.program.app.service
+        return await steering.ask(self.world.loop, served, method, request)
 
     def _tools(self, name: str) -> Tools:
         world = self.world
@@ -210,6 +238,8 @@ class _Run:
             producing.append(loop.create_task(self._passing.run()))
         if self._pledges is not None:
             producing.append(loop.create_task(self._pledges.run()))
+        if self._operator is not None:
+            producing.append(loop.create_task(self._operator.run()))
         striking = loop.create_task(self.faults.run())
         tending = [loop.create_task(self.faults.keep_alive()), loop.create_task(self._look_often())]
         await asyncio.sleep(self.swarm.safety_s)
@@ -226,6 +256,8 @@ class _Run:
             self._passing.stopping = True
         if self._pledges is not None:
             self._pledges.stopping = True
+        if self._operator is not None:
+            self._operator.stopping = True
         reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
         await asyncio.wait(producing)
         await self._finish_work()
@@ -238,6 +270,8 @@ class _Run:
         await asyncio.wait((*reforming, *consuming))
         if self._pledges is not None:
             await self._pledges.end()
+        if self._operator is not None:
+            await self._operator.end()
         for task in (*producing, *consuming):
             task.result()
         self.faults.restore()
@@ -260,13 +294,17 @@ class _Run:
         topics, types = dict(swarm.topics), dict(swarm.types)
         if self._pledges is not None:
             topics[transactions.TOPIC], types[transactions.TOPIC] = 2, transactions.TYPE
+        groups = dict(swarm.groups)
+        if self._operator is not None:
+            topics[steering.TOPIC], types[steering.TOPIC] = 2, steering.TYPE
+            groups[steering.GROUP] = steering.attempts_of(swarm.seed)
         for name, queues in topics.items():
 
             def topic(state: ClusterState, name: str = name, queues: int = queues) -> Any:
                 return state.create_topic(swarm.options.controller, name, types[name], queues)
 
             await world.make(topic)
-        for name, attempts in swarm.groups.items():
+        for name, attempts in groups.items():
 
             def group(state: ClusterState, name: str = name, attempts: int = attempts) -> Any:
                 return state.create_group(swarm.options.controller, name, attempts, name == ORDERED_GROUP)
@@ -371,6 +409,8 @@ class _Run:
                 return f"{count} messages wait for {each.group} in {each.topic}"
         if self._pledges is not None and (left := self._pledges.left(core)):
             return left
+        if self._operator is not None and (left := self._operator.left(core)):
+            return left
         return ""
 
     async def _stand_still(self) -> None:
@@ -413,6 +453,8 @@ class _Run:
         self._master = next(number for number, each in world.replicas.items() if each is master)
         self._topic_ids = dict(master.program.app.core.names.topic_ids)
         self._failing.note(master.program.app.core)
+        if self._operator is not None:
+            self._listed = steering.listed_in(master.program.app.core)
         for number, machine in world.replicas.items():
             if machine.program is not None:
                 self._end[number] = _Held(machine.program.app.core, machine.clock.wall_ms())
@@ -448,7 +490,9 @@ class _Run:
                 self.verdict.broke("S1", f"the log begins at {deleted}, and was confirmed up to {len(before)} only")
         epochs = [epoch for epoch, _, _ in world.watch.epochs]
         fails = self._failing.fails
-        verdict = GroupChecker(swarm, self.history, stored.messages_of(log), deleted, epochs, fails).judge()
+        messages = stored.messages_of(log)
+        others = [each for each in messages if not steering.is_own(each.topic)]
+        verdict = GroupChecker(swarm, self.history, others, deleted, epochs, fails).judge()
         verdict.violations[:0] = self.verdict.violations
         for number in records:
             self._check_same(verdict, number, records)
@@ -456,7 +500,12 @@ class _Run:
         delayed = Timers(swarm, self.history, log, appends, self._topic_ids, verdict, fails)
         delayed.judge(self._end[self._master].wall_ms)
         if self._pledges is not None:
-            verdict.violations += self._pledges.judge(log, self.history, is_lossy=swarm.is_lossy)
+            verdict.violations += self._pledges.judge([log], self.history, is_lossy=swarm.is_lossy)
+        if self._operator is not None:
+            own = [each for each in messages if steering.is_own(each.topic)]
+            history = self._operator.history_after(self.history)
+            checker = _SteeredChecker(self._operator.swarm_of(swarm), history, own, deleted, epochs, fails)
+            verdict.violations += self._operator.judge(checker, log, self._listed)
         if self._passing is not None:
             # One who was deposed knows what his successor's log says when he hears of it. Only where he waits for no
             # slave may he give messages out until then.

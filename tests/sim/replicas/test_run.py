@@ -18,7 +18,7 @@ def test_a_group_is_well_only_when_a_controller_leads_that_knows_of_all_who_live
     loop = SimLoop()
     trace, history = Trace(loop), History()
     failing = FailingRecords(random.Random(SEED), trace, history, ())
-    run = _Run(loop, trace, draw(SEED, only=()), history, failing, has_transactions=False)
+    run = _Run(loop, trace, draw(SEED, only=()), history, failing, has_transactions=False, has_operator=False)
     world = run.world
     (controller,) = world.controllers.values()
 
