@@ -11,24 +11,32 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from services.broker.options import TimerOptions
 from services.broker.records.record import Record, RecordKind, hash_tag
 from services.common.contract import names, receipt
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 from tests.harness.memory_disk import CrashKind
-from tests.unit.broker.world import KEY, World, run_now, wire_message
+from tests.unit.broker.world import KEY, OPTIONS, World, run_now, wire_message
 
 TOPICS = {"t": 2, "u": 1}
 """Topics and how many queues they have."""
 
 FILTERS = {"g": "*", "h": "a || b"}
 ATTEMPTS_MAX = {"g": 3, "h": 2}
+NO_TIMER = OPTIONS.model_copy(
+    update={
+        "timer": TimerOptions(slots=16, roll_window_ms=5_000, delay_ms_max=30_000, log_file_bytes=4096),
+    }
+)
+"""Nothing is delayed here, and each start would make the files of a larger wheel."""
 RETENTION_MS = 72 * 3_600_000
 
 GROUPS = st.sampled_from(sorted(FILTERS))
 SOME_TOPIC = st.sampled_from(sorted(TOPICS))
 PICK = st.integers(0, 1_000_000)
+TAGS = st.sampled_from(["", "a", "b", "c"])
 
 
 @dataclass(frozen=True)
@@ -78,9 +86,10 @@ Key = tuple[str, Sent]
 class PopMachine(RuleBasedStateMachine):
     """Drives a `BrokerCore` and keeps the model of it."""
 
-    @initialize(seed=st.integers(0, 2**32))
-    def begin(self, seed: int) -> None:
-        self.world = World(seed)
+    @initialize(seed=st.integers(0, 2**32), puts=st.lists(st.tuples(SOME_TOPIC, PICK, TAGS), min_size=1, max_size=4))
+    def begin(self, seed: int, puts: list[tuple[str, int, str]]) -> None:
+        """There are messages from the beginning on: steps without any show nothing."""
+        self.world = World(seed, NO_TIMER)
         self.states: dict[Key, State] = {}
         self.since_sync: dict[Key, list[State]] = {}
         self.given: list[Given] = []
@@ -90,10 +99,12 @@ class PopMachine(RuleBasedStateMachine):
             self.world.add_topic(topic, queues)
         for group, attempts_max in ATTEMPTS_MAX.items():
             self.world.add_group(group, attempts_max)
+        for topic, pick, tag in puts:
+            self.put(topic, pick, tag, 1 + pick % 6)
 
     # What is done
 
-    @rule(topic=SOME_TOPIC, pick=PICK, tag=st.sampled_from(["", "a", "b", "c"]), count=st.integers(1, 6))
+    @rule(topic=SOME_TOPIC, pick=PICK, tag=TAGS, count=st.integers(1, 6))
     def put(self, topic: str, pick: int, tag: str, count: int) -> None:
         for step in range(count):
             self.number += 1
@@ -140,6 +151,12 @@ class PopMachine(RuleBasedStateMachine):
         assert min(1, len(readable)) <= len(messages) <= count
         left = len(readable) - len(messages)
         assert answer.waiting == left if FILTERS[group] == "*" else (answer.waiting > 0) >= (left > 0)
+
+    @rule(pick=PICK, count=st.sampled_from([1, 3, 32]), invisible_ms=st.integers(1, 60_000))
+    @precondition(lambda self: self.pairs("ready"))
+    def pop_what_is_ready(self, pick: int, count: int, invisible_ms: int) -> None:
+        pairs = self.pairs("ready")
+        self.pop(*pairs[pick % len(pairs)], count, invisible_ms)
 
     @rule(pick=PICK)
     @precondition(lambda self: self.given)
@@ -347,6 +364,18 @@ class PopMachine(RuleBasedStateMachine):
             self.crash("process")
         self.flush()
 
+    @rule(pick=PICK, is_cut_off=st.booleans())
+    @precondition(lambda self: self.pairs("invisible"))
+    def reset_what_is_given_out(self, pick: int, is_cut_off: bool) -> None:
+        pairs = self.pairs("invisible")
+        self.reset(*pairs[pick % len(pairs)], pick, is_cut_off)
+
+    @rule(pick=PICK, is_cut_off=st.booleans())
+    @precondition(lambda self: self.pairs("dead"))
+    def redrive_what_is_dead(self, pick: int, is_cut_off: bool) -> None:
+        pairs = self.pairs("dead")
+        self.redrive(pairs[pick % len(pairs)][0], 1 + pick % 3, is_cut_off)
+
     @rule(group=GROUPS, limit=st.integers(1, 3), is_cut_off=st.booleans())
     def redrive(self, group: str, limit: int, is_cut_off: bool) -> None:
         """Dead letters come to their group as if for the first time, the oldest first."""
@@ -439,6 +468,10 @@ class PopMachine(RuleBasedStateMachine):
         assert self.world.revive() == len(due)
         for key in due:
             self.comes_again(key, attempted=True)
+
+    def pairs(self, kind: str) -> list[tuple[str, str]]:
+        """Groups and topics of which messages are somewhere."""
+        return sorted({(group, sent.topic) for (group, sent), state in self.states.items() if state.kind == kind})
 
     def pick(self, pick: int) -> Given:
         """One of the latest more often than an old one."""
@@ -559,5 +592,5 @@ def _rank(state: State) -> bool:
 
 TestPopMachine = PopMachine.TestCase
 TestPopMachine.settings = settings(
-    max_examples=300, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
