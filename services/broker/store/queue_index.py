@@ -6,6 +6,7 @@ for that. The files follow from the log (S6): a range that has none is made agai
 """
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from heapq import merge
@@ -131,10 +132,10 @@ class QueueIndex(EntryFiles):
         files, spot = self.files, queue.spot
         low, high = 0, len(files)
         guess = high - 1
-        if spot is not None and spot[1].first <= offset and spot[0] in files:
+        if spot is not None and spot[1].first <= offset and spot[0] in files[(at := self._place(spot[0])) : at + 1]:
             if offset < spot[1].first + spot[1].size:
                 return spot
-            guess = low = files.index(spot[0]) + 1  # who reads on finds it in the next one, mostly
+            guess = low = at + 1  # who reads on finds it in the next one, mostly
         while low < high:
             found = ((at, row) for at in range(guess, high) if (row := files[at].find(key)) is not None)
             at, row = next(found, (high, None))
@@ -190,9 +191,14 @@ class QueueIndex(EntryFiles):
         self._take(new.made)
 
     def _take(self, made: IndexFile) -> None:
-        self.files.append(made)
-        self.files.sort(key=lambda file: file.begin)
-        assert all(one.end <= next_one.begin for one, next_one in pairwise(self.files)), "index files overlap"
+        at = self._place(made)
+        self.files.insert(at, made)
+        beside = self.files[max(0, at - 1) : at + 2]
+        assert all(one.end <= next_one.begin for one, next_one in pairwise(beside)), "index files overlap"
+
+    def _place(self, file: IndexFile) -> int:
+        """Where a file stands among the others, or would."""
+        return bisect_left(self.files, file.begin, key=_begin)
 
     async def write(self, queues: Mapping[ConsumeQueue, None], end: int) -> None:
         """Bring what stands in the commit log before `end` to the device; to be done to its end (`to_its_end`).
@@ -313,6 +319,10 @@ class QueueIndex(EntryFiles):
         self._take(made)
         for file in files:
             self._disk.remove(file.path)
+
+
+def _begin(file: IndexFile) -> int:
+    return file.begin
 
 
 def _runs(buckets: list[list[tuple[bytes, ConsumeQueue]]], begin: int, end: int) -> Iterator[Run]:
