@@ -14,6 +14,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Code,
     CustomizedBackoff,
     ExponentialBackoff,
+    Language,
     Message,
     Metric,
     RetryPolicy,
@@ -280,7 +281,7 @@ class Telemetry:
             shortest_ms = options.grpc_client_consumer_min_long_polling_timeout_ms
             poll_ms = min(max(asked_ms, shortest_ms, 1), poll_ms)
         subscription.long_polling_timeout.FromMilliseconds(poll_ms)
-        answer.backoff_policy.CopyFrom(_consumers_backoff(group))
+        answer.backoff_policy.CopyFrom(_consumers_backoff(group, answer.user_agent.language))
 
     def _publishing_backoff(self) -> RetryPolicy:
         return RetryPolicy(
@@ -289,15 +290,20 @@ class Telemetry:
         )
 
 
-def _consumers_backoff(group: Group | None) -> RetryPolicy:
+def _consumers_backoff(group: Group | None, language: Language.ValueType) -> RetryPolicy:
     """What a group's consumers are told; the default for a group that is not known yet."""
     attempts = _ATTEMPTS_MAX if group is None else group.max_attempts
     if group is not None and group.HasField("exponential_backoff"):
         policy = group.exponential_backoff
         exponential = _exponential(policy.initial_ms, policy.max_ms, policy.multiplier)
         return RetryPolicy(max_attempts=attempts, exponential_backoff=exponential)
+    steps = steps_ms(group)
+    if language == Language.NODE_JS:
+        # It overlooks any other policy, and with it the attempts: in order it would try a message only once.
+        exponential = _exponential(steps[0], steps[-1], _RETRY_MULTIPLIER)
+        return RetryPolicy(max_attempts=attempts, exponential_backoff=exponential)
     customized = CustomizedBackoff()
-    for milliseconds in steps_ms(group):
+    for milliseconds in steps:
         customized.next.add().FromMilliseconds(milliseconds)
     return RetryPolicy(max_attempts=attempts, customized_backoff=customized)
 

@@ -95,6 +95,15 @@ async def test_a_consumer_is_told_of_waits_that_grow() -> None:
         assert (told.initial.ToMilliseconds(), told.max.ToMilliseconds(), told.multiplier) == (1_000, 60_000, 1.5)
 
 
+async def test_a_node_consumer_is_told_the_only_kind_of_backoff_that_it_reads() -> None:
+    settings = consumer()
+    settings.user_agent.language = d.Language.NODE_JS
+    backoff = (await told(settings)).backoff_policy
+    assert backoff.max_attempts == 5, "without it a message in order would be dead at its first failure"
+    exponential = backoff.exponential_backoff
+    assert (exponential.initial.seconds, exponential.max.seconds, exponential.multiplier) == (1, 5, 2)
+
+
 @pytest.mark.parametrize(("asked_s", "told_s"), [(1, 5), (10, 10), (60, 20)])
 async def test_the_poll_time_is_clamped(asked_s: int, told_s: int) -> None:
     settings = await told(consumer(long_polling_timeout=Duration(seconds=asked_s)))
