@@ -223,13 +223,20 @@ class MessagingServer:
         self._metrics.latency.observe(name, given.code, (self._clock.monotonic() - began) * 1000)
 
     async def _open_telemetry(self, call: Call, stream: Stream[pb.TelemetryCommand, pb.TelemetryCommand]) -> None:
+        async def tell(error: StatusError) -> None:
+            refusal = for_client(call.metadata, self._refusal(error))
+            await stream.send((pb.TelemetryCommand(status=refusal),))
+
         try:
             client_id = client_id_of(call)
+        except StatusError as error:
+            return await tell(error)
+        try:
             guarded = self._guarded(call, client_id, protocol.TELEMETRY, stream, lasting=True)
             await self._telemetry.telemetry(call, client_id, guarded)
         except StatusError as error:
-            refusal = for_client(call.metadata, self._refusal(error))
-            await stream.send((pb.TelemetryCommand(status=refusal),))
+            await tell(error)
+            raise  # as the stream's end: the only thing that all official clients notice while they start
 
     def _refusal(self, error: StatusError | RpcError) -> Status:
         """What a client is told; a limit that it went past is counted."""

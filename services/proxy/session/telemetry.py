@@ -1,7 +1,7 @@
 """Telemetry: what a client says of itself, and the settings it gets in answer.
 
-A healthy stream is never ended from here. Settings are answered at once and sent a second time a moment later, for
-clients that are not listening yet when the first ones come.
+A healthy stream is never ended from here; one whose first settings are refused is. Settings are answered at once and
+sent a second time a moment later, for clients that are not listening yet when the first ones come.
 """
 
 import asyncio
@@ -61,6 +61,7 @@ class Session:
     def __init__(self, stream: TelemetryStream) -> None:
         self._stream = stream
         self._writing = asyncio.Lock()
+        self.welcomed = False
         self.repeat: asyncio.TimerHandle | None = None
         self.repeated_bytes = 0
 
@@ -149,7 +150,12 @@ class Telemetry:
                 assert not self._repeated.held(client_id), "settings are kept for a client that has gone (M1)"
 
     async def _take_settings(self, call: Call, client_id: str, session: Session, settings: Settings) -> None:
-        """Answer a client's settings with what it is to go by."""
+        """Answer a client's settings with what it is to go by.
+
+        Raises:
+            StatusError: they are refused, and the client has had none yet. Some clients wait for ever for settings if
+                they are only told a status; all of them see that a stream has failed.
+        """
         try:
             if settings.ByteSize() > _SETTINGS_BYTES_MAX:
                 # They are echoed, and kept for a moment to be sent again: M1.
@@ -163,12 +169,15 @@ class Telemetry:
             if settings.HasField("publishing"):
                 self._publishes(client_id, [topic_name(each, Use.SEND) for each in settings.publishing.topics])
         except StatusError as error:
+            if settings.WhichOneof("pub_sub") and not session.welcomed:
+                raise
             if isinstance(error, LimitError):
                 self._metrics.limit_hit(error.limit)
             refusal = Status(code=error.code, message=error.message)
             await session.send(TelemetryCommand(status=for_client(call.metadata, refusal)))
             return
         command = TelemetryCommand(status=OK, settings=answer)
+        session.welcomed = True
         await session.send(command)
         if self._options.client.settings_repeat_ms:
             self._repeat(client_id, session, command)

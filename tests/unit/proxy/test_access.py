@@ -319,7 +319,8 @@ async def test_a_removed_user_is_out_without_a_restart(tmp_path: Path) -> None:
             assert again is not None
             refused = again
         assert refused.status.code == Code.UNAUTHORIZED
-        assert await stream.receive() is None, "the stream has ended"
+        with pytest.raises(StatusError, match="the user was removed"):
+            await stream.receive()
 
 
 async def test_a_poll_of_a_removed_user_gives_back_what_it_found(tmp_path: Path) -> None:

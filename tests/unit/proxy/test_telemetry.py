@@ -1,4 +1,4 @@
-"""Settings as official clients need them, and a stream that is never ended from here."""
+"""Settings as official clients need them, and a stream that is not ended from here while all is well."""
 
 import asyncio
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import ClientType, Code
@@ -170,10 +171,17 @@ async def test_settings_with_a_bad_filter_are_refused_with_its_position() -> Non
         return settings
 
     async with world() as w:
-        refused = await answer_to(open_stream(w), consumer(" a > 'x'"))
+        stream = open_stream(w)
+        refused = await answer_to(stream, consumer(" a > 'x'"))
         assert refused.status.code == Code.ILLEGAL_FILTER_EXPRESSION
         assert "at position 6 of the filter" in refused.status.message
-        assert (await answer_to(open_stream(w), consumer("a > 1"))).status.code == Code.OK
+        # The Go client overlooks a status while it waits for its first settings; it sees that the stream has failed.
+        with pytest.raises(StatusError, match="at position 6 of the filter"):
+            await stream.receive()
+        stream = open_stream(w)
+        assert (await answer_to(stream, consumer("a > 1"))).status.code == Code.OK
+        assert (await answer_to(stream, consumer("a >"))).status.code == Code.ILLEGAL_FILTER_EXPRESSION
+        assert (await answer_to(stream, consumer("a > 2"))).status.code == Code.OK
 
 
 async def test_streams_are_counted_and_forgotten() -> None:
