@@ -15,7 +15,7 @@ MESSAGES ?= 100000
 KUBE_BASE ?= localhost/python:testbed
 
 .PHONY: help setup lock hooks run test coverage sim mutants lint format demo proto docs site dashboards pictures quiet-hour image \
-	image-on-test-bed spark-image-on-test-bed bench bench-peer drills e2e drill spark pipeline h2spec fuzz clean
+	image-on-test-bed spark-image-on-test-bed bench bench-peer drills interop e2e drill spark pipeline h2spec fuzz clean
 
 help: ## Show this help
 	@echo "Popwheel. What make can do:"
@@ -125,6 +125,11 @@ bench-peer: setup ## The same, in turn with another server of the protocol: PEER
 drills: setup ## Kill, pause and cut apart under load, ROUNDS times each (default 10): replicas, a server, a server with timers
 	@FAILOVER_ROUNDS=$(or $(ROUNDS),10) CRASH_ROUNDS=$(or $(ROUNDS),10) $(BIN)/python -m pytest -q \
 		tests/integration/test_failover.py tests/integration/test_crashes.py tests/integration/test_timers.py $(ARGS)
+
+interop: setup ## Run official clients of other languages against a server (LANGUAGES=go,java,node,rust CASES=fifo-push,sql; docs/client-compatibility.md)
+	@echo "installing the clients into build/interop; the first time takes minutes, most of them for Rust"
+	@INTEROP=1 LANGUAGES="$(LANGUAGES)" CASES="$(CASES)" $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup \
+		--basetemp build/interop/runs tests/interop/clients $(ARGS)
 
 e2e: setup ## Install the chart on the cluster that KUBECONFIG names, and see that messages go through: IMAGE=repository:tag [NAMESPACE=..] [VALUES="--set a=b"] [SPARK_IMAGE=..] [LOAD="kind load docker-image"]
 	@$(if $(LOAD),$(LOAD) $(IMAGE))

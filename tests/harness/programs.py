@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,16 +53,27 @@ def run_program(arguments: Sequence[str], scratch: Path, *, timeout_s: float = 9
         scratch: a folder of its own, taken for its home, where the official client writes its log.
         timeout_s: it is killed after so many seconds, which counts as exit code -9.
     """
+    return run_words(
+        [sys.executable, *arguments],
+        scratch,
+        log="logs/rocketmq_python/rocketmq_client.log",
+        environment={**os.environ, "HOME": str(scratch), "PYTHONPATH": str(ROOT)},
+        timeout_s=timeout_s,
+    )
+
+
+def run_words(
+    words: Sequence[str], scratch: Path, *, log: str, environment: Mapping[str, str], timeout_s: float
+) -> Outcome:
+    """Run a command at the top of the repository; arguments as of `run_program`.
+
+    Args:
+        log: the client's log, below `scratch`; empty if there is none.
+    """
     scratch.mkdir(parents=True, exist_ok=True)
-    log = scratch / "logs" / "rocketmq_python" / "rocketmq_client.log"
     with (scratch / "output").open("w+") as output, (scratch / "errors").open("w+") as errors:
         process = subprocess.Popen(
-            [sys.executable, *arguments],
-            cwd=ROOT,
-            env={**os.environ, "HOME": str(scratch), "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
+            words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors
         )
         try:
             code = process.wait(timeout_s)
@@ -71,4 +82,5 @@ def run_program(arguments: Sequence[str], scratch: Path, *, timeout_s: float = 9
             code = process.wait()
         output.seek(0)
         errors.seek(0)
-        return Outcome(code, output.read(), errors.read(), log.read_text() if log.exists() else "")
+        said = scratch / log
+        return Outcome(code, output.read(), errors.read(), said.read_text() if said.is_file() else "")
