@@ -45,19 +45,22 @@ class Outcome:
         )
 
 
-def run_program(arguments: Sequence[str], scratch: Path, *, timeout_s: float = 90.0) -> Outcome:
+def run_program(
+    arguments: Sequence[str], scratch: Path, *, timeout_s: float = 90.0, environment: Mapping[str, str] | None = None
+) -> Outcome:
     """Run `python <arguments>` at the top of the repository.
 
     Args:
         arguments: words after `python`, such as `["-m", "demo.client", "127.0.0.1:8081"]`.
         scratch: a folder of its own, taken for its home, where the official client writes its log.
         timeout_s: it is killed after so many seconds, which counts as exit code -9.
+        environment: variables that it gets on top of this process's own.
     """
     return run_words(
         [sys.executable, *arguments],
         scratch,
         log="logs/rocketmq_python/rocketmq_client.log",
-        environment={**os.environ, "HOME": str(scratch), "PYTHONPATH": str(ROOT)},
+        environment={**os.environ, **(environment or {}), "HOME": str(scratch), "PYTHONPATH": str(ROOT)},
         timeout_s=timeout_s,
     )
 

@@ -96,3 +96,26 @@ async def test_the_same_attempt_gets_the_same_messages(server: StandaloneProcess
     assert len(other) == 1
     assert (await client.ack("trying", "Trying", [*again, *other])).status.code == Code.OK
     assert all(each.system_properties.receipt_handle.split(" ")[3] == "999" for each in (*first, *other))
+
+
+async def test_grpcio_keeps_the_order_too(tmp_path: Path) -> None:
+    with StandaloneProcess(tmp_path / "data", [*QUICK, "--set", "proxy.transport=grpcio"]) as server:
+        await make_group(server, "plain")
+        async with MessagingClient(server.grpc_address) as client:
+            await send(client, "Plain", "a", 0, 1, 2)
+            await send(client, "Plain", "b", 0)
+            first = (await client.receive("plain", "Plain", attempt_id="one")).messages
+            again = (await client.receive("plain", "Plain", attempt_id="one")).messages
+            assert sorted(bodies(first)) == [b"a 0", b"b 0"]
+            assert [each.system_properties.receipt_handle for each in again] == [
+                each.system_properties.receipt_handle for each in first
+            ]
+            poll = asyncio.create_task(client.receive("plain", "Plain", poll_s=10.0))
+            assert (
+                await client.ack("plain", "Plain", [each for each in again if each.body == b"a 0"])
+            ).status.code == Code.OK
+            (second,) = (await poll).messages
+            assert second.body == b"a 1"
+            await client.change_invisible("plain", "Plain", second, 0.0)
+            rest = await drained(client, "plain", "Plain")
+            assert [(each.body, each.system_properties.delivery_attempt) for each in rest] == [(b"a 1", 2), (b"a 2", 1)]
