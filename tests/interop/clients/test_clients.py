@@ -154,6 +154,38 @@ def test_dead_letters(stage: Stage) -> None:
     assert dead(stage, plan) == ["poison"]
 
 
+def test_priorities(stage: Stage) -> None:
+    """The highest first, whatever was sent first."""
+    stage.needs("priority")
+    plan = stage.plan("priorities")
+    stage.make(plan, "PRIORITY")
+    items = [Item(f"{number % 10} {number}", priority=number % 10) for number in range(30)]
+    plan = replace(plan, messages=[items], consumer="simple", count=len(items))
+    received = bodies(finished(stage.play(plan)), "received")
+    assert sorted(received) == sorted(item.body for item in items)
+    levels = [body.split()[0] for body in received]
+    assert levels == sorted(levels, reverse=True), received
+
+
+def test_lite_topics(stage: Stage) -> None:
+    """What was subscribed to, each lite topic in its order, also through failures; nothing of others."""
+    stage.needs("lite")
+    plan = stage.plan("lite-topics")
+    stage.make(plan, "LITE", max_attempts=3)
+    lists = [[Item(f"{name} {number}", lite_topic=f"lite-{name}") for number in range(10)] for name in "abc"]
+    failing = {"a 3": 1, "b 7": 2}
+    plan = replace(
+        plan, messages=lists, consumer="lite", lite_topics=("lite-a", "lite-b"), fail=failing, count=20, linger_s=3.0
+    )
+    story = finished(stage.play(plan))
+    assert not story.of("refused"), story.explain()
+    received = bodies(story, "received")
+    for name in "ab":
+        expected = [f"{name} {number}" for number in range(10) for _ in range(1 + failing.get(f"{name} {number}", 0))]
+        assert [body for body in received if body.startswith(name)] == expected, story.explain()
+    assert {each["lite_topic"] for each in story.of("received")} == {"lite-a", "lite-b"}, story.explain()
+
+
 def test_tls(stage: Stage) -> None:
     """Over TLS with right credentials: sent, received, acknowledged. Access is tried with plain text elsewhere."""
     stage.needs("tls")
@@ -201,7 +233,3 @@ def assert_right(outcome: Outcome) -> None:
     story = finished(outcome)
     assert bodies(story, "sent") == bodies(story, "done") == ["with a key"], story.explain()
     assert not story.of("refused"), story.explain()
-
-
-# Priorities and lite topics: `Item.priority`, `Item.lite_topic` and the consumer "lite" are in the programs already;
-# their cases go here, each beginning with `stage.needs("priority")` or `stage.needs("lite")`.
