@@ -24,7 +24,10 @@ class TopicDefaults(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     queues: int = Field(
-        default=8, ge=1, le=QUEUES_MAX, description="Queues of a topic that is made without saying how many."
+        default=8,
+        ge=1,
+        le=QUEUES_MAX,
+        description="Queues of a topic that is made without saying how many; one of type PRIORITY has 10.",
     )
 
 

@@ -36,6 +36,7 @@ class ClientMessage:
         head_bytes: size of the encoded head, an upper bound for that of the user properties.
         first_check_ms: of a half message, after how many milliseconds its sender is first asked how its transaction
             ended, 0 for the broker's own time; -1 for all others.
+        priority: of a message to a topic of type PRIORITY; -1 for all others.
     """
 
     payload: bytes
@@ -45,6 +46,7 @@ class ClientMessage:
     body: memoryview
     head_bytes: int
     first_check_ms: int = -1
+    priority: int = -1
 
     @property
     def is_half(self) -> bool:

@@ -27,6 +27,8 @@ _DELAY = MessageType.DELAY
 _TRANSACTION = MessageType.TRANSACTION
 _FIRST_CHECK_MS_MAX = 3_600_000
 _FIFO = MessageType.FIFO
+_PRIORITY = MessageType.PRIORITY
+_PRIORITY_TOPIC = TopicType.PRIORITY
 _MESSAGE_GROUP_LENGTH_MAX = 64
 _SECONDS_MAX = 253_402_300_799  # the last second of the year 9999, as google.protobuf.Timestamp has it
 _NANOS_PER_S = 1_000_000_000
@@ -37,6 +39,8 @@ ACCEPTED_TYPES: dict[int, tuple[MessageType.ValueType, ...]] = {
     TopicType.FIFO: (MessageType.FIFO,),
     TopicType.DELAY: (MessageType.DELAY,),
     TopicType.TRANSACTION: (MessageType.TRANSACTION,),
+    # Clients that leave out a priority of 0 say that the message is an ordinary one.
+    TopicType.PRIORITY: (MessageType.PRIORITY, MessageType.NORMAL),
     TopicType.MIXED: (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION),
 }
 """A topic's type -> the types of the messages it takes."""
@@ -80,6 +84,7 @@ def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -
             raise StatusError(Code.ILLEGAL_MESSAGE_KEY, "a key is blank or holds control characters")
     _check_properties(message, limits)
     due_ms = _check_type(properties, topic)
+    message.priority = properties.priority if topic.type == _PRIORITY_TOPIC else -1
     if properties.message_type == _TRANSACTION:
         message.first_check_ms = _first_check_ms(properties)
     return due_ms
@@ -237,11 +242,14 @@ def _check_type(properties: SystemProperties, topic: Topic) -> int | None:
     if kind == _FIFO:
         _check_message_group(properties)
         return None
+    if kind == _PRIORITY:
+        _check_priority(properties)
+        return None
     if kind not in (_NORMAL, _TRANSACTION):
         raise StatusError(
             Code.UNSUPPORTED, f"messages of type {_type_name(kind)} are not supported yet; nothing was stored"
         )
-    if shown is not None:
+    if shown is not None and not (shown == _PRIORITY and topic.type == _PRIORITY_TOPIC and properties.priority == 0):
         raise StatusError(
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             f"the message is of type {_type_name(kind)} but has a property of one of type {_type_name(shown)}",
@@ -292,6 +300,29 @@ def _check_message_group(properties: SystemProperties) -> None:
         )
     if not _is_plain(message_group):
         raise StatusError(Code.ILLEGAL_MESSAGE_GROUP, "the message group is blank or has control characters")
+
+
+def _check_priority(properties: SystemProperties) -> None:
+    """Check a message that has a priority.
+
+    Raises:
+        StatusError: MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, or BAD_REQUEST for a priority below 0.
+    """
+    has = properties.HasField
+    if not has("priority"):
+        raise StatusError(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "the message is of type PRIORITY but has no priority"
+        )
+    if has("delivery_timestamp") or has("lite_topic") or has("message_group"):
+        raise StatusError(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            "the message is of type PRIORITY but has a delivery timestamp, a lite topic or a message group",
+        )
+    if properties.priority < 0:
+        raise StatusError(
+            Code.BAD_REQUEST,
+            f"the priority is {properties.priority}; it must be 0 or more, and the highest comes first",
+        )
 
 
 def _due_ms(properties: SystemProperties) -> int:

@@ -79,12 +79,14 @@ def topic() -> None:
 @click.option(
     "--type",
     "topic_type",
-    metavar="[NORMAL|FIFO|DELAY|TRANSACTION|MIXED]",
+    metavar="[NORMAL|FIFO|DELAY|TRANSACTION|MIXED|PRIORITY]",
     default="NORMAL",
     show_default=True,
-    help="Which messages it takes; MIXED takes all.",
+    help="Which messages it takes; MIXED takes all but those with a priority.",
 )
-@click.option("--queues", type=int, help="Number of its queues.  [default: the controller's, 8]")
+@click.option(
+    "--queues", type=int, help="Number of its queues.  [default: the controller's, 8; levels of PRIORITY: 10]"
+)
 @output_option
 @click.pass_obj
 def create_topic(api: AdminApi, name: str, topic_type: str, queues: int | None, output: Format) -> None:

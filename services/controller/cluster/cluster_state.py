@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from services.common.contract import names
 from services.common.contract.names import GroupName, TopicName, Use
+from services.common.contract.priority import LEVELS
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import (
@@ -87,7 +88,7 @@ class ClusterState:
             options: limits and defaults.
             name: a name clients may use.
             topic_type: what kind of messages it takes.
-            queues: number of its queues; None for the default.
+            queues: number of its queues; None for the default of its type.
 
         Raises:
             StatusError: ILLEGAL_TOPIC for its name, BAD_REQUEST for its type or queues, PRECONDITION_FAILED if it is
@@ -97,7 +98,8 @@ class ClusterState:
         if topic_type not in _TOPIC_TYPES:
             known = ", ".join(TopicType.Name(each) for each in sorted(_TOPIC_TYPES))
             raise StatusError(Code.BAD_REQUEST, f"a topic's type must be one of {known}")
-        queues = options.topic.queues if queues is None else queues
+        if queues is None:
+            queues = LEVELS if topic_type == TopicType.PRIORITY else options.topic.queues
         if not 1 <= queues <= QUEUES_MAX:
             raise StatusError(Code.BAD_REQUEST, f"a topic must have from 1 to {QUEUES_MAX} queues, not {queues}")
         if name in self.topics:

@@ -36,8 +36,10 @@ class NewTopic(_Body):
     """A topic to be made."""
 
     name: str = Field(description="Letters, digits, %, _ or -.")
-    type: str = Field(default="NORMAL", description="NORMAL, FIFO, DELAY, TRANSACTION or MIXED.")
-    queues: int | None = Field(default=None, description="From 1 to 1024; the controller's default if left out.")
+    type: str = Field(default="NORMAL", description="NORMAL, FIFO, DELAY, TRANSACTION, MIXED or PRIORITY.")
+    queues: int | None = Field(
+        default=None, description="From 1 to 1024; if left out, the controller's default, or 10 levels."
+    )
 
 
 class Topic(BaseModel):

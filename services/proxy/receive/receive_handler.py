@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from services.common.contract.names import GroupName, Use
+from services.common.contract.priority import levels_of
 from services.common.contract.wire_format import field, varint
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -129,6 +130,7 @@ class ReceiveHandler:
             filter=wanted,
             client_id=client_id,
             attempt_id=request.attempt_id,
+            levels=levels_of(topic),
         )
 
     async def _poll(

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from services.common.clock import Clock
 from services.common.contract.names import TopicName, Use
+from services.common.contract.priority import level_of
 from services.common.contract.send_id import encode_send_id
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
@@ -37,8 +39,8 @@ _NOWHERE: Collection[str] = ()
 
 @dataclass(slots=True)
 class _Part:
-    """What of a request is stored together: messages of one topic and one message group, all delayed, all of
-    transactions, or neither.
+    """What of a request is stored together: messages of one topic, one message group and one priority, all delayed, all
+    of transactions, or neither.
 
     Args:
         topic: the topic.
@@ -149,18 +151,19 @@ class SendHandler:
 
     def _parts_of(self, call: Call, messages: list[ClientMessage], now_ms: int) -> list[_Part]:
         """Check all messages, and tell which of them can be stored together."""
-        parts: dict[tuple[str, bool, bool, str], _Part] = {}
+        parts: dict[tuple[str, bool, bool, str, int], _Part] = {}
         part = head = None
-        delayed, half, line = False, False, ""
+        delayed, half, line, priority = False, False, "", -1
         for index, message in enumerate(messages):
             if message.head is not head:
                 part, head = None, message.head
                 topic = self._topic_of(message)
             due_ms = self._check(call, message, topic, now_ms)
             is_delayed, message_group = due_ms is not None, message.properties.message_group
-            if part is None or is_delayed is not delayed or message.is_half is not half or message_group != line:
-                delayed, half, line = is_delayed, message.is_half, message_group
-                part = parts.setdefault((topic.name, delayed, half, line), _Part(topic, line))
+            is_same = is_delayed is delayed and message.is_half is half and message_group == line
+            if part is None or not is_same or message.priority != priority:
+                delayed, half, line, priority = is_delayed, message.is_half, message_group, message.priority
+                part = parts.setdefault((topic.name, delayed, half, line, priority), _Part(topic, line))
             part.indexes.append(index)
             if due_ms is not None:
                 part.due_ms.append(due_ms)
@@ -257,7 +260,8 @@ class SendHandler:
         """
         if messages[0].first_check_ms >= 0:
             self._sends_halves(call, topic.name)
-        place = only or self._pick(topic, _NOWHERE)
+        pick = self._pick if messages[0].priority < 0 else partial(self._pick_level, messages[0].priority)
+        place = only or pick(topic, _NOWHERE)
         failure: StatusError | RpcError | None = None
         if place is not None and (only is None or place[0] in self._brokers.led):
             try:
@@ -271,7 +275,7 @@ class SendHandler:
         elif place is None and not self._brokers.names:
             raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
         tries = SendTries(only)
-        send = Send(topic, messages, due_ms, call.deadline, self._pick, self._look_up, tries, place, failure)
+        send = Send(topic, messages, due_ms, call.deadline, pick, self._look_up, tries, place, failure)
         return await self._retry.go_on(send)
 
     def _pick(self, topic: Topic, past: Collection[str]) -> Place | None:
@@ -284,6 +288,11 @@ class SendHandler:
             return names[turn % len(names)], turn // len(names) % max(1, topic.queues)
         chosen = health.choose(turn, past, self._clock.monotonic())
         return None if chosen is None else (chosen[0], chosen[1] % max(1, topic.queues))
+
+    def _pick_level(self, priority: int, topic: Topic, past: Collection[str]) -> Place | None:
+        """As `_pick`, for messages of a priority: the broker whose turn it is, and the queue of their level there."""
+        place = self._pick(topic, past)
+        return None if place is None else (place[0], level_of(priority, topic.queues))
 
     def _look_up(self, topic: Topic, messages: list[ClientMessage]) -> Topic:
         """The topic that has the name of another one now, if it takes these messages, which are for that one."""

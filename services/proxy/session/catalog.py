@@ -10,6 +10,7 @@ from services.common.contract.names import (
     kind_of,
     topic_of_retry_topic,
 )
+from services.common.contract.priority import levels_of
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.controller_pb2 import (
@@ -43,18 +44,21 @@ class Catalog:
         self._options = options
 
     def find_topic(self, name: str) -> Topic | None:
-        """A topic that is there; retry and dead letter topics, of one queue, are there if what they are made of is."""
+        """A topic that is there. Retry and dead letter topics are there if what they are made of is; they have one
+        queue, but for the retry topics of a topic with levels, which have as many.
+        """
         topic = self._view.topics.get(name)
         if topic is not None:
             return topic
         kind = kind_of(name)
-        there = False
+        there, queues = False, 1
         if kind is Kind.DEAD_LETTER:
             there = name.removeprefix(DEAD_LETTER_PREFIX) in self._view.groups
         elif kind is Kind.RETRY:
             of_topic = self.find_topic(topic_of_retry_topic(name))
             there = of_topic is not None and group_of_retry_topic(name) in self._view.groups
-        return Topic(name=name, type=TopicType.NORMAL, queues=1) if there else None
+            queues = 1 if of_topic is None else levels_of(of_topic) or 1
+        return Topic(name=name, type=TopicType.NORMAL, queues=queues) if there else None
 
     def topic(self, name: TopicName) -> Topic:
         """A topic that must be there.

@@ -3,6 +3,7 @@
 from ipaddress import ip_address
 
 from services.common.contract.names import Kind, Use, kind_of
+from services.common.contract.priority import levels_of
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Address,
@@ -62,16 +63,17 @@ class Routes:
         return response
 
     async def query_assignment(self, call: Call, request: QueryAssignmentRequest) -> QueryAssignmentResponse:
-        """What a push consumer polls: each broker as a whole, or for an ordered group each queue."""
+        """What a push consumer polls: each broker as a whole, or for an ordered group each queue that is no level."""
         _check_endpoints(request.endpoints)
         asker = group_name(request.group)
         self._catalog.check_group(asker)  # first, as no topic must be made for a request that is refused (E1)
         topic = await self._catalog.ensure_topic(topic_name(request.topic, Use.RECEIVE))
         group = await self._catalog.ensure_group(asker)
         endpoints = advertised_endpoints(self._options, request.endpoints)
+        is_by_queue = group.fifo and not levels_of(topic)  # of levels each poll takes what is highest of all
         response = QueryAssignmentResponse(status=OK)
         for name in self._names():
-            for queue in range(topic.queues) if group.fifo else (_ANY_QUEUE,):
+            for queue in range(topic.queues) if is_by_queue else (_ANY_QUEUE,):
                 assigned = _queue(request.topic, topic, name, queue, endpoints)
                 response.assignments.append(Assignment(message_queue=assigned))
         return response

@@ -40,6 +40,13 @@ def test_a_topic_gets_the_default_queues_and_the_version_as_its_id() -> None:
     assert (topic.queues, topic.type, topic.id) == (8, TopicType.NORMAL, 1)
 
 
+def test_a_topic_with_levels_gets_ten_of_them() -> None:
+    state = fresh_state()
+    made = state.after(state.create_topic(OPTIONS, "urgent", TopicType.PRIORITY)).topic("urgent")
+    assert (made.queues, made.type) == (10, TopicType.PRIORITY)
+    assert state.after(state.create_topic(OPTIONS, "urgent", TopicType.PRIORITY, 3)).topic("urgent").queues == 3
+
+
 def test_a_topic_made_again_has_another_id() -> None:
     state = with_topic()
     first = state.topic("orders").id

@@ -276,6 +276,7 @@ class PopRequest(_message.Message):
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     ATTEMPT_ID_FIELD_NUMBER: _builtins.int
     ORDERED_FIELD_NUMBER: _builtins.int
+    LEVELS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     queue_id: _builtins.int
@@ -287,6 +288,8 @@ class PopRequest(_message.Message):
     """Names one try of an ordered receive, so that the same try gets the same messages again."""
     ordered: _builtins.bool
     """The group consumes in order; the broker may not have heard of it yet."""
+    levels: _builtins.int
+    """Of a topic of type PRIORITY: how many queues it has; the broker may not have heard of it yet. 0 for all others."""
     @_builtins.property
     def filter(self) -> Global___Filter: ...
     def __init__(
@@ -301,10 +304,11 @@ class PopRequest(_message.Message):
         client_id: _builtins.str = ...,
         attempt_id: _builtins.str = ...,
         ordered: _builtins.bool = ...,
+        levels: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_id", b"attempt_id", "client_id", b"client_id", "filter", b"filter", "group", b"group", "invisible_ms", b"invisible_ms", "max_messages", b"max_messages", "ordered", b"ordered", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_id", b"attempt_id", "client_id", b"client_id", "filter", b"filter", "group", b"group", "invisible_ms", b"invisible_ms", "levels", b"levels", "max_messages", b"max_messages", "ordered", b"ordered", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

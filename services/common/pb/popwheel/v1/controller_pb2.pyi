@@ -33,6 +33,8 @@ class _TopicTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TopicType.V
     DELAY: _TopicType.ValueType  # 3
     TRANSACTION: _TopicType.ValueType  # 4
     MIXED: _TopicType.ValueType  # 5
+    PRIORITY: _TopicType.ValueType  # 7
+    """Its queues are levels: a message is in the queue of its priority, and higher queues are read first."""
 
 class TopicType(_TopicType, metaclass=_TopicTypeEnumTypeWrapper): ...
 
@@ -42,6 +44,8 @@ FIFO: TopicType.ValueType  # 2
 DELAY: TopicType.ValueType  # 3
 TRANSACTION: TopicType.ValueType  # 4
 MIXED: TopicType.ValueType  # 5
+PRIORITY: TopicType.ValueType  # 7
+"""Its queues are levels: a message is in the queue of its priority, and higher queues are read first."""
 Global___TopicType: _TypeAlias = TopicType  # noqa: Y015
 
 @_typing.final
