@@ -85,6 +85,12 @@ class PopOptions(BaseModel):
     response_bytes_max: int = Field(
         default=16 * _MEBIBYTE, ge=1024, le=1024 * _MEBIBYTE, description="Bytes of messages in one answer."
     )
+    priority_wait_ms: int = Field(
+        default=30_000,
+        ge=0,
+        le=7 * 24 * 3_600_000,
+        description="How long messages wait for those of a higher priority; then up to half of each pop is theirs.",
+    )
     progress_max: int = Field(
         default=2_000_000,
         ge=16,

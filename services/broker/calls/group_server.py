@@ -88,7 +88,7 @@ class GroupServer:
 
     def _said(self, plan: ResetPlan) -> pb.ResetOffsetsResponse:
         progress_of = self._core.state.merge_buffer.of
-        retries = 0 if plan.retries is None else progress_of(plan.group, plan.retries).available
+        retries = sum(progress_of(plan.group, queue).available for queue in plan.retries)
         answer = pb.ResetOffsetsResponse(in_flight=plan.in_flight, retries=retries)
         for queue, offset in plan.queues.items():
             answer.queues.add(

@@ -235,6 +235,22 @@ class BrokerCollector(Collector):
             "Tries of ordered receives that are kept in mind, of 10,000.",
             value=self._core.pops.ordered.attempts,
         )
+        priorities = self._core.pops.priorities
+        yield GaugeMetricFamily(
+            "popwheel_pop_priority_heads",
+            "Levels of which it is kept in mind since when their first message waits for a group, of 10,000.",
+            value=priorities.heads,
+        )
+        yield GaugeMetricFamily(
+            "popwheel_pop_priority_turns",
+            "Groups and topics of which it is kept in mind whose turn it is, high or overdue messages, of 10,000.",
+            value=priorities.turns,
+        )
+        yield CounterMetricFamily(
+            "popwheel_pop_priority_overdue_messages",
+            "Messages that came before those of a higher priority, as they had waited for broker.pop.priority_wait_ms.",
+            value=priorities.overdue,
+        )
         yield CounterMetricFamily(
             "popwheel_pop_relocated_messages",
             "Messages given out for so long that they were copied, so that their segments could go.",

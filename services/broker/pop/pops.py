@@ -13,6 +13,7 @@ from services.broker.options import PopOptions
 from services.broker.pop import delivery
 from services.broker.pop.given_out_messages import GivenOutMessages
 from services.broker.pop.ordered_pops import OrderedPops
+from services.broker.pop.priority_pops import PriorityPops
 from services.broker.pop.taken import Budget, Taken
 from services.broker.progress.check_point import CheckPoint
 from services.broker.progress.lines import revive_queue_of
@@ -25,10 +26,12 @@ from services.broker.records.fault import RECORD_STEP, RecordFaultError
 from services.broker.records.record import Record, RecordKind, StoredRecord
 from services.broker.store.consume_queue import ConsumeQueue, Entry
 from services.broker.store.message_store import MessageStore
+from services.common.clock import Clock
 from services.common.cold_reads import NotInMemory
 from services.common.contract import names, receipt
 from services.common.contract.cluster_view import ClusterView
 from services.common.contract.pop_answer import PopAnswer
+from services.common.contract.priority import levels_of
 from services.common.contract.receipt import HandleMaker
 from services.common.errors import CorruptDataError, StatusError
 from services.common.histogram import Histogram
@@ -66,6 +69,7 @@ class Pops:
         random_source: which queue comes first.
         broker_name: goes into receipt handles.
         quarantine: takes messages that fail by themselves.
+        wall_clock: by which messages are stored.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class Pops:
         random_source: random.Random,
         broker_name: str,
         quarantine: Quarantine,
+        wall_clock: Clock,
     ) -> None:
         self._store = store
         self._state = state
@@ -93,6 +98,10 @@ class Pops:
         self._messages = GivenOutMessages(store, topics)
         self.ordered = OrderedPops(store, state, topics, clock, self._take)
         """For groups that consume in order."""
+        self.priorities = PriorityPops(
+            store, state.merge_buffer, options.priority_wait_ms, wall_clock, self._take, self._stands_still
+        )
+        """For topics of type PRIORITY."""
         self.damaged: dict[ConsumeQueue, Standstill] = {}
         self.queueing = Histogram(QUEUEING_BOUNDS_MS)
         """How long messages waited until they were given out for the first time."""
@@ -121,38 +130,56 @@ class Pops:
         wanted = wanted_by(request.filter)
         options = self._options
         budget = Budget(min(request.max_messages, room), options.scan_entries_max, options.response_bytes_max)
-        retry, queues = self._sources(request.group, request.topic, request.queue_id, turn)
+        known = self._view.topics.get(request.topic)
+        levels = request.levels if known is None else levels_of(known)
+        count = max(1, levels) if known is None else known.queues
+        queue_id = _ANY_QUEUE if levels else request.queue_id
+        retries, queues = self._sources(request.group, request.topic, queue_id, turn, count)
         is_ordered = self._is_ordered(request.group, request.topic) or request.ordered
         taken: list[Taken] = []
         if is_ordered:
             answer = self._again(request)
             if answer.messages:
-                answer.waiting = self._waiting(request.group, request.topic, retry, queues, wanted)
+                answer.waiting = self._waiting(request.group, request.topic, retries, queues, wanted)
                 return answer
             self.ordered.take_ready(request, budget, taken)
-        retry_first = retry is not None and turn % _RETRY_FIRST_ONE_IN == 0
-        if retry is not None and retry_first and not budget.is_spent:
-            self._take(retry, receipt.FROM_RETRY_TOPIC, None, budget, taken)
-        for progress in queues:
-            if budget.is_spent:
-                break
-            if is_ordered:
-                self.ordered.read_on(request, progress, wanted, budget, taken)
-            else:
-                self._take(progress, receipt.FROM_TOPIC, wanted, budget, taken)
-        if retry is not None and not retry_first and not budget.is_spent:
-            self._take(retry, receipt.FROM_RETRY_TOPIC, None, budget, taken)
+        retries_first = turn % _RETRY_FIRST_ONE_IN == 0
+        priority_turn = None
+        if levels:
+            pair = (request.group, request.topic)
+            priority_turn = self.priorities.take(
+                pair, queues, retries, wanted, budget, taken, retries_first=retries_first
+            )
+        else:
+            if retries_first:
+                self._take_retries(retries, budget, taken)
+            for progress in queues:
+                if budget.is_spent:
+                    break
+                if is_ordered:
+                    self.ordered.read_on(request, progress, wanted, budget, taken)
+                else:
+                    self._take(progress, receipt.FROM_TOPIC, wanted, budget, taken)
+            if not retries_first:
+                self._take_retries(retries, budget, taken)
         answer = PopAnswer()
         if taken:
-            self._give_out(request, taken, answer)
+            self._give_out(request, taken, answer, is_remembered=bool(levels) and is_ordered)
+            if priority_turn is not None:
+                self.priorities.note(priority_turn)
         else:
-            self._check_standstill(retry, queues)
+            self._check_standstill(retries, queues)
             if self._lacks_room(queues):
                 raise self.progress_full()
-        if request.queue_id >= 0:
-            retry, queues = self._sources(request.group, request.topic, _ANY_QUEUE, turn)
-        answer.waiting = self._waiting(request.group, request.topic, retry, queues, wanted)
+        if queue_id >= 0:
+            retries, queues = self._sources(request.group, request.topic, _ANY_QUEUE, turn, count)
+        answer.waiting = self._waiting(request.group, request.topic, retries, queues, wanted)
         return answer
+
+    def _take_retries(self, retries: Sequence[QueueProgress], budget: Budget, taken: list[Taken]) -> None:
+        for progress in retries:
+            if not budget.is_spent:
+                self._take(progress, receipt.FROM_RETRY_TOPIC, None, budget, taken)
 
     def _is_ordered(self, group: str, topic: str) -> bool:
         """Whether a group consumes in order; also of one that is not known (any more) while something is in line."""
@@ -183,9 +210,9 @@ class Pops:
             )
         return room
 
-    def _check_standstill(self, retry: QueueProgress | None, queues: Sequence[QueueProgress]) -> None:
+    def _check_standstill(self, retries: Sequence[QueueProgress], queues: Sequence[QueueProgress]) -> None:
         """Nothing was found: raise StatusError if that is so because a queue stands still (S7)."""
-        for progress in (*queues, *(() if retry is None else (retry,))):
+        for progress in (*queues, *retries):
             queue = progress.queue
             if progress.available and self._stands_still(queue):
                 raise StatusError(
@@ -202,14 +229,15 @@ class Pops:
         """
         if (group, topic) in self._state.taking_back:
             return 0
-        retry, queues = self._sources(group, topic, _ANY_QUEUE, 0)
-        return self._waiting(group, topic, retry, queues, wanted)
+        known = self._view.topics.get(topic)
+        retries, queues = self._sources(group, topic, _ANY_QUEUE, 0, 1 if known is None else known.queues)
+        return self._waiting(group, topic, retries, queues, wanted)
 
     def _waiting(
         self,
         group: str,
         topic: str,
-        retry: QueueProgress | None,
+        retries: Sequence[QueueProgress],
         queues: Sequence[QueueProgress],
         wanted: Wanted,
     ) -> int:
@@ -220,25 +248,26 @@ class Pops:
         if (group, topic) in lines.paused and not lines.room(group, topic):
             ahead = 0
         ahead += lines.ready(group, topic)
-        return ahead + (retry.available_at_most if retry is not None else 0)
+        for progress in retries:
+            ahead += progress.available_at_most
+        return ahead
 
     def _sources(
-        self, group: str, topic: str, queue_id: int, turn: int
-    ) -> tuple[QueueProgress | None, Sequence[QueueProgress]]:
-        """The group's retry queue, and the queues of the topic beginning with the one whose turn it is."""
+        self, group: str, topic: str, queue_id: int, turn: int, count: int
+    ) -> tuple[Sequence[QueueProgress], Sequence[QueueProgress]]:
+        """The queues of the group's retry topic: one, or one for each level; and the queue of the topic that is asked
+        for, or all `count` of them, beginning with the one whose turn it is.
+        """
         progress_in = self._state.merge_buffer.of
         store = self._store
-        known = self._view.topics.get(topic)
-        retry_queue = store.queue(names.retry_topic(group, topic), 0)
-        retry = None if retry_queue is None else progress_in(group, retry_queue)
+        retries = [progress_in(group, queue) for queue in store.queues.of_topic(names.retry_topic(group, topic))]
         if queue_id >= 0:
             numbers: Sequence[int] = (queue_id,)
         else:
-            count = 1 if known is None else known.queues
             first = turn // _RETRY_FIRST_ONE_IN % count
             numbers = (*range(first, count), *range(first))
         queues = [progress_in(group, queue) for number in numbers if (queue := store.queue(topic, number)) is not None]
-        return retry, queues
+        return retries, queues
 
     def _take(
         self,
@@ -247,10 +276,12 @@ class Pops:
         wanted: Wanted,
         budget: Budget,
         taken: list[Taken],
+        start: int | None = None,
     ) -> None:
-        """Read the next messages of one queue that the filter wants."""
+        """Read the next messages of one queue that the filter wants, from `start` on if there were some of it taken."""
         queue = progress.queue
-        start = progress.next_offset
+        if start is None:
+            start = progress.next_offset
         if start >= queue.max_offset or self._stands_still(queue):
             return
         # A retry queue is there only because its group has read something: what failed must come again.
@@ -326,7 +357,7 @@ class Pops:
         budget.scan_entries -= found.cost
         return found
 
-    def _give_out(self, request: PopRequest, taken: list[Taken], answer: PopAnswer) -> None:
+    def _give_out(self, request: PopRequest, taken: list[Taken], answer: PopAnswer, *, is_remembered: bool) -> None:
         self._view.receipt_key  # noqa: B018 - without it nothing may be given out
         now_ms = self._clock.now_ms()
         check_points = [self._check_point(request, each, now_ms) for each in taken]
@@ -358,7 +389,7 @@ class Pops:
                 answer.handles += given
                 answer.messages += messages
         if request.attempt_id:
-            self.ordered.remember(request, [each for each in check_points if each.lines])
+            self.ordered.remember(request, [each for each in check_points if each.lines or is_remembered])
         assert len(answer.handles) == len(answer.messages), "not every message has its receipt handle"
 
     def _maker(self, check_point: CheckPoint) -> HandleMaker:

@@ -12,6 +12,8 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import DeadLetterQueue
 
 _DEAD_LETTER_QUEUE_TAG = b"\xa2\x01"
 """Field 20 of SystemProperties, length-delimited."""
+_PRIORITY_TAG = b"\xb0\x01"
+"""Field 22 of SystemProperties, a varint."""
 
 
 def redelivered(
@@ -35,13 +37,26 @@ def redelivered(
     return Record(
         kind=RecordKind.MESSAGE,
         topic=retry_topic,
-        queue_id=0,
+        queue_id=_level_of(check_point, stored),
         payload=stored.payload,
         system_properties=stored.system_properties,
         tag_hash=stored.tag_hash,
         attempts=attempts,
         origin=Origin(check_point.id, index).encode(),
     )
+
+
+def _level_of(check_point: CheckPoint, stored: StoredRecord) -> int:
+    """The queue of the retry topic that a message goes into: its level, if it has a priority. Only topics whose queues
+    are levels take such messages, so the message itself tells, whatever is known of the topic now.
+    """
+    if not check_point.queue_id or _PRIORITY_TAG not in stored.system_properties:
+        return 0
+    try:
+        has_priority = SystemProperties.FromString(stored.system_properties).HasField("priority")
+    except DecodeError:
+        return 0
+    return check_point.queue_id if has_priority else 0
 
 
 def retry_topic_of(check_point: CheckPoint) -> str | None:

@@ -51,6 +51,12 @@ class Taken:
     sources: tuple[Origin, ...] = ()
     copies: dict[int, int] = field(default_factory=dict)
 
+    def shorten(self, count: int) -> None:
+        """Keep the first messages only, one at least; the others are as if they had not been read."""
+        self.offsets, self.entries = self.offsets[:count], self.entries[:count]
+        self.records = None if self.records is None else self.records[:count]
+        self.next_offset = self.offsets[-1] + 1
+
     def check_point(
         self, identity: int, group: str, topic: str, now_ms: int, invisible_ms: int, *, is_held: bool = False
     ) -> CheckPoint:

@@ -122,7 +122,7 @@ class BrokerCore:
         )
         self.pops = Pops(
             *(self.store, self.state, view, self._topics, options.pop, self.pop_clock, random_source),
-            *(options.name, self.quarantine),
+            *(options.name, self.quarantine, clock),
         )
         self.interests.sql_scan = self.pops.sql_scan
         self.acks = Acks(

@@ -16,6 +16,7 @@ from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
 from services.common.contract import names
 from services.common.contract.cluster_view import ClusterView
+from services.common.contract.priority import level_of, levels_of
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
 
@@ -114,7 +115,8 @@ class DeadLetters:
         except DecodeError:
             return None
         topic = properties.dead_letter_queue.topic
-        if names.kind_of(topic) is names.Kind.USER and topic not in self._view.topics:
+        known = self._view.topics.get(topic)
+        if names.kind_of(topic) is names.Kind.USER and known is None:
             return None
         try:
             retry_topic = names.retry_topic(group, topic)
@@ -126,7 +128,7 @@ class DeadLetters:
         return Record(
             kind=RecordKind.MESSAGE,
             topic=retry_topic,
-            queue_id=0,
+            queue_id=0 if known is None else level_of(properties.priority, levels_of(known)),
             payload=message.SerializeToString(),
             system_properties=properties.SerializeToString(),
             tag_hash=stored.tag_hash,

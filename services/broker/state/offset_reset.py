@@ -1,6 +1,6 @@
 """Sets a group back or forward in a topic, as an operator asks for it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from services.broker.names.own_topics import OwnTopics
@@ -29,7 +29,7 @@ class ResetPlan:
         group: whose offsets.
         topic: of which topic.
         queues: where the group is to go on in each of the topic's queues.
-        retries: the queue of the group's retry topic; None if there is none.
+        retries: the queues of the group's retry topic.
         given_out: CKs of the group that have messages of the topic, or of its retries; also of those that wait in line.
         in_flight: how many messages are given out.
     """
@@ -37,7 +37,7 @@ class ResetPlan:
     group: str
     topic: str
     queues: Mapping[ConsumeQueue, int]
-    retries: ConsumeQueue | None
+    retries: Sequence[ConsumeQueue]
     given_out: list[CheckPoint]
     in_flight: int
 
@@ -82,7 +82,7 @@ class OffsetReset:
             group,
             topic,
             {queue: offset for queue, offset in queues.items() if queue.min_offset < queue.max_offset},
-            self._store.queue(names.stored_retry_topic(group, topic), 0),
+            self._store.queues.of_topic(names.stored_retry_topic(group, topic)),
             given_out,
             sum(each.open_bits.bit_count() for each in given_out if not each.is_held),
         )
@@ -104,9 +104,9 @@ class OffsetReset:
             )
         buffer = self._state.merge_buffer
         offsets = dict(plan.queues)
-        if plan.retries is not None:
+        for queue in plan.retries:
             # Those among them that can't be read yet stand before the reset, too.
-            offsets[plan.retries] = self._store.next_offset(plan.retries.topic, plan.retries.queue_id)
+            offsets[queue] = self._store.next_offset(queue.topic, queue.queue_id)
         if not all(buffer.has_room(buffer.of(plan.group, queue)) for queue in offsets):
             raise self._pops.progress_full()
         revive = self._topics.revive

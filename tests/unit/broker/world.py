@@ -22,7 +22,7 @@ from services.common.contract.pop_answer import PopAnswer
 from services.common.contract.send_id import encode_send_id
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, Resource, SystemProperties
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
+from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic, TopicType
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import CrashKind, MemoryDisk
 
@@ -63,7 +63,9 @@ def tag_filter(expression: str) -> pb.Filter:
     return pb.Filter(kind=pb.TAG, expression=expression)
 
 
-def wire_message(topic: str, body: bytes, tag: str = "", message_group: str = "") -> tuple[bytes, bytes]:
+def wire_message(
+    topic: str, body: bytes, tag: str = "", message_group: str = "", priority: int | None = None
+) -> tuple[bytes, bytes]:
     """A client's message as a proxy hands it on: all but the system properties, and the inside of those with the id of
     its send, which is the same for the same body.
     """
@@ -72,6 +74,8 @@ def wire_message(topic: str, body: bytes, tag: str = "", message_group: str = ""
         properties.tag = tag
     if message_group:
         properties.message_group = message_group
+    if priority is not None:
+        properties.priority = priority
     send_id = int.from_bytes(blake2b(body, digest_size=8).digest())
     payload = Message(topic=Resource(name=topic), body=body).SerializeToString()
     return payload, properties.SerializeToString() + encode_send_id(send_id)
@@ -143,9 +147,11 @@ class World:
         self.disk.crash(kind)
         self.start()
 
-    def add_topic(self, name: str, queues: int = 1) -> None:
+    def add_topic(
+        self, name: str, queues: int = 1, kind: "TopicType.ValueType" = TopicType.TOPIC_TYPE_UNSPECIFIED
+    ) -> None:
         """The controller says that there is a topic."""
-        self._apply(topics=[Topic(name=name, queues=queues, id=self._next_id)])
+        self._apply(topics=[Topic(name=name, queues=queues, id=self._next_id, type=kind)])
 
     def add_group(self, name: str, max_attempts: int = 3, *, fifo: bool = False) -> None:
         """The controller says that there is a group."""
@@ -191,9 +197,17 @@ class World:
         self.saved = saved_after(None if self._whole else self.saved, rows, self.core.synced(changes.head))
         self._is_broken_off = False
 
-    def put(self, topic: str, body: bytes, tag: str = "", queue_id: int = 0, message_group: str = "") -> int:
+    def put(
+        self,
+        topic: str,
+        body: bytes,
+        tag: str = "",
+        queue_id: int = 0,
+        message_group: str = "",
+        priority: int | None = None,
+    ) -> int:
         """Store a message and make it readable; its offset."""
-        payload, properties = wire_message(topic, body, tag, message_group)
+        payload, properties = wire_message(topic, body, tag, message_group, priority)
         record = Record(RecordKind.MESSAGE, topic, queue_id, payload, properties, hash_tag(tag))
         offset = self.core.store.put([record]).queue_offsets[0]
         self.flush()
