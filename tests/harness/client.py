@@ -370,6 +370,14 @@ def half_message(topic: str, body: bytes) -> definition.Message:
     return message
 
 
+def urgent_message(topic: str, body: bytes, priority: int) -> definition.Message:
+    """A message that comes before those of lower priorities."""
+    message = make_message(topic, body)
+    message.system_properties.message_type = definition.PRIORITY
+    message.system_properties.priority = priority
+    return message
+
+
 def ordered_message(topic: str, body: bytes, message_group: str) -> definition.Message:
     """A message that keeps its order among those of its message group."""
     message = make_message(topic, body)

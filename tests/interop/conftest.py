@@ -16,6 +16,7 @@ AT_ONCE = 4
 
 SCENARIOS = (
     "transactions",
+    "priorities",
     "dead_letters",
     "redelivery",
     "changed_invisible_duration",
@@ -55,6 +56,8 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         ):
             admin(server, folder / f"create-fifo-{number}", "topic", "create", topic, "--type", "FIFO")
             create_group(server, folder, group, "--fifo", "--max-attempts", "2")
+        admin(server, folder / "create-priority", "topic", "create", "InteropPriority", "--type", "PRIORITY")
+        create_group(server, folder, "interop-priority-fifo", "--fifo")
         running = {
             name: pool.submit(run_scenario, folder, each_server, name)
             for each_server, names in ((server, SCENARIOS), (strict_server, ("missing_topic",)))

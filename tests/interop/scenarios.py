@@ -445,6 +445,25 @@ def fifo_simple(client: Client) -> None:
         report("left", count=len(consumer.receive(32, INVISIBLE_S)))
 
 
+def priorities(client: Client) -> None:
+    """The highest priority comes first, to ordinary and FIFO groups; a push consumer gets all."""
+    topic = "InteropPriority"
+    with client.producer(topic) as producer:
+        for number, priority in enumerate((0, 3, 12, 1, 3, 0, 9)):
+            message = make(topic, b"body %d" % number)
+            message.priority = priority
+            producer.send(message)
+    for group in ("interop-priority", "interop-priority-fifo"):
+        with client.consumer(group, {topic: "*"}) as consumer:
+            while messages := consumer.receive(1, INVISIBLE_S):
+                for message in messages:
+                    report("received", group=group, body=message.body.decode(), priority=message.priority)
+                    consumer.ack(message)
+    listener = _Listener(7)
+    with client.push_consumer("interop-priority-push", topic, listener):
+        report("pushed", all=listener.done.wait(PATIENCE_S))
+
+
 def missing_topic(client: Client) -> None:
     """Sending to a topic that does not exist and is not made by itself. Run against a server that makes none."""
     try:
@@ -472,6 +491,7 @@ SCENARIOS: dict[str, Callable[[Client], None]] = {
         dies_in_a_transaction,
         fifo_push,
         fifo_simple,
+        priorities,
         missing_topic,
     )
 }

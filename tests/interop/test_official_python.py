@@ -141,6 +141,15 @@ def test_a_push_consumer_gets_each_message_group_in_its_order(outcomes: Outcomes
     assert story.of("left")[0]["count"] == 0
 
 
+def test_the_highest_priority_comes_first(outcomes: Outcomes) -> None:
+    story = finished(outcomes, "priorities")
+    order = [(2, 12), (6, 9), (1, 3), (4, 3), (3, 1), (0, 0), (5, 0)]
+    for group in ("interop-priority", "interop-priority-fifo"):
+        got = [event for event in story.of("received") if event.get("group") == group]
+        assert [(int(event["body"].split()[1]), event["priority"]) for event in got] == order, story.explain()
+    assert story.of("pushed")[0]["all"], story.explain()
+
+
 def test_a_simple_consumer_gets_again_what_it_did_not_ack_before_its_successors(outcomes: Outcomes) -> None:
     story = finished(outcomes, "fifo_simple")
     for line in range(5):

@@ -2,8 +2,8 @@
 
 A queue of such a topic is a level, and so is a queue of its retry topics. A pop goes through the levels from the
 highest down, and ends where something is left that did not fit: nothing lower comes before it. But a message of a lower
-level that has waited for too long is overdue. While there are some, they come first, the oldest in front, and take up
-to half of each pop. Pops of one message take turns.
+level that has waited for too long is overdue. While there are some, they come first and take up to half of each pop,
+beginning with the level whose first message has waited longest. Pops of one message take turns.
 """
 
 from collections import OrderedDict
