@@ -20,11 +20,12 @@ from tests.sim.loop import SimLoop, StuckError
 from tests.sim.ordered import OrderedProducer
 from tests.sim.outcome import Outcome
 from tests.sim.passing_topic import TOPIC, TYPE, PassingTopic, carried_out
+from tests.sim.priorities import PriorityProducer, PriorityWatch
 from tests.sim.process import Process, ProcessClock
 from tests.sim.renewals import Renewals
 from tests.sim.steering import Operator, Steered
 from tests.sim.stored import StoredMessage
-from tests.sim.swarm import ORDERED_GROUP, TAGS, draw
+from tests.sim.swarm import FIFO_GROUPS, TAGS, draw
 from tests.sim.timers import Timers
 from tests.sim.tools import Tools
 from tests.sim.trace import Trace
@@ -66,7 +67,7 @@ def run_seed(
         asyncio.set_event_loop(loop)
         with CapturedLog(trace, world.findings.append) as log:
             try:
-                with failing.spread():
+                with failing.spread(), run.priorities.on():
                     loop.run_until_complete(run.live())
                 verdict = run.judge()
             except StuckError as error:
@@ -145,6 +146,9 @@ class _Run:
         ]
         if swarm.is_ordered:
             self._producers.append(OrderedProducer("po", self._tools, swarm.random("po")))
+        if swarm.levels:
+            self._producers.append(PriorityProducer("pp", self._tools, swarm.random("pp")))
+        self.priorities = PriorityWatch(world.loop.time, swarm.options.broker.pop.priority_wait_ms, swarm.levels)
         consumers: list[Consumer] = []
         for subscription, all_manners in swarm.manners.items():
             for manners in all_manners:
@@ -243,7 +247,7 @@ class _Run:
         for name, attempts in groups.items():
 
             def group(state: ClusterState, name: str = name, attempts: int = attempts) -> Any:
-                return state.create_group(options, name, attempts, name == ORDERED_GROUP)
+                return state.create_group(options, name, attempts, name in FIFO_GROUPS)
 
             await keeper.change(group)
 
@@ -364,6 +368,7 @@ class _Run:
         others = [each for each in messages if not steering.is_own(each.topic)]
         verdict = Checker(swarm, world.history, others, world.arrivals, self._failing.fails).judge()
         verdict.violations[:0] = self.verdict.violations + self._passing.violations()
+        verdict.violations += self.priorities.violations(messages, world.history)
         if self._state is None:
             return verdict  # there was no server in the end, which is said already
         records = stored.records_in_log(world.disk, folder, swarm.options.broker.log.segment_bytes)

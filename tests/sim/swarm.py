@@ -44,6 +44,13 @@ ORDERED = "ordered group"
 """A topic whose messages have message groups, and a group that consumes it in order. Drawn by itself, too."""
 ORDERED_TOPIC = "ordered"
 ORDERED_GROUP = "orderly"
+PRIORITIES = "priorities"
+"""A topic whose queues are levels, and a group that reads it. Drawn by itself, too."""
+PRIORITY_TOPIC = "urgent"
+FIFO_GROUPS = (ORDERED_GROUP, "watchful-fifo")
+_PRIORITY_GROUPS = ("watchful", "watchful", "watchful-fifo")
+_PRIORITY_SHARE = 0.2
+_PRIORITY_WAIT_MS = (0, 50, 300, 300, 2000, 30_000)
 _ORDERED_SHARE = 0.2
 _HELD_MESSAGES = (16, 40, 400_000, 400_000)
 _HOARDING_SHARE = 0.15
@@ -132,7 +139,12 @@ class Swarm:
     @property
     def plain_topics(self) -> list[str]:
         """The others."""
-        return [name for name in self.topics if name != ORDERED_TOPIC]
+        return [name for name in self.topics if name not in (ORDERED_TOPIC, PRIORITY_TOPIC)]
+
+    @property
+    def levels(self) -> int:
+        """Of the topic whose messages have priorities; 0 if there is none."""
+        return self.topics.get(PRIORITY_TOPIC, 0)
 
     def random(self, purpose: str) -> random.Random:
         """A random source for one purpose, so that one more draw here changes nothing there."""
@@ -149,6 +161,7 @@ class Swarm:
             f"types={[TopicType.Name(each) for each in self.types.values()]} groups={self.groups} "
             f"consumers={sum(map(len, self.manners.values()))} sync_s={self.sync_s_max} memory={self.memory}"
             + (f" held={options.pop.held_messages_max}" if self.is_ordered else "")
+            + (f" priority_wait={options.pop.priority_wait_ms}" if self.levels else "")
             + (f" hoarder={self.hoarder}/{options.pop.open_messages_max}" if self.hoarder else "")
             + (f" filter={self.condition}" if self.condition else "")
         )
@@ -229,7 +242,7 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         swarm = _with_hoarder(swarm, hoard)
     sql = random.Random(f"{seed}/sql swarm")
     is_filtering = sql.random() < FILTERING_SHARE if only is None else FILTERING in only
-    return with_ordered(with_condition(swarm, sql) if is_filtering else swarm, only)
+    return with_priorities(with_ordered(with_condition(swarm, sql) if is_filtering else swarm, only), only)
 
 
 def with_condition(swarm: AnySwarm, chance: random.Random) -> AnySwarm:
@@ -266,6 +279,33 @@ def with_ordered(swarm: AnySwarm, only: tuple[str, ...] | None) -> AnySwarm:
         topics={**swarm.topics, ORDERED_TOPIC: chance.choice((1, 2, 4))},
         types={**swarm.types, ORDERED_TOPIC: TopicType.FIFO},
         groups={**swarm.groups, ORDERED_GROUP: chance.choice((1, 2, 3, 16))},
+        subscriptions=[*swarm.subscriptions, of],
+        manners={**swarm.manners, of: consumers},
+    )
+
+
+def with_priorities(swarm: AnySwarm, only: tuple[str, ...] | None) -> AnySwarm:
+    """A swarm with a topic whose queues are levels, if it is drawn.
+
+    Args:
+        swarm: the rest of the draw.
+        only: faults that may be on; None for all.
+    """
+    chance = random.Random(f"{swarm.seed}/priority swarm")
+    is_drawn = chance.random() < _PRIORITY_SHARE if only is None else PRIORITIES in only
+    if not is_drawn or swarm.hoarder:  # which has others share what is left, and there are enough of them
+        return swarm
+    values = swarm.options.model_dump()
+    values["broker"]["pop"]["priority_wait_ms"] = chance.choice(_PRIORITY_WAIT_MS)
+    group = chance.choice(_PRIORITY_GROUPS)
+    of = Subscription(group, PRIORITY_TOPIC)
+    consumers = [_manners(chance) for _ in range(chance.choice((1, 2)))]
+    return replace(
+        swarm,
+        options=StandaloneOptions.model_validate(values),
+        topics={**swarm.topics, PRIORITY_TOPIC: chance.choice((1, 2, 3, 10))},
+        types={**swarm.types, PRIORITY_TOPIC: TopicType.PRIORITY},
+        groups={**swarm.groups, group: chance.choice((1, 2, 3, 16))},
         subscriptions=[*swarm.subscriptions, of],
         manners={**swarm.manners, of: consumers},
     )

@@ -11,9 +11,10 @@ import pytest
 
 from services.broker.filter.scan import SqlScan
 from services.broker.filter.sql_filter import SqlFilter
-from services.broker.pop import redelivery
+from services.broker.pop import priority_pops, redelivery
 from services.broker.pop.acks import Acks
 from services.broker.pop.ordered_pops import OrderedPops
+from services.broker.pop.priority_pops import PriorityPops
 from services.broker.progress.lines import _Line
 from services.broker.progress.merge_buffer import MergeBuffer
 from services.broker.records import record
@@ -38,7 +39,7 @@ from tests.sim import steering, transactions
 from tests.sim.device import SimDisk
 from tests.sim.filters import FILTERING
 from tests.sim.run import run_seed
-from tests.sim.swarm import HOARDING, ORDERED
+from tests.sim.swarm import HOARDING, ORDERED, PRIORITIES
 
 SEEDS_MAX = 40
 
@@ -356,6 +357,27 @@ def redriven_dead_letters_stay_listed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("services.broker.state.dead_letters.redriven_origin", lambda offset: b"")
 
 
+def the_lowest_come_first(patch: pytest.MonkeyPatch) -> None:
+    """Levels are gone through from the lowest up."""
+    patch.setattr(priority_pops, "_level_of", lambda source: -source.level)
+
+
+def nothing_is_overdue(patch: pytest.MonkeyPatch) -> None:
+    """However long a message of a low level waits, the highest ones come first."""
+    patch.setattr(PriorityPops, "_overdue", lambda self, waiting: [])
+
+
+def it_is_always_the_turn_of_what_is_overdue(patch: pytest.MonkeyPatch) -> None:
+    """Messages that have waited for too long leave nothing of small pops to the others."""
+    note = PriorityPops.note
+    patch.setattr(PriorityPops, "note", lambda self, turn: note(self, turn._replace(next=priority_pops._OVERDUE)))
+
+
+def retries_lose_their_level(patch: pytest.MonkeyPatch) -> None:
+    """What comes again comes last of all."""
+    patch.setattr(redelivery, "_level_of", lambda check_point, stored: 0)
+
+
 SETTINGS: dict[Plant, dict[str, Any]] = {
     # Where nobody waits for the log's sync, it comes long after the timer's.
     the_timer_is_saved_before_what_fired: {
@@ -397,6 +419,10 @@ CAUGHT_BY: dict[Plant, int] = {
         (the_order_is_swapped, {"P6"}, (ORDERED,)),
         (lines_hold_nothing_back, {"P6"}, (ORDERED,)),
         (what_is_held_is_forgotten, {"P1", "P6", "S6"}, (ORDERED,)),
+        (the_lowest_come_first, {"P8"}, (PRIORITIES,)),
+        (nothing_is_overdue, {"P8"}, (PRIORITIES,)),
+        (it_is_always_the_turn_of_what_is_overdue, {"P8"}, (PRIORITIES,)),
+        (retries_lose_their_level, {"P8"}, (PRIORITIES,)),
         (what_has_fired_is_forgotten, {"T2"}, ("kill", "kill in a step")),
         (slots_are_skipped, {"T3", "L2"}, ()),
         (recalls_are_forgotten_at_a_restart, {"T4"}, ("kill", "kill in a step")),
@@ -426,6 +452,7 @@ def test_a_planted_fault_is_caught(
         (ORDERED, "kill", "power"),
         (),
         (FILTERING,),
+        (PRIORITIES, "kill", "power"),
         (transactions.NAME, "kill"),
         (steering.NAME, "kill", "power"),
     ],

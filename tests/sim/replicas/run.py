@@ -20,6 +20,7 @@ from tests.sim.loop import SimLoop, StuckError
 from tests.sim.ordered import OrderedProducer
 from tests.sim.outcome import Outcome
 from tests.sim.passing_topic import TOPIC, TYPE, PassingTopic, carried_out, mixed
+from tests.sim.priorities import PriorityProducer, PriorityWatch
 from tests.sim.process import ProcessClock
 from tests.sim.replicas.checker import GroupChecker
 from tests.sim.replicas.faults import Faults
@@ -28,7 +29,7 @@ from tests.sim.replicas.swarm import HOUR_MS, GroupSwarm, draw
 from tests.sim.replicas.world import GroupWorld
 from tests.sim.run import _difference
 from tests.sim.steering import Operator, Steered
-from tests.sim.swarm import ORDERED_GROUP, READ_S_MAX, TAGS
+from tests.sim.swarm import FIFO_GROUPS, READ_S_MAX, TAGS
 from tests.sim.timers import Timers, TimerSnapshot
 from tests.sim.tools import Tools
 from tests.sim.trace import Trace
@@ -78,7 +79,7 @@ def run_seed(
         world = run.world
         with CapturedLog(trace, world.findings.append) as log:
             try:
-                with failing.spread():
+                with failing.spread(), run.priorities.on():
                     loop.run_until_complete(run.live())
                 verdict = run.judge()
             except StuckError as error:
@@ -191,6 +192,9 @@ class _Run:
         ]
         if swarm.is_ordered:
             self._producers.append(OrderedProducer("po", self._tools("po"), swarm.random("po")))
+        if swarm.levels:
+            self._producers.append(PriorityProducer("pp", self._tools("pp"), swarm.random("pp")))
+        self.priorities = PriorityWatch(loop.time, swarm.options.broker.pop.priority_wait_ms, swarm.levels)
         self._consumers: list[Consumer] = []
         for subscription, all_manners in swarm.manners.items():
             for manners in all_manners:
@@ -307,7 +311,7 @@ class _Run:
         for name, attempts in groups.items():
 
             def group(state: ClusterState, name: str = name, attempts: int = attempts) -> Any:
-                return state.create_group(swarm.options.controller, name, attempts, name == ORDERED_GROUP)
+                return state.create_group(swarm.options.controller, name, attempts, name in FIFO_GROUPS)
 
             await world.make(group)
         while world.master is None and loop.time() < until_s:
@@ -494,6 +498,8 @@ class _Run:
         others = [each for each in messages if not steering.is_own(each.topic)]
         verdict = GroupChecker(swarm, self.history, others, deleted, epochs, fails).judge()
         verdict.violations[:0] = self.verdict.violations
+        if not swarm.has_retention:  # which takes what it was still to be seen by when it was stored
+            verdict.violations += self.priorities.violations(messages, self.history)
         for number in records:
             self._check_same(verdict, number, records)
         appends = world.watch.appends(log)

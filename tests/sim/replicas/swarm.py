@@ -213,7 +213,7 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         loyal=chance.choice((0.0, 0.5, 1.0)),
         is_probed=random.Random(f"{seed}/replicas probed").random() < _PROBED,
     )
-    return one.with_ordered(swarm, only)
+    return one.with_priorities(one.with_ordered(swarm, only), only)
 
 
 def _drawn(
