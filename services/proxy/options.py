@@ -41,11 +41,11 @@ class TransportLimits(_Section):
     request_bytes_max: Annotated[int, Field(ge=64 * _KIB)] = 8 * _MIB
     """Size of one request; well above `message.body_bytes_max`, so that a body that is too large gets a status."""
     unsent_bytes_per_connection_max: Annotated[int, Field(ge=64 * _KIB)] = 16 * _MIB
-    """Bytes held for one connection whose client reads slowly."""
+    """Bytes kept for one connection whose client reads slowly."""
     unsent_bytes_max: Annotated[int, Field(ge=_MIB)] = 512 * _MIB
-    """Bytes held for all slow readers; beyond it those who read nothing, then those with most, are disconnected."""
+    """Bytes kept for all slow readers; beyond it those who read nothing, then those with most, are disconnected."""
     unfinished_bytes_max: Annotated[int, Field(ge=_MIB)] = 512 * _MIB
-    """Bytes held of all requests that are not whole; beyond it those who hold most are refused with UNAVAILABLE."""
+    """Bytes kept of all requests that are not whole; beyond it those that have most are refused with UNAVAILABLE."""
     handshake_timeout_ms: Annotated[int, Field(ge=100)] = 10_000
     """A new connection that has not begun to speak HTTP/2 by then is closed."""
     keepalive_interval_ms: Annotated[int, Field(ge=0)] = 60_000
@@ -87,10 +87,10 @@ class SendOptions(_Section):
 
 
 class FailoverOptions(_Section):
-    """Calls that are held while a broker group has no master, or does not answer."""
+    """Calls that are parked while a broker group has no master, or does not answer."""
 
     hold_ms: Annotated[int, Field(ge=0)] = 10_000
-    """How long a call is held at the most, if its client waits that long; 0: not at all."""
+    """How long a call is parked at the most, if its client waits that long; 0: not at all."""
 
 
 class ReceiveOptions(_Section):

@@ -68,7 +68,7 @@ class QueueProgress:
     Args:
         group: the group.
         queue: the queue; its topic may be a retry topic.
-        offsets: how far the group is; None if it has read nothing: then it begins at the first message held.
+        offsets: how far the group is; None if it has read nothing: then it begins at the first message stored.
     """
 
     __slots__ = ("committed", "group", "is_new", "popped", "queue", "waiting")
@@ -157,7 +157,7 @@ class MergeBuffer:
         return None if progress.is_new else progress
 
     def of(self, group: str, queue: ConsumeQueue) -> QueueProgress:
-        """A group's progress in a queue; a new group begins at the first message still held."""
+        """A group's progress in a queue; a new group begins at the first message still stored."""
         held_up = self._held_up.get(group)
         progress = None if held_up is None else held_up.get(queue)
         if progress is None:

@@ -143,7 +143,7 @@ class Settlement:
     def _tell_of_what_became_visible(self, new_groups: Container[str]) -> None:
         """Tell of messages that nothing but the controller's word made visible, as no arrival does.
 
-        A group that is made again begins at the first message held. Only as many queues of a topic are popped as it
+        A group that is made again begins at the first message stored. Only as many queues of a topic are popped as it
         has by the controller, so what came into another one before this was heard of is visible only now.
         """
         for name, queues in list(self._grown.items()):

@@ -65,7 +65,7 @@ class CommitLog:
 
     @property
     def start_position(self) -> int:
-        """Position of the oldest byte that is still held."""
+        """Position of the oldest byte that is still stored."""
         return self._starts[0] if self._starts else 0
 
     @property

@@ -95,8 +95,8 @@ class ConsumeQueue:
 
     @property
     def min_offset(self) -> int:
-        """Of the oldest message that is still held. Found out when it is asked for, so retention need not look at each
-        queue; what can't be read for damage counts as held.
+        """Of the oldest message that is still stored. Found out when it is asked for, so retention need not look at
+        each queue; what can't be read for damage counts as stored.
         """
         if self._first_position < self._files.log_start:
             try:

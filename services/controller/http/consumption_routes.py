@@ -26,7 +26,7 @@ class ResetWanted(BaseModel, extra="forbid"):
     """Where a group is to go on in a topic."""
 
     topic: str
-    to: Literal["earliest", "latest", "time"] = Field(description="The first message held; the end; or see `time_ms`.")
+    to: Literal["earliest", "latest", "time"] = Field(description="The first message; the end; or see `time_ms`.")
     time_ms: int = Field(
         default=0, ge=0, le=_TIME_MS_MAX, description="The first message since then, in milliseconds since 1970."
     )
