@@ -24,49 +24,49 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpopwheel/v1/controller.proto\x12\x0bpopwheel.v1\"W\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x04type\x18\x02 \x01(\x0e\x32\x16.popwheel.v1.TopicType\x12\x0e\n\x06queues\x18\x03 \x01(\x05\x12\n\n\x02id\x18\x04 \x01(\x03\"Y\n\x05Group\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cmax_attempts\x18\x02 \x01(\x05\x12\x0c\n\x04\x66ifo\x18\x03 \x01(\x08\x12\x12\n\nbackoff_ms\x18\x04 \x03(\x03\x12\n\n\x02id\x18\x05 \x01(\x03\":\n\nBrokerInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\"K\n\x07Replica\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x10\n\x08identity\x18\x03 \x01(\x0c\x12\r\n\x05\x61live\x18\x04 \x01(\x08\"\x8b\x01\n\x0b\x42rokerGroup\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x0e\n\x06master\x18\x04 \x01(\x05\x12\x16\n\x0esync_state_set\x18\x05 \x03(\x05\x12&\n\x08replicas\x18\x06 \x03(\x0b\x32\x14.popwheel.v1.Replica\"\xe0\x02\n\rReplicaReport\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07replica\x18\x02 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x10\n\x08identity\x18\x04 \x01(\x0c\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x12\n\nlast_epoch\x18\x06 \x01(\x03\x12\x14\n\x0c\x65nd_position\x18\x07 \x01(\x03\x12\x1a\n\x12\x63onfirmed_position\x18\x08 \x01(\x03\x12\x16\n\x0esync_state_set\x18\t \x03(\x05\x12\x0f\n\x07version\x18\n \x01(\x03\x12\x0f\n\x07leaving\x18\x0b \x01(\x08\x12*\n\tfollowing\x18\x0c \x03(\x0b\x32\x17.popwheel.v1.ReplicaLag\x12\x1a\n\x12\x63heckpoint_version\x18\r \x01(\x03\x12\x0f\n\x07leading\x18\x0e \x01(\x08\x12\x10\n\x08\x64oubtful\x18\x0f \x01(\x08\x12\x12\n\nacks_alone\x18\x10 \x01(\x08\"u\n\nReplicaLag\x12\x0f\n\x07replica\x18\x01 \x01(\x05\x12\x14\n\x0c\x65nd_position\x18\x02 \x01(\x03\x12\x17\n\x0fsynced_position\x18\x03 \x01(\x03\x12\x14\n\x0c\x62\x65hind_bytes\x18\x04 \x01(\x03\x12\x11\n\tbehind_ms\x18\x05 \x01(\x03\"l\n\x13SyncStateSetRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0e\n\x06master\x18\x03 \x01(\x05\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x16\n\x0esync_state_set\x18\x05 \x03(\x05\"+\n\x1a\x44\x65scribeBrokerGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\",\n\x07\x43luster\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0breceipt_key\x18\x02 \x01(\x0c\"\xd6\x01\n\x0cWatchRequest\x12\x0f\n\x07process\x18\x01 \x01(\t\x12,\n\x04kind\x18\x02 \x01(\x0e\x32\x1e.popwheel.v1.WatchRequest.Kind\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\x03\x12\x11\n\thttp_port\x18\x05 \x01(\x05\x12\x0f\n\x07replica\x18\x06 \x01(\x05\x12\x10\n\x08in_parts\x18\x07 \x01(\x08\"3\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\n\n\x06\x42ROKER\x10\x01\x12\t\n\x05PROXY\x10\x02\"\xc1\x02\n\rClusterUpdate\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12%\n\x07\x63luster\x18\x03 \x01(\x0b\x32\x14.popwheel.v1.Cluster\x12\"\n\x06topics\x18\x04 \x03(\x0b\x32\x12.popwheel.v1.Topic\x12\x16\n\x0e\x64\x65leted_topics\x18\x05 \x03(\t\x12\"\n\x06groups\x18\x06 \x03(\x0b\x32\x12.popwheel.v1.Group\x12\x16\n\x0e\x64\x65leted_groups\x18\x07 \x03(\t\x12(\n\x07\x62rokers\x18\x08 \x03(\x0b\x32\x17.popwheel.v1.BrokerInfo\x12\x18\n\x10\x64\x65parted_brokers\x18\t \x03(\t\x12\x12\n\x05named\x18\n \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04more\x18\x0b \x01(\x08\x42\x08\n\x06_named\"H\n\x12\x45nsureTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x04type\x18\x02 \x01(\x0e\x32\x16.popwheel.v1.TopicType\"8\n\x13\x45nsureTopicResponse\x12!\n\x05topic\x18\x01 \x01(\x0b\x32\x12.popwheel.v1.Topic\"\"\n\x12\x45nsureGroupRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"8\n\x13\x45nsureGroupResponse\x12!\n\x05group\x18\x01 \x01(\x0b\x32\x12.popwheel.v1.Group*d\n\tTopicType\x12\x1a\n\x16TOPIC_TYPE_UNSPECIFIED\x10\x00\x12\n\n\x06NORMAL\x10\x01\x12\x08\n\x04\x46IFO\x10\x02\x12\t\n\x05\x44\x45LAY\x10\x03\x12\x0f\n\x0bTRANSACTION\x10\x04\x12\t\n\x05MIXED\x10\x05\x32\xea\x03\n\nController\x12@\n\x05Watch\x12\x19.popwheel.v1.WatchRequest\x1a\x1a.popwheel.v1.ClusterUpdate0\x01\x12P\n\x0b\x45nsureTopic\x12\x1f.popwheel.v1.EnsureTopicRequest\x1a .popwheel.v1.EnsureTopicResponse\x12P\n\x0b\x45nsureGroup\x12\x1f.popwheel.v1.EnsureGroupRequest\x1a .popwheel.v1.EnsureGroupResponse\x12J\n\x0eRegisterBroker\x12\x1a.popwheel.v1.ReplicaReport\x1a\x18.popwheel.v1.BrokerGroup(\x01\x30\x01\x12P\n\x12\x43hangeSyncStateSet\x12 .popwheel.v1.SyncStateSetRequest\x1a\x18.popwheel.v1.BrokerGroup\x12X\n\x13\x44\x65scribeBrokerGroup\x12\'.popwheel.v1.DescribeBrokerGroupRequest\x1a\x18.popwheel.v1.BrokerGroupb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpopwheel/v1/controller.proto\x12\x0bpopwheel.v1\"s\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x04type\x18\x02 \x01(\x0e\x32\x16.popwheel.v1.TopicType\x12\x0e\n\x06queues\x18\x03 \x01(\x05\x12\n\n\x02id\x18\x04 \x01(\x03\x12\x1a\n\x12lite_expiration_ms\x18\x06 \x01(\x03\"Y\n\x05Group\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cmax_attempts\x18\x02 \x01(\x05\x12\x0c\n\x04\x66ifo\x18\x03 \x01(\x08\x12\x12\n\nbackoff_ms\x18\x04 \x03(\x03\x12\n\n\x02id\x18\x05 \x01(\x03\":\n\nBrokerInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\"K\n\x07Replica\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x10\n\x08identity\x18\x03 \x01(\x0c\x12\r\n\x05\x61live\x18\x04 \x01(\x08\"\x8b\x01\n\x0b\x42rokerGroup\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x0e\n\x06master\x18\x04 \x01(\x05\x12\x16\n\x0esync_state_set\x18\x05 \x03(\x05\x12&\n\x08replicas\x18\x06 \x03(\x0b\x32\x14.popwheel.v1.Replica\"\xe0\x02\n\rReplicaReport\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07replica\x18\x02 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x10\n\x08identity\x18\x04 \x01(\x0c\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x12\n\nlast_epoch\x18\x06 \x01(\x03\x12\x14\n\x0c\x65nd_position\x18\x07 \x01(\x03\x12\x1a\n\x12\x63onfirmed_position\x18\x08 \x01(\x03\x12\x16\n\x0esync_state_set\x18\t \x03(\x05\x12\x0f\n\x07version\x18\n \x01(\x03\x12\x0f\n\x07leaving\x18\x0b \x01(\x08\x12*\n\tfollowing\x18\x0c \x03(\x0b\x32\x17.popwheel.v1.ReplicaLag\x12\x1a\n\x12\x63heckpoint_version\x18\r \x01(\x03\x12\x0f\n\x07leading\x18\x0e \x01(\x08\x12\x10\n\x08\x64oubtful\x18\x0f \x01(\x08\x12\x12\n\nacks_alone\x18\x10 \x01(\x08\"u\n\nReplicaLag\x12\x0f\n\x07replica\x18\x01 \x01(\x05\x12\x14\n\x0c\x65nd_position\x18\x02 \x01(\x03\x12\x17\n\x0fsynced_position\x18\x03 \x01(\x03\x12\x14\n\x0c\x62\x65hind_bytes\x18\x04 \x01(\x03\x12\x11\n\tbehind_ms\x18\x05 \x01(\x03\"l\n\x13SyncStateSetRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0e\n\x06master\x18\x03 \x01(\x05\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x16\n\x0esync_state_set\x18\x05 \x03(\x05\"+\n\x1a\x44\x65scribeBrokerGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\",\n\x07\x43luster\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0breceipt_key\x18\x02 \x01(\x0c\"\xd6\x01\n\x0cWatchRequest\x12\x0f\n\x07process\x18\x01 \x01(\t\x12,\n\x04kind\x18\x02 \x01(\x0e\x32\x1e.popwheel.v1.WatchRequest.Kind\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\x03\x12\x11\n\thttp_port\x18\x05 \x01(\x05\x12\x0f\n\x07replica\x18\x06 \x01(\x05\x12\x10\n\x08in_parts\x18\x07 \x01(\x08\"3\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\n\n\x06\x42ROKER\x10\x01\x12\t\n\x05PROXY\x10\x02\"\xc1\x02\n\rClusterUpdate\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12%\n\x07\x63luster\x18\x03 \x01(\x0b\x32\x14.popwheel.v1.Cluster\x12\"\n\x06topics\x18\x04 \x03(\x0b\x32\x12.popwheel.v1.Topic\x12\x16\n\x0e\x64\x65leted_topics\x18\x05 \x03(\t\x12\"\n\x06groups\x18\x06 \x03(\x0b\x32\x12.popwheel.v1.Group\x12\x16\n\x0e\x64\x65leted_groups\x18\x07 \x03(\t\x12(\n\x07\x62rokers\x18\x08 \x03(\x0b\x32\x17.popwheel.v1.BrokerInfo\x12\x18\n\x10\x64\x65parted_brokers\x18\t \x03(\t\x12\x12\n\x05named\x18\n \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04more\x18\x0b \x01(\x08\x42\x08\n\x06_named\"H\n\x12\x45nsureTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x04type\x18\x02 \x01(\x0e\x32\x16.popwheel.v1.TopicType\"8\n\x13\x45nsureTopicResponse\x12!\n\x05topic\x18\x01 \x01(\x0b\x32\x12.popwheel.v1.Topic\"\"\n\x12\x45nsureGroupRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"8\n\x13\x45nsureGroupResponse\x12!\n\x05group\x18\x01 \x01(\x0b\x32\x12.popwheel.v1.Group*n\n\tTopicType\x12\x1a\n\x16TOPIC_TYPE_UNSPECIFIED\x10\x00\x12\n\n\x06NORMAL\x10\x01\x12\x08\n\x04\x46IFO\x10\x02\x12\t\n\x05\x44\x45LAY\x10\x03\x12\x0f\n\x0bTRANSACTION\x10\x04\x12\t\n\x05MIXED\x10\x05\x12\x08\n\x04LITE\x10\x06\x32\xea\x03\n\nController\x12@\n\x05Watch\x12\x19.popwheel.v1.WatchRequest\x1a\x1a.popwheel.v1.ClusterUpdate0\x01\x12P\n\x0b\x45nsureTopic\x12\x1f.popwheel.v1.EnsureTopicRequest\x1a .popwheel.v1.EnsureTopicResponse\x12P\n\x0b\x45nsureGroup\x12\x1f.popwheel.v1.EnsureGroupRequest\x1a .popwheel.v1.EnsureGroupResponse\x12J\n\x0eRegisterBroker\x12\x1a.popwheel.v1.ReplicaReport\x1a\x18.popwheel.v1.BrokerGroup(\x01\x30\x01\x12P\n\x12\x43hangeSyncStateSet\x12 .popwheel.v1.SyncStateSetRequest\x1a\x18.popwheel.v1.BrokerGroup\x12X\n\x13\x44\x65scribeBrokerGroup\x12\'.popwheel.v1.DescribeBrokerGroupRequest\x1a\x18.popwheel.v1.BrokerGroupb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'services.common.pb.popwheel.v1.controller_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TOPICTYPE']._serialized_start=1946
-  _globals['_TOPICTYPE']._serialized_end=2046
+  _globals['_TOPICTYPE']._serialized_start=1974
+  _globals['_TOPICTYPE']._serialized_end=2084
   _globals['_TOPIC']._serialized_start=45
-  _globals['_TOPIC']._serialized_end=132
-  _globals['_GROUP']._serialized_start=134
-  _globals['_GROUP']._serialized_end=223
-  _globals['_BROKERINFO']._serialized_start=225
-  _globals['_BROKERINFO']._serialized_end=283
-  _globals['_REPLICA']._serialized_start=285
-  _globals['_REPLICA']._serialized_end=360
-  _globals['_BROKERGROUP']._serialized_start=363
-  _globals['_BROKERGROUP']._serialized_end=502
-  _globals['_REPLICAREPORT']._serialized_start=505
-  _globals['_REPLICAREPORT']._serialized_end=857
-  _globals['_REPLICALAG']._serialized_start=859
-  _globals['_REPLICALAG']._serialized_end=976
-  _globals['_SYNCSTATESETREQUEST']._serialized_start=978
-  _globals['_SYNCSTATESETREQUEST']._serialized_end=1086
-  _globals['_DESCRIBEBROKERGROUPREQUEST']._serialized_start=1088
-  _globals['_DESCRIBEBROKERGROUPREQUEST']._serialized_end=1131
-  _globals['_CLUSTER']._serialized_start=1133
-  _globals['_CLUSTER']._serialized_end=1177
-  _globals['_WATCHREQUEST']._serialized_start=1180
-  _globals['_WATCHREQUEST']._serialized_end=1394
-  _globals['_WATCHREQUEST_KIND']._serialized_start=1343
-  _globals['_WATCHREQUEST_KIND']._serialized_end=1394
-  _globals['_CLUSTERUPDATE']._serialized_start=1397
-  _globals['_CLUSTERUPDATE']._serialized_end=1718
-  _globals['_ENSURETOPICREQUEST']._serialized_start=1720
-  _globals['_ENSURETOPICREQUEST']._serialized_end=1792
-  _globals['_ENSURETOPICRESPONSE']._serialized_start=1794
-  _globals['_ENSURETOPICRESPONSE']._serialized_end=1850
-  _globals['_ENSUREGROUPREQUEST']._serialized_start=1852
-  _globals['_ENSUREGROUPREQUEST']._serialized_end=1886
-  _globals['_ENSUREGROUPRESPONSE']._serialized_start=1888
-  _globals['_ENSUREGROUPRESPONSE']._serialized_end=1944
-  _globals['_CONTROLLER']._serialized_start=2049
-  _globals['_CONTROLLER']._serialized_end=2539
+  _globals['_TOPIC']._serialized_end=160
+  _globals['_GROUP']._serialized_start=162
+  _globals['_GROUP']._serialized_end=251
+  _globals['_BROKERINFO']._serialized_start=253
+  _globals['_BROKERINFO']._serialized_end=311
+  _globals['_REPLICA']._serialized_start=313
+  _globals['_REPLICA']._serialized_end=388
+  _globals['_BROKERGROUP']._serialized_start=391
+  _globals['_BROKERGROUP']._serialized_end=530
+  _globals['_REPLICAREPORT']._serialized_start=533
+  _globals['_REPLICAREPORT']._serialized_end=885
+  _globals['_REPLICALAG']._serialized_start=887
+  _globals['_REPLICALAG']._serialized_end=1004
+  _globals['_SYNCSTATESETREQUEST']._serialized_start=1006
+  _globals['_SYNCSTATESETREQUEST']._serialized_end=1114
+  _globals['_DESCRIBEBROKERGROUPREQUEST']._serialized_start=1116
+  _globals['_DESCRIBEBROKERGROUPREQUEST']._serialized_end=1159
+  _globals['_CLUSTER']._serialized_start=1161
+  _globals['_CLUSTER']._serialized_end=1205
+  _globals['_WATCHREQUEST']._serialized_start=1208
+  _globals['_WATCHREQUEST']._serialized_end=1422
+  _globals['_WATCHREQUEST_KIND']._serialized_start=1371
+  _globals['_WATCHREQUEST_KIND']._serialized_end=1422
+  _globals['_CLUSTERUPDATE']._serialized_start=1425
+  _globals['_CLUSTERUPDATE']._serialized_end=1746
+  _globals['_ENSURETOPICREQUEST']._serialized_start=1748
+  _globals['_ENSURETOPICREQUEST']._serialized_end=1820
+  _globals['_ENSURETOPICRESPONSE']._serialized_start=1822
+  _globals['_ENSURETOPICRESPONSE']._serialized_end=1878
+  _globals['_ENSUREGROUPREQUEST']._serialized_start=1880
+  _globals['_ENSUREGROUPREQUEST']._serialized_end=1914
+  _globals['_ENSUREGROUPRESPONSE']._serialized_start=1916
+  _globals['_ENSUREGROUPRESPONSE']._serialized_end=1972
+  _globals['_CONTROLLER']._serialized_start=2087
+  _globals['_CONTROLLER']._serialized_end=2577
 # @@protoc_insertion_point(module_scope)
