@@ -91,7 +91,7 @@ class Pops:
         self._quarantine = quarantine
         self.sql_scan = SqlScan(store.records, store.reads)
         self._messages = GivenOutMessages(store, topics)
-        self.ordered = OrderedPops(store, state, topics, clock, self._take)
+        self.ordered = OrderedPops(store, state, topics, clock, self.take)
         """For groups that consume in order."""
         self.damaged: dict[ConsumeQueue, Standstill] = {}
         self.queueing = Histogram(QUEUEING_BOUNDS_MS)
@@ -115,7 +115,7 @@ class Pops:
                 yet, the disk is full, there is no room for more progress, or there is nothing but what stands still;
                 nothing was given out.
         """
-        room = self._room(request.group)
+        room = self.room(request.group)
         wanted = wanted_by(request.filter)
         options = self._options
         budget = Budget(min(request.max_messages, room), options.scan_entries_max, options.response_bytes_max)
@@ -123,28 +123,28 @@ class Pops:
         is_ordered = self._is_ordered(request.group, request.topic) or request.ordered
         taken: list[Taken] = []
         if is_ordered:
-            answer = self._again(request)
+            answer = self.again(request)
             if answer.messages:
                 answer.waiting = self._waiting(request.group, request.topic, retry, queues, wanted)
                 return answer
-            self.ordered.take_ready(request, budget, taken)
+            self.ordered.take_ready(request.group, request.topic, budget, taken)
         retry_first = retry is not None and turn % _RETRY_FIRST_ONE_IN == 0
         if retry is not None and retry_first and not budget.is_spent:
-            self._take(retry, receipt.FROM_RETRY_TOPIC, None, budget, taken)
+            self.take(retry, receipt.FROM_RETRY_TOPIC, None, budget, taken)
         for progress in queues:
             if budget.is_spent:
                 break
             if is_ordered:
                 self.ordered.read_on(request, progress, wanted, budget, taken)
             else:
-                self._take(progress, receipt.FROM_TOPIC, wanted, budget, taken)
+                self.take(progress, receipt.FROM_TOPIC, wanted, budget, taken)
         if retry is not None and not retry_first and not budget.is_spent:
-            self._take(retry, receipt.FROM_RETRY_TOPIC, None, budget, taken)
+            self.take(retry, receipt.FROM_RETRY_TOPIC, None, budget, taken)
         answer = PopAnswer()
         if taken:
-            self._give_out(request, taken, answer)
+            self.give_out(request, taken, answer)
         else:
-            self._check_standstill(retry, queues)
+            self.check_standstill(retry, queues)
             if self._lacks_room(queues):
                 raise self.progress_full()
         if request.queue_id >= 0:
@@ -157,7 +157,7 @@ class Pops:
         known = self._view.groups.get(group)
         return (known is not None and known.fifo) or self.ordered.lines.has(group, topic)
 
-    def _again(self, request: PopRequest) -> PopAnswer:
+    def again(self, request: PopRequest) -> PopAnswer:
         """What the very same try of a receive was given before and still has, if anything."""
         answer = PopAnswer()
         common = delivery.common_properties(self._broker_name, request.invisible_ms)
@@ -168,7 +168,7 @@ class Pops:
             answer.handles += handles
         return answer
 
-    def _room(self, group: str) -> int:
+    def room(self, group: str) -> int:
         """How many messages a group may be given. Raises StatusError: TOO_MANY_REQUESTS, if there are none."""
         shares = self._state.table.shares
         room = shares.room(group, self._options.open_messages_max)
@@ -181,11 +181,11 @@ class Pops:
             )
         return room
 
-    def _check_standstill(self, retry: QueueProgress | None, queues: Sequence[QueueProgress]) -> None:
+    def check_standstill(self, retry: QueueProgress | None, queues: Sequence[QueueProgress]) -> None:
         """Nothing was found: raise StatusError if that is so because a queue stands still (S7)."""
         for progress in (*queues, *(() if retry is None else (retry,))):
             queue = progress.queue
-            if progress.available and self._stands_still(queue):
+            if progress.available and self.stands_still(queue):
                 raise StatusError(
                     Code.INTERNAL_ERROR,
                     f"queue {queue.queue_id} of {queue.topic} stands still at a damaged record "
@@ -210,7 +210,7 @@ class Pops:
         wanted: Wanted,
     ) -> int:
         lines = self.ordered.lines
-        ahead = sum(progress.available_at_most for progress in queues if not self._stands_still(progress.queue))
+        ahead = sum(progress.available_at_most for progress in queues if not self.stands_still(progress.queue))
         if wanted is not None:
             ahead = min(ahead, 1)
         if (group, topic) in lines.paused and not lines.room(group, topic):
@@ -236,7 +236,7 @@ class Pops:
         queues = [progress_in(group, queue) for number in numbers if (queue := store.queue(topic, number)) is not None]
         return retry, queues
 
-    def _take(
+    def take(
         self,
         progress: QueueProgress,
         origin: int,
@@ -247,7 +247,7 @@ class Pops:
         """Read the next messages of one queue that the filter wants."""
         queue = progress.queue
         start = progress.next_offset
-        if start >= queue.max_offset or self._stands_still(queue):
+        if start >= queue.max_offset or self.stands_still(queue):
             return
         # A retry queue is there only because its group has read something: what failed must come again.
         if origin == receipt.FROM_TOPIC and not self._state.merge_buffer.has_room(progress):
@@ -295,7 +295,7 @@ class Pops:
     def _lacks_room(self, queues: Sequence[QueueProgress]) -> bool:
         """Whether messages wait that are not given out, as there is no room for more progress."""
         has_room = self._state.merge_buffer.has_room
-        return any(each.available and not has_room(each) and not self._stands_still(each.queue) for each in queues)
+        return any(each.available and not has_room(each) and not self.stands_still(each.queue) for each in queues)
 
     def progress_full(self) -> StatusError:
         """The refusal of what would make more progress to be kept."""
@@ -305,7 +305,7 @@ class Pops:
             "limit (broker.pop.progress_max), the last tenth for groups that have read before; delete groups or topics",
         )
 
-    def _stands_still(self, queue: ConsumeQueue) -> bool:
+    def stands_still(self, queue: ConsumeQueue) -> bool:
         """Whether a queue stands at a damaged record, which has not gone with an old segment meanwhile."""
         met = self.damaged.get(queue)
         if met is not None and met.min_offset != queue.known_min_offset:
@@ -322,7 +322,12 @@ class Pops:
         budget.scan_entries -= found.cost
         return found
 
-    def _give_out(self, request: PopRequest, taken: list[Taken], answer: PopAnswer) -> None:
+    def give_out(self, request: PopRequest, taken: list[Taken], answer: PopAnswer) -> None:
+        """Write down who has what was taken, and put it into the answer.
+
+        Raises:
+            StatusError: the controller was not heard of yet, or the disk is full; nothing was given out.
+        """
         self._view.receipt_key  # noqa: B018 - without it nothing may be given out
         now_ms = self._clock.now_ms()
         check_points = [self._check_point(request, each, now_ms) for each in taken]
@@ -361,7 +366,7 @@ class Pops:
         return HandleMaker(
             self._view.receipt_key,
             check_point.group,
-            check_point.topic,
+            names.client_topic(check_point.topic) if check_point.lines else check_point.topic,
             check_point.id,
             check_point.pop_time_ms,
             check_point.invisible_ms,
@@ -400,7 +405,7 @@ class Pops:
                 answer.messages += messages
 
     def _check_point(self, request: PopRequest, taken: Taken, now_ms: int) -> CheckPoint:
-        group, topic = request.group, request.topic
+        group, topic = request.group, taken.progress.queue.topic if request.lite else request.topic
         revive_queue = revive_queue_of(group, topic, taken.progress.queue.queue_id) if taken.lines else None
         identity = self._state.table.make_id(revive_queue)
         return taken.check_point(identity, group, topic, now_ms, request.invisible_ms)

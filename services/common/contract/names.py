@@ -265,6 +265,11 @@ def lite_topic(topic: str, lite: str) -> str:
     return f"{topic}{_LITE_SEPARATOR}{lite}"
 
 
+def lite_parent(topic: str) -> str:
+    """The topic that a lite topic is of, by its stored name; any other name up to a '+' in it."""
+    return topic.partition(_LITE_SEPARATOR)[0]
+
+
 def client_topic(topic: str) -> str:
     """The topic that clients name for a stored one: that which a lite topic is of; any other topic itself."""
     return topic.partition(_LITE_SEPARATOR)[0] if kind_of(topic) is Kind.LITE else topic
