@@ -30,7 +30,7 @@ from services.proxy.session.clients import Clients
 from services.proxy.session.resources import group_name, topic_name
 from services.proxy.session.telemetry import Telemetry
 from services.proxy.statuses import OK
-from services.proxy.validation import check_lite_name
+from services.proxy.validation import check_lite_name, check_reader
 from services.rpc.methods import SYNC_LITE
 from services.rpc.service import Call
 
@@ -120,11 +120,11 @@ class LiteSync:
         self._catalog.check_group(group)
         topic = self._catalog.topic(topic_name(request.topic, Use.RECEIVE))
         _check(topic, request, self._book.each_max)
+        check_reader(topic, self._clients.reads_lite(client_id))
         names = list(request.lite_topic_set)
         offset = _offset_of(request)
         now = self._clock.monotonic()
         self._clients.seen(client_id, now)
-        self._clients.is_of(client_id, lite=True)
         book, reader = self._book, Reader(group, topic.name, client_id)
         asked = broker.SyncLiteRequest(group=group, topic=topic.name, client_id=client_id, offset=offset)
         former = book.names(reader)
