@@ -8,7 +8,7 @@ from services.broker.lite.lite_offsets import LiteOffsets
 from services.broker.lite.lite_topics import LiteTopics
 from services.broker.lite.subscriptions import ClientKey
 from services.broker.progress.merge_buffer import MergeBuffer
-from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.consume_queue import LiteQueue
 from services.broker.store.flusher import Flusher
 from services.broker.store.message_store import MessageStore
 from services.common.clock import Clock
@@ -104,18 +104,18 @@ class LiteServer:
         answer = pb.LiteTopicListResponse(more=len(found) > limit, total=queues.lite_count(request.topic))
         for stored in found[:limit]:
             queue = queues.get(stored, 0)
-            if queue is not None:
+            if isinstance(queue, LiteQueue):
                 last_ms = await self._store.reads.run(partial(self._last_ms, queue))
                 answer.lite_topics.append(self._entry(request, queue, last_ms))
         return answer
 
-    def _last_ms(self, queue: ConsumeQueue) -> int:
+    def _last_ms(self, queue: LiteQueue) -> int:
         try:
             return self._lite.last_ms(queue)
         except CorruptDataError:
             return 0
 
-    def _entry(self, request: pb.LiteTopicListRequest, queue: ConsumeQueue, last_ms: int) -> pb.LiteTopicEntry:
+    def _entry(self, request: pb.LiteTopicListRequest, queue: LiteQueue, last_ms: int) -> pb.LiteTopicEntry:
         lite_topic, subscriptions = names.lite_of(queue.topic), self._lite.subscriptions
         groups = list(subscriptions.groups_of(request.topic))
         return pb.LiteTopicEntry(
