@@ -97,11 +97,13 @@ class LiteServer:
             names.group(request.group)
         self._settle((request.topic,), (request.group,) if request.group else ())
         queues = self._store.queues
-        after = names.lite_topic(request.topic, request.after)
+        after = names.lite_topic(request.topic, request.begin)
         limit = min(max(1, request.limit), _LIST_MAX)
-        behind = (each for each in queues.lite_names(request.topic) if each > after or not request.after)
+        behind = (each for each in queues.lite_names(request.topic) if each > after)
         found = nsmallest(limit + 1, behind)
-        answer = pb.LiteTopicListResponse(more=len(found) > limit, total=queues.lite_count(request.topic))
+        answer = pb.LiteTopicListResponse(total=queues.lite_count(request.topic), epoch=self._store.epoch)
+        if len(found) > limit:
+            answer.next = names.lite_of(found[limit - 1])
         for stored in found[:limit]:
             queue = queues.get(stored, 0)
             if isinstance(queue, LiteQueue):
