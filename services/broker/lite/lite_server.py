@@ -8,7 +8,7 @@ from services.broker.lite.lite_offsets import LiteOffsets
 from services.broker.lite.lite_topics import LiteTopics
 from services.broker.lite.subscriptions import ClientKey
 from services.broker.progress.merge_buffer import MergeBuffer
-from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.consume_queue import LiteQueue
 from services.broker.store.flusher import Flusher
 from services.broker.store.message_store import MessageStore
 from services.common.clock import Clock
@@ -97,25 +97,27 @@ class LiteServer:
             names.group(request.group)
         self._settle((request.topic,), (request.group,) if request.group else ())
         queues = self._store.queues
-        after = names.lite_topic(request.topic, request.after)
+        after = names.lite_topic(request.topic, request.begin)
         limit = min(max(1, request.limit), _LIST_MAX)
-        behind = (each for each in queues.lite_names(request.topic) if each > after or not request.after)
+        behind = (each for each in queues.lite_names(request.topic) if each > after)
         found = nsmallest(limit + 1, behind)
-        answer = pb.LiteTopicListResponse(more=len(found) > limit, total=queues.lite_count(request.topic))
+        answer = pb.LiteTopicListResponse(total=queues.lite_count(request.topic), epoch=self._store.epoch)
+        if len(found) > limit:
+            answer.next = names.lite_of(found[limit - 1])
         for stored in found[:limit]:
             queue = queues.get(stored, 0)
-            if queue is not None:
+            if isinstance(queue, LiteQueue):
                 last_ms = await self._store.reads.run(partial(self._last_ms, queue))
                 answer.lite_topics.append(self._entry(request, queue, last_ms))
         return answer
 
-    def _last_ms(self, queue: ConsumeQueue) -> int:
+    def _last_ms(self, queue: LiteQueue) -> int:
         try:
             return self._lite.last_ms(queue)
         except CorruptDataError:
             return 0
 
-    def _entry(self, request: pb.LiteTopicListRequest, queue: ConsumeQueue, last_ms: int) -> pb.LiteTopicEntry:
+    def _entry(self, request: pb.LiteTopicListRequest, queue: LiteQueue, last_ms: int) -> pb.LiteTopicEntry:
         lite_topic, subscriptions = names.lite_of(queue.topic), self._lite.subscriptions
         groups = list(subscriptions.groups_of(request.topic))
         return pb.LiteTopicEntry(

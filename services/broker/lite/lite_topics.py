@@ -4,11 +4,11 @@ A lite topic is a topic of the store's that nobody made, with one queue. It come
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import chain
 
 from services.broker.lite.lite_pops import LitePops
 from services.broker.lite.subscriptions import ClientKey, LiteClient, LiteSubscriptions
-from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.consume_queue import LiteQueue
 from services.broker.store.message_store import MessageStore
 from services.common.cold_reads import NotInMemory
 from services.common.contract import names
@@ -16,7 +16,9 @@ from services.common.contract.cluster_view import ClusterView
 from services.common.errors import CorruptDataError
 
 _LOOKS_AT_ONCE = 500
-"""So many lite topics one step looks at: a millisecond, if their last messages are in memory."""
+"""So many lite topics one step looks at: a millisecond."""
+_UNKNOWN_LOOKS = 20
+"""One of which something has to be read counts as so many."""
 
 
 class LiteTopics:
@@ -46,7 +48,7 @@ class LiteTopics:
         self.pops = pops
         self._end = end
         self._tell_end = tell_end
-        self._rest: Iterator[ConsumeQueue] = iter(())
+        self._rest: Iterator[LiteQueue] = iter(())
         self.expired = 0
         """How many have ended because no message came for too long."""
         self.emptied = 0
@@ -54,9 +56,10 @@ class LiteTopics:
 
     # What comes in
 
-    def arrived(self, queue: ConsumeQueue) -> None:
+    def arrived(self, queue: LiteQueue) -> None:
         """A message has become readable in a lite topic."""
         topic = queue.topic
+        queue.last_ms = self._store.latest_ms or 0
         parent = names.lite_parent(topic)
         groups = self.subscriptions.groups_of(parent)
         if groups:
@@ -85,30 +88,35 @@ class LiteTopics:
 
         Args:
             now_ms: wall clock.
-            looks_max: how many at the most.
+            looks_max: how many at the most; one of which something has to be read counts as several.
 
         Raises:
             StatusError: the disk is full; they are looked at again in the next round.
             NotInMemory: what was not looked at is looked at again.
         """
-        over: list[ConsumeQueue] = []
+        over: list[LiteQueue] = []
         expired: list[str] = []
         looks = 0
-        for queue in islice(self._rest, looks_max):
-            looks += 1
+        is_through = True
+        for queue in self._rest:
             try:
+                looks += 1 if queue.last_ms else _UNKNOWN_LOOKS
                 if self._is_idle(queue):
                     if queue.min_offset >= queue.max_offset:
                         over.append(queue)
                     elif self._has_expired(queue, now_ms):
+                        looks += _UNKNOWN_LOOKS
                         over.append(queue)
                         expired.append(queue.topic)
             except CorruptDataError:
                 continue  # it stands still, which is shown elsewhere
             except NotInMemory:
-                self._rest = _before(queue, self._rest)
+                self._rest = chain((queue,), self._rest)
                 if not over:
                     raise
+                looks = looks_max
+            if looks >= looks_max:
+                is_through = False
                 break
         if over:
             self._end([queue.topic for queue in over])
@@ -116,22 +124,21 @@ class LiteTopics:
             self.emptied += len(over) - len(expired)
             for topic in expired:
                 self._tell(topic)
-        if looks < looks_max:
+        if is_through:
             self._rest = self._all()
-            return True
-        return False
+        return is_through
 
-    def _all(self) -> Iterator[ConsumeQueue]:
-        """Of all lite topics there are now, those that may end; a topic's are listed when it is its turn."""
+    def _all(self) -> Iterator[LiteQueue]:
+        """All lite topics there are; those of one topic as they are when it is its turn."""
         for parent in self._store.queues.lite_parents:
             yield from self._store.queues.lite_of(parent)
 
-    def _is_idle(self, queue: ConsumeQueue) -> bool:
+    def _is_idle(self, queue: LiteQueue) -> bool:
         """Whether it is there still, and no message comes just now."""
         store = self._store
         return store.queue(queue.topic, 0) is queue and store.next_offset(queue.topic, 0) == queue.max_offset
 
-    def _has_expired(self, queue: ConsumeQueue, now_ms: int) -> bool:
+    def _has_expired(self, queue: LiteQueue, now_ms: int) -> bool:
         topic = self._view.topics.get(names.lite_parent(queue.topic))
         if topic is None or not topic.lite_expiration_ms:
             return False
@@ -143,14 +150,16 @@ class LiteTopics:
         records = self._store.records.read_checked(queue, (offset,), queue.read(offset, 1))
         return records[0].store_time_ms <= before_ms
 
-    def last_ms(self, queue: ConsumeQueue) -> int:
+    def last_ms(self, queue: LiteQueue) -> int:
         """When the last message of a lite topic was stored, wall clock, as its header says; 0 if it can't be told.
 
         Raises:
             CorruptDataError: what leads to it is damaged.
         """
-        entries = queue.read(queue.max_offset - 1, 1)
-        return (self._store.records.stored_at_ms(entries[0].position) or 0) if entries else 0
+        if not queue.last_ms:
+            entries = queue.read(queue.max_offset - 1, 1)
+            queue.last_ms = (self._store.records.stored_at_ms(entries[0].position) or 0) if entries else 0
+        return queue.last_ms
 
     def _tell(self, topic: str) -> None:
         """Tell clients that they read a lite topic no more."""
@@ -159,8 +168,3 @@ class LiteTopics:
             for client in self.subscriptions.readers(group, parent, lite_topic):
                 self.subscriptions.remove(client, (lite_topic,))
                 self._tell_end(client.key, lite_topic)
-
-
-def _before(queue: ConsumeQueue, rest: Iterator[ConsumeQueue]) -> Iterator[ConsumeQueue]:
-    yield queue
-    yield from rest

@@ -43,7 +43,7 @@ from services.broker.state.offset_reset import OffsetReset
 from services.broker.state.retrial import Retrial
 from services.broker.state.settlement import Settlement
 from services.broker.store.commit_log import CommitLog
-from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.consume_queue import ConsumeQueue, LiteQueue
 from services.broker.store.message_store import MessageStore
 from services.broker.store.queues import QueueChanges
 from services.broker.timer.message_timer import MessageTimer
@@ -375,7 +375,7 @@ class BrokerCore:
     def damage_mended(self) -> None:
         """Records were mended at which queues or delayed messages stood still: these are tried again, and told of."""
         topics = {queue.topic for queue in self.pops.damaged if not queue.is_lite}
-        lite_topics = [queue for queue in self.pops.damaged if queue.is_lite]
+        lite_topics = [queue for queue in self.pops.damaged if isinstance(queue, LiteQueue)]
         interests = [each for topic in topics for each in self.interests.of_topic(topic)]
         for each in interests:
             self.waiting(each)  # reads all that is read below: where it is not in memory, nothing has changed yet
@@ -427,7 +427,7 @@ class BrokerCore:
             self.acks.rewrite(self.state.table.lagging(number, before, _REWRITES_AT_ONCE))
 
     def _arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
-        if queue.is_lite:
+        if isinstance(queue, LiteQueue):
             self.lite.arrived(queue)
         else:
             self.interests.arrived(queue, tag_hashes)

@@ -226,7 +226,12 @@ class LiteQueue(ConsumeQueue):
 
     is_lite = True
 
-    __slots__ = ()
+    __slots__ = ("last_ms",)
+
+    def __init__(self, files: EntryFiles, topic: str, queue_id: int, begin_offset: int = 0) -> None:
+        super().__init__(files, topic, queue_id, begin_offset)
+        self.last_ms = 0
+        """When its last message was stored, or a moment later, wall clock; 0 if nobody has looked since the start."""
 
 
 def _position_at(entries: bytes | bytearray, at: int) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.consume_queue import ConsumeQueue, LiteQueue
 from services.common.contract import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -53,12 +53,12 @@ class Queues:
         lite_limit: how many lite topics there may be; each has one queue.
     """
 
-    def __init__(self, limit: int, make: Callable[[str, int], ConsumeQueue], lite_limit: int) -> None:
+    def __init__(self, limit: int, make: Callable[[str, int], ConsumeQueue], lite_limit: int = 0) -> None:
         self._limit = limit
         self._lite_limit = lite_limit
         self._make = make
         self._by_topic: dict[str, dict[int, ConsumeQueue]] = {}
-        self._lite: dict[str, dict[str, ConsumeQueue]] = {}
+        self._lite: dict[str, dict[str, LiteQueue]] = {}
         """Of lite topics: by the topic that they are of and their stored name, as a dict for each would be large."""
         self.lite_topics = 0
         """How many there are."""
@@ -105,7 +105,7 @@ class Queues:
         queue = self.get(topic, 0)
         return [] if queue is None else [queue]
 
-    def lite_of(self, topic: str) -> list[ConsumeQueue]:
+    def lite_of(self, topic: str) -> list[LiteQueue]:
         """Those of the lite topics of a topic, in the order in which they came about."""
         return list(self._lite.get(topic, {}).values())
 
@@ -216,7 +216,11 @@ class Queues:
         lite = self._lite.get(parent)
         if lite is None:
             return []
-        dropped = list(lite.values()) if parent == topic else [lite.pop(topic)] if topic in lite else []
+        dropped: list[ConsumeQueue] = []
+        if parent == topic:
+            dropped += lite.values()
+        elif topic in lite:
+            dropped.append(lite.pop(topic))
         if parent == topic or not lite:
             del self._lite[parent]
         self.lite_topics -= len(dropped)
@@ -238,7 +242,7 @@ class Queues:
 
     def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = self._make(topic, queue_id)
-        if queue.is_lite:
+        if isinstance(queue, LiteQueue):
             self._lite.setdefault(names.lite_parent(topic), {})[topic] = queue
             self._count += 1
             self.lite_topics += 1

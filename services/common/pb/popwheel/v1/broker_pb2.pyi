@@ -1344,12 +1344,12 @@ class LiteTopicListRequest(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
-    AFTER_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     limit: _builtins.int
-    after: _builtins.str
-    """Behind this one; empty: from the first on."""
+    begin: _builtins.str
+    """`next` of the list before; empty: at the beginning."""
     group: _builtins.str
     """Of this group `waiting` is told; empty: of none."""
     def __init__(
@@ -1357,12 +1357,12 @@ class LiteTopicListRequest(_message.Message):
         *,
         topic: _builtins.str = ...,
         limit: _builtins.int = ...,
-        after: _builtins.str = ...,
+        begin: _builtins.str = ...,
         group: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "group", b"group", "limit", b"limit", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "group", b"group", "limit", b"limit", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1410,24 +1410,28 @@ class LiteTopicListResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LITE_TOPICS_FIELD_NUMBER: _builtins.int
-    MORE_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
     TOTAL_FIELD_NUMBER: _builtins.int
-    more: _builtins.bool
-    """There may be more."""
+    EPOCH_FIELD_NUMBER: _builtins.int
+    next: _builtins.str
+    """Where to go on; empty if that is all."""
     total: _builtins.int
     """How many the topic has at this broker."""
+    epoch: _builtins.int
+    """Of the master that answers."""
     @_builtins.property
     def lite_topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___LiteTopicEntry]: ...
     def __init__(
         self,
         *,
         lite_topics: _abc.Iterable[Global___LiteTopicEntry] | None = ...,
-        more: _builtins.bool = ...,
+        next: _builtins.str = ...,
         total: _builtins.int = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lite_topics", b"lite_topics", "more", b"more", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "lite_topics", b"lite_topics", "next", b"next", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
