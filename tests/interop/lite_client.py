@@ -12,6 +12,7 @@ from typing import Any
 
 from rocketmq import ConsumeResult, MessageListener
 from rocketmq.v5.consumer import LitePushConsumer, LiteSimpleConsumer
+from rocketmq.v5.exception import LiteSubscriptionQuotaExceededException
 
 from tests.interop.scenarios import INVISIBLE_S, PATIENCE_S, SHORT_INVISIBLE_S, Client, make, receive, report
 
@@ -66,9 +67,21 @@ def reader(client: Client, kind: Any, group: str, *lite_topics: str, listener: L
 
 
 def subscribe(consumer: Any, *lite_topics: str) -> None:
-    """Read these, too. Client 5.1.2 sends each letter of a name as a name, and the whole set after that right."""
+    """Read these, too, as client 5.1.2 has to be used.
+
+    A simple consumer has a quota of 0 until its settings have come, which it does not wait for. Each letter of a name is
+    sent as a name, and the whole set after that right.
+    """
+    until = time.monotonic() + PATIENCE_S
     for each in lite_topics:
-        consumer.subscribe_lite(each)
+        while True:
+            try:
+                consumer.subscribe_lite(each)
+                break
+            except LiteSubscriptionQuotaExceededException:
+                if time.monotonic() > until:
+                    raise
+                threading.Event().wait(0.05)
     consumer.subscribe_lite_all()
 
 
