@@ -7,13 +7,15 @@ from typing import Any
 
 from services.broker.state.core import BrokerCore
 from services.common.errors import CorruptDataError
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.controller.cluster.cluster_state import ClusterState
-from tests.sim import stored, timers, transactions
+from tests.sim import lite, stored, timers, transactions
 from tests.sim.checker import Checker, Verdict
 from tests.sim.clients import Consumer, Producer
 from tests.sim.delays import NEAR_MS
 from tests.sim.failing_records import FailingRecords
 from tests.sim.faults import Faults
+from tests.sim.lite import LiteWorkload
 from tests.sim.loop import SimLoop, StuckError
 from tests.sim.ordered import OrderedProducer
 from tests.sim.outcome import Outcome
@@ -49,7 +51,11 @@ def run_seed(
     trace.add("sim", "seed", swarm.describe())
     world = World(loop, swarm, trace)
     failing = FailingRecords(swarm.random("failing records"), trace, world.history, only)
-    run = _Run(world, failing, Renewals(world, only is None), has_transactions=transactions.is_on(seed, only))
+    run = _Run(
+        *(world, failing, Renewals(world, only is None)),
+        has_transactions=transactions.is_on(seed, only),
+        has_lite_topics=lite.is_on(seed, only),
+    )
     collecting = gc.isenabled()
     gc.disable()  # destructors of what a killed process leaves must not run in the middle
     try:
@@ -95,9 +101,18 @@ class _Run:
         failing: messages that fail by themselves.
         renewals: messages that are hidden for longer than others of their pop.
         has_transactions: whether half messages are sent.
+        has_lite_topics: whether lite topics are sent to and read.
     """
 
-    def __init__(self, world: World, failing: FailingRecords, renewals: Renewals, *, has_transactions: bool) -> None:
+    def __init__(
+        self,
+        world: World,
+        failing: FailingRecords,
+        renewals: Renewals,
+        *,
+        has_transactions: bool,
+        has_lite_topics: bool,
+    ) -> None:
         self.world = world
         self._renewals = renewals
         self._failing = failing
@@ -139,6 +154,12 @@ class _Run:
         self._pledges: Pledges | None = None
         if has_transactions:
             self._pledges = Pledges(self._tools, swarm.random("pledges"), failing.fails)
+        self._lite: LiteWorkload | None = None
+        if has_lite_topics:
+            self._lite = LiteWorkload(
+                *(world.broker_network, world.trace, world.loop, lambda: world.log_end.position),
+                *(swarm.random("lite workload"), failing.fails),
+            )
 
     async def live(self) -> None:
         """Set up, let faults strike, heal, and wait until all work is done."""
@@ -151,6 +172,8 @@ class _Run:
         passing = loop.create_task(self._passing.run())
         if self._pledges is not None:
             producing.append(loop.create_task(self._pledges.run()))
+        if self._lite is not None:
+            producing.append(loop.create_task(self._lite.run()))
         striking = [loop.create_task(self.faults.run()), loop.create_task(self.faults.keep_alive())]
         renewing = loop.create_task(self._renewals.run())
         await asyncio.sleep(world.swarm.safety_s)
@@ -163,6 +186,8 @@ class _Run:
             producer.stopping = True
         if self._pledges is not None:
             self._pledges.stopping = True
+        if self._lite is not None:
+            self._lite.stopping = True
         reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
         self._passing.stopping = True
         await asyncio.wait((*producing, passing))
@@ -177,6 +202,8 @@ class _Run:
         await asyncio.wait(consuming)
         if self._pledges is not None:
             await self._pledges.end()
+        if self._lite is not None:
+            await self._lite.end()
         striking[1].cancel()
         await asyncio.wait(striking)
         for task in (*producing, *consuming, passing):
@@ -200,7 +227,14 @@ class _Run:
                 return state.create_topic(options, name, types[name], queues)
 
             await keeper.change(topic)
-        for name, attempts in self.world.swarm.groups.items():
+        groups = dict(self.world.swarm.groups)
+        if self._lite is not None:
+            expiration_ms = self._lite.expiration_ms
+            await keeper.change(
+                lambda state: state.create_topic(options, lite.TOPIC, TopicType.LITE, lite_expiration_ms=expiration_ms)
+            )
+            groups[lite.GROUP] = lite.ATTEMPTS_MAX
+        for name, attempts in groups.items():
 
             def group(state: ClusterState, name: str = name, attempts: int = attempts) -> Any:
                 return state.create_group(options, name, attempts, name == ORDERED_GROUP)
@@ -277,6 +311,8 @@ class _Run:
             return f"waiting: {waiting}"
         if self._pledges is not None and (left := self._pledges.left(core)):
             return left
+        if self._lite is not None and (left := self._lite.left(core)):
+            return left
         if self._heard_deletion is world.process and TOPIC in core.names.topic_ids:
             return f"the broker still has {TOPIC}, which was deleted"
         return ""
@@ -324,6 +360,10 @@ class _Run:
         records = stored.records_in_log(world.disk, folder, swarm.options.broker.log.segment_bytes)
         if self._pledges is not None:
             verdict.violations += self._pledges.judge(records, world.history, is_lossy=swarm.is_lossy)
+        if self._lite is not None:
+            verdict.violations += self._lite.judge(
+                records, world.history, is_lossy=swarm.is_lossy, clocks_differ=swarm.clocks_differ
+            )
         delayed = Timers(swarm, world.history, records, world.appends, self._topic_ids, verdict, self._failing.fails)
         delayed.judge(self._stood_still_ms)
         delayed.compare("the running server", self._timer_state, self._stood_still_ms)
