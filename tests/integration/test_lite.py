@@ -141,6 +141,29 @@ async def test_where_a_group_begins(server: StandaloneProcess) -> None:
         assert bodies(await drained(late, "late", "Begun")) == [b"new"]
 
 
+async def test_clients_are_told_of_lite_topics_that_end(server: StandaloneProcess) -> None:
+    async with readers(server, "Passing", "guests", lite_expiration_ms=1000) as (reader,):
+        entry = d.SubscriptionEntry(topic=d.Resource(name="Passing"))
+        settings = d.Settings(
+            client_type=ClientType.LITE_PUSH_CONSUMER,
+            subscription=d.Subscription(group=d.Resource(name="guests"), subscriptions=[entry]),
+        )
+        async with aclosing(reader.commands(settings)) as commands:
+            assert (await anext(commands)).HasField("settings")
+            await reader.sync_lite("guests", "Passing", "gone", "never")
+            await send(reader, "Passing", "gone", "1")
+            assert bodies(await drained(reader, "guests", "Passing")) == [b"1"]
+            async with asyncio.timeout(15.0):
+                async for command in commands:
+                    if command.HasField("notify_unsubscribe_lite_command"):
+                        break
+            assert command.notify_unsubscribe_lite_command.lite_topic == "gone"
+        await send(reader, "Passing", "gone", "2")
+        assert (await reader.receive("guests", "Passing")).messages == [], "it is read no more"
+        await reader.sync_lite("guests", "Passing", "gone")
+        assert bodies(await drained(reader, "guests", "Passing")) == [b"2"]
+
+
 async def test_quotas_and_refusals_have_their_names(server: StandaloneProcess, client: MessagingClient) -> None:
     async with readers(server, "Limited", "few") as (reader,):
         assert (await reader.sync_lite("few", "Limited", *"abcd")).code == Code.OK
@@ -163,26 +186,3 @@ async def test_quotas_and_refusals_have_their_names(server: StandaloneProcess, c
         settings.client_type = ClientType.LITE_PUSH_CONSUMER
         told = (await reader.agree_on_settings(settings)).subscription
         assert (told.lite_subscription_quota, told.max_lite_topic_size, told.fifo) == (4, 64, False)
-
-
-async def test_clients_are_told_of_lite_topics_that_end(server: StandaloneProcess) -> None:
-    async with readers(server, "Passing", "guests", lite_expiration_ms=1000) as (reader,):
-        entry = d.SubscriptionEntry(topic=d.Resource(name="Passing"))
-        settings = d.Settings(
-            client_type=ClientType.LITE_PUSH_CONSUMER,
-            subscription=d.Subscription(group=d.Resource(name="guests"), subscriptions=[entry]),
-        )
-        async with aclosing(reader.commands(settings)) as commands:
-            assert (await anext(commands)).HasField("settings")
-            await reader.sync_lite("guests", "Passing", "gone", "never")
-            await send(reader, "Passing", "gone", "1")
-            assert bodies(await drained(reader, "guests", "Passing")) == [b"1"]
-            async with asyncio.timeout(15.0):
-                async for command in commands:
-                    if command.HasField("notify_unsubscribe_lite_command"):
-                        break
-            assert command.notify_unsubscribe_lite_command.lite_topic == "gone"
-        await send(reader, "Passing", "gone", "2")
-        assert (await reader.receive("guests", "Passing")).messages == [], "it is read no more"
-        await reader.sync_lite("guests", "Passing", "gone")
-        assert bodies(await drained(reader, "guests", "Passing")) == [b"2"]
