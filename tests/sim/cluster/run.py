@@ -4,13 +4,17 @@ import asyncio
 import gc
 from typing import Any
 
+from services.broker.state.core import BrokerCore
 from services.common.errors import CorruptDataError
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim import stored
 from tests.sim.checker import Verdict
 from tests.sim.clients import Consumer, Producer
+from tests.sim.cluster import lite
 from tests.sim.cluster.checker import ClusterChecker, wanted_by
 from tests.sim.cluster.counts import SharedCounts
 from tests.sim.cluster.faults import Faults
+from tests.sim.cluster.lite import LiteReaders
 from tests.sim.cluster.programs import DATA
 from tests.sim.cluster.swarm import ENOUGH_INTERESTS, ClusterSwarm, draw
 from tests.sim.cluster.troubles import Troubles
@@ -48,7 +52,7 @@ def run_seed(
     loop = SimLoop()
     trace = Trace(loop)
     trace.add("sim", "seed", swarm.describe())
-    run = _Run(loop, trace, swarm)
+    run = _Run(loop, trace, swarm, has_lite_topics=lite.is_on(seed, only))
     world = run.world
     collecting = gc.isenabled()
     gc.disable()  # destructors of what a killed process leaves must not run in the middle
@@ -82,7 +86,7 @@ def run_seed(
     counts = (
         f"{verdict.counts()} sent={len(history.sent)} got={len(history.deliveries)} polls={len(world.log.polls)} "
         f"wakes={run.wakes} vain={run.vain_wakes} lives={sum(each.lives for each in world.machines())} "
-        f"faults={run.faults.count} steps={loop.steps} seconds={loop.time():.1f}"
+        f"faults={run.faults.count} lite={run.lite_done} steps={loop.steps} seconds={loop.time():.1f}"
     )
     story = (swarm.describe(), *(trace.lines() if verdict.violations or whole_trace else ()))
     return Outcome(seed, digest, tuple(verdict.violations), counts, story, "tests.sim.cluster")
@@ -95,9 +99,10 @@ class _Run:
         loop: the loop.
         trace: what happens goes there.
         swarm: what was drawn.
+        has_lite_topics: whether lite topics are sent to and read, too.
     """
 
-    def __init__(self, loop: SimLoop, trace: Trace, swarm: ClusterSwarm) -> None:
+    def __init__(self, loop: SimLoop, trace: Trace, swarm: ClusterSwarm, *, has_lite_topics: bool) -> None:
         self.swarm = swarm
         self.history = History()
         self.verdict = Verdict()
@@ -131,9 +136,20 @@ class _Run:
                 consumer.rest_s_max = swarm.rest_s_max
                 self._consumers.append(consumer)
 
+        self._lite: LiteReaders | None = None
+        if has_lite_topics:
+            self._lite = LiteReaders(
+                *(lambda name: self.world.client(name, swarm.loyal), trace, loop, swarm.random("lite readers"))
+            )
+
     def _tools(self, name: str) -> Tools:
         world = self.world
         return Tools(world.client(name, self.swarm.loyal), self.history, world.trace, world.loop, LogEnd())
+
+    @property
+    def lite_done(self) -> int:
+        """Messages of lite topics that were done with."""
+        return 0 if self._lite is None else self._lite.done
 
     async def live(self) -> None:
         """Set up, let faults strike, heal, and wait until all work is done."""
@@ -141,6 +157,7 @@ class _Run:
         await self._begin()
         producing = [loop.create_task(producer.run()) for producer in self._producers]
         consuming = [loop.create_task(consumer.run()) for consumer in self._consumers]
+        reading_lite = loop.create_task(self._lite.run()) if self._lite is not None else None
         striking = loop.create_task(self.faults.run())
         await asyncio.sleep(self.swarm.safety_s)
         striking.cancel()
@@ -150,12 +167,17 @@ class _Run:
         world.trace.add("sim", "healed")
         for producer in self._producers:
             producer.stopping = True
+        if self._lite is not None:
+            self._lite.stopping = True
         self._make_room()
         reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
         await asyncio.wait(producing)
         await self._finish_work()
         for consumer in self._consumers:
             consumer.stopping = True
+        if self._lite is not None and reading_lite is not None:
+            self._lite.is_over = True
+            await reading_lite
         await asyncio.wait((*reforming, *consuming))
         for task in (*producing, *consuming, *reforming):
             task.result()
@@ -170,6 +192,9 @@ class _Run:
             await world.make_topic(topic, swarm.types[topic], queues)
         for group, attempts in swarm.groups.items():
             await world.make_group(group, attempts)
+        if self._lite is not None:
+            await world.make_topic(lite.TOPIC, TopicType.LITE, 1)
+            await world.make_group(lite.GROUP, lite.ATTEMPTS_MAX)
         for _ in range(swarm.brokers):
             await world.add_broker().boot()
         for _ in range(swarm.proxies):
@@ -206,12 +231,15 @@ class _Run:
 
     def _done(self) -> int:
         """How many messages were done with, each for each group."""
-        return len(
-            {
-                (each.delivery.group, each.delivery.message_id)
-                for each in self.history.settlings
-                if each.kind in ("ack", "forward") and each.outcome == "ok"
-            }
+        return (
+            len(
+                {
+                    (each.delivery.group, each.delivery.message_id)
+                    for each in self.history.settlings
+                    if each.kind in ("ack", "forward") and each.outcome == "ok"
+                }
+            )
+            + self.lite_done
         )
 
     def _left(self) -> str:
@@ -222,6 +250,8 @@ class _Run:
             core = machine.program.app.core
             if core.state.table.open_messages:
                 return f"{core.state.table.open_messages} messages of {name} are given out"
+            if self._lite is not None and (left := _lite_left(core)):
+                return f"{name}: {left}"
         for each in self.swarm.subscriptions:
             if waiting := self.world.sightings.waiting(each.group, each.topic, wanted_by(each)):
                 return f"{len(waiting)} messages wait for {each.group}: {waiting[:3]}"
@@ -248,6 +278,8 @@ class _Run:
             return self.verdict
         verdict = ClusterChecker(swarm, self.history, found, world.sightings, world.log, self._troubles).judge()
         verdict.violations[:0] = self.verdict.violations
+        if self._lite is not None:
+            verdict.violations += self._lite.judge(found)
         self._check_wakes(verdict)
         return verdict
 
@@ -257,8 +289,19 @@ class _Run:
         is_calm = not self.faults.count and "bad notifications" not in swarm.faults
         if not is_calm or swarm.options.broker.pop.notify_interests_max < ENOUGH_INTERESTS:
             return
+        if self._lite is not None:
+            return  # several readers may be told of one message of a lite topic that they share
         told = sum(self.world.sightings.arrivals_for(each.group, each.topic) for each in swarm.subscriptions)
         # Brokers tell all proxies of what still waits after some 20 ms, be it that the pop is on a long way.
         often = 1 if swarm.delay_s_max <= _SHORT_WAY_S else 2
         if self.vain_wakes > often * swarm.proxies * told:
             verdict.broke("L1", f"{self.vain_wakes} of {self.wakes} wakes were in vain, and only {told} messages came")
+
+
+def _lite_left(core: BrokerCore) -> str:
+    """Which lite topics of a broker have messages that wait, in words."""
+    lines, buffer = core.state.table.lines, core.state.merge_buffer
+    for queue in core.store.queues.lite_of(lite.TOPIC):
+        if buffer.of(lite.GROUP, queue).available_at_most or lines.has(lite.GROUP, queue.topic):
+            return f"messages of {queue.topic} wait"
+    return ""
