@@ -21,7 +21,7 @@ from services.common.pb.apache.rocketmq.v2.service_pb2 import (
     QueryRouteRequest,
     QueryRouteResponse,
 )
-from services.common.pb.popwheel.v1.controller_pb2 import Topic
+from services.common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
 from services.proxy.errors import LimitError
 from services.proxy.failover.brokers import Brokers
 from services.proxy.options import ProxyOptions
@@ -71,7 +71,7 @@ class Routes:
         endpoints = advertised_endpoints(self._options, request.endpoints)
         response = QueryAssignmentResponse(status=OK)
         for name in self._names():
-            for queue in range(topic.queues) if group.fifo else (_ANY_QUEUE,):
+            for queue in range(topic.queues) if group.fifo and topic.type != TopicType.LITE else (_ANY_QUEUE,):
                 assigned = _queue(request.topic, topic, name, queue, endpoints)
                 response.assignments.append(Assignment(message_queue=assigned))
         return response
