@@ -158,22 +158,25 @@ async def _second(folder: Path, count: int) -> _Figures:
     broker.view.topics["Sessions"].lite_expiration_ms = 10**12
     broker.core.lite.step(broker.clock.wall_ms())
     while not is_through:
-        began_s = time.monotonic()
+        began_s = time.process_time()
         is_through = broker.core.lite.step(broker.clock.wall_ms())
-        longest_s = max(longest_s, time.monotonic() - began_s)
-        total_s += time.monotonic() - began_s
-    figures["s to look at all of them"], figures["ms of the longest step"] = total_s, longest_s * 1000
+        longest_s = max(longest_s, time.process_time() - began_s)
+        total_s += time.process_time() - began_s
+    figures["s CPU to look at all of them"], figures["ms CPU of the longest step"] = total_s, longest_s * 1000
     broker.view.topics["Sessions"].lite_expiration_ms = 1
-    began_s = time.monotonic()
+    began_s = time.process_time()
     longest_s = 0.0
     while broker.core.store.queues.lite_topics > count // 2:
-        step_s = time.monotonic()
+        step_s = time.process_time()
         broker.core.lite.step(broker.clock.wall_ms())
-        longest_s = max(longest_s, time.monotonic() - step_s)
-    figures["s to end half of them"], figures["ms of its longest step"] = time.monotonic() - began_s, longest_s * 1000
-    began_s = time.monotonic()
+        longest_s = max(longest_s, time.process_time() - step_s)
+    figures["s CPU to end half of them"], figures["ms CPU of its longest step"] = (
+        time.process_time() - began_s,
+        longest_s * 1000,
+    )
+    began_s = time.process_time()
     broker.core.settlement.forget_topic("Sessions")
-    figures["s to delete the topic with the other half"] = time.monotonic() - began_s
+    figures["s CPU to delete the topic with the other half"] = time.process_time() - began_s
     return figures
 
 

@@ -10,13 +10,15 @@ import pytest
 
 from services.broker.filter.scan import SqlScan
 from services.broker.filter.sql_filter import SqlFilter
+from services.broker.lite.lite_topics import LiteTopics
 from services.broker.pop import redelivery
 from services.broker.pop.acks import Acks
 from services.broker.pop.ordered_pops import OrderedPops
-from services.broker.progress.lines import _Line
+from services.broker.progress.lines import Lines, _Line
 from services.broker.progress.merge_buffer import MergeBuffer
 from services.broker.records import record
 from services.broker.records.record import Record, RecordKind, StoredRecord
+from services.broker.state.core import BrokerCore
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.flusher import Flusher
 from services.broker.store.message_store import MessageStore
@@ -32,7 +34,7 @@ from services.broker.transactions.table import TransactionTable
 from services.broker.wheel.delay import Delay
 from services.common.contract.put import MessageRun
 from services.common.shares import Shares
-from tests.sim import transactions
+from tests.sim import lite, transactions
 from tests.sim.device import SimDisk
 from tests.sim.filters import FILTERING
 from tests.sim.run import run_seed
@@ -329,6 +331,21 @@ def what_is_held_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OrderedPops, "_hold", hold_and_forget)
 
 
+def lite_topics_give_out_more_than_one_message(patch: pytest.MonkeyPatch) -> None:
+    """A lite topic of which a message is given out is read on."""
+    patch.setattr(Lines, "has", lambda self, group, topic: False)
+
+
+def acknowledged_lite_topics_wake_nobody(patch: pytest.MonkeyPatch) -> None:
+    """When a message of a lite topic is done with, nobody notes that the next one can be had."""
+    patch.setattr(BrokerCore, "_became_free", lambda self, group, topic: None)
+
+
+def lite_topics_end_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A lite topic ends as soon as it is looked at."""
+    patch.setattr(LiteTopics, "_has_expired", lambda self, queue, now_ms: True)
+
+
 SETTINGS: dict[Plant, dict[str, Any]] = {
     # Where nobody waits for the log's sync, it comes long after the timer's.
     the_timer_is_saved_before_what_fired: {
@@ -366,6 +383,9 @@ CAUGHT_BY: dict[Plant, int] = {sends_are_confirmed_without_sync: 26, the_timer_i
         (the_order_is_swapped, {"P6"}, (ORDERED,)),
         (lines_hold_nothing_back, {"P6"}, (ORDERED,)),
         (what_is_held_is_forgotten, {"P1", "P6", "S6"}, (ORDERED,)),
+        (lite_topics_give_out_more_than_one_message, {"P6"}, (lite.NAME,)),
+        (acknowledged_lite_topics_wake_nobody, {"L2"}, (lite.NAME,)),
+        (lite_topics_end_at_once, {"S1"}, (lite.NAME,)),
         (what_has_fired_is_forgotten, {"T2"}, ("kill", "kill in a step")),
         (slots_are_skipped, {"T3", "L2"}, ()),
         (recalls_are_forgotten_at_a_restart, {"T4"}, ("kill", "kill in a step")),

@@ -1,5 +1,8 @@
 """Lite topics at the broker: each in order by itself, read by those who say so, gone when they are over (P6)."""
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from services.broker.lite.subscriptions import ClientKey
@@ -11,8 +14,12 @@ from services.common.contract.put import MessageRun
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
+from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Topic, TopicType
+from services.rpc import methods
+from services.rpc.service import Method
+from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import CrashKind
+from tests.unit.broker.served_broker import Broker, running
 from tests.unit.broker.world import INVISIBLE_MS, OPTIONS, World, attempts, handles, wire_message
 
 PARENT = "Sessions"
@@ -401,3 +408,90 @@ def test_stored_names_are_no_names_for_clients() -> None:
             names.checked_lite_topic(text)
         assert refused.value.code == Code.ILLEGAL_LITE_TOPIC
     assert names.is_storable(names.lite_topic("t" * 127, "l" * 64))
+
+
+async def call(broker: Broker, method: Method[Any, Any], request: Any) -> Any:
+    return await broker.channel.call(method, request)
+
+
+async def test_over_the_wire() -> None:
+    """As a proxy sees it: sends, subscriptions, notifications, pops, acks, ends and the list."""
+    clock = ManualClock()
+    async with running(clock=clock) as broker:
+        topic = Topic(name=PARENT, queues=1, id=2, type=TopicType.LITE, lite_expiration_ms=DAY_MS)
+        broker.controller.updates.put_nowait(ClusterUpdate(version=2, topics=[topic]))
+        async with asyncio.timeout(5):
+            while PARENT not in broker.app.view.topics:
+                await asyncio.sleep(0)
+        limit = broker.app.core.store.queues
+        runs = [_run("a"), _run(""), _run("b"), _run("c")]
+        runs[1].topic, limit._lite_limit = "t", 2
+        results = await call(broker, methods.PUT, runs)
+        assert [each.code for each in results] == [Code.OK] * 3 + [Code.LITE_TOPIC_QUOTA_EXCEEDED]
+        runs = [_run("a", is_retry=True), _run("a")]  # an earlier try has stored it
+        assert [each.queue_offset for each in await call(broker, methods.PUT, runs)] == [0, 1]
+        for bad, code in (("a+b", Code.ILLEGAL_LITE_TOPIC), ("", Code.BAD_REQUEST)):
+            with pytest.raises(StatusError) as refused:
+                await call(broker, methods.PUT, [_run(bad or "a", due_ms=() if bad else (1,))])
+            assert refused.value.code == code
+
+        stream = broker.channel.open(methods.NOTIFY)
+        interest = pb.NotifyInterest(id=1, topic=PARENT, group="g", lite_client_id="c")
+        await stream.send([interest])
+        (event,) = await _told(stream)
+        assert (event.refused, event.unknown_client) == (True, True)
+        sync = pb.SyncLiteRequest(group="g", topic=PARENT, client_id="c", action=pb.LITE_ADD, lite_topics=["a"])
+        assert (await call(broker, methods.SYNC_LITE, sync)).unknown_client
+        sync.action = pb.LITE_SET
+        assert not (await call(broker, methods.SYNC_LITE, sync)).unknown_client
+        await stream.send([interest])
+        (event,) = await _told(stream)
+        assert (event.refused, event.waiting) == (False, 1)
+        sync.action, sync.lite_topics[:] = pb.LITE_ADD, ["b"]
+        sync.offset.policy = pb.LITE_MAX
+        await call(broker, methods.SYNC_LITE, sync)
+        pop_it = pb.PopRequest(group="g", topic=PARENT, max_messages=8, invisible_ms=1000, client_id="c", lite=True)
+        answer = await call(broker, methods.POP, pop_it)
+        assert [Message.FromString(each).system_properties.queue_offset for each in answer.messages] == [0]
+        ack_it = pb.AckRequest(group="g", topic=PARENT, receipt_handles=answer.handles)
+        assert not (await call(broker, methods.ACK, ack_it)).results
+        (event,) = await _told(stream)  # of the second one
+        assert event.waiting == 1
+
+        listed = await call(broker, methods.LITE_TOPIC_LIST, pb.LiteTopicListRequest(topic=PARENT, limit=1, group="g"))
+        (entry,) = listed.lite_topics
+        assert (entry.lite_topic, entry.waiting, entry.readers, entry.max_offset) == ("a", 1, 1, 2)
+        assert entry.last_ms == clock.wall_ms()
+        assert (listed.next, listed.total) == ("a", 2)
+        rest = pb.LiteTopicListRequest(topic=PARENT, limit=5, begin=listed.next)
+        assert [each.lite_topic for each in (await call(broker, methods.LITE_TOPIC_LIST, rest)).lite_topics] == ["b"]
+        metrics = broker.metrics()
+        for line in ("popwheel_lite_topics 2.0", "popwheel_lite_clients 1.0", "popwheel_lite_subscriptions 3.0"):
+            assert line in metrics
+        assert 'rocketmq_consumer_ready_messages{consumer_group="g",topic="Sessions"} 1.0' in metrics
+        assert "Sessions+" not in metrics
+
+        clock.advance(DAY_MS)
+        while not broker.app.core.lite.step(clock.wall_ms()):
+            pass
+        events = await stream.receive()
+        assert events is not None
+        assert {each.lite_topic for each in events.lite_ends} == {"a", "b"}
+        assert {(each.group, each.topic, each.client_id) for each in events.lite_ends} == {("g", PARENT, "c")}
+        sync.action = pb.LITE_END
+        await call(broker, methods.SYNC_LITE, sync)
+        assert len(broker.app.core.lite.subscriptions) == 0
+        await stream.end()
+
+
+def _run(lite_topic: str, *, is_retry: bool = False, due_ms: tuple[int, ...] = ()) -> MessageRun:
+    body = b"again" if is_retry else lite_topic.encode()
+    payload, properties = wire_message(PARENT, lite_topic.encode() if is_retry else body)
+    return MessageRun(PARENT, 0, [payload], [properties], [""], due_ms, is_retry=is_retry, lite_topic=lite_topic)
+
+
+async def _told(stream: Any) -> list[pb.NotifyEvent]:
+    async with asyncio.timeout(5):
+        events = await stream.receive()
+    assert events is not None
+    return list(events.events)
