@@ -167,6 +167,11 @@ class LiteSync:
         if reader in self._book:
             self._tell_later(reader, name, everything=True)
 
+    def stream_ended(self, name: str) -> None:
+        """The Notify stream of a broker broke: it may have forgotten all readers. It says so if it hears of them."""
+        for reader in self._book.readers:
+            self._tell_later(reader, name, everything=False)
+
     def ended(self, end: broker.LiteTopicEnd, name: str) -> None:
         """A lite topic has ended at a broker: its reader is told, unless its messages go to another broker now."""
         names = self._brokers.names
@@ -191,10 +196,9 @@ class LiteSync:
                 self._tell_later(reader, name, everything=False)
 
     def _brokers_changed(self) -> None:
-        """A new master knows no reader."""
+        """A new master knows no reader, and says so."""
         for name in self._brokers.changed & self._brokers.led:
-            for reader in self._book.readers:
-                self._tell_later(reader, name, everything=True)
+            self.stream_ended(name)
 
     async def _tell_all(self, reader: Reader, asked: broker.SyncLiteRequest, deadline: float | None) -> None:
         """Tell all brokers that lead; one that comes to lead is told later."""

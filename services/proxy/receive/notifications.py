@@ -191,6 +191,7 @@ class _Link:
                 well = True
             if well:
                 _logger.warning("notify_stream_ended", broker=self.name, reason=reason)
+                self._lite.stream_ended(self.name)
                 well = False
             await asyncio.sleep(pause_s * (0.5 + self._random.random()))
             pause_s = min(pause_s * 2, _PAUSE_LONGEST_S if self._leads else _PAUSE_NOT_LEADING_S)

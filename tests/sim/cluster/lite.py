@@ -1,5 +1,5 @@
 """Lite topics in a cluster, in some of the seeds: readers whose syncs and polls come to any proxies, through all faults
-(P1, P5, P6, S1, L2).
+(P1, P5, P6, S1, L2); and whether a waiting poll is woken when all is well again, and after a restart of a broker (L1).
 
 It has a topic, a group and a history of its own.
 """
@@ -7,7 +7,7 @@ It has a topic, a group and a history of its own.
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -21,6 +21,7 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import LiteSubscriptio
 from services.proxy import protocol
 from services.rpc.status import RpcError
 from tests.sim.cluster.clients import ClientNetwork
+from tests.sim.cluster.swarm import ClusterSwarm
 from tests.sim.loop import SimLoop
 from tests.sim.stored import StoredMessage
 from tests.sim.tools import headers
@@ -33,16 +34,25 @@ ATTEMPTS_MAX = 16
 READERS = 3
 
 _SHARE = 0.25
+_ROOM = 1_000
+"""Polls and interests that a proxy may have, at the least."""
 _TIMEOUT_S = 5.0
 _SYNC_EVERY_S = 30.0
 _INVISIBLE_S = 2.0
+_SETTLE_S = 6.0
+"""So long after faults and a restart all is as it was."""
+_CALM_MESSAGES = 6
 _TOPIC = d.Resource(name=TOPIC)
 _GROUP = d.Resource(name=GROUP)
 
 
-def is_on(seed: int, only: tuple[str, ...] | None) -> bool:
-    """Whether a seed has the workload."""
-    return random.Random(f"{seed}/cluster lite topics").random() < _SHARE if only is None else NAME in only
+def is_on(swarm: ClusterSwarm, only: tuple[str, ...] | None) -> bool:
+    """Whether a seed has the workload: not where proxies have room for the other readers only."""
+    if only is not None:
+        return NAME in only
+    receive = swarm.options.proxy.receive
+    has_room = receive.interests_max >= _ROOM and receive.polls_max >= _ROOM
+    return has_room and random.Random(f"{swarm.seed}/cluster lite topics").random() < _SHARE
 
 
 @dataclass(slots=True)
@@ -72,7 +82,10 @@ class _Seen:
 
     sent: dict[str, float] = field(default_factory=dict)
     """Message -> when its send began."""
-    accepted: set[str] = field(default_factory=set)
+    accepted: dict[str, float] = field(default_factory=dict)
+    """Message -> when that was answered OK."""
+    in_calm: set[str] = field(default_factory=set)
+    """Messages that were sent when nothing was wrong any more."""
     got: list[_Got] = field(default_factory=list)
 
 
@@ -84,12 +97,20 @@ class LiteReaders:
         trace: what happens goes there.
         loop: the time.
         chance: its random source.
+        restart: kills a broker, and starts it again.
     """
 
     def __init__(
-        self, way_of: Callable[[str], ClientNetwork], trace: Trace, loop: SimLoop, chance: random.Random
+        self,
+        way_of: Callable[[str], ClientNetwork],
+        trace: Trace,
+        loop: SimLoop,
+        chance: random.Random,
+        restart: Callable[[], Awaitable[None]],
     ) -> None:
-        self._way_of = way_of
+        self._restart = restart
+        self._unsynced = READERS
+        self.sent: asyncio.Future[None] = loop.create_future()
         self._trace = trace
         self._loop = loop
         self._chance = chance
@@ -111,43 +132,58 @@ class LiteReaders:
         return len(self._seen.accepted)
 
     async def run(self) -> None:
-        """Send and read until told to stop, then read until it is over."""
+        """Send and read until told to stop; then once more in calm, around a restart; and read until all is done."""
         reading = [self._loop.create_task(self._read(name)) for name in self._ways if name != "ls"]
         await self._send()
+        self.sent.set_result(None)
         await asyncio.wait(reading)
         for each in reading:
             each.result()
 
     async def _send(self) -> None:
         """Send one message after another; a lite topic of which one may or may not be stored gets no more."""
-        chance, way = self._chance, self._ways["ls"]
         while not self.stopping:
-            await asyncio.sleep(chance.expovariate(4.0))
-            place = chance.randrange(len(self._lite_topics))
-            message_id = f"lm-{len(self._seen.sent)}"
-            properties = d.SystemProperties(
-                message_id=message_id,
-                message_type=d.MessageType.LITE,
-                lite_topic=self._lite_topics[place],
-                body_encoding=d.Encoding.IDENTITY,
-                born_host="sim",
-            )
-            message = d.Message(topic=_TOPIC, body=b"body", system_properties=properties)
-            request = pb.SendMessageRequest(messages=[message]).SerializeToString()
-            self._seen.sent[message_id] = self._loop.time()
-            code = 0
-            try:
-                answer = await way.call(protocol.SEND_MESSAGE, request, headers("ls"), _TIMEOUT_S)
-                code = answer.status.code
-            except RpcError as error:
-                self._trace.add("ls", "send", message_id, error.status.name)
-            else:
-                self._trace.add("ls", "send", message_id, properties.lite_topic, code_name(code))
-            if code == d.Code.OK:
-                self._seen.accepted.add(message_id)
-            else:
-                self._lite_topics[place] = f"user-{self._made}"
-                self._made += 1
+            await asyncio.sleep(self._chance.expovariate(4.0))
+            await self._send_one()
+        while self._unsynced:
+            await asyncio.sleep(0.1)
+        for _ in range(2):
+            await asyncio.sleep(_SETTLE_S)
+            for _ in range(_CALM_MESSAGES):
+                await asyncio.sleep(self._chance.expovariate(2.0))
+                await self._send_one(in_calm=True)
+            self._trace.add("ls", "restart")
+            await self._restart()
+
+    async def _send_one(self, *, in_calm: bool = False) -> None:
+        chance, way = self._chance, self._ways["ls"]
+        place = chance.randrange(len(self._lite_topics))
+        message_id = f"lm-{len(self._seen.sent)}"
+        properties = d.SystemProperties(
+            message_id=message_id,
+            message_type=d.MessageType.LITE,
+            lite_topic=self._lite_topics[place],
+            body_encoding=d.Encoding.IDENTITY,
+            born_host="sim",
+        )
+        message = d.Message(topic=_TOPIC, body=b"body", system_properties=properties)
+        request = pb.SendMessageRequest(messages=[message]).SerializeToString()
+        self._seen.sent[message_id] = self._loop.time()
+        code = 0
+        try:
+            answer = await way.call(protocol.SEND_MESSAGE, request, headers("ls"), _TIMEOUT_S)
+            code = answer.status.code
+        except RpcError as error:
+            self._trace.add("ls", "send", message_id, error.status.name)
+        else:
+            self._trace.add("ls", "send", message_id, properties.lite_topic, code_name(code))
+        if code == d.Code.OK:
+            self._seen.accepted[message_id] = self._loop.time()
+            if in_calm:
+                self._seen.in_calm.add(message_id)
+        elif not in_calm:
+            self._lite_topics[place] = f"user-{self._made}"
+            self._made += 1
 
     def _all(self) -> list[str]:
         return [f"user-{number}" for number in range(self._made)]
@@ -158,21 +194,24 @@ class LiteReaders:
         polling = [self._loop.create_task(reader.poll()) for _ in range(self._chance.choice((1, 2)))]
         wanted: set[str] = set()
         synced_at = -self._chance.random() * _SYNC_EVERY_S
-        while not self.is_over:
+        while not self.stopping:
             await asyncio.sleep(self._chance.random())
-            if self.stopping and wanted != set(self._all()):
-                wanted = set(self._all())
-                synced_at = -_SYNC_EVERY_S
             if self._loop.time() >= synced_at + _SYNC_EVERY_S:
                 synced_at = self._loop.time()
                 # Half a minute is long where readers have to begin anew.
                 if not await reader.sync(Action.COMPLETE_ADD, wanted):
                     synced_at -= _SYNC_EVERY_S - 1.0
-            elif self._chance.random() < 0.3 and not self.stopping:
+            elif self._chance.random() < 0.3:
                 lite_topic = self._chance.choice(self._all())
                 action = Action.PARTIAL_ADD if self._chance.random() < 0.7 else Action.PARTIAL_REMOVE
                 if await reader.sync(action, {lite_topic}):
                     wanted = wanted | {lite_topic} if action == Action.PARTIAL_ADD else wanted - {lite_topic}
+        # From now on it says nothing more: brokers that forget are for the proxies to tell.
+        while not await reader.sync(Action.COMPLETE_ADD, set(self._all())):
+            await asyncio.sleep(0.5)
+        self._unsynced -= 1
+        while not self.is_over:
+            await asyncio.sleep(0.5)
         reader.is_over = True
         await asyncio.wait(polling)
         for each in polling:
@@ -180,8 +219,13 @@ class LiteReaders:
 
     # What is to hold
 
-    def judge(self, stored: Mapping[str, Iterable[StoredMessage]]) -> list[str]:
-        """Hold what was seen against what is stored, by broker."""
+    def judge(self, stored: Mapping[str, Iterable[StoredMessage]], bound_s: float | None) -> list[str]:
+        """Hold what was seen against what is stored.
+
+        Args:
+            stored: the messages in each broker's log.
+            bound_s: how soon a waiting poll gets a message in calm; None if that is not promised.
+        """
         at: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
         places: dict[str, int] = defaultdict(int)
         dead: set[str] = set()
@@ -198,7 +242,10 @@ class LiteReaders:
         found = [f"S1: {each} was accepted and is not stored" for each in self._seen.accepted if not places[each]]
         found += [f"S2: {each} is stored {count} times" for each, count in places.items() if count > 1]
         for (broker, lite_topic), offsets in at.items():
-            found += self._out_of_order(broker, lite_topic, [offsets[each] for each in sorted(offsets)], by_id, dead)
+            in_order = [offsets[each] for each in sorted(offsets)]
+            found += self._out_of_order(broker, lite_topic, in_order, by_id, dead)
+            if bound_s is not None:
+                found += self._late(f"{lite_topic} at {broker}", in_order, by_id, bound_s)
         for message_id, all_got in by_id.items():
             found += _given_again(message_id, all_got)
         return found
@@ -223,6 +270,20 @@ class LiteReaders:
             was_done = any(got.done_s <= first_s for got in by_id.get(before, ()))
             if first_s < float("inf") and not was_done and before not in dead:
                 yield f"P6: {message_id} of {where} came at {first_s:.6f}, before {before} was done with"
+
+    def _late(
+        self, where: str, stored: Sequence[str], by_id: Mapping[str, Sequence[_Got]], bound_s: float
+    ) -> Iterator[str]:
+        for number, message_id in enumerate(stored):
+            if message_id not in self._seen.in_calm:
+                continue
+            before = by_id.get(stored[number - 1], ()) if number else ()
+            ready_s = self._seen.accepted[message_id]
+            if number:
+                ready_s = max(ready_s, min((got.acked_s for got in before), default=ready_s))
+            first_s = min((got.got_s for got in by_id.get(message_id, ())), default=float("inf"))
+            if first_s > ready_s + bound_s:
+                yield f"L1: {message_id} of {where} was there at {ready_s:.6f} and came at {first_s:.6f}"
 
 
 def _given_again(message_id: str, all_got: Sequence[_Got]) -> Iterator[str]:
@@ -266,7 +327,7 @@ class _Reader:
         chance = self._chance
         while not self.is_over:
             await asyncio.sleep(0.05 + 0.3 * chance.random())
-            wait_s = chance.choice((0.0, 1.0, 5.0))
+            wait_s = chance.choice((0.0, 5.0, 15.0))
             request = pb.ReceiveMessageRequest(
                 group=_GROUP,
                 message_queue=d.MessageQueue(topic=_TOPIC, id=-1),

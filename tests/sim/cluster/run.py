@@ -52,7 +52,7 @@ def run_seed(
     loop = SimLoop()
     trace = Trace(loop)
     trace.add("sim", "seed", swarm.describe())
-    run = _Run(loop, trace, swarm, has_lite_topics=lite.is_on(seed, only))
+    run = _Run(loop, trace, swarm, has_lite_topics=lite.is_on(swarm, only))
     world = run.world
     collecting = gc.isenabled()
     gc.disable()  # destructors of what a killed process leaves must not run in the middle
@@ -139,7 +139,8 @@ class _Run:
         self._lite: LiteReaders | None = None
         if has_lite_topics:
             self._lite = LiteReaders(
-                *(lambda name: self.world.client(name, swarm.loyal), trace, loop, swarm.random("lite readers"))
+                *(lambda name: self.world.client(name, swarm.loyal), trace, loop, swarm.random("lite readers")),
+                self._restart_broker,
             )
 
     def _tools(self, name: str) -> Tools:
@@ -172,18 +173,30 @@ class _Run:
         self._make_room()
         reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
         await asyncio.wait(producing)
+        if self._lite is not None:
+            await self._lite.sent
         await self._finish_work()
-        for consumer in self._consumers:
-            consumer.stopping = True
         if self._lite is not None and reading_lite is not None:
             self._lite.is_over = True
             await reading_lite
+        for consumer in self._consumers:
+            consumer.stopping = True
         await asyncio.wait((*reforming, *consuming))
         for task in (*producing, *consuming, *reforming):
             task.result()
         self._count_wakes()
         for machine in world.machines():
             await machine.stop()
+
+    async def _restart_broker(self) -> None:
+        """Kill a broker, and have it serve again at once."""
+        machine = self.swarm.random("lite restart").choice(list(self.world.brokers.values()))
+        trouble = self._troubles.begin((machine.name,), self.world.loop.time())
+        machine.kill()
+        await machine.boot()
+        while not machine.serving:
+            await asyncio.sleep(0.1)
+        trouble.ended_s = self.world.loop.time()
 
     async def _begin(self) -> None:
         world, swarm = self.world, self.swarm
@@ -279,7 +292,7 @@ class _Run:
         verdict = ClusterChecker(swarm, self.history, found, world.sightings, world.log, self._troubles).judge()
         verdict.violations[:0] = self.verdict.violations
         if self._lite is not None:
-            verdict.violations += self._lite.judge(found)
+            verdict.violations += self._lite.judge(found, swarm.lite_bound_s)
         self._check_wakes(verdict)
         return verdict
 

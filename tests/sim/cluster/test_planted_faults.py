@@ -10,10 +10,12 @@ from services.broker.pop.acks import Acks
 from services.broker.progress.merge_buffer import MergeBuffer, QueueProgress
 from services.broker.state.notification import Interests, Subscriber
 from services.common.contract import names
+from services.proxy.lite.lite_sync import LiteSync
 from services.proxy.receive.interest_book import InterestBook
 from services.proxy.receive.notifications import Notifications, _Link
 from services.proxy.receive.poll import Poll
 from services.rpc.membership.registrar import BrokerRegistrar
+from tests.sim.cluster import lite
 from tests.sim.cluster.run import run_seed
 
 SEEDS_MAX = 25
@@ -131,6 +133,23 @@ def registrations_end_with_the_first_stream(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BrokerRegistrar, "_run", once)
 
 
+def forgotten_readers_are_not_told_again(patch: pytest.MonkeyPatch) -> None:
+    """A broker that has forgotten who reads lite topics is told only by clients."""
+    patch.setattr(LiteSync, "_tell_later", lambda *_, **__: None)
+
+
+def readers_of_lite_topics_are_not_woken(patch: pytest.MonkeyPatch) -> None:
+    """Notifications for lite topics are dropped."""
+    notified = InterestBook.notified
+
+    def ignore(self: InterestBook, interest_id: int, broker: str, messages: int, now: float) -> bool:
+        interest = self._by_id.get(interest_id)
+        is_lite = interest is not None and interest.lite_client_id != ""
+        return notified(self, interest_id, broker, 0 if is_lite else messages, now)
+
+    patch.setattr(InterestBook, "notified", ignore)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("plant", "numbers", "only"),
@@ -145,6 +164,8 @@ def registrations_end_with_the_first_stream(patch: pytest.MonkeyPatch) -> None:
         (good_handles_are_refused, {"X1"}, ()),
         (messages_are_given_out_twice, {"P2"}, ()),
         (registrations_end_with_the_first_stream, {"L2"}, ("controller away",)),
+        (forgotten_readers_are_not_told_again, {"L1"}, (lite.NAME,)),
+        (readers_of_lite_topics_are_not_woken, {"L1"}, (lite.NAME,)),
     ],
 )
 def test_a_planted_fault_is_caught(
