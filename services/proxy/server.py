@@ -254,7 +254,7 @@ class MessagingServer:
         check_group_if_said(request.group)
         client_id = client_id_of(call)
         self._clients.gone(client_id)
-        await self._lite_sync.client_ends(client_id, call.deadline)
+        self._lite_sync.client_ends(client_id)
         return pb.NotifyClientTerminationResponse(status=OK)
 
 

@@ -42,6 +42,7 @@ HEARTBEAT_EVERY_S = 30.0
 which they forget it."""
 _AT_ONCE_MAX = 32
 _TRY_FOR_S = 10.0
+_WARN_EVERY_S = 10.0
 _OFFSET_MAX = 2**62
 _POLICIES = {
     OffsetOption.LAST: broker.LITE_LAST,
@@ -100,6 +101,7 @@ class LiteSync:
         self._untold: dict[tuple[Reader, str], bool] = {}
         """Reader and broker -> whether it is told all, or only that the reader is there; the longest waiting first."""
         self._telling = 0
+        self._warn_after = 0.0
         self._synced: list[Synced] = []
         metrics.read_from(book)
         brokers.subscribe(self._brokers_changed)
@@ -153,14 +155,17 @@ class LiteSync:
             raise
         return SyncLiteSubscriptionResponse(status=OK)
 
-    async def client_ends(self, client_id: str, deadline: float | None) -> None:
+    def client_ends(self, client_id: str) -> None:
         """A client has said that it stops: others are to have its messages at once."""
         for reader in self._book.of_client(client_id):
             self._book.end(reader)
-            try:
-                await self._tell_all(reader, _request(reader, broker.LITE_END), deadline)
-            except StatusError:
-                return  # brokers forget it by themselves, in a while
+            self._background.start(self._end(reader))
+
+    async def _end(self, reader: Reader) -> None:
+        try:
+            await self._tell_all(reader, _request(reader, broker.LITE_END), self._clock.monotonic() + _TRY_FOR_S)
+        except StatusError:
+            return  # brokers forget it by themselves, in a while
 
     def is_unknown(self, reader: Reader, name: str) -> None:
         """A broker has forgotten a reader; it is told again, if anything is known here."""
@@ -267,7 +272,11 @@ class LiteSync:
                 await self._tell(name, reader, asked, self._clock.monotonic() + _TRY_FOR_S)
         except StatusError as error:
             # The next sign of life, in half a minute, brings it about again.
-            _logger.warning("a broker could not be told of lite topics", broker=name, reason=error.message)
+            self._metrics.failures.inc()
+            now = self._clock.monotonic()
+            if now >= self._warn_after:
+                self._warn_after = now + _WARN_EVERY_S
+                _logger.warning("a broker could not be told of lite topics", broker=name, reason=error.message)
         finally:
             self._telling -= 1
             self._pump()

@@ -34,6 +34,11 @@ class LiteMetrics:
             "How often a broker was told again all that a client reads, as it is new or had forgotten it",
             registry=registry,
         )
+        self.failures = Counter(
+            "popwheel_proxy_lite_failures",
+            "How often a broker could not be told what a client reads, or that it is there",
+            registry=registry,
+        )
         self.ends_told = Counter(
             "popwheel_proxy_lite_ends_told", "Clients told that a lite topic of theirs has ended", registry=registry
         )
