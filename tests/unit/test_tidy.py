@@ -21,8 +21,8 @@ WINGS = {
     "rpc": ("http2", "socket", "server", "client", "membership"),
     "cli": ("process", "drills", "cluster", "admin"),
     "broker": (
-        *("records", "store", "filter", "names", "wheel", "progress", "quarantine", "pop", "timer", "transactions"),
-        *("state", "replica", "repair", "files", "checkpoint_sync", "calls", "role"),
+        *("records", "store", "filter", "names", "wheel", "progress", "quarantine", "pop"),
+        *("lite", "timer", "transactions", "state", "replica", "repair", "files", "checkpoint_sync", "calls", "role"),
     ),
     "controller": ("store", "cluster", "leadership", "broker_groups", "checkpoints", "kubernetes", "http"),
     "proxy": ("failover", "session", "access", "send", "transactions", "ack", "lite", "receive", "poll_counts"),

@@ -18,6 +18,7 @@ from services.common.contract import names
 from services.common.contract.cluster_view import ClusterView
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 
 
 class Redriven(NamedTuple):
@@ -25,7 +26,8 @@ class Redriven(NamedTuple):
 
     Args:
         given_back: to their group.
-        kept: as dead letters, at the end of their queue: their topic is gone, or they can't be read.
+        kept: as dead letters, at the end of their queue: their topic is gone, they can't be read, or they are of a lite
+            topic.
     """
 
     given_back: int
@@ -114,8 +116,10 @@ class DeadLetters:
         except DecodeError:
             return None
         topic = properties.dead_letter_queue.topic
-        if names.kind_of(topic) is names.Kind.USER and topic not in self._view.topics:
-            return None
+        if names.kind_of(topic) is names.Kind.USER:
+            held = self._view.topics.get(topic)
+            if held is None or held.type == TopicType.LITE:  # nobody receives from a retry topic of lite topics
+                return None
         try:
             retry_topic = names.retry_topic(group, topic)
         except StatusError:

@@ -7,6 +7,9 @@ import pytest
 
 from services.broker.lite.subscriptions import ClientKey
 from services.broker.options import BrokerOptions, LiteOptions
+from services.broker.pop import group_progress
+from services.broker.pop.group_progress import ProgressPlace
+from services.broker.pop.in_flight import InFlight, InFlightPlace
 from services.broker.state.notification import Interest, Subscriber
 from services.common.contract import names
 from services.common.contract.names import Kind, Use
@@ -495,3 +498,21 @@ async def _told(stream: Any) -> list[pb.NotifyEvent]:
         events = await stream.receive()
     assert events is not None
     return list(events.events)
+
+
+def test_operators_see_what_is_given_out_and_what_waits_and_redrive_no_dead_letters() -> None:
+    world = lite_world(max_attempts=1)
+    send(world, "a1", "a2", "b1")
+    read(world, "ab")
+    pop(world)
+    core = world.core
+    found, rest = InFlight(core.state.table, core.acks.messages, core.store).step(PARENT, "g", InFlightPlace(), 8)
+    assert (sorted(each.topic for each in found), rest) == (["Sessions+a", "Sessions+b"], None)
+    rows, _ = group_progress.rows(core.state, core.store, "g", core.store.queues.lite_names(PARENT), ProgressPlace(), 8)
+    assert [(each.queue.topic, each.next_offset, each.in_flight) for each in rows] == [
+        ("Sessions+a", 1, 1),
+        ("Sessions+b", 1, 1),
+    ]
+    lapse(world)
+    assert len(world.held("%DLQ%g")) == 2
+    assert core.dead_letters.redrive("g", 8, 100, 1 << 20) == (0, 2)
