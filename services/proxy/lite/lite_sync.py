@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 
@@ -129,10 +130,10 @@ class LiteSync:
         self._clients.seen(client_id, now)
         book, reader = self._book, Reader(group, topic.name, client_id)
         asked = broker.SyncLiteRequest(group=group, topic=topic.name, client_id=client_id, offset=offset)
-        former = book.names(reader)
+        undo: Callable[[], None] = _nothing
         match request.action:
             case LiteSubscriptionAction.PARTIAL_ADD:
-                book.add(reader, names, now)
+                undo = partial(book.remove, reader, book.add(reader, names, now), now)
                 asked.action = broker.LITE_ADD
                 asked.lite_topics.extend(names)
             case LiteSubscriptionAction.PARTIAL_REMOVE:
@@ -140,6 +141,7 @@ class LiteSync:
                 asked.action = broker.LITE_REMOVE
                 asked.lite_topics.extend(names)
             case LiteSubscriptionAction.COMPLETE_ADD:
+                undo = partial(book.replace, reader, book.names(reader), now)
                 book.replace(reader, names, now)
                 asked.action = broker.LITE_SET
                 asked.lite_topics.extend(book.names(reader))
@@ -151,7 +153,9 @@ class LiteSync:
             await self._tell_all(reader, asked, call.deadline)
         except StatusError as error:
             if error.code == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED:
-                self._go_back(reader, former, asked)
+                undo()
+                for name in self._brokers.led:
+                    self._tell_later(reader, name, everything=True)
             raise
         return SyncLiteSubscriptionResponse(status=OK)
 
@@ -238,16 +242,6 @@ class LiteSync:
         request.lite_topics.extend(self._book.names(reader).difference(without))
         return request
 
-    def _go_back(self, reader: Reader, former: frozenset[str], asked: broker.SyncLiteRequest) -> None:
-        """A broker has no room for what a reader asks for: all are told what it read before."""
-        now = self._clock.monotonic()
-        if asked.action == broker.LITE_ADD:
-            self._book.remove(reader, frozenset(asked.lite_topics) - former, now)
-        else:
-            self._book.replace(reader, former, now)
-        for name in self._brokers.led:
-            self._tell_later(reader, name, everything=True)
-
     def _tell_later(self, reader: Reader, name: str, *, everything: bool) -> None:
         key = (reader, name)
         self._untold[key] = everything or self._untold.get(key, False)
@@ -292,6 +286,10 @@ class LiteSync:
             turn.users -= 1
             if not turn.users:
                 del self._turns[reader]
+
+
+def _nothing() -> None:
+    """There is nothing to be undone."""
 
 
 def _request(reader: Reader, action: broker.LiteAction.ValueType) -> broker.SyncLiteRequest:
