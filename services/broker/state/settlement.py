@@ -184,11 +184,12 @@ class Settlement:
         records = [Record(RecordKind.FORGET_TOPIC, revive_topic, 0, name.encode()) for name in stored]
         lasting = [each for name in stored for each in self._state.table.lasting_of(name)]
         self._store.put(records + self._acks(lasting))
+        self._store.forget_topics(stored)
         for name in stored:
-            self._store.forget_topic(name)
             self._state.forget_topic(name)
-            self._quarantine.table.forget(topic=name)
-        self._pops.forget(stored)
+            if len(self._quarantine.table):
+                self._quarantine.table.forget(topic=name)
+        self._pops.forget(frozenset(stored))
 
     def forget_group(self, group: str) -> None:
         """A group was deleted: its progress, its retries, its dead letters and the retries of those are gone."""

@@ -6,7 +6,7 @@ gets a message that a power loss could take back). The caller makes it durable (
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -260,7 +260,13 @@ class MessageStore:
 
     def forget_topic(self, topic: str) -> None:
         """Drop the topic's queues, after a `FORGET_TOPIC` record said so. Offsets are not used again."""
-        dropped = self.queues.drop(topic, lambda queue: self._next_offsets.get(queue, queue.max_offset))
+        self.forget_topics((topic,))
+
+    def forget_topics(self, topics: Iterable[str]) -> None:
+        """The same of several topics, and told of once."""
+        dropped: list[ConsumeQueue] = []
+        for topic in topics:
+            dropped += self.queues.drop(topic, lambda queue: self._next_offsets.get(queue, queue.max_offset))
         if dropped:
             self._on_dropped(dropped)
 
