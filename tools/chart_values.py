@@ -42,8 +42,9 @@ class Topic(_Values):
     """A topic that is to be there."""
 
     name: Annotated[str, Field(pattern=rf"^[%A-Za-z0-9_-]{{1,{TOPIC_LENGTH_MAX}}}$")]
-    type: Literal["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY"] = "NORMAL"
+    type: Literal["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE", "PRIORITY"] = "NORMAL"
     queues: int = Field(ge=1, le=QUEUES_MAX, default_factory=lambda: TopicDefaults().queues)
+    liteExpirationMs: int = Field(default=0, ge=0)
 
 
 class ExponentialBackoff(_Values):

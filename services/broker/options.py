@@ -189,6 +189,28 @@ class TransactionOptions(BaseModel):
     )
 
 
+class LiteOptions(BaseModel):
+    """Lite topics (docs/lite.md)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    topics_max: int = Field(
+        default=1_000_000, ge=1, le=10_000_000, description="Lite topics at the most; past it, no more are made."
+    )
+    subscriptions_max: int = Field(
+        default=2_000_000,
+        ge=1,
+        le=100_000_000,
+        description="Pairs of a client and a lite topic that it reads, at the most; a client counts as one by itself.",
+    )
+    client_idle_ms: int = Field(
+        default=90_000,
+        ge=100,
+        le=3_600_000,
+        description="A client that was not heard of for so long reads no lite topics any more, until it says so again.",
+    )
+
+
 class ReplicationOptions(BaseModel):
     """How the replicas of a broker group keep the same log; what no operator sets is `replica/constants.py`."""
 
@@ -287,6 +309,7 @@ class BrokerOptions(BaseModel):
     pop: PopOptions = PopOptions()
     timer: TimerOptions = TimerOptions()
     transaction: TransactionOptions = TransactionOptions()
+    lite: LiteOptions = LiteOptions()
     replication: ReplicationOptions = ReplicationOptions()
     grpc_host: str = Field(default="127.0.0.1", description="Address the broker listens at when it runs by itself.")
     grpc_port: int = Field(default=8082, ge=0, le=65535, description="Port of its service for proxies.")

@@ -24,6 +24,9 @@ from services.proxy.failover.brokers import Brokers
 from services.proxy.failover.master_calls import MasterCalls
 from services.proxy.failover.metrics import FailoverMetrics
 from services.proxy.failover.parked_calls import ParkedCalls
+from services.proxy.lite.lite_subscriptions import TOTAL_MAX, LiteSubscriptions
+from services.proxy.lite.lite_sync import LiteSync
+from services.proxy.lite.metrics import LiteMetrics
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions
 from services.proxy.poll_counts.redis_counts import RedisCounts
@@ -123,9 +126,22 @@ class ProxyApp:
         if count_store is not None:
             self._shared_count = SharedCount(count_store, self._mode_choice, clock, registry)
         self.poll_metrics = PollMetrics(registry, self.view, catalog.knows, lambda: self._mode_choice.modes)
+        producers = ProducerBook()
+        self._telemetry = Telemetry(catalog, self._clients, options, clock, self._background, self.metrics, producers)
+        self._lite_sync = LiteSync(
+            LiteSubscriptions(options.client.lite_subscriptions_max, TOTAL_MAX),
+            catalog,
+            self._brokers,
+            masters,
+            self._clients,
+            self._telemetry,
+            clock,
+            self._background,
+            LiteMetrics(registry),
+        )
         self._book = InterestBook(receive.interests_max, FILTER_BYTES_MAX, receive.interest_idle_ms / 1000)
         self._notifications = Notifications(
-            self._book, self._brokers, clock, random_source, self._streams, self.poll_metrics
+            self._book, self._brokers, clock, random_source, self._streams, self.poll_metrics, self._lite_sync
         )
         tools = PollTools(
             self._brokers,
@@ -136,10 +152,9 @@ class ProxyApp:
             clock,
             self.poll_metrics,
             pop_timeout_s,
+            self._lite_sync,
         )
         numbers = itertools.count(1 + random_source.getrandbits(63))
-        producers = ProducerBook()
-        self._telemetry = Telemetry(catalog, self._clients, options, clock, self._background, self.metrics, producers)
         self._check_links = CheckLinks(producers, self._telemetry, self._brokers, random_source, self._streams)
         self._send_handler = SendHandler(
             catalog,
@@ -185,6 +200,7 @@ class ProxyApp:
             AckHandler(self.view, masters, self._renewals, options, numbers),
             Offsets(catalog, self._brokers, masters, limits, self._admission, clock),
             self._telemetry,
+            self._lite_sync,
             self._clients,
             clock,
             self.metrics,
@@ -270,6 +286,7 @@ class ProxyApp:
                 self.poll_metrics.mode_switched(switch.mode)
                 _logger.info("polls wait another way", **switch._asdict() | {"mode": switch.mode.value})
             self._renewal.tick()
+            self._lite_sync.tick()
             self._send_handler.tick()
             self._look_at_access()
 

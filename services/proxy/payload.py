@@ -37,6 +37,8 @@ class ClientMessage:
         first_check_ms: of a half message, after how many milliseconds its sender is first asked how its transaction
             ended, 0 for the broker's own time; -1 for all others.
         priority: of a message to a topic of type PRIORITY; -1 for all others.
+        lane: its message group or lite topic, within which messages keep their order; empty if it has none.
+        lite_topic: the lite topic that it is for; empty if it is for none.
     """
 
     payload: bytes
@@ -47,6 +49,8 @@ class ClientMessage:
     head_bytes: int
     first_check_ms: int = -1
     priority: int = -1
+    lane: str = ""
+    lite_topic: str = ""
 
     @property
     def is_half(self) -> bool:

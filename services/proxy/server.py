@@ -19,6 +19,7 @@ from services.proxy.access.access import Access
 from services.proxy.access.guarded_stream import GuardedStream
 from services.proxy.ack.ack_handler import AckHandler
 from services.proxy.errors import LimitError
+from services.proxy.lite.lite_sync import LiteSync
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.payload import ClientMessage
 from services.proxy.receive.offsets import Offsets
@@ -28,7 +29,7 @@ from services.proxy.send.send_handler import SendHandler
 from services.proxy.session.clients import Clients
 from services.proxy.session.resources import check_group_if_said
 from services.proxy.session.routes import Routes
-from services.proxy.session.telemetry import Telemetry
+from services.proxy.session.telemetry import LITE_CLIENTS, Telemetry
 from services.proxy.statuses import OK, downgrade, for_client, is_old, of_rpc_error
 from services.proxy.transactions.end_handler import EndHandler
 from services.rpc.service import Call, Method, Service, Stream, StreamClosedError
@@ -46,8 +47,8 @@ class MessagingServer:
     """The client protocol's service.
 
     Args:
-        routes, send_handler, recall_handler, end_handler, receive_handler, ack_handler, offsets, telemetry: who answers
-            what.
+        routes, send_handler, recall_handler, end_handler, receive_handler, ack_handler, offsets, telemetry, lite_sync:
+            who answers what.
         clients: who is alive.
         clock: for how long calls take.
         metrics: what is counted.
@@ -64,6 +65,7 @@ class MessagingServer:
         ack_handler: AckHandler,
         offsets: Offsets,
         telemetry: Telemetry,
+        lite_sync: LiteSync,
         clients: Clients,
         clock: Clock,
         metrics: ProxyMetrics,
@@ -72,6 +74,7 @@ class MessagingServer:
         self._receive_handler = receive_handler
         self._offsets = offsets
         self._telemetry = telemetry
+        self._lite_sync = lite_sync
         self._clients = clients
         self._clock = clock
         self._metrics = metrics
@@ -96,11 +99,7 @@ class MessagingServer:
         self._bind(protocol.QUERY_OFFSET, offsets.query_offset, pb.QueryOffsetResponse)
         self._bind(protocol.HEARTBEAT, self._heartbeat, pb.HeartbeatResponse)
         self._bind(protocol.NOTIFY_CLIENT_TERMINATION, self._client_terminates, pb.NotifyClientTerminationResponse)
-        self._bind(
-            protocol.SYNC_LITE_SUBSCRIPTION,
-            _not_supported("lite topics are not supported yet; nothing was changed"),
-            pb.SyncLiteSubscriptionResponse,
-        )
+        self._bind(protocol.SYNC_LITE_SUBSCRIPTION, self._sync_lite, pb.SyncLiteSubscriptionResponse)
         self.service.stream(protocol.RECEIVE_MESSAGE, self._receive)
         self.service.stream(protocol.PULL_MESSAGE, self._pull)
         self.service.unary(protocol.PULL_RECORDS, self._pull_records)
@@ -247,14 +246,22 @@ class MessagingServer:
 
     async def _heartbeat(self, call: Call, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
         check_group_if_said(request.group)
-        self._clients.seen(client_id_of(call), self._clock.monotonic())
+        client_id = client_id_of(call)
+        self._clients.seen(client_id, self._clock.monotonic())
+        if request.client_type:
+            self._clients.is_of(client_id, lite=request.client_type in LITE_CLIENTS)
         return pb.HeartbeatResponse(status=OK)
+
+    async def _sync_lite(self, call: Call, request: pb.SyncLiteSubscriptionRequest) -> pb.SyncLiteSubscriptionResponse:
+        return await self._lite_sync.sync(call, client_id_of(call), request)
 
     async def _client_terminates(
         self, call: Call, request: pb.NotifyClientTerminationRequest
     ) -> pb.NotifyClientTerminationResponse:
         check_group_if_said(request.group)
-        self._clients.gone(client_id_of(call))
+        client_id = client_id_of(call)
+        self._clients.gone(client_id)
+        self._lite_sync.client_ends(client_id)
         return pb.NotifyClientTerminationResponse(status=OK)
 
 
@@ -285,10 +292,3 @@ def _checked(
         return await handler(call, request)
 
     return handle
-
-
-def _not_supported(sentence: str) -> Callable[[Call, Any], Awaitable[Any]]:
-    async def refuse(call: Call, request: Any) -> Any:
-        raise StatusError(Code.UNSUPPORTED, sentence)
-
-    return refuse

@@ -3,7 +3,7 @@
 import re
 from functools import lru_cache
 
-from services.common.contract.names import shown
+from services.common.contract.names import NameTooLongError, checked_lite_topic, shown
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Code,
@@ -29,6 +29,8 @@ _FIRST_CHECK_MS_MAX = 3_600_000
 _FIFO = MessageType.FIFO
 _PRIORITY = MessageType.PRIORITY
 _PRIORITY_TOPIC = TopicType.PRIORITY
+_LITE = MessageType.LITE
+_LITE_TOPIC = TopicType.LITE
 _MESSAGE_GROUP_LENGTH_MAX = 64
 _SECONDS_MAX = 253_402_300_799  # the last second of the year 9999, as google.protobuf.Timestamp has it
 _NANOS_PER_S = 1_000_000_000
@@ -42,8 +44,11 @@ ACCEPTED_TYPES: dict[int, tuple[MessageType.ValueType, ...]] = {
     # Clients that leave out a priority of 0 say that the message is an ordinary one.
     TopicType.PRIORITY: (MessageType.PRIORITY, MessageType.NORMAL),
     TopicType.MIXED: (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION),
+    TopicType.LITE: (MessageType.LITE,),
 }
 """A topic's type -> the types of the messages it takes."""
+
+_READ_AS_LITE = "consume it with a LitePushConsumer or a LiteSimpleConsumer"
 
 
 def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -> int | None:
@@ -83,7 +88,7 @@ def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -
         if not _is_plain(key):
             raise StatusError(Code.ILLEGAL_MESSAGE_KEY, "a key is blank or holds control characters")
     _check_properties(message, limits)
-    due_ms = _check_type(properties, topic)
+    due_ms = _check_type(message, topic)
     message.priority = properties.priority if topic.type == _PRIORITY_TOPIC else -1
     if properties.message_type == _TRANSACTION:
         message.first_check_ms = _first_check_ms(properties)
@@ -226,8 +231,9 @@ def _check_properties(message: ClientMessage, limits: MessageLimits) -> None:
             )
 
 
-def _check_type(properties: SystemProperties, topic: Topic) -> int | None:
-    """Check a message's type; the delivery time of a delayed one."""
+def _check_type(message: ClientMessage, topic: Topic) -> int | None:
+    """Check a message's type; the delivery time of a delayed one. One that keeps its order is told its lane."""
+    properties = message.properties
     shown = _shown_type(properties)
     kind = properties.message_type or shown or _NORMAL
     accepted = ACCEPTED_TYPES.get(topic.type, ())
@@ -241,6 +247,11 @@ def _check_type(properties: SystemProperties, topic: Topic) -> int | None:
         return _due_ms(properties)
     if kind == _FIFO:
         _check_message_group(properties)
+        message.lane = properties.message_group
+        return None
+    if kind == _LITE:
+        _check_lite_topic(properties)
+        message.lane = message.lite_topic = properties.lite_topic
         return None
     if kind == _PRIORITY:
         _check_priority(properties)
@@ -322,6 +333,71 @@ def _check_priority(properties: SystemProperties) -> None:
         raise StatusError(
             Code.BAD_REQUEST,
             f"the priority is {properties.priority}; it must be 0 or more, and the highest comes first",
+        )
+
+
+def _check_lite_topic(properties: SystemProperties) -> None:
+    """Check a message for a lite topic.
+
+    Raises:
+        StatusError: MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, ILLEGAL_LITE_TOPIC.
+    """
+    has = properties.HasField
+    if not has("lite_topic"):
+        raise StatusError(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "the message is of type LITE but has no lite topic")
+    if has("message_group") or has("delivery_timestamp") or has("priority"):
+        raise StatusError(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            "the message is of type LITE but has a message group, a delivery timestamp or a priority",
+        )
+    check_lite_name(properties.lite_topic)
+
+
+def check_lite_name(text: str) -> str:
+    """A lite topic's name, as a client says it.
+
+    Raises:
+        StatusError: ILLEGAL_LITE_TOPIC.
+    """
+    try:
+        return checked_lite_topic(text)
+    except NameTooLongError as error:
+        raise LimitError(error.code, error.message, "lite_topic_length_max") from error
+
+
+def check_reader(topic: Topic, reads_lite: bool | None) -> None:
+    """Check that consumers of lite topics receive from them, and others from all other topics.
+
+    Args:
+        topic: what a client receives from.
+        reads_lite: whether it is a consumer of lite topics; None if it has not said so: then it may be either.
+
+    Raises:
+        StatusError: BAD_REQUEST.
+    """
+    if reads_lite is False:
+        refuse_lite(topic, "received from by an ordinary consumer")
+    if reads_lite and topic.type != _LITE_TOPIC:
+        raise StatusError(
+            Code.BAD_REQUEST,
+            f"the topic {topic.name} is not of type LITE, and this client is a consumer of lite topics; bind it to one "
+            "that is, or use another consumer",
+        )
+
+
+def refuse_lite(topic: Topic, what: str) -> None:
+    """Refuse what can't be done to a topic of lite topics.
+
+    Args:
+        topic: the topic.
+        what: what was to be done, as in `it cannot be ...`.
+
+    Raises:
+        StatusError: BAD_REQUEST.
+    """
+    if topic.type == _LITE_TOPIC:
+        raise StatusError(
+            Code.BAD_REQUEST, f"the topic {topic.name} is of type LITE and cannot be {what}; {_READ_AS_LITE}"
         )
 
 

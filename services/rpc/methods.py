@@ -48,6 +48,10 @@ DEAD_LETTER_REDRIVE = _method(
     "popwheel.v1.Broker", "DeadLetterRedrive", broker.DeadLetterRedriveRequest, broker.DeadLetterRedriveResponse
 )
 NOTIFY = _method("popwheel.v1.Broker", "Notify", broker.NotifyInterest, broker.NotifyEvents)
+SYNC_LITE = _method("popwheel.v1.Broker", "SyncLite", broker.SyncLiteRequest, broker.SyncLiteResponse)
+LITE_TOPIC_LIST = _method(
+    "popwheel.v1.Broker", "LiteTopicList", broker.LiteTopicListRequest, broker.LiteTopicListResponse
+)
 RECALL = _method("popwheel.v1.Broker", "Recall", broker.RecallRequest, broker.RecallResponse)
 END_TRANSACTION = _method(
     "popwheel.v1.Broker", "EndTransaction", broker.EndTransactionRequest, broker.EndTransactionResponse

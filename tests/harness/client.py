@@ -4,6 +4,7 @@ import hmac
 import time
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -166,20 +167,44 @@ class MessagingClient:
 
     async def checks(self, *topics: str) -> AsyncGenerator[service.RecoverOrphanedTransactionCommand, None]:
         """Say that this client sends to topics; what it is asked about its transactions, until the caller ends."""
+        publishing = definition.Publishing(topics=[definition.Resource(name=topic) for topic in topics])
+        settings = definition.Settings(client_type=definition.PRODUCER, publishing=publishing)
+        async with aclosing(self.commands(settings)) as commands:
+            async for command in commands:
+                if command.HasField("recover_orphaned_transaction_command"):
+                    yield command.recover_orphaned_transaction_command
+
+    async def commands(self, settings: definition.Settings) -> AsyncGenerator[service.TelemetryCommand, None]:
+        """Open a Telemetry stream and say these settings; what the server says there, until the caller ends."""
         stream = self._channel.stream_stream(
             f"/{SERVICE}/Telemetry",
             request_serializer=service.TelemetryCommand.SerializeToString,
             response_deserializer=service.TelemetryCommand.FromString,
-        )(metadata=self.metadata)
-        publishing = definition.Publishing(topics=[definition.Resource(name=topic) for topic in topics])
-        settings = definition.Settings(client_type=definition.PRODUCER, publishing=publishing)
+        )(metadata=self.headers)
         await stream.write(service.TelemetryCommand(settings=settings))
         try:
             async for command in stream:
-                if command.HasField("recover_orphaned_transaction_command"):
-                    yield command.recover_orphaned_transaction_command
+                yield command
         finally:
             stream.cancel()
+
+    async def sync_lite(
+        self,
+        group: str,
+        topic: str,
+        *lite_topics: str,
+        action: definition.LiteSubscriptionAction.ValueType = definition.PARTIAL_ADD,
+        option: definition.OffsetOption | None = None,
+    ) -> definition.Status:
+        """Say which lite topics of a topic this client reads."""
+        request = service.SyncLiteSubscriptionRequest(
+            action=action,
+            topic=definition.Resource(name=topic),
+            group=definition.Resource(name=group),
+            lite_topic_set=lite_topics,
+            offset_option=option,
+        )
+        return (await self.call("SyncLiteSubscription", request, service.SyncLiteSubscriptionResponse)).status
 
     async def receive(
         self,
@@ -269,7 +294,7 @@ class MessagingClient:
         return await self.call("AckMessage", request, service.AckMessageResponse, timeout_s=timeout_s)
 
     async def change_invisible(
-        self, group: str, topic: str, message: definition.Message, invisible_s: float | None
+        self, group: str, topic: str, message: definition.Message, invisible_s: float | None, *, suspend: bool = False
     ) -> service.ChangeInvisibleDurationResponse:
         """Change the invisible duration, to what the group's back-off says for None; on success the message bears the
         new receipt handle.
@@ -280,6 +305,7 @@ class MessagingClient:
             receipt_handle=message.system_properties.receipt_handle,
             message_id=message.system_properties.message_id,
             invisible_duration=None if invisible_s is None else duration(invisible_s),
+            suspend=suspend,
         )
         answer = await self.call("ChangeInvisibleDuration", request, service.ChangeInvisibleDurationResponse)
         if answer.status.code == Code.OK:
@@ -383,6 +409,14 @@ def ordered_message(topic: str, body: bytes, message_group: str) -> definition.M
     message = make_message(topic, body)
     message.system_properties.message_type = definition.FIFO
     message.system_properties.message_group = message_group
+    return message
+
+
+def lite_message(topic: str, body: bytes, lite_topic: str) -> definition.Message:
+    """A message for a lite topic of a topic."""
+    message = make_message(topic, body)
+    message.system_properties.message_type = definition.LITE
+    message.system_properties.lite_topic = lite_topic
     return message
 
 

@@ -63,5 +63,6 @@ OF_KIND: Mapping[Kind, tuple[str, ...]] = {
     Kind.RETRY: ("%RETRY%g+t", f"%RETRY%{'g' * 120}+{'t' * 127}", "%RETRY%g+%DLQ%h", f"%RETRY%{_G}+%DLQ%{_T}"),
     Kind.DEAD_LETTER: ("%DLQ%g", f"%DLQ%{'g' * 120}"),
     Kind.SYSTEM: ("rmq_sys_x", "rmq_sys_wheel_timer", "rmq_sys_REVIVE_LOG_popwheel"),
+    Kind.LITE: ("t+l", f"{'t' * 127}+{'l' * 64}", "%+%"),
 }
 """Good names of each kind, the longest among them."""

@@ -45,6 +45,7 @@ USE_OF = {
     "AckMessage": Use.RECEIVE,
     "ChangeInvisibleDuration": Use.RECEIVE,
     "ForwardMessageToDeadLetterQueue": Use.RECEIVE,
+    "SyncLiteSubscription": Use.RECEIVE,
     "PullMessage": Use.PULL,
     "PullRecords": Use.PULL,
     "QueryRoute": Use.QUERY,
@@ -52,7 +53,6 @@ USE_OF = {
     "GetOffset": Use.QUERY,
     "UpdateOffset": Use.COMMIT,
 }
-NOT_SUPPORTED = ("SyncLiteSubscription",)
 GROWTH_BYTES_MAX = 150 * MIB
 
 
@@ -68,6 +68,7 @@ def requests(topic: str = TOPIC, group: str = GROUP) -> dict[str, Any]:
         **naming(topic, group),
         "RecallMessage": pb.RecallMessageRequest(topic=of_topic, recall_handle="none"),
         "EndTransaction": pb.EndTransactionRequest(topic=of_topic, transaction_id="none"),
+        "SyncLiteSubscription": pb.SyncLiteSubscriptionRequest(topic=of_topic, group=of_group),
         "Heartbeat": pb.HeartbeatRequest(group=of_group),
         "NotifyClientTermination": pb.NotifyClientTerminationRequest(group=of_group),
         "Telemetry": pb.TelemetryCommand(
@@ -84,8 +85,8 @@ def publishing(topic: str) -> pb.TelemetryCommand:
 
 
 def test_no_call_is_left_out() -> None:
-    assert set(CALLS) == {*requests(), *NOT_SUPPORTED}
-    assert set(USE_OF) == {*WITH_TOPIC, "RecallMessage", "EndTransaction"}
+    assert set(CALLS) == set(requests())
+    assert set(USE_OF) == {*WITH_TOPIC, "RecallMessage", "EndTransaction", "SyncLiteSubscription"}
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -58,12 +58,16 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             create_group(server, folder, group, "--fifo", "--max-attempts", "2")
         admin(server, folder / "create-priority", "topic", "create", "InteropPriority", "--type", "PRIORITY")
         create_group(server, folder, "interop-priority-fifo", "--fifo")
+        admin(server, folder / "create-lite", "topic", "create", "InteropLite", "--type", "LITE")
+        for group, *options in (("interop-lite",), ("interop-lite-fifo", "--fifo"), ("interop-lite-simple",)):
+            create_group(server, folder, group, *options, "--max-attempts", "2")
+        lite = pool.submit(run_program, ["-m", "tests.interop.lite_client", server.grpc_address], folder / "lite")
         running = {
             name: pool.submit(run_scenario, folder, each_server, name)
             for each_server, names in ((server, SCENARIOS), (strict_server, ("missing_topic",)))
             for name in names
         }
-        results = {name: future.result() for name, future in running.items()}
+        results = {"lite": lite.result(), **{name: future.result() for name, future in running.items()}}
         yield results
 
 

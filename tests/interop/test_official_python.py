@@ -162,6 +162,50 @@ def test_a_simple_consumer_gets_again_what_it_did_not_ack_before_its_successors(
     assert story.of("left")[0]["count"] == 0
 
 
+def test_push_consumers_get_the_lite_topics_that_they_read(outcomes: Outcomes) -> None:
+    story = finished(outcomes, "lite")
+    (waited,) = story.of("finished")
+    assert (waited["anna"], waited["bert"], waited["carl"]) == (True, True, True), story.explain()
+    read = {"anna": {"u0", "u1", "u2"}, "bert": {"u2", "u3"}, "carl": {"u1", "u3"}}
+    pushed = [event for event in story.of("pushed") if "after" not in event["body"]]
+    for event in pushed:
+        assert event["lite_topic"] in read[event["consumer"]]
+        assert (event["topic"], event["lite_topic"]) == ("InteropLite", event["body"].split()[0])
+    for team, lite_topic in (
+        *((("anna", "bert"), f"u{number}") for number in range(4)),
+        *((("carl",), lite_topic) for lite_topic in ("u1", "u3")),
+    ):
+        bodies = [event["body"] for event in pushed if event["consumer"] in team and event["lite_topic"] == lite_topic]
+        assert list(dict.fromkeys(bodies)) == [f"{lite_topic} {number}" for number in range(5)]
+        # What fails is tried again before its successors, and no other lite topic waits for that.
+        again = {"u1": "u1 2", "u3": "u3 3"}.get(lite_topic)
+        assert bodies == sorted(bodies), story.explain()
+        assert [body for body in bodies if bodies.count(body) > 1] == ([again, again] if again else [])
+    assert story.of("unsubscribed")[0]["after"]
+    assert [(event["group"], event["body"]) for event in story.of("dead")] == [
+        ("interop-lite", "u3 3"),
+        ("interop-lite-fifo", "u3 3"),
+    ]
+    refused = {event["what"]: (event["error"], event["code"]) for event in story.of("refused")}
+    assert refused == {
+        "lite topic a b": ("BadRequestException", 40020),
+        "lite topic *": ("BadRequestException", 40020),
+        "lite topic aaa": ("IllegalStateException", 0),
+        "message without a lite topic": ("IllegalArgumentException", 0),
+        "ordinary consumer": ("BadRequestException", 40000),
+    }
+
+
+def test_a_simple_consumer_gets_the_lite_topics_that_it_reads(outcomes: Outcomes) -> None:
+    story = finished(outcomes, "lite")
+    received = story.of("received")
+    for lite_topic in ("u4", "u5"):
+        bodies = [event["body"] for event in received if event["lite_topic"] == lite_topic]
+        assert bodies == sorted([f"{lite_topic} {number}" for number in range(5)] + ["u4 1"] * (lite_topic == "u4"))
+    assert [event["attempt"] for event in received if event["body"] == "u4 1"] == [1, 2]
+    assert story.of("left")[0]["count"] == 0
+
+
 def test_a_topic_that_does_not_exist(outcomes: Outcomes) -> None:
     story = finished(outcomes, "missing_topic")
     assert not story.of("sent"), story.explain()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from services.common.contract import names
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from tests.sim import transactions
+from tests.sim import lite, transactions
 from tests.sim.clients import Subscription
 from tests.sim.history import Delivery, Handle, History, Polled, Sent, Settling
 from tests.sim.ordered import lines_of, misplaced, overtaken, shuffled
@@ -90,6 +90,8 @@ class Checker:
         for each in stored:
             if each.topic == TOPIC or GROUP in each.topic:
                 continue  # `PassingTopic` looks after those
+            if lite.TOPIC in each.topic or lite.GROUP in each.topic:
+                continue  # likewise (`tests.sim.lite`)
             if each.topic == transactions.TOPIC or transactions.GROUP in each.topic:
                 continue  # and `Pledges` after those
             if each.topic.startswith(names.DEAD_LETTER_PREFIX):

@@ -48,6 +48,7 @@ class Network:
         random_source: delays and losses.
         weather: how bad it is; may change while it runs.
         serving: the process that serves and its service, None while there is none.
+        passed_on: what handlers raise that their callers are to see as it is.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class Network:
         random_source: random.Random,
         weather: Weather,
         serving: Callable[[], tuple[Process, Service] | None],
+        passed_on: type[Exception] | tuple[()] = (),
     ) -> None:
+        self._passed_on = passed_on
         self._loop = loop
         self._random = random_source
         self._weather = weather
@@ -79,7 +82,12 @@ class Network:
         answer: asyncio.Future[bytes] = self._loop.create_future()
 
         async def serve() -> None:
-            response = await handler(call, method.request.decode(data))
+            try:
+                response = await handler(call, method.request.decode(data))
+            except self._passed_on as error:
+                if not answer.done():
+                    answer.set_exception(error)
+                return
             if not answer.done():
                 answer.set_result(method.response.encode(response))
 

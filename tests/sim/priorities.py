@@ -133,7 +133,7 @@ class PriorityWatch:
             answer = pop(broker, request, turn)
             after = dict(_next_offsets(broker, request.group))
             levels = tuple(
-                Level(queue.queue_id, queue.topic, at, after.get(queue, at), found[queue], broker._stands_still(queue))
+                Level(queue.queue_id, queue.topic, at, after.get(queue, at), found[queue], broker.stands_still(queue))
                 for queue, at in before.items()
             )
             end, clock = broker._store.log.end_position, broker.priorities._clock

@@ -8,14 +8,16 @@ from typing import Any
 from services.broker.records.record import StoredRecord
 from services.broker.state.core import BrokerCore
 from services.common.errors import CorruptDataError
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.controller.cluster.cluster_state import ClusterState
 from services.rpc.service import Method
-from tests.sim import steering, stored, timers, transactions
+from tests.sim import lite, steering, stored, timers, transactions
 from tests.sim.checker import Checker, Verdict
 from tests.sim.clients import Consumer, Producer
 from tests.sim.delays import NEAR_MS
 from tests.sim.failing_records import FailingRecords
 from tests.sim.faults import Faults
+from tests.sim.lite import LiteWorkload
 from tests.sim.loop import SimLoop, StuckError
 from tests.sim.ordered import OrderedProducer
 from tests.sim.outcome import Outcome
@@ -55,11 +57,10 @@ def run_seed(
     world = World(loop, swarm, trace)
     failing = FailingRecords(swarm.random("failing records"), trace, world.history, only)
     run = _Run(
-        world,
-        failing,
-        Renewals(world, only is None),
+        *(world, failing, Renewals(world, only is None)),
         has_transactions=transactions.is_on(seed, only),
         has_operator=steering.is_on(seed, only),
+        has_lite_topics=lite.is_on(seed, only),
     )
     collecting = gc.isenabled()
     gc.disable()  # destructors of what a killed process leaves must not run in the middle
@@ -107,6 +108,7 @@ class _Run:
         renewals: messages that are hidden for longer than others of their pop.
         has_transactions: whether half messages are sent.
         has_operator: whether an operator resets offsets and redrives dead letters.
+        has_lite_topics: whether lite topics are sent to and read.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class _Run:
         *,
         has_transactions: bool,
         has_operator: bool,
+        has_lite_topics: bool,
     ) -> None:
         self.world = world
         self._renewals = renewals
@@ -162,6 +165,12 @@ class _Run:
         self._pledges: Pledges | None = None
         if has_transactions:
             self._pledges = Pledges(self._tools, swarm.random("pledges"), failing.fails)
+        self._lite: LiteWorkload | None = None
+        if has_lite_topics:
+            self._lite = LiteWorkload(
+                *(world.broker_network, world.trace, world.loop, lambda: world.log_end.position),
+                *(swarm.random("lite workload"), failing.fails),
+            )
         self._operator: Operator | None = None
         if has_operator:
             self._operator = Operator(self._tools, swarm.random("operator"), self._ask, failing.fails)
@@ -187,6 +196,8 @@ class _Run:
             producing.append(loop.create_task(self._pledges.run()))
         if self._operator is not None:
             producing.append(loop.create_task(self._operator.run()))
+        if self._lite is not None:
+            producing.append(loop.create_task(self._lite.run()))
         striking = [loop.create_task(self.faults.run()), loop.create_task(self.faults.keep_alive())]
         renewing = loop.create_task(self._renewals.run())
         await asyncio.sleep(world.swarm.safety_s)
@@ -201,6 +212,8 @@ class _Run:
             self._pledges.stopping = True
         if self._operator is not None:
             self._operator.stopping = True
+        if self._lite is not None:
+            self._lite.stopping = True
         reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
         self._passing.stopping = True
         await asyncio.wait((*producing, passing))
@@ -217,6 +230,8 @@ class _Run:
             await self._pledges.end()
         if self._operator is not None:
             await self._operator.end()
+        if self._lite is not None:
+            await self._lite.end()
         striking[1].cancel()
         await asyncio.wait(striking)
         for task in (*producing, *consuming, passing):
@@ -244,6 +259,12 @@ class _Run:
                 return state.create_topic(options, name, types[name], queues)
 
             await keeper.change(topic)
+        if self._lite is not None:
+            expiration_ms = self._lite.expiration_ms
+            await keeper.change(
+                lambda state: state.create_topic(options, lite.TOPIC, TopicType.LITE, lite_expiration_ms=expiration_ms)
+            )
+            groups[lite.GROUP] = lite.ATTEMPTS_MAX
         for name, attempts in groups.items():
 
             def group(state: ClusterState, name: str = name, attempts: int = attempts) -> Any:
@@ -323,6 +344,8 @@ class _Run:
             return left
         if self._operator is not None and (left := self._operator.left(core)):
             return left
+        if self._lite is not None and (left := self._lite.left(core)):
+            return left
         if self._heard_deletion is world.process and TOPIC in core.names.topic_ids:
             return f"the broker still has {TOPIC}, which was deleted"
         return ""
@@ -376,6 +399,10 @@ class _Run:
             verdict.violations += self._pledges.judge([records], world.history, is_lossy=swarm.is_lossy)
         if self._operator is not None:
             verdict.violations += self._judge_operator(self._operator, messages, records)
+        if self._lite is not None:
+            verdict.violations += self._lite.judge(
+                records, world.history, is_lossy=swarm.is_lossy, clocks_differ=swarm.clocks_differ
+            )
         delayed = Timers(swarm, world.history, records, world.appends, self._topic_ids, verdict, self._failing.fails)
         delayed.judge(self._stood_still_ms)
         delayed.compare("the running server", self._timer_state, self._stood_still_ms)

@@ -11,14 +11,16 @@ import pytest
 
 from services.broker.filter.scan import SqlScan
 from services.broker.filter.sql_filter import SqlFilter
+from services.broker.lite.lite_topics import LiteTopics
 from services.broker.pop import priority_pops, redelivery
 from services.broker.pop.acks import Acks
 from services.broker.pop.ordered_pops import OrderedPops
 from services.broker.pop.priority_pops import PriorityPops
-from services.broker.progress.lines import _Line
+from services.broker.progress.lines import Lines, _Line
 from services.broker.progress.merge_buffer import MergeBuffer
 from services.broker.records import record
 from services.broker.records.record import Record, RecordKind, StoredRecord
+from services.broker.state.core import BrokerCore
 from services.broker.state.offset_reset import OffsetReset, ResetPlan
 from services.broker.store.commit_log import CommitLog
 from services.broker.store.flusher import Flusher
@@ -35,7 +37,7 @@ from services.broker.transactions.table import TransactionTable
 from services.broker.wheel.delay import Delay
 from services.common.contract.put import MessageRun
 from services.common.shares import Shares
-from tests.sim import steering, transactions
+from tests.sim import lite, steering, transactions
 from tests.sim.device import SimDisk
 from tests.sim.filters import FILTERING
 from tests.sim.run import run_seed
@@ -334,22 +336,27 @@ def what_is_held_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def resets_leave_what_is_given_out(patch: pytest.MonkeyPatch) -> None:
     """A reset does not take back what consumers hold."""
-    carry_out = OffsetReset.carry_out
-    patch.setattr(OffsetReset, "carry_out", lambda self, plan: carry_out(self, replace(plan, given_out=[])))
+    begin = OffsetReset.begin
+
+    def begin_only(self: OffsetReset, plan: ResetPlan) -> None:
+        plan.given_out.clear()
+        begin(self, plan)
+
+    patch.setattr(OffsetReset, "begin", begin_only)
 
 
 def resets_are_not_written_down(patch: pytest.MonkeyPatch) -> None:
     """A reset is forgotten at a restart."""
-    carry_out = OffsetReset.carry_out
+    begin = OffsetReset.begin
 
     def unwritten(self: OffsetReset, plan: ResetPlan) -> None:
         put, self._store.put = self._store.put, lambda records: None  # type: ignore[method-assign, assignment, return-value]
         try:
-            carry_out(self, plan)
+            begin(self, plan)
         finally:
             self._store.put = put  # type: ignore[method-assign]
 
-    patch.setattr(OffsetReset, "carry_out", unwritten)
+    patch.setattr(OffsetReset, "begin", unwritten)
 
 
 def redriven_dead_letters_stay_listed(patch: pytest.MonkeyPatch) -> None:
@@ -376,6 +383,21 @@ def it_is_always_the_turn_of_what_is_overdue(patch: pytest.MonkeyPatch) -> None:
 def retries_lose_their_level(patch: pytest.MonkeyPatch) -> None:
     """What comes again comes last of all."""
     patch.setattr(redelivery, "_level_of", lambda check_point, stored: 0)
+
+
+def lite_topics_give_out_more_than_one_message(patch: pytest.MonkeyPatch) -> None:
+    """A lite topic of which a message is given out is read on."""
+    patch.setattr(Lines, "has", lambda self, group, topic: False)
+
+
+def acknowledged_lite_topics_wake_nobody(patch: pytest.MonkeyPatch) -> None:
+    """When a message of a lite topic is done with, nobody notes that the next one can be had."""
+    patch.setattr(BrokerCore, "_became_free", lambda self, group, topic: None)
+
+
+def lite_topics_end_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A lite topic ends as soon as it is looked at."""
+    patch.setattr(LiteTopics, "_has_expired", lambda self, queue, now_ms: True)
 
 
 SETTINGS: dict[Plant, dict[str, Any]] = {
@@ -423,6 +445,9 @@ CAUGHT_BY: dict[Plant, int] = {
         (nothing_is_overdue, {"P8"}, (PRIORITIES,)),
         (it_is_always_the_turn_of_what_is_overdue, {"P8"}, (PRIORITIES,)),
         (retries_lose_their_level, {"P8"}, (PRIORITIES,)),
+        (lite_topics_give_out_more_than_one_message, {"P6"}, (lite.NAME,)),
+        (acknowledged_lite_topics_wake_nobody, {"L2"}, (lite.NAME,)),
+        (lite_topics_end_at_once, {"S1"}, (lite.NAME,)),
         (what_has_fired_is_forgotten, {"T2"}, ("kill", "kill in a step")),
         (slots_are_skipped, {"T3", "L2"}, ()),
         (recalls_are_forgotten_at_a_restart, {"T4"}, ("kill", "kill in a step")),

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from services.broker.store.consume_queue import ConsumeQueue
 from services.cli.process.in_process import InProcessCluster
-from services.common.errors import CorruptDataError, UnknownFormatError
+from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
 from services.rpc.service import Channel, Service
 from tests.sim.device import SimDisk
 from tests.sim.history import Disaster, History
@@ -64,6 +64,10 @@ class World:
         """When each record was appended, by its position: by the wall clock of then, and in virtual time."""
         self._chance = swarm.random("world")
         self.network = Network(loop, swarm.random("network"), self.weather, self._served)
+        self.broker_network = Network(
+            *(loop, swarm.random("broker network"), self.weather, self._served_by_broker, StatusError)
+        )
+        """For those who speak to the broker as a proxy does."""
         self._synced_position = 0
         self._ended = asyncio.Event()
         self._ended.set()
@@ -72,6 +76,11 @@ class World:
         if not self.serving or self.process is None or self.cluster is None:
             return None
         return self.process, self.cluster.proxy.service
+
+    def _served_by_broker(self) -> tuple[Process, Service] | None:
+        if not self.serving or self.process is None or self.cluster is None:
+            return None
+        return self.process, self.cluster.broker.service
 
     async def boot(self) -> bool:
         """Start the server; whether it serves. If not, `refusals` says why, or it was killed while it started."""

@@ -21,11 +21,11 @@ WINGS = {
     "rpc": ("http2", "socket", "server", "client", "membership"),
     "cli": ("process", "drills", "cluster", "admin"),
     "broker": (
-        *("records", "store", "filter", "names", "wheel", "progress", "quarantine", "pop", "timer", "transactions"),
-        *("state", "replica", "repair", "files", "checkpoint_sync", "calls", "role"),
+        *("records", "store", "filter", "names", "wheel", "progress", "quarantine", "pop"),
+        *("lite", "timer", "transactions", "state", "replica", "repair", "files", "checkpoint_sync", "calls", "role"),
     ),
     "controller": ("store", "cluster", "leadership", "broker_groups", "checkpoints", "kubernetes", "http"),
-    "proxy": ("failover", "session", "access", "send", "transactions", "ack", "receive", "poll_counts"),
+    "proxy": ("failover", "session", "access", "send", "transactions", "ack", "lite", "receive", "poll_counts"),
 }
 """Service -> its folders; each imports those before it and none behind it.
 
@@ -113,6 +113,7 @@ WAITING = {
     "services.proxy.send.batcher": "lets senders wait for the Put that carries them",
     "services.proxy.send.batchers": "looks at Puts in flight from time to time",
     "services.proxy.send.lanes": "lets sends of a message group wait for one another",
+    "services.proxy.lite.lite_sync": "tells all brokers at once, one thing after another",
     "services.proxy.receive.notifications": "holds the streams of notifications open",
     "services.proxy.receive.poll": "lets a poll wait, and tells its machine the time",
     "services.proxy.transactions.check_links": "holds the streams open by which brokers have producers asked",

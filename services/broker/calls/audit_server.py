@@ -151,7 +151,7 @@ class AuditServer:
         """Whose queues are wanted: a topic's and those of its retries, or those of all that a group has read."""
         if topic:
             names.topic(topic, Use.RECEIVE)
-            return {topic, names.retry_topic(group, topic)}
+            return {topic, names.retry_topic(group, topic), *self._core.store.queues.lite_names(topic)}
         queues = self._core.state.merge_buffer.of_group(group)
         topics: set[str] = set(self._core.store.queues.retry_topics_of_group(group))
         for first in range(0, len(queues), _QUEUES_AT_ONCE):

@@ -125,7 +125,8 @@ class Dedup:
             found = [self._in_queue(HALF_TOPIC, HALF_QUEUE, run.topic, topic_ids, each) for each in ids]
             self._keep_within_limits()
             return found
-        found = [self._in_queue(run.topic, run.queue_id, run.topic, (0,), each) for each in ids]
+        topic = run.stored_topic
+        found = [self._in_queue(topic, run.queue_id, topic, (0,), each) for each in ids]
         if run.due_ms and None in found:
             # Those that were due soon may have fired, so their topic is looked at first.
             topic_ids = self._ids_of(run.topic) or (0,)

@@ -112,6 +112,7 @@ class BrokerCollector(Collector):
         yield from self._pop()
         yield from self._quarantine()
         yield from self._transactions()
+        yield from self._lite()
         yield from self._storage()
 
     def _traffic(self) -> Iterator[Metric]:
@@ -354,6 +355,24 @@ class BrokerCollector(Collector):
             "How often a producer was to be asked about a half message.",
             value=transactions.checks,
         )
+
+    def _lite(self) -> Iterator[Metric]:
+        lite = self._core.lite
+        for name, text, value in (
+            ("topics", "Lite topics, of broker.lite.topics_max.", self._core.store.queues.lite_topics),
+            ("clients", "Clients that read lite topics.", lite.subscriptions.clients),
+            (
+                "subscriptions",
+                "Pairs of a client and a lite topic that it reads, and clients, of broker.lite.subscriptions_max.",
+                len(lite.subscriptions),
+            ),
+            ("ready", "Pairs of which the lite topic may have something for the client.", lite.subscriptions.ready),
+        ):
+            yield GaugeMetricFamily(f"popwheel_lite_{name}", text, value=value)
+        ended = CounterMetricFamily("popwheel_lite_topics_ended", "Lite topics that have ended.", labels=("reason",))
+        ended.add_metric(("expired",), lite.expired)
+        ended.add_metric(("emptied",), lite.emptied)
+        yield ended
 
     def _storage(self) -> Iterator[Metric]:
         store = self._core.store

@@ -81,10 +81,39 @@ class PutHandler:
         store = self._core.store
         if store.log.end_position - store.confirmed_position > self._options.waiting_bytes_max:
             raise device_behind()
+        has_lite = False
         for run in runs:
             names.topic(run.topic, Use.SEND)
+            if run.lite_topic:
+                has_lite = True
         if not all(run.is_even for run in runs):
             raise StatusError(Code.BAD_REQUEST, "a run is empty or its columns differ in length; nothing was stored")
+        return await (self._put_some_lite(runs) if has_lite else self._put_admitted(runs))
+
+    async def _put_some_lite(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
+        """Append runs of which some are for lite topics; each that would make one too many is refused by itself."""
+        for run in runs:
+            if run.lite_topic:
+                names.checked_lite_topic(run.lite_topic)
+                if run.due_ms or run.first_check_ms:
+                    raise StatusError(
+                        Code.BAD_REQUEST,
+                        "a message for a lite topic is neither delayed nor of a transaction; nothing was stored",
+                    )
+        refused = [self._refusal_of_lite(run) if run.lite_topic else None for run in runs]
+        admitted = [run for run, refusal in zip(runs, refused, strict=True) if refusal is None]
+        put = iter(await self._put_admitted(admitted) if admitted else ())
+        return [next(put) if refusal is None else refusal for refusal in refused]
+
+    def _refusal_of_lite(self, run: MessageRun) -> PutResult | None:
+        """Why the lite topic of a run can't be made; None if it is there now."""
+        try:
+            self._core.store.ensure_queue((run.stored_topic, run.queue_id))
+        except StatusError as error:
+            return PutResult(int(error.code), error.message)
+        return None
+
+    async def _put_admitted(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         topic_ids = self._core.names.topic_ids
         for run in runs:
             if run.topic_id and run.topic_id != topic_ids.get(run.topic):
@@ -307,6 +336,7 @@ def _without(run: MessageRun, stored: _Found) -> MessageRun:
         [run.due_ms[index] for index in left] if run.due_ms else (),
         topic_id=run.topic_id,
         first_check_ms=[run.first_check_ms[index] for index in left] if run.first_check_ms else (),
+        lite_topic=run.lite_topic,
     )
 
 

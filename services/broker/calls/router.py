@@ -30,6 +30,8 @@ _OF_MASTERS: tuple[Method[Any, Any], ...] = (
     methods.RESET_OFFSETS,
     methods.DEAD_LETTER_LIST,
     methods.DEAD_LETTER_REDRIVE,
+    methods.SYNC_LITE,
+    methods.LITE_TOPIC_LIST,
     methods.RECALL,
     methods.END_TRANSACTION,
     methods.TIMER_STATS,

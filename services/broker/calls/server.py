@@ -17,6 +17,8 @@ from services.broker.calls.put_handler import PutHandler
 from services.broker.calls.quarantine_server import QuarantineServer
 from services.broker.calls.term_reads import TermReads
 from services.broker.filter.wanted import wanted_by
+from services.broker.lite.lite_server import LiteServer
+from services.broker.lite.subscriptions import ClientKey
 from services.broker.options import BrokerOptions
 from services.broker.progress.check_point import OffsetCommit
 from services.broker.state.core import BrokerCore
@@ -85,6 +87,7 @@ class BrokerServer:
         self._pulls = PullHandler(core, self._reads, options, clock, statistics)
         self.service = Service()
         core.interests.take_turns(_call_later, core.waiting)
+        core.lite.subscriptions.later = _call_later
         self.service.unary(methods.PUT, self._put_handler.put)
         self.service.unary(methods.POP, _naming_trouble(self.pop))
         self.service.unary(methods.ACK, self.ack)
@@ -111,6 +114,12 @@ class BrokerServer:
         self.service.unary(methods.RESET_OFFSETS, _naming_trouble(groups.reset_offsets))
         self.service.unary(methods.DEAD_LETTER_LIST, _naming_trouble(groups.list_dead_letters))
         self.service.unary(methods.DEAD_LETTER_REDRIVE, _naming_trouble(groups.redrive_dead_letters))
+        lite = LiteServer(
+            *(core.lite, core.lite_offsets, core.store, core.state.merge_buffer),
+            *(flusher, core.settlement.settle, clock),
+        )
+        self.service.unary(methods.SYNC_LITE, _naming_trouble(lite.sync))
+        self.service.unary(methods.LITE_TOPIC_LIST, _naming_trouble(lite.list))
         QuarantineServer(core, flusher, options.name, options.quarantine_max).bind(self.service)
 
     @property
@@ -147,6 +156,8 @@ class BrokerServer:
 
     def _pop_once(self, request: pb.PopRequest, turn: int) -> PopAnswer:
         self._core.settlement.settle((request.topic,), (request.group,))
+        if request.lite:
+            return self._core.lite.pops.pop(request, self._clock.steady_ms())
         return self._core.pops.pop(request, turn)
 
     async def ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
@@ -172,6 +183,7 @@ class BrokerServer:
             None if request.back_off else max(0, request.invisible_ms),
             call=request.call,
             is_retry=request.again,
+            suspends=request.suspend,
         )
         handle = await self._reads.run(change) if request.back_off else change()
         await self._flusher.held(self._core.store.log.end_position)
@@ -244,6 +256,7 @@ class BrokerServer:
         """Tell a proxy of the messages that wait for its interests, for as long as its stream lives."""
         changed = asyncio.Event()
         subscriber = Subscriber(changed.set)
+        self._core.interests.subscribers[subscriber] = None
         teller = asyncio.create_task(self._tell(subscriber, changed, stream), name="notify")
         try:
             while (interest := await stream.receive()) is not None:
@@ -256,7 +269,12 @@ class BrokerServer:
                 try:
                     _check_names(interest)
                     wanted = wanted_by(interest.filter)
-                    registered = Interest(interest.id, subscriber, interest.topic, interest.group, wanted)
+                    client_id = interest.lite_client_id
+                    key = ClientKey(interest.group, interest.topic, client_id)
+                    if client_id and self._core.lite.subscriptions.seen(key, self._clock.steady_ms()) is None:
+                        subscriber.refuse(interest.id, is_unknown_client=True)
+                        continue
+                    registered = Interest(interest.id, subscriber, interest.topic, interest.group, wanted, client_id)
                     self._core.interests.add(registered)
                 except StatusError:
                     subscriber.refuse(interest.id)  # it alone: the proxy's other interests are none the worse
@@ -275,13 +293,17 @@ class BrokerServer:
             await changed.wait()
             changed.clear()
             told, refused = subscriber.take()
-            if told or refused:
+            ends = subscriber.lite_ends
+            if told or refused or ends:
                 response = pb.NotifyEvents()
                 for interest_id, waiting in told:
                     shared = self._core.interests.is_shared(subscriber.interests[interest_id])
                     response.events.add(id=interest_id, waiting=waiting, shared=shared)
-                for interest_id in refused:
-                    response.events.add(id=interest_id, refused=True)
+                for interest_id, is_unknown_client in refused:
+                    response.events.add(id=interest_id, refused=True, unknown_client=is_unknown_client)
+                while ends:
+                    (group, topic, client_id), lite_topic = ends.popleft()
+                    response.lite_ends.add(group=group, topic=topic, client_id=client_id, lite_topic=lite_topic)
                 await stream.send([response])
 
     def _flusher_confirms_async(self) -> None:

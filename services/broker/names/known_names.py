@@ -265,13 +265,13 @@ class KnownNames:
         return self.known_version > 0 and self.incarnation != self._view.incarnation
 
     def knows_topic(self, topic: str) -> bool:
-        """Whether a topic was heard of, and not of its deletion; retry and dead letter topics go with theirs."""
+        """Whether a topic was heard of, and not of its deletion; retry, dead letter and lite topics go with theirs."""
         if topic.startswith(names.DEAD_LETTER_PREFIX):
             return self.knows_group(topic.removeprefix(names.DEAD_LETTER_PREFIX))
         if topic.startswith(names.RETRY_PREFIX):
             group, topic = names.group_of_retry_topic(topic), names.topic_of_retry_topic(topic)
             return self.knows_group(group) and self.knows_topic(topic)
-        return topic in self.topic_ids
+        return names.client_topic(topic) in self.topic_ids
 
     def knows_group(self, group: str) -> bool:
         """Whether a group was heard of, and not of its deletion."""

@@ -112,7 +112,15 @@ class Acks:
         return results if refused else []
 
     def change_invisible(
-        self, group: str, topic: str, handle: str, invisible_ms: int | None, *, call: int = 0, is_retry: bool = False
+        self,
+        group: str,
+        topic: str,
+        handle: str,
+        invisible_ms: int | None,
+        *,
+        call: int = 0,
+        is_retry: bool = False,
+        suspends: bool = False,
     ) -> str:
         """Hide a message for `invisible_ms` from now; its new receipt handle, the only one that is good now (P7).
 
@@ -122,6 +130,7 @@ class Acks:
             invisible_ms: for how long; None for as long as its group's back-off says, which takes a read.
             call: names the client's call and all its tries; 0 if that is not known.
             is_retry: whether an earlier try may have done it: then the handle that it gave is given once more.
+            suspends: whether the delivery that ends is no attempt, which only groups that consume in order can say.
 
         Raises:
             StatusError: INVALID_RECEIPT_HANDLE, or the disk is full; nothing has changed.
@@ -141,7 +150,7 @@ class Acks:
         new = CheckPoint(
             id=self._state.table.make_id(old.revive_queue),
             group=group,
-            topic=topic,
+            topic=old.topic,
             origin=old.origin,
             queue_id=old.queue_id,
             start_offset=offset,
@@ -155,7 +164,7 @@ class Acks:
             call=call,
             copies={0: old.copies[index]} if index in old.copies else {},
             lines=old.lines[index : index + 1],
-            attempts=old.attempts[index : index + 1],
+            attempts=tuple(made - suspends for made in old.attempts[index : index + 1]),
         )
         record = Record(RecordKind.CHECK_POINT, self._topics.revive, new.revive_queue, new.encode())
         new.revive_offset = self._store.put([record]).queue_offsets[0]
@@ -348,7 +357,7 @@ class Acks:
             if stored is not None and (group is not None or self._knows_group(check_point.group)):
                 counts = attempted and group is not None
                 limit = stored.attempts + 1 if group is None else group.max_attempts
-                if retry_topic_of(check_point) is None:
+                if not check_point.lines and retry_topic_of(check_point) is None:
                     self._state.old_names.met(check_point.topic, "what was received from it is a dead letter")
                 records.append(redelivered(check_point, index, stored, attempted=counts, attempts_max=limit))
         return records

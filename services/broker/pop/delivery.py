@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from services.broker.progress.check_point import CheckPoint
 from services.broker.records.record import StoredRecord
+from services.common.contract import names
 from services.common.contract.receipt import HandleMaker
 from services.common.contract.send_id import without_send_id
 from services.common.contract.wire_format import varint
@@ -35,7 +36,7 @@ def handle_maker(key: bytes, check_point: CheckPoint, broker_name: str) -> Handl
     return HandleMaker(
         key,
         check_point.group,
-        check_point.topic,
+        names.client_topic(check_point.topic) if check_point.lines else check_point.topic,
         check_point.id,
         check_point.pop_time_ms,
         check_point.invisible_ms,

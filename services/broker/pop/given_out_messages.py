@@ -46,7 +46,7 @@ class GivenOutMessages:
             stored = found[number]
             if check_point.lines and stored is not None and stored.attempts != check_point.attempts[index]:
                 # In an ordered group a message stays where it is, so its CK counts its deliveries.
-                found[number] = stored._replace(attempts=check_point.attempts[index])
+                found[number] = stored._replace(attempts=max(0, check_point.attempts[index]))
         return found
 
     def is_given_out(self, check_point: CheckPoint, index: int) -> bool:

@@ -15,6 +15,7 @@ from services.broker.records.record import StoredRecord
 from services.broker.store.consume_queue import Entry
 from services.broker.store.message_store import MessageStore
 from services.broker.store.stored_records import check_place
+from services.common.contract import names
 from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 
@@ -158,7 +159,10 @@ class InFlight:
             if looked_at == _CHECK_POINTS_AT_ONCE:
                 return messages, InFlightPlace(check_point.id, 0, begin.end)
             looked_at += 1
-            if check_point.is_held or check_point.topic != topic or (group and check_point.group != group):
+            if check_point.is_held or (group and check_point.group != group):
+                continue
+            asked_for = names.client_topic(check_point.topic) if check_point.lines else check_point.topic
+            if asked_for != topic:
                 continue
             if check_point.id >= begin.end and check_point.replaces is None:
                 continue

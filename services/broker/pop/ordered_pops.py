@@ -68,18 +68,18 @@ class OrderedPops:
         """How many tries of receives are kept in mind, of `ATTEMPTS_MAX`."""
         return len(self._attempts)
 
-    def take_ready(self, request: PopRequest, budget: Budget, taken: list[Taken]) -> None:
+    def take_ready(self, group: str, topic: str, budget: Budget, taken: list[Taken]) -> None:
         """Take those messages that were read before and are the first of their lines now.
 
         Raises:
             StatusError: the disk is full.
         """
         by_queue: dict[int, list[Member]] = {}
-        for member in self.lines.heads(request.group, request.topic, budget.messages):
+        for member in self.lines.heads(group, topic, budget.messages):
             by_queue.setdefault(member[0].queue_id, []).append(member)
         gone: dict[CheckPoint, int] = {}
         for queue_id, members in by_queue.items():
-            queue = self._store.queue(request.topic, queue_id)
+            queue = self._store.queue(topic, queue_id)
             begin = 0 if queue is None else queue.min_offset
             for check_point, index in members:
                 is_copied = index in check_point.copies
@@ -88,12 +88,12 @@ class OrderedPops:
             there = [(each, index) for each, index in members if not gone.get(each, 0) >> index & 1]
             if there and queue is not None and not budget.is_spent:
                 there.sort(key=_offset_of)
-                self._take_over(request, queue, there, budget, taken)
+                self._take_over(group, queue, there, budget, taken)
         self._drop(gone)
 
     def _take_over(
         self,
-        request: PopRequest,
+        group: str,
         queue: ConsumeQueue,
         members: list[Member],
         budget: Budget,
@@ -108,7 +108,7 @@ class OrderedPops:
         offsets = tuple(map(_offset_of, members))
         taken.append(
             Taken(
-                self._state.merge_buffer.of(request.group, queue),
+                self._state.merge_buffer.of(group, queue),
                 receipt.FROM_TOPIC,
                 offsets,
                 records,

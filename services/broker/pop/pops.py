@@ -96,10 +96,10 @@ class Pops:
         self._quarantine = quarantine
         self.sql_scan = SqlScan(store.records, store.reads)
         self._messages = GivenOutMessages(store, topics)
-        self.ordered = OrderedPops(store, state, topics, clock, self._take)
+        self.ordered = OrderedPops(store, state, topics, clock, self.take)
         """For groups that consume in order."""
         self.priorities = PriorityPops(
-            store, state.merge_buffer, options.priority_wait_ms, wall_clock, self._take, self._stands_still
+            store, state.merge_buffer, options.priority_wait_ms, wall_clock, self.take, self.stands_still
         )
         """For topics of type PRIORITY."""
         self.damaged: dict[ConsumeQueue, Standstill] = {}
@@ -126,7 +126,7 @@ class Pops:
         """
         if self._state.taking_back and (request.group, request.topic) in self._state.taking_back:
             return PopAnswer()  # whoever polls is told when that has ended
-        room = self._room(request.group)
+        room = self.room(request.group)
         wanted = wanted_by(request.filter)
         options = self._options
         budget = Budget(min(request.max_messages, room), options.scan_entries_max, options.response_bytes_max)
@@ -138,11 +138,11 @@ class Pops:
         is_ordered = self._is_ordered(request.group, request.topic) or request.ordered
         taken: list[Taken] = []
         if is_ordered:
-            answer = self._again(request)
+            answer = self.again(request)
             if answer.messages:
                 answer.waiting = self._waiting(request.group, request.topic, retries, queues, wanted)
                 return answer
-            self.ordered.take_ready(request, budget, taken)
+            self.ordered.take_ready(request.group, request.topic, budget, taken)
         retries_first = turn % _RETRY_FIRST_ONE_IN == 0
         priority_turn = None
         if levels:
@@ -159,16 +159,16 @@ class Pops:
                 if is_ordered:
                     self.ordered.read_on(request, progress, wanted, budget, taken)
                 else:
-                    self._take(progress, receipt.FROM_TOPIC, wanted, budget, taken)
+                    self.take(progress, receipt.FROM_TOPIC, wanted, budget, taken)
             if not retries_first:
                 self._take_retries(retries, budget, taken)
         answer = PopAnswer()
         if taken:
-            self._give_out(request, taken, answer, is_remembered=bool(levels) and is_ordered)
+            self.give_out(request, taken, answer, is_remembered=bool(levels) and is_ordered)
             if priority_turn is not None:
                 self.priorities.note(priority_turn)
         else:
-            self._check_standstill(retries, queues)
+            self.check_standstill(retries, queues)
             if self._lacks_room(queues):
                 raise self.progress_full()
         if queue_id >= 0:
@@ -179,14 +179,14 @@ class Pops:
     def _take_retries(self, retries: Sequence[QueueProgress], budget: Budget, taken: list[Taken]) -> None:
         for progress in retries:
             if not budget.is_spent:
-                self._take(progress, receipt.FROM_RETRY_TOPIC, None, budget, taken)
+                self.take(progress, receipt.FROM_RETRY_TOPIC, None, budget, taken)
 
     def _is_ordered(self, group: str, topic: str) -> bool:
         """Whether a group consumes in order; also of one that is not known (any more) while something is in line."""
         known = self._view.groups.get(group)
         return (known is not None and known.fifo) or self.ordered.lines.has(group, topic)
 
-    def _again(self, request: PopRequest) -> PopAnswer:
+    def again(self, request: PopRequest) -> PopAnswer:
         """What the very same try of a receive was given before and still has, if anything."""
         answer = PopAnswer()
         common = delivery.common_properties(self._broker_name, request.invisible_ms)
@@ -197,7 +197,7 @@ class Pops:
             answer.handles += handles
         return answer
 
-    def _room(self, group: str) -> int:
+    def room(self, group: str) -> int:
         """How many messages a group may be given. Raises StatusError: TOO_MANY_REQUESTS, if there are none."""
         shares = self._state.table.shares
         room = shares.room(group, self._options.open_messages_max)
@@ -210,11 +210,11 @@ class Pops:
             )
         return room
 
-    def _check_standstill(self, retries: Sequence[QueueProgress], queues: Sequence[QueueProgress]) -> None:
+    def check_standstill(self, retries: Sequence[QueueProgress], queues: Sequence[QueueProgress]) -> None:
         """Nothing was found: raise StatusError if that is so because a queue stands still (S7)."""
         for progress in (*queues, *retries):
             queue = progress.queue
-            if progress.available and self._stands_still(queue):
+            if progress.available and self.stands_still(queue):
                 raise StatusError(
                     Code.INTERNAL_ERROR,
                     f"queue {queue.queue_id} of {queue.topic} stands still at a damaged record "
@@ -242,7 +242,7 @@ class Pops:
         wanted: Wanted,
     ) -> int:
         lines = self.ordered.lines
-        ahead = sum(progress.available_at_most for progress in queues if not self._stands_still(progress.queue))
+        ahead = sum(progress.available_at_most for progress in queues if not self.stands_still(progress.queue))
         if wanted is not None:
             ahead = min(ahead, 1)
         if (group, topic) in lines.paused and not lines.room(group, topic):
@@ -269,7 +269,7 @@ class Pops:
         queues = [progress_in(group, queue) for number in numbers if (queue := store.queue(topic, number)) is not None]
         return retries, queues
 
-    def _take(
+    def take(
         self,
         progress: QueueProgress,
         origin: int,
@@ -282,7 +282,7 @@ class Pops:
         queue = progress.queue
         if start is None:
             start = progress.next_offset
-        if start >= queue.max_offset or self._stands_still(queue):
+        if start >= queue.max_offset or self.stands_still(queue):
             return
         # A retry queue is there only because its group has read something: what failed must come again.
         if origin == receipt.FROM_TOPIC and not self._state.merge_buffer.has_room(progress):
@@ -330,7 +330,7 @@ class Pops:
     def _lacks_room(self, queues: Sequence[QueueProgress]) -> bool:
         """Whether messages wait that are not given out, as there is no room for more progress."""
         has_room = self._state.merge_buffer.has_room
-        return any(each.available and not has_room(each) and not self._stands_still(each.queue) for each in queues)
+        return any(each.available and not has_room(each) and not self.stands_still(each.queue) for each in queues)
 
     def progress_full(self) -> StatusError:
         """The refusal of what would make more progress to be kept."""
@@ -340,7 +340,7 @@ class Pops:
             "limit (broker.pop.progress_max), the last tenth for groups that have read before; delete groups or topics",
         )
 
-    def _stands_still(self, queue: ConsumeQueue) -> bool:
+    def stands_still(self, queue: ConsumeQueue) -> bool:
         """Whether a queue stands at a damaged record, which has not gone with an old segment meanwhile."""
         met = self.damaged.get(queue)
         if met is not None and met.min_offset != queue.known_min_offset:
@@ -357,7 +357,20 @@ class Pops:
         budget.scan_entries -= found.cost
         return found
 
-    def _give_out(self, request: PopRequest, taken: list[Taken], answer: PopAnswer, *, is_remembered: bool) -> None:
+    def give_out(
+        self, request: PopRequest, taken: list[Taken], answer: PopAnswer, *, is_remembered: bool = False
+    ) -> None:
+        """Write down who has what was taken, and put it into the answer.
+
+        Args:
+            request: what was asked for.
+            taken: what was taken.
+            answer: gets the messages.
+            is_remembered: whether the same try gets all of it again, and not only what stands in line.
+
+        Raises:
+            StatusError: the controller was not heard of yet, or the disk is full; nothing was given out.
+        """
         self._view.receipt_key  # noqa: B018 - without it nothing may be given out
         now_ms = self._clock.now_ms()
         check_points = [self._check_point(request, each, now_ms) for each in taken]
@@ -424,7 +437,7 @@ class Pops:
                 answer.messages += messages
 
     def _check_point(self, request: PopRequest, taken: Taken, now_ms: int) -> CheckPoint:
-        group, topic = request.group, request.topic
+        group, topic = request.group, taken.progress.queue.topic if request.lite else request.topic
         revive_queue = revive_queue_of(group, topic, taken.progress.queue.queue_id) if taken.lines else None
         identity = self._state.table.make_id(revive_queue)
         return taken.check_point(identity, group, topic, now_ms, request.invisible_ms)

@@ -79,7 +79,7 @@ def dead_letter(check_point: CheckPoint, index: int, stored: StoredRecord) -> Re
     except DecodeError:
         # No proxy of ours lets such a message in; one way or the other it must leave the revive queue (P4).
         pass
-    note = DeadLetterQueue(topic=check_point.topic, message_id=message_id).SerializeToString()
+    note = DeadLetterQueue(topic=names.client_topic(check_point.topic), message_id=message_id).SerializeToString()
     return Record(
         kind=RecordKind.MESSAGE,
         topic=topic,

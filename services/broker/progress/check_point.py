@@ -36,6 +36,7 @@ _OFFSET = struct.Struct(">QHB")
 _CALL = struct.Struct(">Q")
 _REDRIVEN = struct.Struct(">QI")
 _MEMBER = struct.Struct(">QHQH")
+_ATTEMPTS_MASK = 0xFFFF
 
 ORIGIN_BYTES = _ORIGIN.size
 RESET = b"\x01"
@@ -147,7 +148,7 @@ class CheckPoint:
         scheduled_ms: when it is looked at next, as the revive table says; not written down.
         copies: where in the revive queue messages stand that were copied there, by index; never changed in place.
         lines: hashes of the messages' message groups, 0 for none, if their group consumes in order; else nothing.
-        attempts: of such messages: how often each was delivered before.
+        attempts: of such messages: how often each was delivered before; -1 if the very first delivery shall not count.
         sources: the messages of older CKs that these are, if they were read before; all of one revive queue.
         is_held: nobody has them: they wait until they are the first of their lines (`progress.lines`). An older
             release, which does not know this, has them come again at once.
@@ -236,7 +237,7 @@ class CheckPoint:
             flags |= _ORDERED | (_HELD if self.is_held else 0)
             sources = self.sources or (_NO_SOURCE,) * count
             extra += [
-                _MEMBER.pack(line, attempts, source.check_point_id, source.index)
+                _MEMBER.pack(line, attempts & _ATTEMPTS_MASK, source.check_point_id, source.index)
                 for line, attempts, source in zip(self.lines, self.attempts, sources, strict=True)
             ]
         return b"".join(
@@ -318,7 +319,7 @@ class CheckPoint:
         if flags & _ORDERED:
             members = list(_MEMBER.iter_unpack(data[at : at + count * _MEMBER.size]))
             lines = tuple(line for line, _, _, _ in members)
-            attempts = tuple(made for _, made, _, _ in members)
+            attempts = tuple(-1 if made == _ATTEMPTS_MASK else made for _, made, _, _ in members)
             if members[0][2]:
                 sources = tuple(Origin(identity, index) for _, _, identity, index in members)
         return cls(

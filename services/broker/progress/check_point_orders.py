@@ -70,6 +70,10 @@ class CheckPointIndex:
         """Those of a name."""
         return list(self._by_name.get(name, {}).values())
 
+    def names(self) -> list[str]:
+        """Of which names there are any."""
+        return list(self._by_name)
+
     def count(self, name: str) -> int:
         """How many there are of a name."""
         return len(self._by_name.get(name, ()))

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from services.broker.progress.merge_buffer import MergeBuffer
+from services.common.contract import names
 from services.common.series import OTHER, SERIES_MAX, Labels, bounded
 
 _AT_ONCE = 5000
@@ -26,7 +27,9 @@ class ConsumerLag:
         self._counted: Mapping[Labels, int] = {}
 
     def ready(self) -> Mapping[Labels, int]:
-        """Messages by group and topic: now if there are few pairs, else as they were when `step` was through last."""
+        """Messages by group and topic as clients name it: now if there are few pairs, else as they were when `step` was
+        through last.
+        """
         if self._buffer.pairs <= _AT_ONCE:
             for _ in self._count():
                 pass
@@ -47,7 +50,10 @@ class ConsumerLag:
             of_topic: dict[str, int] = defaultdict(int)
             for queue in self._buffer.of_group(group):
                 progress = self._buffer.get(group, queue)
-                if progress is not None:
+                if progress is not None and queue.is_lite:
+                    of_topic[names.lite_parent(queue.topic)] += progress.available_at_most
+                    of_topic[names.lite_parent(queue.topic)] += self._held.get((group, queue.topic), 0)
+                elif progress is not None:
                     of_topic[queue.topic] += progress.available_at_most
                 yield
             for topic, count in of_topic.items():

@@ -69,6 +69,8 @@ class Lines:
         """Groups and topics of which no more is read, as too many messages are held."""
         self.on_ready: Callable[[str, str], None] = _nobody
         """Told of group and topic when a message has become ready that was not, or more may be read again."""
+        self.on_free: Callable[[str, str], None] = _nobody
+        """Told of group and topic when nothing stands in line any more."""
 
     def __len__(self) -> int:
         """How many lines there are."""
@@ -169,6 +171,8 @@ class Lines:
             if not queues:
                 del self._lines[pair]
         self._count(pair, -held)
+        if not queues:
+            self.on_free(*pair)
 
     def _look(self, pair: _Pair, line: _Line) -> bool:
         """Note whether a line's head is ready; whether it has become so."""

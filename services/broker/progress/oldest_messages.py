@@ -12,6 +12,7 @@ from services.broker.progress.check_point import REVIVE_QUEUES, CheckPoint
 from services.broker.progress.pop_state import PopState
 from services.broker.store.consume_queue import ConsumeQueue
 from services.broker.store.message_store import MessageStore
+from services.common.contract import names
 from services.common.errors import CorruptDataError
 from services.common.series import SERIES_MAX, Labels
 
@@ -124,7 +125,8 @@ class OldestMessages:
             check_point = now.check_points.pop()
             if check_point.open_bits:
                 waits = check_point.is_held
-                now.note((check_point.group, check_point.topic), check_point.first_position, waits=waits)
+                topic = names.client_topic(check_point.topic) if check_point.lines else check_point.topic
+                now.note((check_point.group, topic), check_point.first_position, waits=waits)
         elif now.revive_queues:
             now.check_points = self._state.table.in_queue(now.revive_queues.pop())
         elif now.unread is None:
@@ -154,4 +156,5 @@ class OldestMessages:
         except CorruptDataError:
             return  # the queue stands still, which is shown elsewhere
         if entries:
-            now.note((group, queue.topic), entries[0].position, waits=True)
+            topic = names.lite_parent(queue.topic) if queue.is_lite else queue.topic
+            now.note((group, topic), entries[0].position, waits=True)

@@ -12,6 +12,7 @@ from operator import attrgetter
 from services.broker.progress.check_point import REVIVE_QUEUES, CheckPoint, bit_indexes
 from services.broker.progress.check_point_orders import CheckPointIndex, CheckPointSequence, LogStretches
 from services.broker.progress.lines import Lines
+from services.common.contract import names
 from services.common.shares import Shares
 
 _IDS_SKIPPED_AT_START = 1_000_000
@@ -55,7 +56,7 @@ class ReviveTable:
         self.shares = Shares()
         """Of each group: how many messages are given out to it."""
         self.in_flight: dict[tuple[str, ...], int] = {}
-        """The same of each group and topic: metrics can't go through a million CKs."""
+        """The same of each group and topic as clients name it: metrics can't go through a million CKs."""
         self._in_flight_of_queue: dict[tuple[str, str, int, int], int] = {}
 
     def __len__(self) -> int:
@@ -286,7 +287,8 @@ class ReviveTable:
         if check_point.is_held:
             return  # given out to nobody
         self.shares.take(check_point.group, messages)
-        pair = (check_point.group, check_point.topic)
+        topic = names.client_topic(check_point.topic) if check_point.lines else check_point.topic
+        pair = (check_point.group, topic)
         in_flight = self.in_flight.get(pair, 0) + messages
         if in_flight:
             self.in_flight[pair] = in_flight
@@ -328,6 +330,12 @@ class ReviveTable:
     def lasting_of(self, topic: str) -> list[CheckPoint]:
         """The open CKs of a topic that do not lapse when it is deleted: messages were copied, or are held."""
         return self._lasting_by_topic.of(topic)
+
+    def lasting_lite_topics(self, topic: str) -> list[str]:
+        """The lite topics of a topic that have such CKs, by their stored names; looks at all there are."""
+        return [
+            each for each in self._lasting_by_topic.names() if names.lite_of(each) and names.lite_parent(each) == topic
+        ]
 
     def _schedule(self, check_point: CheckPoint) -> None:
         if check_point.is_held:

@@ -7,6 +7,7 @@ from typing import Any
 from services.broker.quarantine.entry import QuarantineEntry, Step, decode_end, decode_kept
 from services.broker.records.record import RecordKind, StoredRecord
 from services.broker.wheel.delay import NONE, decode_delay, fired_origin
+from services.common.contract import names
 
 
 class QuarantineTable:
@@ -80,8 +81,14 @@ class QuarantineTable:
             self.end(origin, position)
 
     def forget(self, topic: str = "", group: str = "") -> None:
-        """A topic or a group was deleted: what was set aside of it is gone, too."""
-        self._keep(lambda entry: not (topic and entry.topic == topic) and not (group and entry.group == group))
+        """A topic or a group was deleted: what was set aside of it is gone, too; of a topic also of its lite topics."""
+        gone = (topic,) if topic else ()
+        self._keep(
+            lambda entry: (
+                not (entry.topic in gone or names.client_topic(entry.topic) in gone)
+                and not (group and entry.group == group)
+            )
+        )
 
     def retain(self, start_position: int) -> None:
         """The log begins at a position now: what stood before it is gone."""

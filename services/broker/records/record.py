@@ -198,7 +198,7 @@ def encode_run(
     Raises:
         ValueError: one is longer than the format can say.
     """
-    topic = run.topic.encode()
+    topic = (run.stored_topic if run.lite_topic else run.topic).encode()
     topic_length, queue_id, kind = len(topic), run.queue_id, int(RecordKind.MESSAGE)
     lengths: list[int] = []
     buffers: list[bytes] = []

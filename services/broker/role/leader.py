@@ -151,6 +151,7 @@ class Leader:
             supervised(self.upkeep.save_often(), "broker-checkpoint", self._on_failure),
             supervised(self.upkeep.look_for_oldest_often(), "broker-oldest", self._on_failure),
             supervised(self.upkeep.delete_expired_often(), "broker-retention", self._on_failure),
+            supervised(self.upkeep.end_lite_topics_often(), "broker-lite", self._on_failure),
         ]
 
     def attend(self) -> None:

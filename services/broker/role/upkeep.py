@@ -21,6 +21,10 @@ _STEPS = 10
 _OLDEST_INTERVAL_S = 5.0
 _OLDEST_RESTS = 50
 """It rests so many times as long as a round took: where a million queues wait, it may not take a core of its own."""
+_LITE_INTERVAL_S = 1.0
+_LITE_REST = 2
+_LITE_RESTS = 10
+"""As above: a round over a million lite topics takes some ten seconds of work."""
 _SAVE_LOOK_INTERVAL_S = 1.0
 _SAVE_TIME_INTERVAL_S = 60.0
 
@@ -116,6 +120,32 @@ class Upkeep:
             except OSError as error:
                 _log.error("the oldest messages could not be looked at, trying again", error=str(error))
             rest_s = max(_OLDEST_INTERVAL_S, busy_s * _OLDEST_RESTS)
+
+    async def end_lite_topics_often(self) -> None:
+        """End lite topics that are over, and forget clients that are gone."""
+        core, reads, pace = self._core, self._core.store.reads, Pace(self._clock, _LITE_REST)
+        idle_ms = self._options.lite.client_idle_ms
+        rest_s = _LITE_INTERVAL_S
+        while True:
+            await asyncio.sleep(rest_s)
+            core.lite.subscriptions.end_idle(self._clock.steady_ms() - idle_ms, core.interests.has_client)
+            busy_s = 0.0
+            try:
+                is_through = False
+                while not is_through:
+                    began_s = self._clock.monotonic()
+                    is_through = await reads.run(lambda: core.lite.step(self._careful_ms()))
+                    step_s = self._clock.monotonic() - began_s
+                    busy_s += step_s
+                    await pace.let_others(step_s)
+            except (OSError, StatusError) as error:
+                _log.error("lite topics that are over could not be ended, trying again", error=str(error))
+            self._flusher.confirm_later()
+            rest_s = max(_LITE_INTERVAL_S, busy_s * _LITE_RESTS)
+
+    def _careful_ms(self) -> int:
+        """The more careful of both clocks: a wall clock that is set forward ends nothing before its time."""
+        return min(self._clock.wall_ms(), self._clock.steady_ms())
 
     def _let_go(self) -> bool:
         more = self._core.state.merge_buffer.let_go(self._core.pop_clock.now_ms())

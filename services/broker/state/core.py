@@ -10,6 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from services.broker.lite.lite_offsets import LiteOffsets
+from services.broker.lite.lite_pops import LitePops
+from services.broker.lite.lite_topics import LiteTopics
+from services.broker.lite.subscriptions import ClientKey, LiteSubscriptions
 from services.broker.names.known_names import KnownNames, Names, SavedNames
 from services.broker.names.own_topics import OwnTopics
 from services.broker.options import BrokerOptions
@@ -39,7 +43,7 @@ from services.broker.state.offset_reset import OffsetReset
 from services.broker.state.retrial import Retrial
 from services.broker.state.settlement import Settlement
 from services.broker.store.commit_log import CommitLog
-from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.consume_queue import ConsumeQueue, LiteQueue
 from services.broker.store.message_store import MessageStore
 from services.broker.store.queues import QueueChanges
 from services.broker.timer.message_timer import MessageTimer
@@ -110,10 +114,13 @@ class BrokerCore:
             options.pop.held_messages_max,
         )
         lines = self.state.table.lines
-        lines.on_ready, self.interests.paused = self.interests.became_ready, lines.paused
+        lines.on_ready, lines.on_free = self._became_ready, self._became_free
+        self.interests.paused = lines.paused
         # No group has any progress in queues that are no more.
         forget_queues = self.state.merge_buffer.forget_queues
-        self.store = MessageStore(disk, folder, options.log, clock, self._arrived, log, forget_queues)
+        self.store = MessageStore(
+            disk, folder, options.log, clock, self._arrived, log, forget_queues, options.lite.topics_max
+        )
         self.oldest = OldestMessages(self.store, self.state)
         self.pop_clock = PopClock(clock)
         self._topics = OwnTopics(view, self.store)
@@ -125,6 +132,7 @@ class BrokerCore:
             *(options.name, self.quarantine, clock),
         )
         self.interests.sql_scan = self.pops.sql_scan
+        subscriptions = LiteSubscriptions(options.lite.subscriptions_max, self.interests.tell_client)
         self.acks = Acks(
             *(self.store, self.state, view, self._topics, self.pop_clock, options.name),
             *(self._due_changed, self.names.knows_group, self.quarantine),
@@ -138,8 +146,14 @@ class BrokerCore:
         self.transactions = Coordinator(self.store, options.transaction, clock, self.names)
         self.settlement = Settlement(
             *(self.store, self.state, self.names, view, self._topics),
-            *(self.pops, self.interests, self.quarantine, self.transactions.table),
+            *(self.pops, self.interests, self.quarantine, self.transactions.table, subscriptions),
         )
+        self.lite = LiteTopics(
+            *(self.store, view, subscriptions),
+            LitePops(self.store, self.state, self.pops, subscriptions, options.pop.response_bytes_max),
+            *(self.settlement.end_lite_topics, self.interests.tell_end),
+        )
+        self.lite_offsets = LiteOffsets(self.store, self.state, self._topics, self.pops, self.lite.pops)
         self._changed_progress = self.state.merge_buffer.watch()
         self._changed_names = self.names.watch()
         self.expiry = Expiry(
@@ -355,13 +369,16 @@ class BrokerCore:
 
     def damage_mended(self) -> None:
         """Records were mended at which queues or delayed messages stood still: these are tried again, and told of."""
-        topics = {queue.topic for queue in self.pops.damaged}
+        topics = {queue.topic for queue in self.pops.damaged if not queue.is_lite}
+        lite_topics = [queue for queue in self.pops.damaged if isinstance(queue, LiteQueue)]
         interests = [each for topic in topics for each in self.interests.of_topic(topic)]
         for each in interests:
             self.waiting(each)  # reads all that is read below: where it is not in memory, nothing has changed yet
         self.timer.state.damage_mended()
         self.pops.damaged.clear()
         tell_again(interests, self.waiting)
+        for queue in lite_topics:
+            self.lite.arrived(queue)
 
     @property
     def begun_position(self) -> int:
@@ -391,7 +408,10 @@ class BrokerCore:
         tell_again(polled, self.waiting)
 
     def waiting(self, interest: Interest) -> int:
-        """How many messages wait for an interest, as `Pops.waiting` counts them."""
+        """How many messages wait for an interest, as `Pops.waiting` counts them; of lite topics, how many have some."""
+        if interest.client_id:
+            client = self.lite.subscriptions.get(ClientKey(interest.group, interest.topic, interest.client_id))
+            return 0 if client is None else len(client.ready)
         return self.pops.waiting(interest.group, interest.topic, interest.wanted)
 
     def rewrite_lagging(self) -> None:
@@ -402,9 +422,22 @@ class BrokerCore:
             self.acks.rewrite(self.state.table.lagging(number, before, _REWRITES_AT_ONCE))
 
     def _arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
-        self.interests.arrived(queue, tag_hashes)
+        if isinstance(queue, LiteQueue):
+            self.lite.arrived(queue)
+        else:
+            self.interests.arrived(queue, tag_hashes)
         if self._subscriber is not None:
             self._subscriber.arrived(queue)
+
+    def _became_ready(self, group: str, topic: str) -> None:
+        if names.lite_of(topic):
+            self.lite.became_ready(group, topic)
+        else:
+            self.interests.became_ready(group, topic)
+
+    def _became_free(self, group: str, topic: str) -> None:
+        if names.lite_of(topic):
+            self.lite.became_ready(group, topic)
 
     def _due_changed(self) -> None:
         if self._subscriber is not None:

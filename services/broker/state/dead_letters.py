@@ -19,6 +19,7 @@ from services.common.contract.cluster_view import ClusterView
 from services.common.contract.priority import level_of, levels_of
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 
 
 class Redriven(NamedTuple):
@@ -26,7 +27,8 @@ class Redriven(NamedTuple):
 
     Args:
         given_back: to their group.
-        kept: as dead letters, at the end of their queue: their topic is gone, or they can't be read.
+        kept: as dead letters, at the end of their queue: their topic is gone, they can't be read, or they are of a lite
+            topic.
     """
 
     given_back: int
@@ -116,8 +118,8 @@ class DeadLetters:
             return None
         topic = properties.dead_letter_queue.topic
         known = self._view.topics.get(topic)
-        if names.kind_of(topic) is names.Kind.USER and known is None:
-            return None
+        if names.kind_of(topic) is names.Kind.USER and (known is None or known.type == TopicType.LITE):
+            return None  # nobody receives from a retry topic of lite topics
         try:
             retry_topic = names.retry_topic(group, topic)
         except StatusError:

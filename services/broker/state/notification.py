@@ -9,12 +9,14 @@ after two such whiles at the latest while no others come; while others do, each 
 the truth.
 """
 
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from services.broker.filter.scan import SqlScan
 from services.broker.filter.sql_filter import SqlFilter
 from services.broker.filter.wanted import Wanted, filter_bytes
+from services.broker.lite.subscriptions import ClientKey
 from services.broker.store.consume_queue import ConsumeQueue
 from services.common.contract import names
 from services.common.errors import StatusError
@@ -35,6 +37,7 @@ class Interest:
         topic: what it waits for.
         group: for whom.
         wanted: what is to pass, None for all (messages of the retry topic are always wanted).
+        client_id: the client that waits for what comes in the lite topics of `topic` that it reads; empty for others.
     """
 
     id: int
@@ -42,11 +45,17 @@ class Interest:
     topic: str
     group: str
     wanted: Wanted
+    client_id: str = ""
 
     @property
     def key(self) -> SubscriberSetKey:
         """What it shares with interests of other proxies in the same."""
-        return (self.topic, self.group, self.wanted)
+        return (self.source, self.group, self.wanted)
+
+    @property
+    def source(self) -> str:
+        """What it waits for: a topic, or what one client reads of it."""
+        return client_source(self.topic, self.client_id) if self.client_id else self.topic
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +69,9 @@ class Subscriber:
     wake: Callable[[], None]
     interests: dict[int, Interest] = field(default_factory=dict)
     _waiting: dict[int, int] = field(default_factory=dict)
-    _refused: dict[int, None] = field(default_factory=dict)
+    _refused: dict[int, bool] = field(default_factory=dict)
+    lite_ends: deque[tuple[ClientKey, str]] = field(default_factory=lambda: deque(maxlen=LITE_ENDS_MAX))
+    """Clients, and lite topics that have ended for them: to be told."""
 
     def tell(self, interest_id: int, messages: int) -> None:
         """Note that messages wait for an interest; with 0, that it is registered."""
@@ -69,23 +80,32 @@ class Subscriber:
         if first:
             self.wake()
 
-    def refuse(self, interest_id: int) -> None:
-        """Note that an interest was not registered."""
+    def refuse(self, interest_id: int, *, is_unknown_client: bool = False) -> None:
+        """Note that an interest was not registered; maybe because nobody has said what its client reads."""
         first = not (self._waiting or self._refused)
-        self._refused[interest_id] = None
+        self._refused[interest_id] = is_unknown_client
         if first:
             self.wake()
 
-    def take(self) -> tuple[list[tuple[int, int]], list[int]]:
-        """Ids of interests with the number of messages that wait, and of those refused, since the last call."""
+    def tell_end(self, client: ClientKey, lite_topic: str) -> None:
+        """Note that a lite topic has ended that a client has read."""
+        self.lite_ends.append((client, lite_topic))
+        self.wake()
+
+    def take(self) -> tuple[list[tuple[int, int]], list[tuple[int, bool]]]:
+        """Ids of interests with the number of messages that wait, and of those refused, since the last call; of these
+        whether nobody has said what the client reads.
+        """
         interests = self.interests
         waiting = [(interest_id, count) for interest_id, count in self._waiting.items() if interest_id in interests]
-        refused = [interest_id for interest_id in self._refused if interest_id not in interests]
+        refused = [each for each in self._refused.items() if each[0] not in interests]
         self._waiting.clear()
         self._refused.clear()
         return waiting, refused
 
 
+LITE_ENDS_MAX = 10_000
+"""So many ends of lite topics wait at the most to be told to a proxy; of more it hears nothing, and nothing is lost."""
 WHILE_S = 0.02
 """How long those who were told have for taking the messages."""
 
@@ -192,6 +212,8 @@ class Interests:
         self._bytes = Shares()
         self.refused = 0
         self.sql_scan: SqlScan | None = None
+        self.subscribers: dict[Subscriber, None] = {}
+        """All proxies that have a stream, those without an interest as well."""
         self._sets: dict[SubscriberSetKey, SubscriberSet] = {}
         self._by_topic: dict[str, list[SubscriberSet]] = {}
         self._later: Later | None = None
@@ -233,7 +255,7 @@ class Interests:
         subscribers = self._sets.get(interest.key)
         if subscribers is None:
             self._bytes.take(group, size)
-            subscribers = SubscriberSet(interest.topic, group, interest.wanted, self._later, self._waiting)
+            subscribers = SubscriberSet(interest.source, group, interest.wanted, self._later, self._waiting)
             self._sets[interest.key] = subscribers
             for topic in _topics(interest):
                 self._by_topic.setdefault(topic, []).append(subscribers)
@@ -269,6 +291,7 @@ class Interests:
 
     def cancel_all(self, subscriber: Subscriber) -> None:
         """End all interests of a proxy that has gone."""
+        self.subscribers.pop(subscriber, None)
         for interest_id in list(subscriber.interests):
             self.cancel(subscriber, interest_id)
 
@@ -321,14 +344,38 @@ class Interests:
             if messages:
                 subscribers.tell(messages)
 
+    def tell_client(self, key: ClientKey) -> bool:
+        """Tell a client that a lite topic which it reads may have something for it; whether it waits here."""
+        subscribers = self._sets.get((client_source(key.topic, key.client_id), key.group, None))
+        if subscribers is None:
+            return False
+        subscribers.tell(1)
+        return True
+
+    def tell_end(self, key: ClientKey, lite_topic: str) -> None:
+        """Tell all proxies that a lite topic has ended which a client has read: one of them has the client."""
+        for subscriber in self.subscribers:
+            subscriber.tell_end(key, lite_topic)
+
+    def has_client(self, key: ClientKey) -> bool:
+        """Whether a client waits here for what comes in lite topics."""
+        return (client_source(key.topic, key.client_id), key.group, None) in self._sets
+
     def became_ready(self, group: str, topic: str) -> None:
         """Tell those of a group that a message has become ready which arrived long ago."""
         for subscribers in self._by_topic.get(names.retry_topic(group, topic), ()):  # of this group alone
             subscribers.tell(1)
 
 
-def _topics(interest: Interest) -> tuple[str, str]:
+def _topics(interest: Interest) -> tuple[str, ...]:
+    if interest.client_id:
+        return (interest.source,)
     return interest.topic, names.retry_topic(interest.group, interest.topic)
+
+
+def client_source(topic: str, client_id: str) -> str:
+    """What stands for all that a client reads of the lite topics of a topic, where others have a topic; it is none."""
+    return f"{topic}/{client_id}"
 
 
 def _none(interest: Interest) -> int:

@@ -1,7 +1,8 @@
 """Takes in what the controller changed of topics and groups, and writes into the log that it did."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 
+from services.broker.lite.subscriptions import LiteSubscriptions
 from services.broker.names.known_names import KnownNames, Names
 from services.broker.names.own_topics import OwnTopics
 from services.broker.pop.pops import Pops
@@ -37,6 +38,7 @@ class Settlement:
         interests: who is told of messages that become visible.
         quarantine: what is set aside.
         transactions: those that are open.
+        subscriptions: which clients read lite topics.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Settlement:
         interests: Interests,
         quarantine: Quarantine,
         transactions: TransactionTable,
+        subscriptions: LiteSubscriptions,
     ) -> None:
         self._store = store
         self._state = state
@@ -60,6 +63,7 @@ class Settlement:
         self._interests = interests
         self._quarantine = quarantine
         self._transactions = transactions
+        self._subscriptions = subscriptions
         self._left_group = ""
         self._left: list[CheckPoint] = []
         """What is still given out to the group that goes step by step."""
@@ -170,16 +174,21 @@ class Settlement:
         """A topic was deleted: its messages are gone, and no group has any progress in it."""
         # The topic's own name also when it holds nothing: recovery must know that this deletion was dealt with, or it
         # would drop what was put into a topic that was made again.
-        forgotten = sorted([topic, *self._store.queues.retry_topics(topic)])
+        # Its lite topics go with its own name, but for what is said of those with lasting CKs.
+        table = self._state.table
+        lite_topics = table.lasting_lite_topics(topic) if self._store.queues.lite_count(topic) else []
+        forgotten = sorted([topic, *self._store.queues.retry_topics(topic), *lite_topics])
         revive_topic = self._topics.revive
         records = [Record(RecordKind.FORGET_TOPIC, revive_topic, 0, name.encode()) for name in forgotten]
-        self._store.put(records + ack_records(revive_topic, self._state.table.lasting_of(topic)))
+        lasting = [each for name in (topic, *lite_topics) for each in table.lasting_of(name)]
+        self._store.put(records + ack_records(revive_topic, lasting))
         for name in forgotten:
             self._store.forget_topic(name)
             self._state.forget_topic(name)
         self._pops.forget(forgotten)
         self._quarantine.table.forget(topic=topic)
         self._transactions.forget(topic)
+        self._subscriptions.forget(topic=topic)
         self._names.forget_topic(topic)
 
     def _take_back_some(self, group: str) -> None:
@@ -196,6 +205,26 @@ class Settlement:
             self._store.put(ack_records(self._topics.revive, there))
         for each in there:
             self._state.close(each.id, each.open_bits)
+
+    def end_lite_topics(self, stored: Sequence[str]) -> None:
+        """Lite topics have ended: their messages are gone, and no group has any progress in them.
+
+        Args:
+            stored: the names under which they are stored.
+
+        Raises:
+            StatusError: the disk is full; nothing has changed.
+        """
+        revive_topic = self._topics.revive
+        records = [Record(RecordKind.FORGET_TOPIC, revive_topic, 0, name.encode()) for name in stored]
+        lasting = [each for name in stored for each in self._state.table.lasting_of(name)]
+        self._store.put(records + ack_records(revive_topic, lasting))
+        self._store.forget_topics(stored)
+        for name in stored:
+            self._state.forget_topic(name)
+            if len(self._quarantine.table):
+                self._quarantine.table.forget(topic=name)
+        self._pops.forget(frozenset(stored))
 
     def forget_group(self, group: str) -> None:
         """A group was deleted: its progress, its retries, its dead letters and the retries of those are gone."""
@@ -223,6 +252,7 @@ class Settlement:
             self._state.forget_topic(name)  # of other groups, which read its dead letters
             self._quarantine.table.forget(topic=name)  # likewise
         self._pops.forget(stored)
+        self._subscriptions.forget(group=group)
         self._names.forget_group(group)
 
     def _waiting(self, interest: Interest) -> int:

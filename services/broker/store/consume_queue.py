@@ -6,7 +6,7 @@ is little more than its name and two offsets.
 """
 
 import struct
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from services.broker.store.index_file import ENTRY_BYTES, IndexFile, Row
 from services.common.errors import CorruptDataError
@@ -67,6 +67,9 @@ class ConsumeQueue:
         queue_id: its number.
         begin_offset: of the first message that it will have.
     """
+
+    is_lite: ClassVar[bool] = False
+    """Whether it is that of a lite topic."""
 
     __slots__ = (
         "_files",
@@ -216,6 +219,19 @@ class ConsumeQueue:
             else:
                 high = middle
         return low * ENTRY_BYTES
+
+
+class LiteQueue(ConsumeQueue):
+    """The only queue of a lite topic."""
+
+    is_lite = True
+
+    __slots__ = ("last_ms",)
+
+    def __init__(self, files: EntryFiles, topic: str, queue_id: int, begin_offset: int = 0) -> None:
+        super().__init__(files, topic, queue_id, begin_offset)
+        self.last_ms = 0
+        """When its last message was stored, or a moment later, wall clock; 0 if nobody has looked since the start."""
 
 
 def _position_at(entries: bytes | bytearray, at: int) -> int:

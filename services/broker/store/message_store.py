@@ -6,7 +6,7 @@ gets a message that a power loss could take back). The caller makes it durable (
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +16,14 @@ from services.broker.options import LogOptions
 from services.broker.records import record
 from services.broker.records.record import Record, RecordKind, StoredRecord
 from services.broker.store.commit_log import CommitLog
-from services.broker.store.consume_queue import ConsumeQueue, Entry, packed_entry, unpacked_entries
+from services.broker.store.consume_queue import ConsumeQueue, Entry, LiteQueue, packed_entry, unpacked_entries
 from services.broker.store.queue_index import IndexGaps, QueueIndex, goes_not_on
 from services.broker.store.queues import QueueChanges, QueueName, Queues
 from services.broker.store.refusals import disk_refusal
 from services.broker.store.stored_records import StoredRecords
 from services.common.clock import Clock
 from services.common.cold_reads import ColdReads
+from services.common.contract import names
 from services.common.contract.put import MessageRun
 from services.common.disk import Disk
 from services.common.errors import StatusError
@@ -94,6 +95,7 @@ class MessageStore:
         on_arrival: told of messages that have become readable: their queue and their tag hashes, in order.
         log: the commit log; opened from its files if not given.
         on_dropped: told of the queues of a deleted topic.
+        lite_topics_max: how many lite topics there may be.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class MessageStore:
         on_arrival: Callable[[ConsumeQueue, Sequence[int]], None],
         log: CommitLog | None = None,
         on_dropped: Callable[[Sequence[ConsumeQueue]], None] = _nobody,
+        lite_topics_max: int = 0,
     ) -> None:
         self._disk = disk
         self._options = options
@@ -124,7 +127,7 @@ class MessageStore:
         """Why nothing may be put in any more, once another replica leads: a call may still be under way here."""
         self.index = QueueIndex(disk, folder / "queueindex", options.index_entries_max, options.queue_entries_in_memory)
         self._gaps = IndexGaps(self.index, [], 1)
-        self.queues = Queues(options.queues_max, self._make_queue)
+        self.queues = Queues(options.queues_max, self._make_queue, lite_topics_max)
         self.epoch = 1
         self.confirmed_position = 0
         self.latest_ms: int | None = None
@@ -180,7 +183,7 @@ class MessageStore:
         pending: list[_Pending] = []
         next_offsets: dict[ConsumeQueue, int] = {}
         for run in runs:
-            queue = self.ensure_queue((run.topic, run.queue_id))
+            queue = self.ensure_queue((run.stored_topic if run.lite_topic else run.topic, run.queue_id))
             offset = self._next_offset(queue, next_offsets)
             tag_hashes = [record.hash_tag(tag) for tag in run.tags]
             run_lengths, run_buffers = record.encode_run(run, tag_hashes, position, self.epoch, now_ms, offset)
@@ -257,7 +260,13 @@ class MessageStore:
 
     def forget_topic(self, topic: str) -> None:
         """Drop the topic's queues, after a `FORGET_TOPIC` record said so. Offsets are not used again."""
-        dropped = self.queues.drop(topic, lambda queue: self._next_offsets.get(queue, queue.max_offset))
+        self.forget_topics((topic,))
+
+    def forget_topics(self, topics: Iterable[str]) -> None:
+        """The same of several topics, and told of once."""
+        dropped: list[ConsumeQueue] = []
+        for topic in topics:
+            dropped += self.queues.drop(topic, lambda queue: self._next_offsets.get(queue, queue.max_offset))
         if dropped:
             self._on_dropped(dropped)
 
@@ -368,7 +377,8 @@ class MessageStore:
         return self.queues.ensure(*name)
 
     def _make_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        return ConsumeQueue(self.index, topic, queue_id)
+        kind = LiteQueue if names.kind_of(topic) is names.Kind.LITE and not queue_id else ConsumeQueue
+        return kind(self.index, topic, queue_id)
 
     def close(self) -> None:
         """Close the log; nothing is written or synced."""

@@ -1,9 +1,9 @@
 """All consume queues of a broker, by topic: how many there may be, which have changed, and where new ones begin."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from services.broker.store.consume_queue import ConsumeQueue
+from services.broker.store.consume_queue import ConsumeQueue, LiteQueue
 from services.common.contract import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -48,14 +48,20 @@ class Queues:
     """The queues.
 
     Args:
-        limit: how many there may be, and some of the broker's own beyond.
+        limit: how many there may be but for those of lite topics, and some of the broker's own beyond.
         make: makes an empty one.
+        lite_limit: how many lite topics there may be; each has one queue.
     """
 
-    def __init__(self, limit: int, make: Callable[[str, int], ConsumeQueue]) -> None:
+    def __init__(self, limit: int, make: Callable[[str, int], ConsumeQueue], lite_limit: int = 0) -> None:
         self._limit = limit
+        self._lite_limit = lite_limit
         self._make = make
         self._by_topic: dict[str, dict[int, ConsumeQueue]] = {}
+        self._lite: dict[str, dict[str, LiteQueue]] = {}
+        """Of lite topics: by the topic that they are of and their stored name, as a dict for each would be large."""
+        self.lite_topics = 0
+        """How many there are."""
         self._retries_of_topic: dict[str, dict[str, None]] = {}
         self._retries_of_group: dict[str, dict[str, None]] = {}
         self._count = 0
@@ -74,19 +80,47 @@ class Queues:
     def __iter__(self) -> Iterator[ConsumeQueue]:
         for topic in list(self._by_topic):  # queues may come and go meanwhile
             yield from self.of_topic(topic)
+        for parent in list(self._lite):
+            yield from self.lite_of(parent)
 
     def __getitem__(self, name: QueueName) -> ConsumeQueue:
-        topic, queue_id = name
-        return self._by_topic[topic][queue_id]
+        queue = self.get(*name)
+        if queue is None:
+            raise KeyError(name)
+        return queue
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue of that name; None if there is none."""
         queues = self._by_topic.get(topic)
-        return None if queues is None else queues.get(queue_id)
+        if queues is not None:
+            return queues.get(queue_id)
+        lite = self._lite.get(names.lite_parent(topic)) if self._lite else None
+        return lite.get(topic) if lite is not None and not queue_id else None
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
-        """Those of a topic."""
-        return list(self._by_topic.get(topic, {}).values())
+        """Those of a topic; of one of lite topics none, as each of these is a topic."""
+        queues = self._by_topic.get(topic)
+        if queues is not None:
+            return list(queues.values())
+        queue = self.get(topic, 0)
+        return [] if queue is None else [queue]
+
+    def lite_of(self, topic: str) -> list[LiteQueue]:
+        """Those of the lite topics of a topic, in the order in which they came about."""
+        return list(self._lite.get(topic, {}).values())
+
+    def lite_names(self, topic: str) -> Iterable[str]:
+        """The names under which the lite topics of a topic are stored."""
+        return self._lite.get(topic, ())
+
+    def lite_count(self, topic: str) -> int:
+        """How many lite topics a topic has."""
+        return len(self._lite.get(topic, ()))
+
+    @property
+    def lite_parents(self) -> list[str]:
+        """The topics that have lite topics."""
+        return list(self._lite)
 
     def retry_topics(self, topic: str) -> list[str]:
         """The retry topics, of all groups, that have queues and are of a topic; sorted."""
@@ -110,13 +144,26 @@ class Queues:
                 raise StatusError(
                     Code.BAD_REQUEST, f"a topic cannot have a queue {queue_id}; numbers go from 0 to {_QUEUE_ID_MAX}"
                 )
-            if not self.has_room(topic, queue_id):
+            if names.kind_of(topic) is names.Kind.LITE:
+                self._check_lite(topic, queue_id)
+            elif not self.has_room(topic, queue_id):
                 raise StatusError(
                     Code.TOO_MANY_REQUESTS,
-                    f"this broker holds {self._count} queues, its limit (broker.log.queues_max); delete topics",
+                    f"this broker holds {self._count - self.lite_topics} queues, its limit (broker.log.queues_max); "
+                    "delete topics",
                 )
             queue = self.take_up(topic, queue_id)
         return queue
+
+    def _check_lite(self, topic: str, queue_id: int) -> None:
+        if queue_id:
+            raise StatusError(Code.BAD_REQUEST, f"a lite topic has no queue {queue_id}; its only one is 0")
+        if self.lite_topics >= self._lite_limit:
+            raise StatusError(
+                Code.LITE_TOPIC_QUOTA_EXCEEDED,
+                f"this broker holds {self.lite_topics} lite topics, its limit (broker.lite.topics_max); let old ones "
+                "expire (--lite-expiration of their topic), or delete topics",
+            )
 
     def take_up(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue of that name, as the log or a checkpoint knows it: made if need be, whatever the limit is now."""
@@ -132,30 +179,53 @@ class Queues:
         itself: to redeliver, to fire, to hide what is given out.
         """
         limit = self._limit if names.kind_of(topic) is names.Kind.USER else self._limit + reserve_of(self._limit)
-        return self._count < limit or self.get(topic, queue_id) is not None
+        return self._count - self.lite_topics < limit or self.get(topic, queue_id) is not None
 
     def drop(self, topic: str, next_offset: Callable[[ConsumeQueue], int]) -> list[ConsumeQueue]:
-        """A topic was deleted: nothing is kept of its queues, which are returned.
+        """A topic was deleted, or a lite topic has ended: nothing is kept of its queues, which are returned. With a
+        topic go its lite topics.
 
         Args:
             topic: the topic.
             next_offset: where a queue would have gone on.
         """
+        dropped = self._drop_lite(topic)
         queues = self._by_topic.pop(topic, None)
-        if queues is None:
-            return []
-        self._count -= len(queues)
-        for queue in queues.values():
+        if queues is not None:
+            self._gone[topic] = None
+            dropped += queues.values()
+        self._count -= len(dropped)
+        for queue in dropped:
             self.offsets_from = max(self.offsets_from, next_offset(queue))
             self._changed.pop(queue, None)
-        self._gone[topic] = None
+        if queues is None:
+            return dropped
         self.system_topics.pop(topic, None)
         for index, key in self._retry_indexes(topic):
             of_key = index[key]
             del of_key[topic]
             if not of_key:
                 del index[key]
-        return list(queues.values())
+        return dropped
+
+    def _drop_lite(self, topic: str) -> list[ConsumeQueue]:
+        """Those of the lite topics of a topic, or that of one lite topic, which are no more."""
+        if not self._lite:
+            return []
+        parent = names.lite_parent(topic)
+        lite = self._lite.get(parent)
+        if lite is None:
+            return []
+        dropped: list[ConsumeQueue] = []
+        if parent == topic:
+            dropped += lite.values()
+        elif topic in lite:
+            dropped.append(lite.pop(topic))
+        if parent == topic or not lite:
+            del self._lite[parent]
+        self.lite_topics -= len(dropped)
+        self._gone.update(dict.fromkeys(queue.topic for queue in dropped))
+        return dropped
 
     def changed(self, queue: ConsumeQueue) -> None:
         """A queue has grown."""
@@ -171,11 +241,17 @@ class Queues:
         queue.restore(begin_offset, max_offset)
 
     def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
+        queue = self._make(topic, queue_id)
+        if isinstance(queue, LiteQueue):
+            self._lite.setdefault(names.lite_parent(topic), {})[topic] = queue
+            self._count += 1
+            self.lite_topics += 1
+            return queue
         queues = self._by_topic.get(topic)
         if queues is None:
             queues = self._by_topic[topic] = {}
             self._index(topic)
-        queue = queues[queue_id] = self._make(topic, queue_id)
+        queues[queue_id] = queue
         self._count += 1
         return queue
 

@@ -1,4 +1,4 @@
-"""`popwheel admin inflight`, `popwheel admin progress`: who has which message, and how far groups have come."""
+"""`popwheel admin inflight`, `progress` and `lite`: who has which message, and how far groups have come."""
 
 import json
 from collections.abc import Sequence
@@ -76,6 +76,34 @@ def progress(api: AdminApi, group: str, topic: str, broker: str, limit: int, out
     show_all(rows, output, ("topic", "broker", "queue_id", *offsets, "in_flight", "lag"))
     lag = sum(one["lag"] for one in found)
     click.echo(f"{group} ({pages[0]['kind']}): lag {lag}, dead letters {sum(dead_letters.values())}", err=True)
+    _say_what_is_missing(pages, more)
+
+
+@click.group("lite")
+def lite() -> None:
+    """Lite topics (docs/lite.md)."""
+
+
+@lite.command("list")
+@click.argument("topic")
+@click.option("--group", default="", help="Show how many messages this group has yet to take.")
+@click.option("--broker", default="", help="At this broker alone.")
+@_limit
+@output_option
+@click.pass_obj
+def list_lite_topics(api: AdminApi, topic: str, group: str, broker: str, limit: int, output: Format) -> None:
+    """Show the lite topics of a topic, which of them wait for a group, and by how many clients each is read."""
+    asked = {"group": group, "broker": broker}
+    found, pages, more = _gather(api, f"/topics/{quote(topic, safe='')}/lite-topics", asked, "lite_topics", limit)
+    totals = {page["broker"]: page["total"] for page in pages if page["broker"]}
+    if output == "json":
+        answer = {"lite_topics": found, "total": totals, "more": more, "unanswered": _silent(pages)}
+        click.echo(json.dumps(answer, indent=2))
+        return
+    rows = [{**one, "last": moment(one["last_ms"]) if one["last_ms"] else "-"} for one in found]
+    waiting = ("waiting",) if group else ()
+    show_all(rows, output, ("lite_topic", "broker", "min_offset", "max_offset", *waiting, "readers", "last"))
+    click.echo(f"{len(found)} of {sum(totals.values())} lite topics of the brokers that were asked", err=True)
     _say_what_is_missing(pages, more)
 
 

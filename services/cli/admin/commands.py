@@ -20,7 +20,7 @@ from services.cli.admin.api import (
     show,
     show_all,
 )
-from services.cli.admin.audit import in_flight, progress
+from services.cli.admin.audit import in_flight, lite, progress
 from services.cli.admin.backoff import BackoffParam
 from services.cli.admin.check import check
 from services.cli.admin.cluster import broker, cluster
@@ -41,6 +41,18 @@ prefix_option = click.option("--prefix", default="", help="Only those whose name
 limit_option = click.option(
     "--limit", type=click.IntRange(min=1), default=_NAMES, show_default=True, help="At most this many."
 )
+
+
+class _Span(click.ParamType[int]):
+    """A span of time as an operator writes it, in milliseconds."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = _SPAN.fullmatch(value)
+        if match is None or int(match[1]) == 0:
+            self.fail(f"{value!r} is not a span of time; write 90s, 10m, 2h or 1d", param, ctx)
+        return int(match[1]) * _UNITS_MS[match[2]]
 
 
 @click.group()
@@ -79,19 +91,30 @@ def topic() -> None:
 @click.option(
     "--type",
     "topic_type",
-    metavar="[NORMAL|FIFO|DELAY|TRANSACTION|MIXED|PRIORITY]",
+    metavar="[NORMAL|FIFO|DELAY|TRANSACTION|MIXED|LITE|PRIORITY]",
     default="NORMAL",
     show_default=True,
-    help="Which messages it takes; MIXED takes all but those with a priority.",
+    help="Which messages it takes; MIXED takes all but those for lite topics or with a priority.",
 )
 @click.option(
     "--queues", type=int, help="Number of its queues.  [default: the controller's, 8; levels of PRIORITY: 10]"
 )
+@click.option(
+    "--lite-expiration",
+    type=_Span(),
+    help="Of type LITE: a lite topic into which nothing came for so long ends, with its messages: 90s, 10m, 2h or 1d. "
+    " [default: never]",
+)
 @output_option
 @click.pass_obj
-def create_topic(api: AdminApi, name: str, topic_type: str, queues: int | None, output: Format) -> None:
+def create_topic(
+    api: AdminApi, name: str, topic_type: str, queues: int | None, lite_expiration: int | None, output: Format
+) -> None:
     """Make a topic."""
-    show(api.request("POST", "/topics", {"name": name, "type": topic_type.upper(), "queues": queues}), output)
+    wanted: dict[str, object] = {"name": name, "type": topic_type.upper(), "queues": queues}
+    if lite_expiration is not None:
+        wanted["lite_expiration_ms"] = lite_expiration
+    show(api.request("POST", "/topics", wanted), output)
 
 
 @topic.command("list")
@@ -184,18 +207,6 @@ def delete_group(api: AdminApi, name: str, output: Format) -> None:
     """Delete a consumer group and what it has consumed so far."""
     api.request("DELETE", f"/groups/{quote(name, safe='')}")
     show({"name": name, "deleted": True}, output)
-
-
-class _Span(click.ParamType[int]):
-    """A span of time as an operator writes it, in milliseconds."""
-
-    name = "span"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = _SPAN.fullmatch(value)
-        if match is None or int(match[1]) == 0:
-            self.fail(f"{value!r} is not a span of time; write 90s, 10m, 2h or 1d", param, ctx)
-        return int(match[1]) * _UNITS_MS[match[2]]
 
 
 @admin.group()
@@ -303,3 +314,4 @@ admin.add_command(dlq)
 admin.add_command(message)
 admin.add_command(in_flight)
 admin.add_command(progress)
+admin.add_command(lite)

@@ -9,6 +9,7 @@ kind of topic is `USES`, the one table of that.
 | user topic | 1 to 127 letters, digits, `%`, `_`, `-`; none of the prefixes below |
 | retry topic | `%RETRY%GROUP+TOPIC`; TOPIC is a user topic or a dead letter topic, never a retry topic |
 | dead letter topic | `%DLQ%GROUP` |
+| lite topic, as it is stored | `TOPIC+LITE`; TOPIC is a user topic, LITE 1 to 64 letters, digits, `%`, `_`, `-` |
 | system topic | `rmq_sys_...` |
 | group | 1 to 120 of the same characters |
 | broker group, cluster | 1 to 64 letters, digits, `_`, `-` |
@@ -29,6 +30,7 @@ REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 120
+LITE_TOPIC_LENGTH_MAX: Final = 64
 SPARK_PREFIX: Final = "spark-"
 STORED_NAME_BYTES_MAX: Final = 255
 """What a record of the commit log can say of its topic. The longest retry topic has as many, and no name has more."""
@@ -52,6 +54,7 @@ class Kind(Enum):
     RETRY = "a retry topic"
     DEAD_LETTER = "a dead letter topic"
     SYSTEM = "a topic of the system"
+    LITE = "a lite topic, as it is stored"
 
 
 class Use(IntEnum):
@@ -76,6 +79,7 @@ USES: Final[Mapping[Kind, frozenset[Use]]] = {
     Kind.RETRY: frozenset({Use.PULL, Use.QUERY}),
     Kind.DEAD_LETTER: frozenset({Use.RECEIVE, Use.PULL, Use.QUERY, Use.COMMIT}),
     Kind.SYSTEM: frozenset(),
+    Kind.LITE: frozenset(),
 }
 """What may be asked of a kind of topic. All else is refused with ILLEGAL_TOPIC."""
 
@@ -91,8 +95,11 @@ _ADVICE: Mapping[Kind, str] = {
     Kind.RETRY: "it can be read by offset; its messages come to whoever receives from the topic behind the '+'",
     Kind.DEAD_LETTER: "it can be received from and read by offset",
     Kind.SYSTEM: "choose another",
+    Kind.LITE: "name the topic before the '+', and the lite topic by itself",
 }
 _RETRY_SEPARATOR = "+"
+_LITE_SEPARATOR = "+"
+"""No name of a user topic has it, so a lite topic is told from that by it."""
 _CHARACTER = "[%A-Za-z0-9_-]"
 _GROUP = rf"{_CHARACTER}{{1,{GROUP_LENGTH_MAX}}}"
 _USER = rf"(?!{RETRY_PREFIX}|{DEAD_LETTER_PREFIX}|{SYSTEM_PREFIX}){_CHARACTER}{{1,{TOPIC_LENGTH_MAX}}}"
@@ -102,8 +109,10 @@ _OF_KIND: Mapping[Kind, re.Pattern[str]] = {
     Kind.RETRY: re.compile(rf"{RETRY_PREFIX}{_GROUP}\{_RETRY_SEPARATOR}({_USER}|{_DEAD_LETTER})"),
     Kind.DEAD_LETTER: re.compile(_DEAD_LETTER),
     Kind.SYSTEM: re.compile(rf"{SYSTEM_PREFIX}{_CHARACTER}{{1,{TOPIC_LENGTH_MAX}}}"),
+    Kind.LITE: re.compile(rf"{_USER}\{_LITE_SEPARATOR}{_CHARACTER}{{1,{LITE_TOPIC_LENGTH_MAX}}}"),
 }
 _OF_GROUP = re.compile(_GROUP)
+_OF_LITE_TOPIC = re.compile(rf"{_CHARACTER}{{1,{LITE_TOPIC_LENGTH_MAX}}}")
 _SHORT_NAME = re.compile(SHORT_NAME_PATTERN)
 _OF_PROCESS = re.compile(PROCESS_NAME_PATTERN)
 
@@ -145,6 +154,20 @@ def group(text: str) -> GroupName:
             Code.ILLEGAL_CONSUMER_GROUP, f"a consumer group: {_rule(GROUP_LENGTH_MAX)}", text, GROUP_LENGTH_MAX
         )
     return GroupName(text)
+
+
+@lru_cache(maxsize=_REMEMBERED_MAX)
+def checked_lite_topic(text: str) -> str:
+    """A lite topic's name from outside, as clients say it.
+
+    Raises:
+        StatusError: ILLEGAL_LITE_TOPIC.
+    """
+    if _OF_LITE_TOPIC.fullmatch(text) is None:
+        raise _refusal(
+            Code.ILLEGAL_LITE_TOPIC, f"a lite topic: {_rule(LITE_TOPIC_LENGTH_MAX)}", text, LITE_TOPIC_LENGTH_MAX
+        )
+    return text
 
 
 def broker_group(text: str) -> BrokerGroupName:
@@ -232,7 +255,29 @@ def kind_of(name: str) -> Kind:
         return Kind.RETRY
     if name.startswith(DEAD_LETTER_PREFIX):
         return Kind.DEAD_LETTER
-    return Kind.SYSTEM if name.startswith(SYSTEM_PREFIX) else Kind.USER
+    if name.startswith(SYSTEM_PREFIX):
+        return Kind.SYSTEM
+    return Kind.LITE if _LITE_SEPARATOR in name else Kind.USER
+
+
+def lite_topic(topic: str, lite: str) -> str:
+    """The name under which a lite topic of a topic is stored. Both are legal names; it fits into a record."""
+    return f"{topic}{_LITE_SEPARATOR}{lite}"
+
+
+def lite_parent(topic: str) -> str:
+    """The topic that a lite topic is of, by its stored name; any other name up to a '+' in it."""
+    return topic.partition(_LITE_SEPARATOR)[0]
+
+
+def client_topic(topic: str) -> str:
+    """The topic that clients name for a stored one: that which a lite topic is of; any other topic itself."""
+    return topic.partition(_LITE_SEPARATOR)[0] if kind_of(topic) is Kind.LITE else topic
+
+
+def lite_of(topic: str) -> str:
+    """The lite topic's own name, of the name that it is stored under; empty if it is none."""
+    return topic.partition(_LITE_SEPARATOR)[2] if kind_of(topic) is Kind.LITE else ""
 
 
 def retry_topic(group: str, topic: str) -> TopicName:
@@ -316,6 +361,7 @@ def _no_topic(text: str, kind: Kind) -> StatusError:
         rule, length_max = "made of a group, '%DLQ%GROUP'", len(DEAD_LETTER_PREFIX) + GROUP_LENGTH_MAX
     else:
         rule, length_max = _rule(TOPIC_LENGTH_MAX), TOPIC_LENGTH_MAX
+        kind = Kind.USER if kind is Kind.LITE else kind  # nobody has to know of '+' to be told that it is no letter
     return _refusal(Code.ILLEGAL_TOPIC, f"{kind.value}: {rule}", text, length_max)
 
 

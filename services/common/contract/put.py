@@ -6,6 +6,7 @@ A lone send pays for each object that is made on its way; as protobuf messages t
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from services.common.contract import names
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
 
 
@@ -26,6 +27,7 @@ class MessageRun:
         topic_id: which topic of that name; 0 if it is not said.
         first_check_ms: of half messages, after how many milliseconds the sender of each is first asked how its
             transaction ended, 0 for the broker's own time; no column at all if they are not of transactions.
+        lite_topic: the lite topic of the topic that they are for; empty for none.
     """
 
     topic: str
@@ -37,6 +39,12 @@ class MessageRun:
     is_retry: bool = False
     topic_id: int = 0
     first_check_ms: Sequence[int] = ()
+    lite_topic: str = ""
+
+    @property
+    def stored_topic(self) -> str:
+        """The name of the topic that records of them are in."""
+        return names.lite_topic(self.topic, self.lite_topic) if self.lite_topic else self.topic
 
     @property
     def is_even(self) -> bool:
@@ -83,6 +91,7 @@ def encode_runs(runs: Sequence[MessageRun]) -> bytes:
             again=run.is_retry,
             topic_id=run.topic_id,
             first_check_ms=run.first_check_ms,
+            lite_topic=run.lite_topic,
         )
     return request.SerializeToString()
 
@@ -101,6 +110,7 @@ def decode_runs(data: bytes) -> list[MessageRun]:
             run.again,
             run.topic_id,
             run.first_check_ms[:],
+            run.lite_topic,
         )
         for run in (*request.runs, *request.halves)
     ]

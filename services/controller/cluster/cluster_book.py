@@ -196,7 +196,13 @@ def _entries_document(entries: Mapping[int, Entry]) -> dict[str, Any]:
     groups = [entry for entry in entries.values() if isinstance(entry, Group)]
     return {
         "topics": [
-            {"name": topic.name, "type": TopicType.Name(topic.type), "queues": topic.queues, "id": topic.id}
+            {
+                "name": topic.name,
+                "type": TopicType.Name(topic.type),
+                "queues": topic.queues,
+                "id": topic.id,
+                **({"lite_expiration_ms": topic.lite_expiration_ms} if topic.lite_expiration_ms else {}),
+            }
             for topic in topics
         ],
         "groups": [
@@ -234,7 +240,13 @@ def entries_of(document: Document, source: str) -> dict[int, Entry]:
     """
     try:
         topics = [
-            Topic(name=topic["name"], type=TopicType.Value(topic["type"]), queues=topic["queues"], id=topic["id"])
+            Topic(
+                name=topic["name"],
+                type=TopicType.Value(topic["type"]),
+                queues=topic["queues"],
+                id=topic["id"],
+                lite_expiration_ms=topic.get("lite_expiration_ms", 0),
+            )
             for topic in document["topics"]
         ]
         groups = [

@@ -33,6 +33,10 @@ from services.controller.options import (
 
 Named = TypeVar("Named", Topic, Group)
 
+LITE_EXPIRATION_MS_MIN = 1000
+_EXPIRATION_MS_MAX = 3650 * 24 * 3_600_000
+_QUEUES_OF_TYPE = {TopicType.LITE: 1, TopicType.PRIORITY: LEVELS}
+"""How many queues a topic has if nobody says it, where the options do not say so."""
 _TOPIC_TYPES = frozenset(TopicType.values()) - {TopicType.TOPIC_TYPE_UNSPECIFIED}
 
 
@@ -80,7 +84,12 @@ class ClusterState:
         )
 
     def create_topic(
-        self, options: ControllerOptions, name: str, topic_type: TopicType.ValueType, queues: int | None = None
+        self,
+        options: ControllerOptions,
+        name: str,
+        topic_type: TopicType.ValueType,
+        queues: int | None = None,
+        lite_expiration_ms: int = 0,
     ) -> ClusterUpdate:
         """Make a topic.
 
@@ -88,18 +97,28 @@ class ClusterState:
             options: limits and defaults.
             name: a name clients may use.
             topic_type: what kind of messages it takes.
-            queues: number of its queues; None for the default of its type.
+            queues: number of its queues; None for the default of its type. One of lite topics has one, as each of
+                these has.
+            lite_expiration_ms: of one of lite topics: after so long without a message a lite topic ends; 0 for never.
 
         Raises:
-            StatusError: ILLEGAL_TOPIC for its name, BAD_REQUEST for its type or queues, PRECONDITION_FAILED if it is
-                there already, TOO_MANY_REQUESTS if the cluster holds as many as it may.
+            StatusError: ILLEGAL_TOPIC for its name, BAD_REQUEST for its type, queues or expiration,
+                PRECONDITION_FAILED if it is there already, TOO_MANY_REQUESTS if the cluster holds as many as it may.
         """
         name = topic_name(options, name)
         if topic_type not in _TOPIC_TYPES:
             known = ", ".join(TopicType.Name(each) for each in sorted(_TOPIC_TYPES))
             raise StatusError(Code.BAD_REQUEST, f"a topic's type must be one of {known}")
+        is_lite = topic_type == TopicType.LITE
         if queues is None:
-            queues = LEVELS if topic_type == TopicType.PRIORITY else options.topic.queues
+            queues = _QUEUES_OF_TYPE.get(topic_type, options.topic.queues)
+        if is_lite and queues != 1:
+            raise StatusError(Code.BAD_REQUEST, f"a topic of lite topics has 1 queue, not {queues}; leave queues out")
+        if lite_expiration_ms and not (is_lite and LITE_EXPIRATION_MS_MIN <= lite_expiration_ms <= _EXPIRATION_MS_MAX):
+            raise StatusError(
+                Code.BAD_REQUEST,
+                f"only topics of type LITE have a lite expiration, of {LITE_EXPIRATION_MS_MIN} ms to ten years",
+            )
         if not 1 <= queues <= QUEUES_MAX:
             raise StatusError(Code.BAD_REQUEST, f"a topic must have from 1 to {QUEUES_MAX} queues, not {queues}")
         if name in self.topics:
@@ -110,7 +129,7 @@ class ClusterState:
                 f"the cluster holds {len(self.topics)} topics, as many as controller.topics_max allows; delete some",
             )
         version = self.version + 1
-        topic = Topic(name=name, type=topic_type, queues=queues, id=version)
+        topic = Topic(name=name, type=topic_type, queues=queues, id=version, lite_expiration_ms=lite_expiration_ms)
         return ClusterUpdate(version=version, topics=[topic], named=version)
 
     def delete_topic(self, name: str) -> ClusterUpdate:

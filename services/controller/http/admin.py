@@ -36,9 +36,14 @@ class NewTopic(_Body):
     """A topic to be made."""
 
     name: str = Field(description="Letters, digits, %, _ or -.")
-    type: str = Field(default="NORMAL", description="NORMAL, FIFO, DELAY, TRANSACTION, MIXED or PRIORITY.")
+    type: str = Field(default="NORMAL", description="NORMAL, FIFO, DELAY, TRANSACTION, MIXED, LITE or PRIORITY.")
     queues: int | None = Field(
         default=None, description="From 1 to 1024; if left out, the controller's default, or 10 levels."
+    )
+    lite_expiration_ms: int = Field(
+        default=0,
+        ge=0,
+        description="Of type LITE: a lite topic into which nothing came for so long ends, with its messages. 0: never.",
     )
 
 
@@ -49,6 +54,7 @@ class Topic(BaseModel):
     type: str
     queues: int
     id: int = Field(description="Tells it from an earlier topic of the same name.")
+    lite_expiration_ms: int = Field(default=0, description="Of type LITE: when its lite topics end; else 0.")
 
 
 class Topics(BaseModel):
@@ -164,7 +170,7 @@ def admin_router(options: ControllerOptions, keeper: StateKeeper, check_leads: C
     @router.post("/topics", tags=["topics"], status_code=status.HTTP_201_CREATED, responses=_REFUSED)
     async def create_topic(new: NewTopic) -> Topic:
         def decide(state: ClusterState) -> pb.ClusterUpdate:
-            return state.create_topic(options, new.name, topic_type(new.type), new.queues)
+            return state.create_topic(options, new.name, topic_type(new.type), new.queues, new.lite_expiration_ms)
 
         update = await keeper.change(decide)
         assert update is not None
@@ -223,7 +229,13 @@ def _page(named: NameMap[Named], prefix: str, after: str, limit: int) -> tuple[l
 
 
 def _topic(topic: pb.Topic) -> Topic:
-    return Topic(name=topic.name, type=TopicType.Name(topic.type), queues=topic.queues, id=topic.id)
+    return Topic(
+        name=topic.name,
+        type=TopicType.Name(topic.type),
+        queues=topic.queues,
+        id=topic.id,
+        lite_expiration_ms=topic.lite_expiration_ms,
+    )
 
 
 def _exponential(group: pb.Group) -> ExponentialBackoff | None:

@@ -19,7 +19,7 @@ from services.controller.cluster.cluster_state import ClusterState
 from services.controller.http.inquiry import Inquiry, Silence
 from services.controller.http.quarantine_routes import message_fields, message_of
 from services.controller.http.refusal import refusal
-from services.rpc.methods import IN_FLIGHT_LIST, MESSAGE_TRACE, PROGRESS_LIST
+from services.rpc.methods import IN_FLIGHT_LIST, LITE_TOPIC_LIST, MESSAGE_TRACE, PROGRESS_LIST
 from services.rpc.service import Method
 
 _LIMIT_MAX = 1_000  # of what a broker lists
@@ -28,7 +28,9 @@ _HOLDINGS = {pb.WAITS: "waits", pb.GIVEN_OUT: "given out", pb.DONE: "done"}
 _ASKED_WRONGLY = (Code.BAD_REQUEST, Code.ILLEGAL_MESSAGE_ID, Code.ILLEGAL_TOPIC, Code.ILLEGAL_CONSUMER_GROUP)
 
 Request = TypeVar("Request")
-Answer = TypeVar("Answer", pb.InFlightListResponse, pb.ProgressListResponse, pb.MessageTraceResponse)
+Answer = TypeVar(
+    "Answer", pb.InFlightListResponse, pb.ProgressListResponse, pb.MessageTraceResponse, pb.LiteTopicListResponse
+)
 
 After = Annotated[
     str,
@@ -87,6 +89,25 @@ class GroupProgress(_Page):
     kind: str = Field(description="pop; or Spark, of a query that shows with it how far it is (its name says so).")
     queues: list[QueueProgress]
     dead_letters: int = Field(description="Held at this broker in the group's dead letter queue.")
+
+
+class LiteTopic(BaseModel):
+    """A lite topic at one broker."""
+
+    lite_topic: str
+    broker: str
+    min_offset: int = Field(description="Of the oldest message that is held, as far as the broker has looked.")
+    max_offset: int = Field(description="Of the next message that comes.")
+    last_ms: int | None = Field(description="When its last message was stored, in milliseconds since 1970; or null.")
+    waiting: int = Field(description="Messages that the group has yet to take; 0 if none was named.")
+    readers: int = Field(description="Clients that read it, of all groups.")
+
+
+class LiteTopics(_Page):
+    """Some lite topics of a topic."""
+
+    lite_topics: list[LiteTopic]
+    total: int = Field(description="How many the topic has at this broker.")
 
 
 class GroupHolding(BaseModel):
@@ -154,6 +175,28 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
         inquiry: asks the brokers.
     """
     router = APIRouter(tags=["audit"])
+
+    @router.get("/topics/{name}/lite-topics", responses=_REFUSED)
+    async def list_lite_topics(
+        name: str = Path(),
+        group: str = Query(default="", description="Whose waiting messages are counted."),
+        broker: str = Query(default="", description="Of this broker alone."),
+        after: After = "",
+        limit: Limit = 100,
+    ) -> LiteTopics:
+        _check(inquiry.state, name, group)
+        part = await _ask(
+            *(inquiry, LITE_TOPIC_LIST, broker, after, pb.LiteTopicListResponse()),
+            lambda begin: pb.LiteTopicListRequest(topic=name, group=group, limit=limit, begin=begin),
+        )
+        return LiteTopics(
+            lite_topics=[_lite_topic(part.broker, each) for each in part.answer.lite_topics],
+            total=part.answer.total,
+            broker=part.broker,
+            epoch=part.answer.epoch,
+            unanswered=part.unanswered,
+            next=part.next,
+        )
 
     @router.get("/inflight", responses=_REFUSED)
     async def list_in_flight(
@@ -292,6 +335,18 @@ def _message(broker: str, message: pb.InFlightMessage) -> InFlightMessage:
         attempt=message.attempt,
         popped_ms=message.popped_ms,
         due_ms=message.due_ms,
+    )
+
+
+def _lite_topic(broker: str, entry: pb.LiteTopicEntry) -> LiteTopic:
+    return LiteTopic(
+        lite_topic=entry.lite_topic,
+        broker=broker,
+        min_offset=entry.min_offset,
+        max_offset=entry.max_offset,
+        last_ms=entry.last_ms or None,
+        waiting=entry.waiting,
+        readers=entry.readers,
     )
 
 

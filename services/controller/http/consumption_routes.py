@@ -9,6 +9,7 @@ from services.common.contract import names
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.controller.http.inquiry import Answers, Inquiry, Silence
 from services.controller.http.quarantine_routes import message_fields, message_of
 from services.controller.http.refusal import refusal
@@ -119,7 +120,12 @@ def consumption_router(inquiry: Inquiry) -> APIRouter:
     @router.post("/reset", responses=_REFUSED)
     async def reset_offsets(wanted: ResetWanted, name: str = Path()) -> Reset:
         inquiry.state.group(name)
-        inquiry.state.topic(wanted.topic)
+        if inquiry.state.topic(wanted.topic).type == TopicType.LITE:
+            raise StatusError(
+                Code.BAD_REQUEST,
+                f"{wanted.topic} has lite topics, and a group is set back in each of these by itself: a client says so "
+                "as it subscribes to one (its offset option)",
+            )
         request = pb.ResetOffsetsRequest(
             group=name,
             topic=wanted.topic,

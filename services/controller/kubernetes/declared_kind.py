@@ -45,7 +45,9 @@ class DeclaredKind(Generic[Named]):
 
 
 def _create_topic(state: ClusterState, options: ControllerOptions, name: str, facts: Facts) -> ClusterUpdate:
-    return state.create_topic(options, name, topic_type(facts["type"]), facts.get("queues"))
+    return state.create_topic(
+        options, name, topic_type(facts["type"]), facts.get("queues"), facts.get("liteExpirationMs", 0)
+    )
 
 
 def _create_group(state: ClusterState, options: ControllerOptions, name: str, facts: Facts) -> ClusterUpdate:
@@ -55,7 +57,8 @@ def _create_group(state: ClusterState, options: ControllerOptions, name: str, fa
 
 
 def _topic_facts(topic: Topic) -> Facts:
-    return {"type": TopicType.Name(topic.type), "queues": topic.queues}
+    facts = {"type": TopicType.Name(topic.type), "queues": topic.queues}
+    return {**facts, "liteExpirationMs": topic.lite_expiration_ms} if topic.type == TopicType.LITE else facts
 
 
 def _group_facts(group: Group) -> Facts:

@@ -92,6 +92,10 @@ def _received(request: Any) -> Demands:
     return _topic(topic_name(request.topic, Use.RECEIVE), _SUBSCRIBE) + _group(group_name(request.group))
 
 
+def _lite_sync(request: pb.SyncLiteSubscriptionRequest) -> Demands:
+    return _topic(topic_name(request.topic, Use.RECEIVE), _SUBSCRIBE) + _group(group_name(request.group), makes=True)
+
+
 def _queue(use: Use, *, makes: bool = False) -> Callable[[Any], Demands]:
     """What a group asks of a queue."""
 
@@ -150,7 +154,7 @@ DEMANDS: Mapping[str, Callable[[Any], Demands]] = {
     protocol.ACK_MESSAGE.name: _received,
     protocol.CHANGE_INVISIBLE_DURATION.name: _received,
     protocol.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE.name: _received,
-    protocol.SYNC_LITE_SUBSCRIPTION.name: _received,
+    protocol.SYNC_LITE_SUBSCRIPTION.name: _lite_sync,
     protocol.PULL_MESSAGE.name: _queue(Use.PULL, makes=True),
     protocol.PULL_RECORDS.name: _queue(Use.PULL, makes=True),
     protocol.GET_OFFSET.name: _queue(Use.QUERY),

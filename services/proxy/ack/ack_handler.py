@@ -32,6 +32,7 @@ from services.common.pb.popwheel.v1.broker_pb2 import (
     DeadLetterRequest,
     EntryResult,
 )
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.proxy.ack.renewal import RenewalBook
 from services.proxy.errors import LimitError, NoMasterError
 from services.proxy.failover.master_calls import MasterCalls, RetryRefusedError
@@ -117,6 +118,9 @@ class AckHandler:
         handle = request.receipt_handle
         back_off = not request.HasField("invisible_duration")
         invisible_ms = check_changed_invisible(request.invisible_duration.ToMilliseconds(), self._options.receive)
+        suspend = request.suspend
+        if suspend:
+            self._check_suspends(topic)
         broker = self._broker_of(group, topic, handle)
         name = next(self._calls)
 
@@ -129,6 +133,7 @@ class AckHandler:
                 call=name,
                 again=in_doubt,
                 back_off=back_off,
+                suspend=suspend,
             )
 
         try:
@@ -160,6 +165,16 @@ class AckHandler:
             raise self._in_doubt(group, topic, handle, refusal) from refusal
         self._renewals.drop((handle,))
         return ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+    def _check_suspends(self, topic: TopicName) -> None:
+        """Refuse to suspend a message that is of no lite topic; one that can't be told is left to the broker."""
+        known = self._view.topics.get(topic)
+        if known is not None and known.type != TopicType.LITE:
+            raise StatusError(
+                Code.UNSUPPORTED,
+                f"only messages of lite topics can be suspended, and {topic} is not of type LITE; change the invisible "
+                "duration without it",
+            )
 
     async def _ack_all(self, call: Call, group: str, topic: str, handles: Sequence[str]) -> dict[int, Status]:
         """Acknowledge, asking each broker once; the statuses of what is refused, by the place of the handle."""

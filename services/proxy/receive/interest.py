@@ -1,7 +1,8 @@
 """One interest of a proxy: the polls that share it, and what is known of it at each broker (pure).
 
-All polls of the same (topic, group, filter) share one `Interest`. For each broker it keeps how many messages are known
-to wait there and how many pops are under way; `interest_book.py` says how both change, and wakes polls.
+All polls of the same (topic, group, filter) share one `Interest`; in lite topics each client has its own. For each
+broker it keeps how many messages are known to wait there and how many pops are under way; `interest_book.py` says how
+both change, and wakes polls.
 
 A poll need not pop before it waits if all brokers that there are have confirmed the interest, nothing is left over and
 no pop is under way (`is_quiet`): then nothing waits that is not about to be told of. A broker has confirmed an interest
@@ -17,7 +18,7 @@ from services.common.pb.popwheel.v1.broker_pb2 import ALL, Filter
 POPS_AT_ONCE_MAX = 32
 """Pops of one interest that are under way at one broker before nobody is woken for more."""
 
-Key = tuple[str, str, int, str]
+Key = tuple[str, str, int, str, str]
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +75,7 @@ Waiter = Callable[[Ticket], None]
 
 @dataclass(slots=True, eq=False)
 class Interest:
-    """One (topic, group, filter) that is polled for.
+    """One (topic, group, filter) that is polled for, or one client's lite topics of a topic.
 
     Args:
         id: the proxy's number for it.
@@ -90,6 +91,7 @@ class Interest:
         registered: whether all brokers are to notify.
         registered_at: brokers that are to notify although not all are.
         turn: how many polls have named no broker; they go round all.
+        lite_client_id: whose lite topics they are; empty if it is not for lite topics.
     """
 
     id: int
@@ -107,11 +109,12 @@ class Interest:
     registered: bool = False
     registered_at: frozenset[str] = frozenset()
     turn: int = 0
+    lite_client_id: str = ""
 
     @property
     def key(self) -> Key:
         """What makes it the one it is."""
-        return (self.topic, self.group, self.filter.kind, self.filter.expression)
+        return (self.topic, self.group, self.filter.kind, self.filter.expression, self.lite_client_id)
 
     def at(self, broker: str) -> Waiting:
         """What is known of a broker; nothing yet for one that was not heard of."""

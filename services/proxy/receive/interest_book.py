@@ -22,7 +22,7 @@ from collections.abc import Iterable
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import Filter
+from services.common.pb.popwheel.v1.broker_pb2 import ALL, Filter
 from services.common.shares import Shares
 from services.proxy.errors import LimitError
 from services.proxy.receive.interest import Interest, Key, Ticket, Waiter, Waiting
@@ -82,13 +82,17 @@ class InterestBook:
             interest for interest in self._by_id.values() if interest.registered or broker in interest.registered_at
         ]
 
-    def enter(self, topic: str, group: str, wanted: Filter) -> Interest:
+    def enter(self, topic: str, group: str, wanted: Filter, lite_client_id: str = "") -> Interest:
         """A poll begins; it must `leave` in the end.
+
+        Args:
+            topic, group, wanted: what is polled for, and for whom.
+            lite_client_id: the client, if it polls for its lite topics.
 
         Raises:
             LimitError: TOO_MANY_REQUESTS, if it would be one interest too many.
         """
-        key = (topic, group, wanted.kind, wanted.expression)
+        key = (topic, group, wanted.kind, wanted.expression, lite_client_id)
         interest = self._by_key.get(key)
         if interest is None:
             if not self._counts.room(group, self._interests_max):
@@ -98,7 +102,7 @@ class InterestBook:
             self._counts.take(group)
             self._bytes.take(group, len(wanted.expression))
             self._last_id += 1
-            interest = Interest(self._last_id, topic, group, wanted)
+            interest = Interest(self._last_id, topic, group, wanted, lite_client_id=lite_client_id)
             self._by_key[key] = self._by_id[interest.id] = interest
         interest.polls += 1
         self._idle_since.pop(interest, None)
@@ -227,6 +231,23 @@ class InterestBook:
             self._refused.add(interest_id, broker, now)
             self._assume(interest, broker, now)
 
+    def refuse_unknown(self, interest_id: int, broker: str, now: float) -> Interest | None:
+        """A broker does not know which lite topics the client of an interest reads, so it has nothing for it.
+
+        Returns:
+            The interest; None if it has ended.
+        """
+        interest = self._by_id.get(interest_id)
+        if interest is not None:
+            self._refused.add(interest_id, broker, now, is_unknown=True)
+            interest.unconfirmed[broker] = None
+        return interest
+
+    def refused_at(self, topic: str, group: str, lite_client_id: str, broker: str) -> Interest | None:
+        """The interest in a client's lite topics, if a broker has refused it."""
+        interest = self._by_key.get((topic, group, ALL, "", lite_client_id))
+        return interest if interest is not None and (interest.id, broker) in self._refused else None
+
     def serve_refused(self, now: float) -> list[tuple[Interest, str]]:
         """Let polls pop where nobody tells them; to be called ten times a second.
 
@@ -241,7 +262,8 @@ class InterestBook:
                 continue
             if refusal.register_at <= now:
                 again.append((interest, broker))
-            self._assume(interest, broker, now)
+            if not refusal.is_unknown:
+                self._assume(interest, broker, now)
         return again
 
     def stream_ended(self, broker: str) -> None:

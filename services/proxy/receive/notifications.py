@@ -15,6 +15,8 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.popwheel.v1.broker_pb2 import NotifyEvents, NotifyInterest
 from services.proxy.background import Background
 from services.proxy.failover.brokers import Brokers
+from services.proxy.lite.lite_subscriptions import Reader
+from services.proxy.lite.lite_sync import LiteSync
 from services.proxy.receive.interest import Interest
 from services.proxy.receive.interest_book import InterestBook
 from services.proxy.receive.metrics import PollMetrics
@@ -41,6 +43,7 @@ class Notifications:
         random_source: spreads reconnects.
         background: where the streams run.
         metrics: what is counted.
+        lite: is told what brokers say of lite topics, and says when they know a client.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Notifications:
         random_source: random.Random,
         background: Background,
         metrics: PollMetrics,
+        lite: LiteSync,
     ) -> None:
         self._book = book
         self._brokers = brokers
@@ -58,9 +62,11 @@ class Notifications:
         self._random = random_source
         self._background = background
         self._metrics = metrics
+        self._lite = lite
         self._links: dict[str, _Link] = {}
         self._names: frozenset[str] = frozenset()
         brokers.subscribe(self.follow)
+        lite.subscribe(self._synced)
 
     def follow(self) -> None:
         """Open streams to masters that have come and end those of brokers that have left or have another or none."""
@@ -77,7 +83,7 @@ class Notifications:
             channel = self._brokers.channel_if_led(name)
             if channel is not None and name not in self._links:
                 self._book.stream_ended(name)  # there is none yet
-                link = _Link(name, channel, self._book, self._clock, self._random, self._metrics)
+                link = _Link(name, channel, self._book, self._clock, self._random, self._metrics, self._lite)
                 self._links[name] = link
                 link.task = self._background.start(link.run())
 
@@ -111,6 +117,13 @@ class Notifications:
         interest.registered = False
         interest.registered_at = frozenset()
 
+    def _synced(self, reader: Reader, broker: str) -> None:
+        """A broker knows now what a client reads: it takes its interest, if it has refused it."""
+        interest = self._book.refused_at(reader.topic, reader.group, reader.client_id, broker)
+        link = self._links.get(broker)
+        if interest is not None and link is not None:
+            link.tell(_registration(interest))
+
     def time_passed(self, now: float) -> None:
         """What time alone brings about; called ten times a second."""
         for interest in self._book.time_passed(now):
@@ -138,6 +151,7 @@ class _Link:
         clock: Clock,
         random_source: random.Random,
         metrics: PollMetrics,
+        lite: LiteSync,
     ) -> None:
         self.name = name
         self.channel = channel
@@ -147,6 +161,7 @@ class _Link:
         self._clock = clock
         self._random = random_source
         self._metrics = metrics
+        self._lite = lite
         self._outbox: list[NotifyInterest] = []
         self._outbox_filled: asyncio.Future[None] | None = None
         self._leads = True
@@ -176,6 +191,7 @@ class _Link:
                 well = True
             if well:
                 _logger.warning("notify_stream_ended", broker=self.name, reason=reason)
+                self._lite.stream_ended(self.name)
                 well = False
             await asyncio.sleep(pause_s * (0.5 + self._random.random()))
             pause_s = min(pause_s * 2, _PAUSE_LONGEST_S if self._leads else _PAUSE_NOT_LEADING_S)
@@ -197,10 +213,17 @@ class _Link:
                         if not self._book.notified(event.id, self.name, event.waiting, now) and event.shared:
                             self.tell(NotifyInterest(id=event.id, hand_on=True))
                         continue
+                    if event.unknown_client:
+                        interest = self._book.refuse_unknown(event.id, self.name, now)
+                        if interest is not None:
+                            self._lite.is_unknown(reader_of(interest), self.name)
+                        continue
                     self._book.refuse(event.id, self.name, now)
                     if not refused:
                         refused = True
                         _logger.warning("broker_refuses_interests", broker=self.name)
+                for end in events.lite_ends:
+                    self._lite.ended(end, self.name)
             self._leads = True
             return "the broker ended it"
         except (StatusError, RpcError, StreamClosedError) as error:
@@ -224,4 +247,13 @@ class _Link:
 
 
 def _registration(interest: Interest) -> NotifyInterest:
+    if interest.lite_client_id:
+        return NotifyInterest(
+            id=interest.id, topic=interest.topic, group=interest.group, lite_client_id=interest.lite_client_id
+        )
     return NotifyInterest(id=interest.id, topic=interest.topic, group=interest.group, filter=interest.filter)
+
+
+def reader_of(interest: Interest) -> Reader:
+    """Whose interest in lite topics it is."""
+    return Reader(interest.group, interest.topic, interest.lite_client_id)

@@ -17,7 +17,7 @@ from services.proxy.receive.poll_limits import ANSWER_RESERVE_MS, Admission, Pol
 from services.proxy.session.catalog import Catalog
 from services.proxy.session.resources import group_name, topic_name
 from services.proxy.statuses import OK
-from services.proxy.validation import tag_filter_of
+from services.proxy.validation import refuse_lite, tag_filter_of
 from services.rpc.methods import GET_OFFSET, PULL, PULL_RECORDS, QUERY_OFFSET, UPDATE_OFFSET
 from services.rpc.service import Call, Method, Stream
 
@@ -218,6 +218,7 @@ class Offsets:
                 HA_NOT_AVAILABLE.
         """
         topic = self._catalog.topic(topic_name(queue.topic, use))
+        refuse_lite(topic, "read by offset")
         if not 0 <= queue.id < topic.queues:
             raise StatusError(Code.BAD_REQUEST, f"the topic {topic.name} has no queue {queue.id} of {topic.queues}")
         if queue.broker.name not in self._brokers.names:

@@ -12,11 +12,12 @@ from services.common.pb.popwheel.v1.broker_pb2 import PopRequest, ReleaseRequest
 from services.proxy.background import Background
 from services.proxy.failover.brokers import Brokers
 from services.proxy.failover.master_calls import MasterCalls
+from services.proxy.lite.lite_sync import LiteSync
 from services.proxy.receive.interest import Interest, Ticket
 from services.proxy.receive.interest_book import InterestBook
 from services.proxy.receive.long_poll import Do, Effect, LongPoll, Pop, WaitAt
 from services.proxy.receive.metrics import PollMetrics
-from services.proxy.receive.notifications import Notifications
+from services.proxy.receive.notifications import Notifications, reader_of
 from services.rpc.methods import POP, RELEASE
 from services.rpc.status import RpcError
 
@@ -59,6 +60,7 @@ class PollTools:
     clock: Clock
     metrics: PollMetrics
     pop_timeout_s: float
+    lite: LiteSync
 
 
 class Poll:
@@ -193,6 +195,8 @@ class Poll:
         now = tools.clock.monotonic()
         count = len(answer.messages)
         self._failures.pop(ticket.broker, None)
+        if answer.is_unknown_client:
+            tools.lite.is_unknown(reader_of(self._interest), ticket.broker)
         if self._first:
             self._first = False
             if count:

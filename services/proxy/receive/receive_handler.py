@@ -8,7 +8,8 @@ from services.common.contract.wire_format import field, varint
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
-from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
+from services.common.pb.popwheel.v1.broker_pb2 import ALL, PopRequest
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.proxy.ack.renewal import RenewalBook
 from services.proxy.metrics import ProxyMetrics
 from services.proxy.options import ProxyOptions
@@ -21,10 +22,11 @@ from services.proxy.session.catalog import Catalog
 from services.proxy.session.clients import Clients
 from services.proxy.session.resources import group_name, topic_name
 from services.proxy.statuses import OK
-from services.proxy.validation import check_invisible, filter_of
+from services.proxy.validation import check_invisible, check_reader, filter_of
 from services.rpc.service import Call, Stream, StreamClosedError
 
 _ANY_QUEUE = -1
+_LITE = TopicType.LITE
 _GRACE_S = 0.2
 _GOLDEN_RATIO = 0.6180339887498949
 """Its multiples are spread evenly, and so is every second, third ... of them."""
@@ -109,12 +111,20 @@ class ReceiveHandler:
         group = group_name(request.group)
         self._catalog.check_group(group)
         topic = self._catalog.topic(topic_name(request.message_queue.topic, Use.RECEIVE))
+        is_lite = topic.type == _LITE
+        if is_lite or self._clients.any_lite:
+            check_reader(topic, self._clients.reads_lite(client_id))
         if not _ANY_QUEUE <= request.message_queue.id < topic.queues:
             raise StatusError(
                 Code.BAD_REQUEST,
                 f"the topic {topic.name} has no queue {request.message_queue.id} of {topic.queues}; any of them is -1",
             )
         wanted = filter_of(request.filter_expression)
+        if is_lite and wanted.kind != ALL:
+            raise StatusError(
+                Code.ILLEGAL_FILTER_EXPRESSION,
+                f"lite topics of {topic.name} take no filter; leave it out, and subscribe to lite topics instead",
+            )
         count = self._limits.batch(request.batch_size)
         if request.auto_renew:
             self._renewals.check_room(client_id, count)
@@ -131,6 +141,7 @@ class ReceiveHandler:
             client_id=client_id,
             attempt_id=request.attempt_id,
             levels=levels_of(topic),
+            lite=is_lite,
         )
 
     async def _poll(
@@ -147,7 +158,7 @@ class ReceiveHandler:
         if not tools.brokers.names:
             raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
         # From here on nothing may be raised before the `try`: who has entered must leave.
-        interest = tools.book.enter(pop.topic, pop.group, pop.filter)
+        interest = tools.book.enter(pop.topic, pop.group, pop.filter, client_id if pop.lite else "")
         poll = Poll(tools, self._machine(call, request, pop, interest, wait_ms), interest, pop)
         self._polls[poll] = None
         try:
@@ -194,7 +205,8 @@ class ReceiveHandler:
     ) -> LongPoll:
         """The poll's machine: where it pops, how it waits, and for how long."""
         tools, topic, group = self._tools, interest.topic, interest.group
-        mode = self._mode_choice.count(topic, group)
+        # The lite topics of a client are spread over all brokers, and each poll is for that client only.
+        mode = Mode.NOTIFY if pop.lite else self._mode_choice.count(topic, group)
         if mode is None:
             self._metrics.limit_hit("counted_polls_max")
             mode = self._mode_choice.uncounted
@@ -207,7 +219,7 @@ class ReceiveHandler:
             return LongPoll(tuple(brokers), False, now, _GRACE_S)
         tools.metrics.long_polls.labels(topic, group).inc()
         if mode is Mode.NOTIFY:
-            if pop.ordered:  # the same try once more is to be given what it was given there
+            if pop.ordered or pop.lite:  # the same try once more is to be given what it was given there
                 return LongPoll((first,), True, now + wait_s, _GRACE_S)
             if interest.is_quiet:
                 tools.metrics.first_pops_spared.inc()

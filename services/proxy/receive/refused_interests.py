@@ -25,12 +25,14 @@ class RefusedInterest:
         broker: who has refused it.
         turn_at: when it has its next turn, seconds of the monotonic clock.
         register_at: when it is to be registered again.
+        is_unknown: whether the broker does not know which lite topics its client reads: then it has none for it.
     """
 
     interest_id: int
     broker: str
     turn_at: float
     register_at: float
+    is_unknown: bool = False
 
 
 class RefusedInterests:
@@ -42,14 +44,22 @@ class RefusedInterests:
     def __len__(self) -> int:
         return len(self._all)
 
-    def add(self, interest_id: int, broker: str, now: float) -> None:
-        """A broker has refused an interest, perhaps once more; then it keeps its turn."""
+    def __contains__(self, key: tuple[int, str]) -> bool:
+        """Whether a broker has refused the interest of a number."""
+        return key in self._all
+
+    def add(self, interest_id: int, broker: str, now: float, *, is_unknown: bool = False) -> None:
+        """A broker has refused an interest, perhaps once more; then it keeps its turn.
+
+        `is_unknown`: as it does not know the client, which may change at any time: each turn registers again.
+        """
+        register_at = now + (TURN_EVERY_S if is_unknown else REGISTER_EVERY_S)
         known = self._all.get((interest_id, broker))
         if known is None:
-            turn_at, register_at = now + TURN_EVERY_S, now + REGISTER_EVERY_S
-            self._all[interest_id, broker] = RefusedInterest(interest_id, broker, turn_at, register_at)
-        else:
-            known.register_at = now + REGISTER_EVERY_S
+            known = RefusedInterest(interest_id, broker, now + TURN_EVERY_S, register_at)
+            self._all[interest_id, broker] = known
+        known.register_at = register_at
+        known.is_unknown = is_unknown
 
     def drop(self, interest_id: int, broker: str) -> None:
         """The broker has registered it, or it is over."""

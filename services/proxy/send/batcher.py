@@ -82,6 +82,11 @@ class Shipment:
     topic_id: int = 0
 
     @property
+    def lite_topic(self) -> str:
+        """The lite topic that its messages are for; empty if they are for none."""
+        return self.messages[0].lite_topic
+
+    @property
     def goes_alone(self) -> bool:
         """Whether it is put together with no other shipment in a run."""
         return bool(self.due_ms) or self.is_retry or self.is_half
@@ -247,14 +252,15 @@ class Batcher:
         return batch
 
     async def _put(self, batch: list[Shipment]) -> None:
-        by_queue: dict[tuple[str, int, int] | Shipment, list[Shipment]] = {}
+        by_queue: dict[tuple[str, int, int, str] | Shipment, list[Shipment]] = {}
         halves = False
         for shipment in batch:
             if shipment.goes_alone:
                 by_queue[shipment] = [shipment]
                 halves = halves or shipment.is_half
             else:
-                by_queue.setdefault((shipment.topic, shipment.topic_id, shipment.queue_id), []).append(shipment)
+                queue = (shipment.topic, shipment.topic_id, shipment.queue_id, shipment.messages[0].lite_topic)
+                by_queue.setdefault(queue, []).append(shipment)
         together: Iterable[list[Shipment]] = by_queue.values()
         if halves:
             together = sorted(together, key=lambda shipments: shipments[0].is_half)
@@ -335,6 +341,7 @@ def _run_of(shipments: Sequence[Shipment]) -> MessageRun:
         shipments[0].due_ms,
         topic_id=shipments[0].topic_id,
         first_check_ms=_first_checks(messages),
+        lite_topic=shipments[0].lite_topic,
     )
 
 
@@ -351,6 +358,7 @@ def _retry_runs(shipment: Shipment) -> list[MessageRun]:
             is_retry=True,
             topic_id=shipment.topic_id,
             first_check_ms=_first_checks([message]),
+            lite_topic=shipment.lite_topic,
         )
         for index, message in enumerate(shipment.messages)
     ]

@@ -1,8 +1,8 @@
-"""Sends with a message group: where they go, and that none overtakes another of its message group at this proxy (P6).
+"""Sends that keep their order: where they go, and that none overtakes another of its lane at this proxy (P6).
 
-A message group has one queue of all that the brokers of a cluster have, also while that broker is away: then its sends
-wait, and fail in the end. They go one after another, each when the one before has been answered. So a send that is
-tried again, because nobody knows whether it was stored, does not come behind the next one.
+A lane is a message group, or a lite topic. It has one queue of all that the brokers of a cluster have, also while that
+broker is away: then its sends wait, and fail in the end. They go one after another, each when the one before has been
+answered. So a send that is tried again, because nobody knows whether it was stored, does not come behind the next one.
 """
 
 import asyncio
@@ -22,18 +22,18 @@ _ANSWER_RESERVE_S = 0.3
 _LIMIT = "send.waiting_messages_max"
 
 
-def place_of(topic: str, message_group: str, brokers: Sequence[str], queues: int) -> Place:
-    """The queue of a message group.
+def place_of(topic: str, lane: str, brokers: Sequence[str], queues: int) -> Place:
+    """The queue of a lane.
 
-    A broker that is added takes over message groups, and none moves between the others.
+    A broker that is added takes over lanes, and none moves between the others.
 
     Args:
         topic: full name of the topic.
-        message_group: the sender's name for it.
+        lane: message group or lite topic, as the sender names it.
         brokers: all broker groups there are, also those that are away; at least one.
         queues: how many queues the topic has at each.
     """
-    line = f"{topic} {message_group}".encode()
+    line = f"{topic} {lane}".encode()
     broker = max(brokers, key=lambda name: (_hash(line, name.encode()), name))
     return broker, _hash(line, b"") % max(1, queues)
 
@@ -43,7 +43,7 @@ def _hash(line: bytes, salt: bytes) -> int:
 
 
 class Lanes:
-    """The message groups that messages are on their way of.
+    """The lanes that messages are on their way of.
 
     Args:
         waiting_max: so many sends may wait for others; topics share it.
@@ -56,24 +56,24 @@ class Lanes:
 
     @property
     def waiting(self) -> int:
-        """Sends that wait for another of their message group."""
+        """Sends that wait for another of their lane."""
         return self._waiting.total
 
     def __len__(self) -> int:
-        """Message groups of which a send is on its way, or waits."""
+        """Lanes of which a send is on its way, or waits."""
         return len(self._last)
 
     async def in_turn(
         self,
         topic: str,
-        message_group: str,
+        lane: str,
         wait_s: float | None,
         work: Callable[[], Awaitable[Result]],
     ) -> Result:
-        """Do some work when all has ended that began before it for the same message group.
+        """Do some work when all has ended that began before it for the same lane.
 
         Args:
-            topic, message_group: which.
+            topic, lane: which.
             wait_s: for how long the caller waits; None if for ever.
             work: sends the message.
 
@@ -81,13 +81,13 @@ class Lanes:
             LimitError: TOO_MANY_REQUESTS, too many sends wait.
             StatusError: PROXY_TIMEOUT, its turn did not come in time; nothing was sent.
         """
-        key = (topic, message_group)
+        key = (topic, lane)
         before = self._last.get(key)
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if before is not None and not self._waiting.room(topic, self._waiting_max):
             raise LimitError(
                 Code.TOO_MANY_REQUESTS,
-                "too many sends of this topic wait for others of their message groups; send again later",
+                "too many sends of this topic wait for others of their message groups or lite topics; send again later",
                 _LIMIT,
             )
         self._last[key] = mine
@@ -111,8 +111,8 @@ class Lanes:
         if not before.done():
             raise StatusError(
                 Code.PROXY_TIMEOUT,
-                "a message that was sent before in the same message group is still on its way, so this one was not "
-                "sent; send it again later",
+                "a message that was sent before in the same message group or lite topic is still on its way, so this "
+                "one was not sent; send it again later",
             )
 
     def _end(self, key: tuple[str, str], mine: "asyncio.Future[None]") -> None:

@@ -39,18 +39,18 @@ _NOWHERE: Collection[str] = ()
 
 @dataclass(slots=True)
 class _Part:
-    """What of a request is stored together: messages of one topic, one message group and one priority, all delayed, all
-    of transactions, or neither.
+    """What of a request is stored together: messages of one topic, one lane and one priority, all delayed, all of
+    transactions, or neither.
 
     Args:
         topic: the topic.
-        message_group: of the messages; empty if they have none.
+        lane: of the messages; empty if they have none.
         indexes: their places in the request.
         due_ms: when each is to be delivered, if they are delayed.
     """
 
     topic: Topic
-    message_group: str = ""
+    lane: str = ""
     indexes: list[int] = field(default_factory=list)
     due_ms: list[int] = field(default_factory=list)
 
@@ -99,7 +99,7 @@ class SendHandler:
 
     @property
     def waiting_in_lanes(self) -> int:
-        """Sends that wait for another of their message group."""
+        """Sends that wait for another of their lane."""
         return self._lanes.waiting
 
     @property
@@ -130,7 +130,7 @@ class SendHandler:
             due_ms = self._check(call, message, topic, now_ms)
             if not topic.queues:
                 topic = await self._make(topic, messages)
-            if message.properties.message_group:
+            if message.lane:
                 return _answer(messages, await self._store_in_turn(call, topic, messages))
             return _answer(messages, await self._store(call, topic, messages, () if due_ms is None else (due_ms,)))
         self._check_count(len(messages))
@@ -153,17 +153,17 @@ class SendHandler:
         """Check all messages, and tell which of them can be stored together."""
         parts: dict[tuple[str, bool, bool, str, int], _Part] = {}
         part = head = None
-        delayed, half, line, priority = False, False, "", -1
+        delayed, half, lane, priority = False, False, "", -1
         for index, message in enumerate(messages):
             if message.head is not head:
                 part, head = None, message.head
                 topic = self._topic_of(message)
             due_ms = self._check(call, message, topic, now_ms)
-            is_delayed, message_group = due_ms is not None, message.properties.message_group
-            is_same = is_delayed is delayed and message.is_half is half and message_group == line
+            is_delayed = due_ms is not None
+            is_same = is_delayed is delayed and message.is_half is half and message.lane == lane
             if part is None or not is_same or message.priority != priority:
-                delayed, half, line, priority = is_delayed, message.is_half, message_group, message.priority
-                part = parts.setdefault((topic.name, delayed, half, line, priority), _Part(topic, line))
+                delayed, half, lane, priority = is_delayed, message.is_half, message.lane, message.priority
+                part = parts.setdefault((topic.name, delayed, half, lane, priority), _Part(topic, lane))
             part.indexes.append(index)
             if due_ms is not None:
                 part.due_ms.append(due_ms)
@@ -209,7 +209,7 @@ class SendHandler:
     ) -> Sequence[int | str | StatusError]:
         """Like `_store`, with a refusal in the place of each message's offset or handle."""
         try:
-            if part.message_group:
+            if part.lane:
                 return await self._store_in_turn(call, part.topic, messages)
             return await self._store(call, part.topic, messages, part.due_ms)
         except StatusError as error:
@@ -218,20 +218,21 @@ class SendHandler:
             return [error] * len(messages)
 
     async def _store_in_turn(self, call: Call, topic: Topic, messages: list[ClientMessage]) -> Stored:
-        """Put messages of one message group into its queue, behind all of it that this proxy was sent before.
+        """Put messages of one lane into its queue, behind all of it that this proxy was sent before.
 
         Raises:
             StatusError: why they could not be stored.
         """
-        message_group = messages[0].properties.message_group
+        lane = messages[0].lane
+        queues = 1 if messages[0].lite_topic else topic.queues  # a lite topic has one of its own
         wait_s = None if call.deadline is None else call.deadline - self._clock.monotonic()
 
         async def store() -> Stored:
             homes = self._brokers.homes
-            only = place_of(topic.name, message_group, homes, topic.queues) if homes else None
+            only = place_of(topic.name, lane, homes, queues) if homes else None
             return await self._store(call, topic, messages, (), only)
 
-        return await self._lanes.in_turn(topic.name, message_group, wait_s, store)
+        return await self._lanes.in_turn(topic.name, lane, wait_s, store)
 
     async def _store(
         self,
@@ -248,8 +249,8 @@ class SendHandler:
             topic: their topic.
             messages: the messages.
             due_ms: when each is to be delivered, if they are delayed.
-            only: the one broker and queue that they may go to; there they wait or fail. For messages with a message
-                group, whose order would be lost in any other.
+            only: the one broker and queue that they may go to; there they wait or fail. For messages with a lane, whose
+                order would be lost in any other.
 
         Returns:
             The queue offset of each message, of delayed ones their recall handles, of half messages their transaction

@@ -16,6 +16,8 @@ class Clients:
         self._clients_max = clients_max
         self._expiry_s = expiry_s
         self._seen: dict[str, float] = {}  # the one seen longest ago first
+        self._lite: dict[str, bool] = {}
+        self._lite_count = 0
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -37,9 +39,25 @@ class Clients:
         last = self._seen.get(client_id)
         return last is not None and now - last < self._expiry_s
 
+    def is_of(self, client_id: str, *, lite: bool) -> None:
+        """A client has said what it is: a consumer of lite topics or not. One that was never seen is passed over."""
+        if client_id in self._seen:
+            self._lite_count += lite - self._lite.get(client_id, False)
+            self._lite[client_id] = lite
+
+    @property
+    def any_lite(self) -> bool:
+        """Whether any client is a consumer of lite topics."""
+        return self._lite_count > 0
+
+    def reads_lite(self, client_id: str) -> bool | None:
+        """Whether a client is a consumer of lite topics; None if it has not said so."""
+        return self._lite.get(client_id)
+
     def gone(self, client_id: str) -> None:
         """A client has said that it stops."""
         self._seen.pop(client_id, None)
+        self._lite_count -= self._lite.pop(client_id, False)
 
     def expire(self, now: float) -> None:
         """Forget clients that were not heard of for too long."""
@@ -47,4 +65,4 @@ class Clients:
             client_id, last = next(iter(self._seen.items()))
             if now - last < self._expiry_s:
                 return
-            del self._seen[client_id]
+            self.gone(client_id)

@@ -22,7 +22,7 @@ from services.common.pb.apache.rocketmq.v2.service_pb2 import (
     QueryRouteRequest,
     QueryRouteResponse,
 )
-from services.common.pb.popwheel.v1.controller_pb2 import Topic
+from services.common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
 from services.proxy.errors import LimitError
 from services.proxy.failover.brokers import Brokers
 from services.proxy.options import ProxyOptions
@@ -70,7 +70,8 @@ class Routes:
         topic = await self._catalog.ensure_topic(topic_name(request.topic, Use.RECEIVE))
         group = await self._catalog.ensure_group(asker)
         endpoints = advertised_endpoints(self._options, request.endpoints)
-        is_by_queue = group.fifo and not levels_of(topic)  # of levels each poll takes what is highest of all
+        # Of levels each poll takes what is highest of all.
+        is_by_queue = group.fifo and topic.type != TopicType.LITE and not levels_of(topic)
         response = QueryAssignmentResponse(status=OK)
         for name in self._names():
             for queue in range(topic.queues) if is_by_queue else (_ANY_QUEUE,):

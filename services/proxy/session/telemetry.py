@@ -8,9 +8,10 @@ import asyncio
 
 from services.common.clock import Clock
 from services.common.contract.backoff import steps_ms
-from services.common.contract.names import Use
+from services.common.contract.names import LITE_TOPIC_LENGTH_MAX, Use
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
+    ClientType,
     Code,
     CustomizedBackoff,
     ExponentialBackoff,
@@ -21,7 +22,11 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
     Settings,
     Status,
 )
-from services.common.pb.apache.rocketmq.v2.service_pb2 import RecoverOrphanedTransactionCommand, TelemetryCommand
+from services.common.pb.apache.rocketmq.v2.service_pb2 import (
+    NotifyUnsubscribeLiteCommand,
+    RecoverOrphanedTransactionCommand,
+    TelemetryCommand,
+)
 from services.common.pb.popwheel.v1.controller_pb2 import Group, TopicType
 from services.common.shares import Shares
 from services.proxy.background import Background
@@ -46,6 +51,7 @@ _SETTINGS_BYTES_MAX = 1024 * 1024
 _REPEATED_BYTES_MAX = 64 * 1024 * 1024
 _ASKED_BYTES_MAX = 64 * 1024 * 1024
 _WITH_TRANSACTIONS = (TopicType.TRANSACTION, TopicType.MIXED)
+LITE_CLIENTS = (ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER)
 
 # What consumers are told whose group is not known yet; the controller's own default, which it has a moment later.
 _ATTEMPTS_MAX = 17
@@ -116,7 +122,7 @@ class Telemetry:
 
     @property
     def asked_bytes(self) -> int:
-        """Bytes of half messages on their way to producers that are asked about them."""
+        """Bytes of what clients are asked to do on their streams, on its way to them."""
         return self._asked.total
 
     @property
@@ -166,6 +172,8 @@ class Telemetry:
                 )
             self._clients.seen(client_id, self._clock.monotonic())
             answer = await self.settings_for(settings)
+            if settings.client_type:
+                self._clients.is_of(client_id, lite=settings.client_type in LITE_CLIENTS)
             if settings.HasField("publishing"):
                 self._publishes(client_id, [topic_name(each, Use.SEND) for each in settings.publishing.topics])
         except StatusError as error:
@@ -199,19 +207,29 @@ class Telemetry:
     def recover(self, topic: str, transaction_id: str, message: bytes) -> bool:
         """Ask one of a topic's producers, each in turn, how a transaction ended; False if none can be asked."""
         client_id = self._producers.next_of(topic)
-        sessions = self._sessions.get(client_id or "")
-        if client_id is None or not sessions:
-            return False
-        if len(message) > self._asked.room(client_id, _ASKED_BYTES_MAX):
-            self._metrics.limit_hit("asked_bytes_max")
+        if client_id is None or client_id not in self._sessions:
             return False
         command = TelemetryCommand(
             recover_orphaned_transaction_command=RecoverOrphanedTransactionCommand(
                 message=Message.FromString(message), transaction_id=transaction_id
             )
         )
-        self._asked.take(client_id, len(message))
-        self._background.start(self._ask(client_id, sessions[-1], command, len(message)))
+        return self._order(client_id, command, len(message))
+
+    def unsubscribe_lite(self, client_id: str, lite_topic: str) -> bool:
+        """Tell a client that a lite topic of its has ended; False if it has no stream here."""
+        if client_id not in self._sessions:
+            return False
+        told = NotifyUnsubscribeLiteCommand(lite_topic=lite_topic)
+        return self._order(client_id, TelemetryCommand(notify_unsubscribe_lite_command=told), len(lite_topic))
+
+    def _order(self, client_id: str, command: TelemetryCommand, size: int) -> bool:
+        """Send a command to a client that has a stream; False if too much is on its way to it."""
+        if size > self._asked.room(client_id, _ASKED_BYTES_MAX):
+            self._metrics.limit_hit("asked_bytes_max")
+            return False
+        self._asked.take(client_id, size)
+        self._background.start(self._ask(client_id, self._sessions[client_id][-1], command, size))
         return True
 
     async def _ask(self, client_id: str, session: Session, command: TelemetryCommand, size: int) -> None:
@@ -284,6 +302,9 @@ class Telemetry:
         subscription = answer.subscription
         subscription.fifo = group is not None and group.fifo
         subscription.receive_batch_size = options.receive.batch_messages_max
+        if answer.client_type in LITE_CLIENTS:
+            subscription.lite_subscription_quota = options.client.lite_subscriptions_max
+            subscription.max_lite_topic_size = LITE_TOPIC_LENGTH_MAX
         poll_ms = options.grpc_client_consumer_max_long_polling_timeout_ms
         if subscription.HasField("long_polling_timeout"):
             asked_ms = subscription.long_polling_timeout.ToMilliseconds()

@@ -4,14 +4,17 @@ import asyncio
 import gc
 from typing import Any
 
+from services.broker.state.core import BrokerCore
 from services.common.errors import CorruptDataError
+from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim import stored, transactions
 from tests.sim.checker import Verdict
 from tests.sim.clients import Consumer, Producer, Subscription
-from tests.sim.cluster import recalls
+from tests.sim.cluster import lite, recalls
 from tests.sim.cluster.checker import ClusterChecker, wanted_by
 from tests.sim.cluster.counts import SharedCounts
 from tests.sim.cluster.faults import Faults
+from tests.sim.cluster.lite import LiteReaders
 from tests.sim.cluster.programs import DATA
 from tests.sim.cluster.recalls import Recalls
 from tests.sim.cluster.swarm import ENOUGH_INTERESTS, ClusterSwarm, draw
@@ -54,7 +57,7 @@ def run_seed(
     loop = SimLoop()
     trace = Trace(loop)
     trace.add("sim", "seed", swarm.describe())
-    run = _Run(loop, trace, swarm)
+    run = _Run(loop, trace, swarm, has_lite_topics=lite.is_on(swarm, only))
     world = run.world
     collecting = gc.isenabled()
     gc.disable()  # destructors of what a killed process leaves must not run in the middle
@@ -88,7 +91,7 @@ def run_seed(
     counts = (
         f"{verdict.counts()} sent={len(history.sent)} got={len(history.deliveries)} polls={len(world.log.polls)} "
         f"wakes={run.wakes} vain={run.vain_wakes} lives={sum(each.lives for each in world.machines())} "
-        f"faults={run.faults.count} steps={loop.steps} seconds={loop.time():.1f}"
+        f"faults={run.faults.count} lite={run.lite_done} steps={loop.steps} seconds={loop.time():.1f}"
     )
     story = (swarm.describe(), *(trace.lines() if verdict.violations or whole_trace else ()))
     return Outcome(seed, digest, tuple(verdict.violations), counts, story, "tests.sim.cluster")
@@ -101,9 +104,10 @@ class _Run:
         loop: the loop.
         trace: what happens goes there.
         swarm: what was drawn.
+        has_lite_topics: whether lite topics are sent to and read, too.
     """
 
-    def __init__(self, loop: SimLoop, trace: Trace, swarm: ClusterSwarm) -> None:
+    def __init__(self, loop: SimLoop, trace: Trace, swarm: ClusterSwarm, *, has_lite_topics: bool) -> None:
         self.swarm = swarm
         self.history = History()
         self.verdict = Verdict()
@@ -156,9 +160,21 @@ class _Run:
         if recalls.NAME in swarm.workloads:
             self._recalls = Recalls(self._tools("pr"), swarm.random("cluster recalls"), swarm.safety_s)
 
+        self._lite: LiteReaders | None = None
+        if has_lite_topics:
+            self._lite = LiteReaders(
+                *(lambda name: self.world.client(name, swarm.loyal), trace, loop, swarm.random("lite readers")),
+                self._restart_broker,
+            )
+
     def _tools(self, name: str) -> Tools:
         world = self.world
         return Tools(world.client(name, self.swarm.loyal), self.history, world.trace, world.loop, LogEnd())
+
+    @property
+    def lite_done(self) -> int:
+        """Messages of lite topics that were done with."""
+        return 0 if self._lite is None else self._lite.done
 
     async def live(self) -> None:
         """Set up, let faults strike, heal, and wait until all work is done."""
@@ -167,6 +183,7 @@ class _Run:
         producing = [loop.create_task(producer.run()) for producer in self._producers]
         producing += [loop.create_task(each.run()) for each in (self._pledges, self._recalls) if each is not None]
         consuming = [loop.create_task(consumer.run()) for consumer in self._consumers]
+        reading_lite = loop.create_task(self._lite.run()) if self._lite is not None else None
         striking = loop.create_task(self.faults.run())
         await asyncio.sleep(self.swarm.safety_s)
         striking.cancel()
@@ -180,10 +197,17 @@ class _Run:
             self._pledges.stopping = True
         if self._recalls is not None:
             self._recalls.stop()
+        if self._lite is not None:
+            self._lite.stopping = True
         self._make_room()
         reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
         await asyncio.wait(producing)
+        if self._lite is not None:
+            await self._lite.sent
         await self._finish_work()
+        if self._lite is not None and reading_lite is not None:
+            self._lite.is_over = True
+            await reading_lite
         for consumer in self._consumers:
             consumer.stopping = True
         await asyncio.wait((*reforming, *consuming))
@@ -196,6 +220,16 @@ class _Run:
         for machine in world.machines():
             await machine.stop()
 
+    async def _restart_broker(self) -> None:
+        """Kill a broker, and have it serve again at once."""
+        machine = self.swarm.random("lite restart").choice(list(self.world.brokers.values()))
+        trouble = self._troubles.begin((machine.name,), self.world.loop.time())
+        machine.kill()
+        await machine.boot()
+        while not machine.serving:
+            await asyncio.sleep(0.1)
+        trouble.ended_s = self.world.loop.time()
+
     async def _begin(self) -> None:
         world, swarm = self.world, self.swarm
         await world.controller.boot()
@@ -207,6 +241,9 @@ class _Run:
             await world.make_topic(recalls.TOPIC, recalls.TYPE, 2)
         for group, attempts in swarm.groups.items():
             await world.make_group(group, attempts, group == ORDERED_GROUP)
+        if self._lite is not None:
+            await world.make_topic(lite.TOPIC, TopicType.LITE, 1)
+            await world.make_group(lite.GROUP, lite.ATTEMPTS_MAX)
         for _ in range(swarm.brokers):
             await world.add_broker().boot()
         for _ in range(swarm.proxies):
@@ -243,14 +280,13 @@ class _Run:
 
     def _done(self) -> int:
         """How many messages were done with, each for each group."""
-        return len(
-            {
-                (each.delivery.group, each.delivery.message_id)
-                for history in self._histories()
-                for each in history.settlings
-                if each.kind in ("ack", "forward") and each.outcome == "ok"
-            }
-        )
+        done = {
+            (each.delivery.group, each.delivery.message_id)
+            for history in self._histories()
+            for each in history.settlings
+            if each.kind in ("ack", "forward") and each.outcome == "ok"
+        }
+        return len(done) + self.lite_done
 
     def _histories(self) -> list[History]:
         workloads = (each for each in (self._pledges, self._recalls) if each is not None)
@@ -272,6 +308,8 @@ class _Run:
                 by_itself = each.condition or each.group == ORDERED_GROUP
                 if by_itself and (count := core.pops.waiting(each.group, each.topic, None)):
                     return f"{count} messages wait for {each.group} at {name}"
+            if self._lite is not None and (left := _lite_left(core)):
+                return f"{name}: {left}"
         for each in self.swarm.subscriptions:
             if each.condition:
                 continue
@@ -301,6 +339,8 @@ class _Run:
         found = {name: stored.messages_of(each) for name, each in records.items()}
         verdict = ClusterChecker(swarm, self.history, found, world.sightings, world.log, self._troubles).judge()
         verdict.violations[:0] = self.verdict.violations
+        if self._lite is not None:
+            verdict.violations += self._lite.judge(found, swarm.lite_bound_s)
         self._check_wakes(verdict)
         if self._pledges is not None:
             logs, is_calm = list(records.values()), not self.faults.count
@@ -315,9 +355,20 @@ class _Run:
         is_calm = not self.faults.count and "bad notifications" not in swarm.faults
         if not is_calm or swarm.options.broker.pop.notify_interests_max < ENOUGH_INTERESTS:
             return
+        if self._lite is not None:
+            return  # several readers may be told of one message of a lite topic that they share
         more = (Subscription(transactions.GROUP, transactions.TOPIC), Subscription(recalls.GROUP, recalls.TOPIC))
         told = sum(self.world.sightings.arrivals_for(each.group, each.topic) for each in (*swarm.subscriptions, *more))
         # Brokers tell all proxies of what still waits after some 20 ms, be it that the pop is on a long way.
         often = 1 if swarm.delay_s_max <= _SHORT_WAY_S else 2
         if self.vain_wakes > often * swarm.proxies * told:
             verdict.broke("L1", f"{self.vain_wakes} of {self.wakes} wakes were in vain, and only {told} messages came")
+
+
+def _lite_left(core: BrokerCore) -> str:
+    """Which lite topics of a broker have messages that wait, in words."""
+    lines, buffer = core.state.table.lines, core.state.merge_buffer
+    for queue in core.store.queues.lite_of(lite.TOPIC):
+        if buffer.of(lite.GROUP, queue).available_at_most or lines.has(lite.GROUP, queue.topic):
+            return f"messages of {queue.topic} wait"
+    return ""

@@ -101,6 +101,12 @@ class ClusterSwarm(Swarm):
             and self.options.broker.pop.notify_interests_max >= ENOUGH_INTERESTS
         )
 
+    @property
+    def lite_bound_s(self) -> float | None:
+        """How soon a poll gets a message of a lite topic where nothing is wrong; None if that is not promised."""
+        has_room = self.options.broker.pop.notify_interests_max >= ENOUGH_INTERESTS
+        return 3.0 + 15 * self.delay_s_max + self.sync_s_max if has_room and self.delay_s_max < 0.5 else None
+
     def describe(self) -> str:
         """In one line."""
         proxy, broker = self.options.proxy, self.options.broker

@@ -12,6 +12,7 @@ from services.broker.state.notification import Interests, Subscriber
 from services.common.contract import names
 from services.proxy.failover.brokers import Brokers
 from services.proxy.failover.master_calls import MasterCalls
+from services.proxy.lite.lite_sync import LiteSync
 from services.proxy.receive.interest_book import InterestBook
 from services.proxy.receive.notifications import Notifications, _Link
 from services.proxy.receive.poll import Poll
@@ -20,7 +21,7 @@ from services.proxy.session.telemetry import Telemetry
 from services.rpc.membership.registrar import BrokerRegistrar
 from services.rpc.methods import RECALL
 from tests.sim import transactions
-from tests.sim.cluster import recalls
+from tests.sim.cluster import lite, recalls
 from tests.sim.cluster.run import run_seed
 from tests.sim.filters import FILTERING
 from tests.sim.swarm import ORDERED
@@ -182,6 +183,23 @@ def polls_with_conditions_are_not_woken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Interests, "_look", lambda self, queue, count, looked_at: None)
 
 
+def forgotten_readers_are_not_told_again(patch: pytest.MonkeyPatch) -> None:
+    """A broker that has forgotten who reads lite topics is told only by clients."""
+    patch.setattr(LiteSync, "_tell_later", lambda *_, **__: None)
+
+
+def readers_of_lite_topics_are_not_woken(patch: pytest.MonkeyPatch) -> None:
+    """Notifications for lite topics are dropped."""
+    notified = InterestBook.notified
+
+    def ignore(self: InterestBook, interest_id: int, broker: str, messages: int, now: float) -> bool:
+        interest = self._by_id.get(interest_id)
+        is_lite = interest is not None and interest.lite_client_id != ""
+        return notified(self, interest_id, broker, 0 if is_lite else messages, now)
+
+    patch.setattr(InterestBook, "notified", ignore)
+
+
 CAUGHT_BY: dict[Plant, int] = {
     lanes_do_not_wait: 3,
     a_message_group_moves_when_its_broker_is_gone: 1,
@@ -209,6 +227,8 @@ CAUGHT_BY: dict[Plant, int] = {
         (checks_find_no_producer, {"X2"}, (transactions.NAME,)),
         (recalls_go_to_any_broker, {"T4"}, (recalls.NAME,)),
         (polls_with_conditions_are_not_woken, {"L1"}, (FILTERING,)),
+        (forgotten_readers_are_not_told_again, {"L1"}, (lite.NAME,)),
+        (readers_of_lite_topics_are_not_woken, {"L1"}, (lite.NAME,)),
     ],
 )
 def test_a_planted_fault_is_caught(

@@ -33,6 +33,8 @@ USE_OF = {
     "PullRecords": Use.PULL,
     "QueryOffset": Use.QUERY,
     "GetOffset": Use.QUERY,
+    "SyncLite": Use.RECEIVE,
+    "LiteTopicList": Use.QUERY,
     "TimerList": Use.QUERY,
     "InFlightList": Use.RECEIVE,
     "ProgressList": Use.RECEIVE,
@@ -49,6 +51,7 @@ METHODS: dict[str, Method[Any, Any]] = {
     each.name: each for each in vars(methods).values() if isinstance(each, Method) and each.service.endswith(".Broker")
 }
 EMPTY_IS_ALL = {("TimerList", "topic"), ("ProgressList", "topic"), ("InFlightList", "group"), ("MessageTrace", "group")}
+EMPTY_IS_ALL |= {("LiteTopicList", "group")}
 WITH_GROUP = sorted(set(USE_OF) - {"Put", "Recall", "EndTransaction", "QueryOffset", "TimerList"})
 
 
@@ -69,6 +72,7 @@ def request(name: str, topic: str, group: str) -> Any:
         ("group", group),
         ("receipt_handle", "x"),
         ("message_id", "x"),
+        ("client_id", "x"),
         ("max_messages", 1),
     ):
         if field in descriptor.fields_by_name:

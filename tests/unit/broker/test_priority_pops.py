@@ -99,7 +99,8 @@ def test_a_group_is_set_back_in_all_levels_of_its_retries() -> None:
     queues = {queue: queue.max_offset for queue in world.core.store.queues.of_topic("t")}
     plan = reset.plan("g", "t", queues)
     assert len(plan.retries) == LEVELS
-    reset.carry_out(plan)
+    reset.begin(plan)
+    reset.end(plan)
     world.flush()
     assert pop(world) == []
     assert world.core.pops.waiting("g", "t", None) == 0

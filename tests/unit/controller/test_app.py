@@ -299,7 +299,7 @@ async def test_a_damaged_state_is_not_begun_with(tmp_path: Path) -> None:
 
 async def test_topics_over_http(http: httpx.AsyncClient) -> None:
     created = await http.post("/api/v1/topics", json={"name": "orders", "type": "FIFO", "queues": 3})
-    topic = {"name": "orders", "type": "FIFO", "queues": 3, "id": 1}
+    topic = {"name": "orders", "type": "FIFO", "queues": 3, "id": 1, "lite_expiration_ms": 0}
     assert (created.status_code, less_life(created.json())) == (201, topic)
     assert less_life((await http.get("/api/v1/topics")).json()) == {"topics": [topic], "total": 1, "next": None}
     assert less_life((await http.get("/api/v1/topics/orders")).json()) == topic

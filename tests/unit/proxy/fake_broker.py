@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from services.common.contract import recall_handle, receipt, transaction_id
+from services.common.contract import names, recall_handle, receipt, transaction_id
 from services.common.contract.pop_answer import PopAnswer
 from services.common.contract.put import MessageRun, PutResult
 from services.common.contract.recall_handle import RecallHandle
@@ -99,6 +99,9 @@ class FakeBroker:
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.timers: dict[str, Timer] = {}
         self.recall_error: StatusError | RpcError | None = None
+        service.unary(methods.SYNC_LITE, self._sync_lite)
+        self.lite_readers: dict[tuple[str, str, str], set[str]] = {}
+        self.sync_error: StatusError | RpcError | None = None
 
     def asked(self, method: str) -> list[object]:
         """The requests of one method, in order."""
@@ -132,15 +135,15 @@ class FakeBroker:
             if run.due_ms:
                 results.append(PutResult(Code.OK, recall_handles=self._delay(run)))
                 continue
-            log = self.topics.setdefault(run.topic, [])
+            log = self.topics.setdefault(run.stored_topic, [])
             results.append(PutResult(Code.OK, queue_offset=len(log)))
             for message in zip(run.payloads, run.system_properties, run.tags, strict=True):
                 for (_, topic), ready in self.ready.items():
-                    if topic == run.topic:
+                    if topic == run.stored_topic:
                         ready.append(len(log))
                 log.append(StoredMessage(*message, queue_id=run.queue_id))
-        for topic in {run.topic for run in request if not (run.due_ms or run.first_check_ms)}:
-            await self.arrived(topic, sum(len(run.payloads) for run in request if run.topic == topic))
+        for topic in {run.stored_topic for run in request if not (run.due_ms or run.first_check_ms)}:
+            await self.arrived(topic, sum(len(run.payloads) for run in request if run.stored_topic == topic))
         return results
 
     def _keep_halves(self, run: MessageRun) -> list[str]:
@@ -198,36 +201,95 @@ class FakeBroker:
             events = [
                 pb.NotifyEvent(id=number, waiting=count)
                 for number, interest in watcher.interests.items()
-                if interest.topic == topic
+                if (interest.topic == topic if not interest.lite_client_id else self._reads(interest, topic))
             ]
             if events:
                 await watcher.stream.send((pb.NotifyEvents(events=events),))
+
+    def _reads(self, interest: pb.NotifyInterest, stored: str) -> bool:
+        read = self.lite_readers.get((interest.group, interest.topic, interest.lite_client_id), ())
+        return any(names.lite_topic(interest.topic, lite) == stored for lite in read)
+
+    async def _sync_lite(self, call: Call, request: pb.SyncLiteRequest) -> pb.SyncLiteResponse:
+        self.calls.append(("SyncLite", request))
+        if self.sync_error is not None:
+            raise self.sync_error
+        key, asked = (request.group, request.topic, request.client_id), set(request.lite_topics)
+        match request.action:
+            case pb.LITE_SET:
+                self.lite_readers[key] = asked
+            case pb.LITE_END:
+                self.lite_readers.pop(key, None)
+            case _ if key not in self.lite_readers:
+                return pb.SyncLiteResponse(unknown_client=True)
+            case pb.LITE_ADD:
+                self.lite_readers[key] |= asked
+            case _:
+                self.lite_readers[key] -= asked
+        for watcher in self.watchers:
+            for interest in watcher.interests.values():
+                here = (interest.group, interest.topic, interest.lite_client_id) == key
+                if here and request.action in (pb.LITE_SET, pb.LITE_ADD) and (count := self._lite_waiting(*key)):
+                    event = pb.NotifyEvent(id=interest.id, waiting=count)
+                    await watcher.stream.send((pb.NotifyEvents(events=[event]),))
+        return pb.SyncLiteResponse()
+
+    def forget_readers(self) -> None:
+        """As after a restart."""
+        self.lite_readers.clear()
+
+    def _lite_ready(self, group: str, topic: str, client_id: str) -> list[tuple[str, int]]:
+        """The first message of each lite topic of which the group has none."""
+        found = []
+        for lite in sorted(self.lite_readers[group, topic, client_id]):
+            stored = names.lite_topic(topic, lite)
+            held = any(entry[1] == stored for entry in self.open.values())
+            if not held and (ready := self._ready(group, stored)):
+                found.append((stored, ready[0]))
+        return found
+
+    def _lite_waiting(self, group: str, topic: str, client_id: str) -> int:
+        return len(self._lite_ready(group, topic, client_id))
+
+    def _lite_pop(self, request: pb.PopRequest) -> PopAnswer:
+        key = (request.group, request.topic, request.client_id)
+        if key not in self.lite_readers:
+            return PopAnswer(is_unknown_client=True)
+        answer = PopAnswer()
+        for stored, index in self._lite_ready(*key)[: request.max_messages]:
+            self._ready(request.group, stored).remove(index)
+            self._hand_out(request, answer, stored, index)
+        answer.waiting = self._lite_waiting(*key)
+        return answer
 
     async def _pop(self, call: Call, request: pb.PopRequest) -> PopAnswer:
         self.calls.append(("Pop", request))
         await self.pop_gate.wait()
         if self.pop_error is not None:
             raise self.pop_error
+        if request.lite:
+            return self._lite_pop(request)
         ready = self._ready(request.group, request.topic)
         answer = PopAnswer()
         for index in ready[: request.max_messages]:
-            stored = self.topics[request.topic][index]
-            self._handles += 1
-            maker = receipt.HandleMaker(
-                *(KEY, request.group, request.topic, self._handles, 1, request.invisible_ms, 0, receipt.FROM_TOPIC),
-                self.name,
-                stored.queue_id,
-            )
-            handle = maker.handle(index)
-            self.open[handle] = (request.group, request.topic, index)
-            inside = (
-                without_send_id(stored.system_properties) + SystemProperties(receipt_handle=handle).SerializeToString()
-            )
-            answer.messages.append(stored.payload + wire_field(3, inside))
-            answer.handles.append(handle)
+            self._hand_out(request, answer, request.topic, index)
         del ready[: request.max_messages]
         answer.waiting = len(ready)
         return answer
+
+    def _hand_out(self, request: pb.PopRequest, answer: PopAnswer, topic: str, index: int) -> None:
+        stored = self.topics[topic][index]
+        self._handles += 1
+        maker = receipt.HandleMaker(
+            *(KEY, request.group, request.topic, self._handles, 1, request.invisible_ms, 0, receipt.FROM_TOPIC),
+            self.name,
+            stored.queue_id,
+        )
+        handle = maker.handle(index)
+        self.open[handle] = (request.group, topic, index)
+        inside = without_send_id(stored.system_properties) + SystemProperties(receipt_handle=handle).SerializeToString()
+        answer.messages.append(stored.payload + wire_field(3, inside))
+        answer.handles.append(handle)
 
     async def _ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
         self.calls.append(("Ack", request))
@@ -313,11 +375,15 @@ class FakeBroker:
                     continue
                 self.registrations.append(interest)
                 event = pb.NotifyEvent(id=interest.id)
-                if interest.id not in watcher.interests and len(self.interests) >= self.interests_max:
+                key = (interest.group, interest.topic, interest.lite_client_id)
+                if interest.lite_client_id and key not in self.lite_readers:
+                    event.refused = event.unknown_client = True
+                elif interest.id not in watcher.interests and len(self.interests) >= self.interests_max:
                     event.refused = True
                 else:
                     watcher.interests[interest.id] = interest
-                    event.waiting = self.waiting(interest.group, interest.topic)
+                    is_lite = bool(interest.lite_client_id)
+                    event.waiting = self._lite_waiting(*key) if is_lite else self.waiting(*key[:2])
                 await self.notify_gate.wait()
                 await stream.send((pb.NotifyEvents(events=[event]),))
         finally:

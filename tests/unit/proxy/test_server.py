@@ -1,7 +1,6 @@
-"""Offsets, what is not supported yet, and what becomes of errors."""
+"""Offsets, and what becomes of errors."""
 
 import pytest
-from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.common.errors import StatusError
@@ -11,7 +10,6 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, QueryOffs
 from services.common.pb.popwheel.v1 import broker_pb2 as broker
 from services.proxy import protocol
 from services.proxy.statuses import is_old
-from services.rpc.service import Method
 from tests.unit.proxy.fake_broker import RECORDS
 from tests.unit.proxy.world import CLIENT, World, message, world
 
@@ -120,21 +118,6 @@ async def test_an_offset_is_found_by_policy() -> None:
         (asked,) = w.broker.asked("QueryOffset")
         assert isinstance(asked, broker.QueryOffsetRequest)
         assert (asked.policy, asked.timestamp_ms) == (broker.OffsetPolicy.TIMESTAMP, 3000)
-
-
-@pytest.mark.parametrize(
-    ("method", "request_message"),
-    [
-        (protocol.SYNC_LITE_SUBSCRIPTION, pb.SyncLiteSubscriptionRequest()),
-    ],
-)
-async def test_what_comes_later_has_a_clear_answer(
-    method: Method[Message, pb.EndTransactionResponse], request_message: Message
-) -> None:
-    async with world() as w:
-        answer = await w.channel.call(method, request_message, metadata=CLIENT)
-        assert answer.status.code == Code.UNSUPPORTED
-        assert "not supported yet" in answer.status.message
 
 
 async def test_heartbeat_and_termination_are_answered() -> None:

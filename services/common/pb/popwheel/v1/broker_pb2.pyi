@@ -58,6 +58,50 @@ END: OffsetPolicy.ValueType  # 1
 TIMESTAMP: OffsetPolicy.ValueType  # 2
 Global___OffsetPolicy: _TypeAlias = OffsetPolicy  # noqa: Y015
 
+class _LiteAction:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LiteActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LiteAction.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LITE_ADD: _LiteAction.ValueType  # 0
+    """The client reads these, too. With none of them: it is still there."""
+    LITE_REMOVE: _LiteAction.ValueType  # 1
+    LITE_SET: _LiteAction.ValueType  # 2
+    """It reads these and no others."""
+    LITE_END: _LiteAction.ValueType  # 3
+    """It reads none, and is gone."""
+
+class LiteAction(_LiteAction, metaclass=_LiteActionEnumTypeWrapper): ...
+
+LITE_ADD: LiteAction.ValueType  # 0
+"""The client reads these, too. With none of them: it is still there."""
+LITE_REMOVE: LiteAction.ValueType  # 1
+LITE_SET: LiteAction.ValueType  # 2
+"""It reads these and no others."""
+LITE_END: LiteAction.ValueType  # 3
+"""It reads none, and is gone."""
+Global___LiteAction: _TypeAlias = LiteAction  # noqa: Y015
+
+class _LiteOffsetPolicy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LiteOffsetPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LiteOffsetPolicy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LITE_LAST: _LiteOffsetPolicy.ValueType  # 0
+    """Where the group is; one that has read nothing of the lite topic begins at the first message held."""
+    LITE_MIN: _LiteOffsetPolicy.ValueType  # 1
+    LITE_MAX: _LiteOffsetPolicy.ValueType  # 2
+
+class LiteOffsetPolicy(_LiteOffsetPolicy, metaclass=_LiteOffsetPolicyEnumTypeWrapper): ...
+
+LITE_LAST: LiteOffsetPolicy.ValueType  # 0
+"""Where the group is; one that has read nothing of the lite topic begins at the first message held."""
+LITE_MIN: LiteOffsetPolicy.ValueType  # 1
+LITE_MAX: LiteOffsetPolicy.ValueType  # 2
+Global___LiteOffsetPolicy: _TypeAlias = LiteOffsetPolicy  # noqa: Y015
+
 class _Holding:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -119,6 +163,7 @@ class PutRun(_message.Message):
     AGAIN_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     FIRST_CHECK_MS_FIELD_NUMBER: _builtins.int
+    LITE_TOPIC_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue_id: _builtins.int
     again: _builtins.bool
@@ -129,6 +174,8 @@ class PutRun(_message.Message):
     """Which topic of that name it is for. A broker that has not heard of it yet takes the Put's word. TOPIC_NOT_FOUND: it
     was deleted, nothing was stored; the topic may have been made again. 0: not said, whichever has the name.
     """
+    lite_topic: _builtins.str
+    """They are for this lite topic of the topic, which is of type LITE. `queue_id` is 0, and `topic_id` the topic's."""
     @_builtins.property
     def payloads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """The clients' Messages without their system_properties fields, byte for byte."""
@@ -163,10 +210,11 @@ class PutRun(_message.Message):
         again: _builtins.bool = ...,
         topic_id: _builtins.int = ...,
         first_check_ms: _abc.Iterable[_builtins.int] | None = ...,
+        lite_topic: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "due_ms", b"due_ms", "first_check_ms", b"first_check_ms", "payloads", b"payloads", "queue_id", b"queue_id", "system_properties", b"system_properties", "tags", b"tags", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "due_ms", b"due_ms", "first_check_ms", b"first_check_ms", "lite_topic", b"lite_topic", "payloads", b"payloads", "queue_id", b"queue_id", "system_properties", b"system_properties", "tags", b"tags", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -277,6 +325,7 @@ class PopRequest(_message.Message):
     ATTEMPT_ID_FIELD_NUMBER: _builtins.int
     ORDERED_FIELD_NUMBER: _builtins.int
     LEVELS_FIELD_NUMBER: _builtins.int
+    LITE_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     queue_id: _builtins.int
@@ -290,6 +339,10 @@ class PopRequest(_message.Message):
     """The group consumes in order; the broker may not have heard of it yet."""
     levels: _builtins.int
     """Of a topic of type PRIORITY: how many queues it has; the broker may not have heard of it yet. 0 for all others."""
+    lite: _builtins.bool
+    """From those lite topics of the topic that the client reads (SyncLite), one message of each at the most, and none of
+    one of which the group has a message already. `queue_id` is -1, and there is no filter.
+    """
     @_builtins.property
     def filter(self) -> Global___Filter: ...
     def __init__(
@@ -305,10 +358,11 @@ class PopRequest(_message.Message):
         attempt_id: _builtins.str = ...,
         ordered: _builtins.bool = ...,
         levels: _builtins.int = ...,
+        lite: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_id", b"attempt_id", "client_id", b"client_id", "filter", b"filter", "group", b"group", "invisible_ms", b"invisible_ms", "levels", b"levels", "max_messages", b"max_messages", "ordered", b"ordered", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_id", b"attempt_id", "client_id", b"client_id", "filter", b"filter", "group", b"group", "invisible_ms", b"invisible_ms", "levels", b"levels", "lite", b"lite", "max_messages", b"max_messages", "ordered", b"ordered", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -323,8 +377,11 @@ class PopResponse(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     RECEIPT_HANDLES_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    UNKNOWN_CLIENT_FIELD_NUMBER: _builtins.int
     waiting: _builtins.int
     """How many messages are known to wait still for this group and topic (a scan that ended on its bound counts as one)."""
+    unknown_client: _builtins.bool
+    """Of a lite Pop: the broker does not know which lite topics the client reads. Nothing was given out; sync all of them."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Each a whole apache.rocketmq.v2.Message, ready for the client."""
@@ -337,10 +394,11 @@ class PopResponse(_message.Message):
         messages: _abc.Iterable[_builtins.bytes] | None = ...,
         receipt_handles: _abc.Iterable[_builtins.str] | None = ...,
         waiting: _builtins.int = ...,
+        unknown_client: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "receipt_handles", b"receipt_handles", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "receipt_handles", b"receipt_handles", "unknown_client", b"unknown_client", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -348,6 +406,10 @@ Global___PopResponse: _TypeAlias = PopResponse  # noqa: Y015
 
 @_typing.final
 class AckRequest(_message.Message):
+    """Of messages of lite topics, group and topic are those that the consumer named, here and in all calls with receipt
+    handles: the handle tells which lite topic it is.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: _builtins.int
@@ -437,6 +499,7 @@ class ChangeInvisibleRequest(_message.Message):
     AGAIN_FIELD_NUMBER: _builtins.int
     CALL_FIELD_NUMBER: _builtins.int
     BACK_OFF_FIELD_NUMBER: _builtins.int
+    SUSPEND_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     receipt_handle: _builtins.str
@@ -447,6 +510,8 @@ class ChangeInvisibleRequest(_message.Message):
     """As in AckRequest."""
     back_off: _builtins.bool
     """The message stays hidden for as long as its group's back-off says, whatever `invisible_ms` is."""
+    suspend: _builtins.bool
+    """Of a message of a lite topic: the delivery that ends is no attempt."""
     def __init__(
         self,
         *,
@@ -457,10 +522,11 @@ class ChangeInvisibleRequest(_message.Message):
         again: _builtins.bool = ...,
         call: _builtins.int = ...,
         back_off: _builtins.bool = ...,
+        suspend: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "back_off", b"back_off", "call", b"call", "group", b"group", "invisible_ms", b"invisible_ms", "receipt_handle", b"receipt_handle", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "back_off", b"back_off", "call", b"call", "group", b"group", "invisible_ms", b"invisible_ms", "receipt_handle", b"receipt_handle", "suspend", b"suspend", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1062,6 +1128,7 @@ class NotifyInterest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
     HAND_ON_FIELD_NUMBER: _builtins.int
+    LITE_CLIENT_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Chosen by the proxy, unique within the stream."""
     cancel: _builtins.bool
@@ -1072,6 +1139,8 @@ class NotifyInterest(_message.Message):
     """True: no poll waits for what was told of the interest of this id, another proxy may have one; the other fields are
     empty.
     """
+    lite_client_id: _builtins.str
+    """Not empty: in what comes in the lite topics of the topic that this client reads. There is no filter then."""
     @_builtins.property
     def filter(self) -> Global___Filter: ...
     def __init__(
@@ -1083,10 +1152,11 @@ class NotifyInterest(_message.Message):
         group: _builtins.str = ...,
         filter: Global___Filter | None = ...,
         hand_on: _builtins.bool = ...,
+        lite_client_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "filter", b"filter", "group", b"group", "hand_on", b"hand_on", "id", b"id", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "filter", b"filter", "group", b"group", "hand_on", b"hand_on", "id", b"id", "lite_client_id", b"lite_client_id", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1100,6 +1170,7 @@ class NotifyEvent(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     SHARED_FIELD_NUMBER: _builtins.int
+    UNKNOWN_CLIENT_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     waiting: _builtins.int
     refused: _builtins.bool
@@ -1108,6 +1179,8 @@ class NotifyEvent(_message.Message):
     """
     shared: _builtins.bool
     """Other proxies wait for the same, and may not have been told yet. Who has no poll for it says so (`hand_on`)."""
+    unknown_client: _builtins.bool
+    """As in PopResponse; then it is refused, too, and may be registered once all is synced."""
     def __init__(
         self,
         *,
@@ -1115,10 +1188,11 @@ class NotifyEvent(_message.Message):
         waiting: _builtins.int = ...,
         refused: _builtins.bool = ...,
         shared: _builtins.bool = ...,
+        unknown_client: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "refused", b"refused", "shared", b"shared", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "refused", b"refused", "shared", b"shared", "unknown_client", b"unknown_client", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1129,20 +1203,251 @@ class NotifyEvents(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: _builtins.int
+    LITE_ENDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___NotifyEvent]: ...
+    @_builtins.property
+    def lite_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___LiteTopicEnd]:
+        """Each proxy with a stream is told of all."""
+
     def __init__(
         self,
         *,
         events: _abc.Iterable[Global___NotifyEvent] | None = ...,
+        lite_ends: _abc.Iterable[Global___LiteTopicEnd] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "lite_ends", b"lite_ends"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NotifyEvents: _TypeAlias = NotifyEvents  # noqa: Y015
+
+@_typing.final
+class LiteTopicEnd(_message.Message):
+    """A lite topic has ended, as nothing came into it for too long: this client reads it no more, and is to be told."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    LITE_TOPIC_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    topic: _builtins.str
+    client_id: _builtins.str
+    lite_topic: _builtins.str
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        lite_topic: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group", b"group", "lite_topic", b"lite_topic", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LiteTopicEnd: _TypeAlias = LiteTopicEnd  # noqa: Y015
+
+@_typing.final
+class LiteOffset(_message.Message):
+    """Where the group goes on in the lite topics that are added, whatever it has read of them. There is nothing to be said
+    of one that holds nothing.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    TAIL_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    policy: Global___LiteOffsetPolicy.ValueType
+    offset: _builtins.int
+    tail: _builtins.int
+    """So many messages before the end."""
+    timestamp_ms: _builtins.int
+    """At the first message stored at this time or later; wall clock."""
+    def __init__(
+        self,
+        *,
+        policy: Global___LiteOffsetPolicy.ValueType = ...,
+        offset: _builtins.int = ...,
+        tail: _builtins.int = ...,
+        timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "offset", b"offset", "policy", b"policy", "tail", b"tail", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "offset", b"offset", "policy", b"policy", "tail", b"tail", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["policy", "offset", "tail", "timestamp_ms"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___LiteOffset: _TypeAlias = LiteOffset  # noqa: Y015
+
+@_typing.final
+class SyncLiteRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    LITE_TOPICS_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    topic: _builtins.str
+    client_id: _builtins.str
+    action: Global___LiteAction.ValueType
+    @_builtins.property
+    def lite_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def offset(self) -> Global___LiteOffset:
+        """With LITE_ADD only."""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        action: Global___LiteAction.ValueType = ...,
+        lite_topics: _abc.Iterable[_builtins.str] | None = ...,
+        offset: Global___LiteOffset | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "client_id", b"client_id", "group", b"group", "lite_topics", b"lite_topics", "offset", b"offset", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SyncLiteRequest: _TypeAlias = SyncLiteRequest  # noqa: Y015
+
+@_typing.final
+class SyncLiteResponse(_message.Message):
+    """Errors: LITE_SUBSCRIPTION_QUOTA_EXCEEDED: the group has its share of what the broker may keep; nothing was changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNKNOWN_CLIENT_FIELD_NUMBER: _builtins.int
+    unknown_client: _builtins.bool
+    """The broker does not know the client: LITE_ADD and LITE_REMOVE did nothing, sync all of it with LITE_SET first."""
+    def __init__(
+        self,
+        *,
+        unknown_client: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["unknown_client", b"unknown_client"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SyncLiteResponse: _TypeAlias = SyncLiteResponse  # noqa: Y015
+
+@_typing.final
+class LiteTopicListRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    limit: _builtins.int
+    begin: _builtins.str
+    """`next` of the list before; empty: at the beginning."""
+    group: _builtins.str
+    """Of this group `waiting` is told; empty: of none."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        begin: _builtins.str = ...,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "group", b"group", "limit", b"limit", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LiteTopicListRequest: _TypeAlias = LiteTopicListRequest  # noqa: Y015
+
+@_typing.final
+class LiteTopicEntry(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LITE_TOPIC_FIELD_NUMBER: _builtins.int
+    MIN_OFFSET_FIELD_NUMBER: _builtins.int
+    MAX_OFFSET_FIELD_NUMBER: _builtins.int
+    LAST_MS_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    READERS_FIELD_NUMBER: _builtins.int
+    lite_topic: _builtins.str
+    min_offset: _builtins.int
+    max_offset: _builtins.int
+    last_ms: _builtins.int
+    """When its last message was stored, 0 if that is not known; wall clock."""
+    waiting: _builtins.int
+    """Messages that the group has yet to take."""
+    readers: _builtins.int
+    """Of all groups: clients that read it."""
+    def __init__(
+        self,
+        *,
+        lite_topic: _builtins.str = ...,
+        min_offset: _builtins.int = ...,
+        max_offset: _builtins.int = ...,
+        last_ms: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        readers: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_ms", b"last_ms", "lite_topic", b"lite_topic", "max_offset", b"max_offset", "min_offset", b"min_offset", "readers", b"readers", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LiteTopicEntry: _TypeAlias = LiteTopicEntry  # noqa: Y015
+
+@_typing.final
+class LiteTopicListResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LITE_TOPICS_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    next: _builtins.str
+    """Where to go on; empty if that is all."""
+    total: _builtins.int
+    """How many the topic has at this broker."""
+    epoch: _builtins.int
+    """Of the master that answers."""
+    @_builtins.property
+    def lite_topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___LiteTopicEntry]: ...
+    def __init__(
+        self,
+        *,
+        lite_topics: _abc.Iterable[Global___LiteTopicEntry] | None = ...,
+        next: _builtins.str = ...,
+        total: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "lite_topics", b"lite_topics", "next", b"next", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LiteTopicListResponse: _TypeAlias = LiteTopicListResponse  # noqa: Y015
 
 @_typing.final
 class RecallRequest(_message.Message):

@@ -33,6 +33,8 @@ class _TopicTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TopicType.V
     DELAY: _TopicType.ValueType  # 3
     TRANSACTION: _TopicType.ValueType  # 4
     MIXED: _TopicType.ValueType  # 5
+    LITE: _TopicType.ValueType  # 6
+    """Of lite topics, which come about by their first messages."""
     PRIORITY: _TopicType.ValueType  # 7
     """Its queues are levels: a message is in the queue of its priority, and higher queues are read first."""
 
@@ -44,6 +46,8 @@ FIFO: TopicType.ValueType  # 2
 DELAY: TopicType.ValueType  # 3
 TRANSACTION: TopicType.ValueType  # 4
 MIXED: TopicType.ValueType  # 5
+LITE: TopicType.ValueType  # 6
+"""Of lite topics, which come about by their first messages."""
 PRIORITY: TopicType.ValueType  # 7
 """Its queues are levels: a message is in the queue of its priority, and higher queues are read first."""
 Global___TopicType: _TypeAlias = TopicType  # noqa: Y015
@@ -56,11 +60,14 @@ class Topic(_message.Message):
     TYPE_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
+    LITE_EXPIRATION_MS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     type: Global___TopicType.ValueType
     queues: _builtins.int
     id: _builtins.int
     """Version of the state in which it was made: tells a topic from an earlier one of the same name."""
+    lite_expiration_ms: _builtins.int
+    """Of type LITE: a lite topic into which nothing came for so long ends; 0: never for that reason."""
     def __init__(
         self,
         *,
@@ -68,10 +75,11 @@ class Topic(_message.Message):
         type: Global___TopicType.ValueType = ...,
         queues: _builtins.int = ...,
         id: _builtins.int = ...,
+        lite_expiration_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "name", b"name", "queues", b"queues", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "lite_expiration_ms", b"lite_expiration_ms", "name", b"name", "queues", b"queues", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
