@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
