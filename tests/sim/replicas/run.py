@@ -17,7 +17,7 @@ from tests.sim.delays import NEAR_MS
 from tests.sim.failing_records import FailingRecords
 from tests.sim.history import Disaster, History
 from tests.sim.loop import SimLoop, StuckError
-from tests.sim.ordered import OrderedProducer
+from tests.sim.ordered import BurstProducer, OrderedProducer
 from tests.sim.outcome import Outcome
 from tests.sim.passing_topic import TOPIC, TYPE, PassingTopic, carried_out, mixed
 from tests.sim.priorities import PriorityProducer, PriorityWatch
@@ -37,6 +37,8 @@ from tests.sim.transactions import Pledges
 from tests.sim.world import CapturedLog
 
 _HEAL_S_MAX = 120.0
+_BURSTS_SHARE = 0.5
+"""How often a seed with message groups has a producer that waits for no answers."""
 _QUIET_LOOKS = 3
 _BEGIN_S_MAX = 30.0
 _LOOK_S = 0.2
@@ -192,6 +194,10 @@ class _Run:
         ]
         if swarm.is_ordered:
             self._producers.append(OrderedProducer("po", self._tools("po"), swarm.random("po")))
+            if swarm.random("replicas bursts").random() < _BURSTS_SHARE:
+                way = world.client("pb", swarm.loyal)
+                tools = Tools(way, self.history, world.trace, world.loop, world.log_end)
+                self._producers.append(BurstProducer("pb", tools, swarm.random("pb"), way.to_one_proxy))
         if swarm.levels:
             self._producers.append(PriorityProducer("pp", self._tools("pp"), swarm.random("pp")))
         self.priorities = PriorityWatch(loop.time, swarm.options.broker.pop.priority_wait_ms, swarm.levels)

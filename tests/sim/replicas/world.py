@@ -10,11 +10,13 @@ from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from services.controller.app import ControllerApp
 from services.controller.cluster.cluster_state import ClusterState
 from services.controller.store.state_store import LEASE, Document, group_document_name
+from services.proxy.app import ProxyApp
 from tests.harness.memory_disk import CrashKind
 from tests.sim.cluster.clients import ClientNetwork, Log
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.network import Network
 from tests.sim.cluster.programs import BrokerProgram, ControllerProgram, Place, ProxyProgram
+from tests.sim.cluster.sightings import watch_sends
 from tests.sim.history import Disaster, History
 from tests.sim.loop import SimLoop
 from tests.sim.replicas.store import SharedStore
@@ -129,8 +131,11 @@ class GroupWorld:
         return self._machine(name, make)
 
     def _add_proxy(self, name: str) -> None:
+        def watch(proxy: ProxyApp) -> None:
+            watch_sends(self.history.taken.setdefault(f"{name} at {self.loop.time():.6f}", []), proxy)
+
         def make(place: Place) -> ProxyProgram:
-            return ProxyProgram(place, self.options.proxy, lambda _: None, None, self._addresses)
+            return ProxyProgram(place, self.options.proxy, watch, None, self._addresses)
 
         self.proxies[name] = self._machine(name, make)
 
