@@ -297,7 +297,11 @@ class Pops:
             else:
                 entries, offsets, next_offset, _, records = self._scan(queue, start, wanted, budget)
             if not entries:
-                self._state.merge_buffer.skipped(progress, next_offset)
+                before = [each for each in taken if each.progress is progress] if taken else ()
+                if before:
+                    before[-1].next_offset = next_offset  # what is passed over stands behind what is to be given out
+                else:
+                    self._state.merge_buffer.skipped(progress, next_offset)
                 return
             fitting = _fitting(entries, budget.response_bytes)
             if fitting < len(entries):

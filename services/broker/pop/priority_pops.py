@@ -150,19 +150,17 @@ class PriorityPops:
         sources = (*again, *first) if retries_first else (*first, *again)
         waiting = [each for each in sources if self._has_more(each, None)]
         waiting.sort(key=_level_of, reverse=True)
-        read_to: dict[ConsumeQueue, int] = {}
         turn = None
         if waiting and waiting[-1].level < waiting[0].level:
             overdue = self._overdue(waiting)
             if overdue:
-                turn = self._take_overdue(pair, overdue, budget, taken, read_to)
+                turn = self._take_overdue(pair, overdue, budget, taken)
         before = len(taken)
         for source in waiting:
             if budget.is_spent:
                 break
-            start, count = read_to.get(source.progress.queue), len(taken)
-            self._take(source.progress, source.origin, source.wanted, budget, taken, start)
-            if self._has_more(source, taken[-1].next_offset if len(taken) > count else start):
+            self._take(source.progress, source.origin, source.wanted, budget, taken, _read_to(source, taken))
+            if self._has_more(source, _read_to(source, taken)):
                 break
         if turn is not None and turn.overdue and len(taken) == before:
             return turn._replace(next=_HIGHEST)
@@ -229,9 +227,8 @@ class PriorityPops:
         overdue: Sequence[Source],
         budget: Budget,
         taken: list[Taken],
-        read_to: dict[ConsumeQueue, int],
     ) -> PriorityTurn:
-        """Take overdue messages, up to half of what may be taken; where each queue was read to is noted."""
+        """Take overdue messages, up to half of what may be taken."""
         now = self._turns.get(pair, _NOBODY)
         share = 0 if now == _HIGHEST else (budget.messages + now) // 2
         part = Budget(share, budget.scan_entries // 2, max(1, budget.response_bytes // 2))
@@ -246,7 +243,6 @@ class PriorityPops:
                 self._keep_overdue(taken, part)
             if len(taken) > at:
                 count += len(taken[-1].offsets)
-                read_to[source.progress.queue] = taken[-1].next_offset
         budget.messages -= count
         budget.scan_entries -= before[0] - part.scan_entries
         budget.response_bytes -= before[1] - part.response_bytes
@@ -270,6 +266,11 @@ class PriorityPops:
         else:  # the filter let nothing through that is overdue
             self._buffer.skipped(last.progress, last.offsets[0])
             taken.pop()
+
+
+def _read_to(source: Source, taken: Sequence[Taken]) -> int | None:
+    """Up to where this very pop has read a queue; None if it has taken nothing of it."""
+    return next((each.next_offset for each in reversed(taken) if each.progress is source.progress), None)
 
 
 def _level_of(source: Source) -> int:

@@ -1,5 +1,6 @@
 """Topics whose queues are levels: the highest comes first, and what has waited for too long gets its share (P8)."""
 
+import random
 from unittest.mock import Mock
 
 import pytest
@@ -207,6 +208,45 @@ def test_a_filter_passes_over_what_is_overdue_and_not_wanted() -> None:
     put(world, "0b", "2a", "2b", "2c", tag="blue")
     assert pop(world, 2, tags="blue") == ["2a", "2b"]
     assert pop(world, 2, tags="blue") == ["2c", "0b"]
+
+
+def test_a_filter_finds_nothing_more_behind_what_is_overdue() -> None:
+    world = world_with()
+    put(world, "0a", tag="blue")
+    put(world, "0b", "0c", tag="red")
+    world.clock.advance(WAIT_MS + 1)
+    put(world, "1a", "2a", tag="blue")
+    assert pop(world, 8, tags="blue") == ["0a", "2a", "1a"]
+    assert pop(world, 8, tags="blue") == []
+    assert world.core.pops.waiting("g", "t", None) == 0
+    world.crash("process")
+    assert pop(world, 8, tags="blue") == []
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_is_asked_for_each_comes_once_and_in_its_order(seed: int) -> None:
+    chance = random.Random(seed)
+    world = world_with(response_bytes_max=chance.choice((1024, 1 << 20)), scan_entries_max=chance.choice((16, 4096)))
+    sent: list[str] = []
+    got: list[str] = []
+    tags = chance.choice(("*", "red", "red || blue"))
+    empty = 0
+    while len(sent) < 60 or empty < 12:
+        if len(sent) < 60:
+            for _ in range(chance.randint(0, 6)):
+                tag = chance.choice(("red", "blue", "green"))
+                name = f"{chance.randint(0, 3)}{len(sent)}"
+                put(world, name, tag=tag)
+                sent.append(f"{name} {tag}")
+        world.clock.advance(chance.choice((0, 1000, WAIT_MS // 2, WAIT_MS + 1)))
+        found = pop(world, chance.choice((1, 2, 3, 32)), tags=tags)
+        empty = 0 if found else empty + 1
+        got += found
+    wanted = [each.split()[0] for each in sent if tags == "*" or each.split()[1] in tags]
+    assert sorted(got) == sorted(wanted)
+    for level in range(LEVELS):
+        of_level = [each for each in wanted if min(int(each[0]), LEVELS - 1) == level]
+        assert [each for each in got if each in of_level] == of_level
 
 
 def test_a_damaged_level_stands_still_and_the_others_go_on() -> None:
