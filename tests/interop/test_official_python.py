@@ -198,7 +198,7 @@ def test_push_consumers_get_the_lite_topics_that_they_read(outcomes: Outcomes) -
 
 def test_a_simple_consumer_gets_the_lite_topics_that_it_reads(outcomes: Outcomes) -> None:
     story = finished(outcomes, "lite")
-    received = story.of("received")
+    received = [event for event in story.of("received") if not event.get("topic")]  # those of dead letters say it
     for lite_topic in ("u4", "u5"):
         bodies = [event["body"] for event in received if event["lite_topic"] == lite_topic]
         assert bodies == sorted([f"{lite_topic} {number}" for number in range(5)] + ["u4 1"] * (lite_topic == "u4"))
