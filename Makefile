@@ -14,7 +14,7 @@ IMAGE ?= popwheel:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 MESSAGES ?= 100000
 KUBE_BASE ?= localhost/python:testbed
 
-.PHONY: help setup lock hooks run test coverage sim mutants lint format demo proto docs site dashboards pictures quiet-hour image \
+.PHONY: help setup lock hooks run test test-compiled wheel coverage sim mutants lint format demo proto docs site dashboards pictures quiet-hour image \
 	image-on-test-bed spark-image-on-test-bed bench bench-peer drills interop e2e drill spark pipeline h2spec fuzz clean
 
 help: ## Show this help
@@ -29,7 +29,7 @@ $(INSTALLED): pyproject.toml requirements.lock
 		echo "Popwheel needs Python 3.11 or newer, and '$(PYTHON)' is not: say which one to use, for example make $(firstword $(MAKECMDGOALS)) PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 		echo "could not make a virtual environment; on Debian: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,compile]'
 	@touch $@
 
 lock: setup ## Write requirements.lock: the version of each library that setup installs, also of those that libraries need
@@ -45,6 +45,18 @@ run: setup ## Start Popwheel on this machine: data in ./data, gRPC on 8081, HTTP
 
 test: setup ## Run all default tests, folder by folder, and print how long each took
 	@$(BIN)/python tools/run_tests.py
+
+test-compiled: setup build/compiled/made ## Run the tests of units, simulators and servers on compiled modules (needs a C compiler; ARGS="-k codec")
+	@PYTHONPATH=$(CURDIR)/build/compiled PYTHONSAFEPATH=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile \
+		-o pythonpath="build/compiled . spark" $(or $(ARGS),tests/unit tests/sim tests/integration)
+
+wheel: setup ## Build a wheel with compiled modules for this Python and machine: build/wheels (needs a C compiler)
+	@HATCH_BUILD_HOOK_ENABLE_CUSTOM=true $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
+		--no-build-isolation --wheel-dir build/wheels .
+
+build/compiled/made: pyproject.toml tools/compile.py $(shell find services -name '*.py') | setup
+	@$(BIN)/python tools/compile.py build/compiled
+	@touch $@
 
 coverage: setup ## Run the unit tests and say which lines and branches of services and spark none of them reaches
 	@$(BIN)/python -m pytest -q -n $(JOBS) --cov --cov-report term:skip-covered --cov-report html:build/coverage tests/unit $(ARGS)

@@ -30,6 +30,9 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--case", action="append", choices=list(CASES), help="only this; may be repeated")
     parser.add_argument("--flush", action="append", choices=FLUSHES, help="only this broker.flush; may be repeated")
+    parser.add_argument(
+        "--compiled", type=Path, metavar="FOLDER", help="beside each server the same one on these modules"
+    )
     parser.add_argument("--way", action="append", choices=many.WAYS, help="only this poll_mode; may be repeated")
     parser.add_argument("--failovers", type=int, default=Scale.failovers, help="in one run of failover-...")
     parser.add_argument("--runs", type=int, default=3, help="of each case; the table shows their median")
@@ -86,7 +89,8 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
     )
     names = options.case or list(CASES)
     alone = [name for name in names if name not in many.CASES and name not in failover.CASES]
-    own = [OwnServer(flush, folder) for flush in options.flush or FLUSHES] if alone else []
+    codes = [None, options.compiled] if options.compiled else [None]
+    own = [OwnServer(flush, folder, (), code) for flush in options.flush or FLUSHES for code in codes] if alone else []
     peers = peers_of(options)
     for name in names:
         if name in failover.SIDE_BY_SIDE and not all(peer.has_replicas for peer in peers):

@@ -26,7 +26,9 @@ async def access(server: Server, scale: Scale) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "access.json"
         file.write_text(json.dumps({"users": [_user(number) for number in range(10)]}))
-        guarded = OwnServer(own.name, Path(folder), [f"access.file={file}", "access.clock_skew_ms=86400000"])
+        guarded = OwnServer(
+            own.flush, Path(folder), [f"access.file={file}", "access.clock_skew_ms=86400000"], own.compiled
+        )
         await guarded.start(_USER)
         try:
             each: dict[str, list[tuple[float, float]]] = {"open": [], "access": []}

@@ -84,14 +84,19 @@ class OwnServer:
         flush: `sync` or `async`, the value of `broker.flush`; also its name here.
         folder: for its data and its log.
         settings: further ones, as `--set` takes them.
+        compiled: where its modules are compiled (`tools/compile.py`); it runs on those of this checkout if not given.
     """
 
-    def __init__(self, flush: str, folder: Path, settings: Sequence[str] = ()) -> None:
-        self.name = flush
-        self.words = f"--flush {flush}"
-        self.data_dir = folder / f"data-{flush}"
+    def __init__(self, flush: str, folder: Path, settings: Sequence[str] = (), compiled: Path | None = None) -> None:
+        self.flush = flush
+        self.compiled = compiled
+        self.name = flush if compiled is None else f"{flush}-compiled"
+        self.words = f"--flush {flush}" if compiled is None else f"--flush {flush} --compiled {compiled}"
+        self.data_dir = folder / f"data-{self.name}"
         words = [word for setting in (f"broker.flush={flush}", *settings) for word in ("--set", setting)]
-        self._process = StandaloneProcess(self.data_dir, words)
+        # Without the second the folder that the process starts in comes first, which has the modules as they stand.
+        environment = {} if compiled is None else {"PYTHONPATH": str(compiled.resolve()), "PYTHONSAFEPATH": "1"}
+        self._process = StandaloneProcess(self.data_dir, words, environment=environment)
         self._runs = False
 
     @property

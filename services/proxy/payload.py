@@ -5,7 +5,6 @@ inside of `system_properties`. Only the small parts are decoded, to be checked: 
 properties; so no message is stored that a consumer's protobuf library would later refuse to read.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from google.protobuf.message import DecodeError
@@ -21,7 +20,6 @@ _BODY_TAG = _BODY << 3 | LENGTH_DELIMITED
 _HEAD_KEPT_BYTES = 256
 
 
-@dataclass(slots=True)
 class ClientMessage:
     """One message as a client sent it.
 
@@ -41,16 +39,38 @@ class ClientMessage:
         lite_topic: the lite topic that it is for; empty if it is for none.
     """
 
-    payload: bytes
-    system_properties: bytes
-    head: Message
-    properties: SystemProperties
-    body: memoryview
-    head_bytes: int
-    first_check_ms: int = -1
-    priority: int = -1
-    lane: str = ""
-    lite_topic: str = ""
+    __slots__ = (
+        "body",
+        "first_check_ms",
+        "head",
+        "head_bytes",
+        "lane",
+        "lite_topic",
+        "payload",
+        "priority",
+        "properties",
+        "system_properties",
+    )
+
+    def __init__(
+        self,
+        payload: bytes,
+        system_properties: bytes,
+        head: Message,
+        properties: SystemProperties,
+        body: memoryview,
+        head_bytes: int,
+        first_check_ms: int = -1,
+    ) -> None:
+        self.payload = payload
+        self.system_properties = system_properties
+        self.head = head
+        self.properties = properties
+        self.body = body
+        self.head_bytes = head_bytes
+        self.first_check_ms = first_check_ms
+        self.priority = -1
+        self.lane = self.lite_topic = ""
 
     @property
     def is_half(self) -> bool:
@@ -69,7 +89,7 @@ def messages_of(request: bytes) -> list[ClientMessage]:
     end = len(request)
     view = memoryview(request)
     head = b""
-    message = None
+    message: ClientMessage | None = None
     while position < end:
         tag, position = read_varint(request, position, end)
         if tag == _MESSAGES_TAG:
@@ -77,7 +97,9 @@ def messages_of(request: bytes) -> list[ClientMessage]:
             stop = position + length
             if stop > end:
                 raise garbled()
-            alike = None if message is None else _alike(request, view, position, stop, head, message)
+            alike: ClientMessage | None = (
+                None if message is None else _alike(request, view, position, stop, head, message)
+            )
             if alike is None:
                 message, head = _message(request, position, stop)
             else:

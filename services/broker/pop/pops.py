@@ -428,15 +428,14 @@ class Pops:
             try:
                 with RECORD_STEP:
                     stored = self._messages.message(check_point, index)
-                    if stored is None:
-                        continue
-                    messages = delivery.popped_messages([stored], common, [handle])
+                    messages = [] if stored is None else delivery.popped_messages([stored], common, [handle])
             except RecordFaultError as fault:
                 with suppress(StatusError):  # it comes again when it is due
                     self._quarantine.set_aside_delivery(check_point, index, stored, Step.ANSWER, fault, attempted=False)
+                continue
             except (CorruptDataError, NotInMemory):
                 continue  # it comes again when it is due, and whoever redelivers it waits for the device, or for repair
-            else:
+            if messages:
                 answer.handles.append(handle)
                 answer.messages += messages
 

@@ -25,7 +25,7 @@ because numpy takes it of millions of units in 20 ns each, and Python of one in 
 import struct
 from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -83,10 +83,10 @@ UnitFields = tuple[int, int, int, int, int, int, int, int]
 class UnitFlag:
     """What a unit stands for. Plain numbers: an `IntFlag` takes a microsecond for each `&` and `|`."""
 
-    TIMER = 1
-    ROLL = 2
+    TIMER: Final = 1
+    ROLL: Final = 2
     """Its slot is not that of its due time but where it is looked at again."""
-    DELETE = 4
+    DELETE: Final = 4
     """It stands for a RECALL record."""
 
 

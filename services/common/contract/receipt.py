@@ -115,13 +115,13 @@ class HandleReader:
         topic: and for which topic.
     """
 
-    __slots__ = ("_check_point_id", "_group", "_key", "_signature", "_signed", "_topic")
+    __slots__ = ("_check_point_id", "_group", "_key", "_signature", "_signed_text", "_topic")
 
     def __init__(self, key: bytes, group: str, topic: str) -> None:
         self._key = key
         self._group = group
         self._topic = topic
-        self._signed: str | None = None  # nothing was read yet: no text is equal to this
+        self._signed_text: str | None = None  # nothing was read yet: no text is equal to this
         self._signature: str | None = None
         self._check_point_id = 0
 
@@ -132,11 +132,11 @@ class HandleReader:
             StatusError: as `decode` does.
         """
         signed, offset, signature = _parts(handle)
-        if signature != self._signature or signed != self._signed:
+        if signature != self._signature or signed != self._signed_text:
             fields = _signed_fields(self._key, self._group, self._topic, signed, signature)
             if fields is None:
                 raise _invalid()
-            self._signed, self._signature, self._check_point_id = signed, signature, fields[0]
+            self._signed_text, self._signature, self._check_point_id = signed, signature, fields[0]
         return self._check_point_id, offset
 
 
