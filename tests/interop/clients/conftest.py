@@ -105,8 +105,6 @@ class Stage:
         """Make the topic and the group of a plan."""
         for path, body in (("topics", {"name": plan.topic, "type": kind}), ("groups", {"name": plan.group, **group})):
             answer = httpx.post(f"{self.server.http_url}/api/v1/{path}", json=body)
-            if answer.status_code == 400 and "type must be one of" in answer.text:
-                pytest.skip(f"this server has no topics of type {kind}")
             assert answer.status_code == 201, answer.text
 
     def play(self, plan: Plan, patience_s: float = 0.0) -> Outcome:
