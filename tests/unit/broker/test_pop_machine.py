@@ -307,6 +307,8 @@ class PopMachine(RuleBasedStateMachine):
     @rule(topic=SOME_TOPIC)
     def delete_topic(self, topic: str) -> None:
         """And make it again."""
+        # What was copied for retention ends with its topic, as it would not lapse.
+        copied = {each.id for each in self.world.core.state.table.lasting_of(topic)}
         self.world.delete_topic(topic)
         self.world.add_topic(topic, TOPICS[topic])
         for key, state in list(self.states.items()):
@@ -314,7 +316,8 @@ class PopMachine(RuleBasedStateMachine):
                 if state.kind == "ready":
                     self.move(key, State("gone"))
                 elif state.kind == "invisible":
-                    self.move(key, replace(state, held=False))
+                    ends = self.place(*key, state.handle)[0] in copied
+                    self.move(key, State("gone") if ends else replace(state, held=False))
         for progress in list(self.committed):
             if progress[1] == topic or progress[1].endswith(f"+{topic}"):
                 del self.committed[progress]
