@@ -60,7 +60,7 @@ async def admin(tmp_path: Path) -> AsyncIterator[Popwheel]:
 
 
 async def test_topics_as_json(admin: Popwheel) -> None:
-    orders = {"name": "orders", "type": "FIFO", "queues": 3, "id": 1}
+    orders = {"name": "orders", "type": "FIFO", "queues": 3, "id": 1, "lite_expiration_ms": 0}
     words = ("topic", "create", "orders", "--type", "fifo", "--queues", "3", "-o", "json")
     created = await admin(*words)
     assert (created.exit_code, less_life(json.loads(created.stdout))) == (0, orders)
