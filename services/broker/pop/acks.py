@@ -458,9 +458,10 @@ class Acks:
                 Code.HA_NOT_AVAILABLE,
                 f"a later master of {self._broker_name} gave this handle out, so this one leads no more; ask again",
             )
+        if check_point is not None and self._state.is_taken_back(check_point):
+            check_point = None
         index = -1 if check_point is None else check_point.index_of(queue_offset)
-        is_void = check_point is None or index < 0 or not check_point.open_bits >> index & 1
-        if check_point is None or is_void or self._state.is_taken_back(check_point):
+        if check_point is None or index < 0 or not check_point.open_bits >> index & 1:
             raise StatusError(
                 Code.INVALID_RECEIPT_HANDLE,
                 "this receipt handle is not good any more: its message was acknowledged, given a new handle, or its "
