@@ -48,7 +48,7 @@ from services.proxy.session.catalog import Catalog
 from services.proxy.session.clients import Clients
 from services.proxy.session.producer_book import ProducerBook
 from services.proxy.session.routes import Routes
-from services.proxy.session.telemetry import Telemetry
+from services.proxy.session.telemetry import LITE_SUBSCRIPTIONS_MAX, Telemetry
 from services.proxy.transactions.check_links import CheckLinks
 from services.proxy.transactions.end_handler import EndHandler
 from services.rpc.membership.follower import ControllerFollower
@@ -129,7 +129,7 @@ class ProxyApp:
         producers = ProducerBook()
         self._telemetry = Telemetry(catalog, self._clients, options, clock, self._background, self.metrics, producers)
         self._lite_sync = LiteSync(
-            LiteSubscriptions(options.client.lite_subscriptions_max, TOTAL_MAX),
+            LiteSubscriptions(LITE_SUBSCRIPTIONS_MAX, TOTAL_MAX),
             catalog,
             self._brokers,
             masters,

@@ -165,8 +165,6 @@ class ClientOptions(_Section):
     """Settings are sent a second time after this long: a Node client loses the first ones while it starts; 0: never."""
     validate_message_type: bool = True
     """Whether producers check a message's type against the topic's before they send."""
-    lite_subscriptions_max: Positive = 2_000
-    """Lite topics that one client reads of a topic; more are refused with LITE_SUBSCRIPTION_QUOTA_EXCEEDED."""
     send_max_attempts: Positive = 3
     """How often a producer tries a send."""
 

@@ -14,7 +14,7 @@ from tests.harness.client import MessagingClient, bodies, lite_message
 from tests.harness.standalone import StandaloneProcess
 from tests.integration.conftest import QUICK
 
-QUOTAS = ("--set", "proxy.client.lite_subscriptions_max=4", "--set", "broker.lite.topics_max=200")
+QUOTAS = ("--set", "broker.lite.topics_max=200")
 MAX_ATTEMPTS = 2
 
 
@@ -166,7 +166,7 @@ async def test_clients_are_told_of_lite_topics_that_end(server: StandaloneProces
 
 async def test_quotas_and_refusals_have_their_names(server: StandaloneProcess, client: MessagingClient) -> None:
     async with readers(server, "Limited", "few") as (reader,):
-        assert (await reader.sync_lite("few", "Limited", *"abcd")).code == Code.OK
+        assert (await reader.sync_lite("few", "Limited", *map(str, range(2000)))).code == Code.OK
         assert (await reader.sync_lite("few", "Limited", "e")).code == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
         assert (await reader.sync_lite("few", "Limited", "a b")).code == Code.ILLEGAL_LITE_TOPIC
         many = await client.send_messages(*(lite_message("Limited", b"1", f"many-{number}") for number in range(100)))
@@ -185,4 +185,4 @@ async def test_quotas_and_refusals_have_their_names(server: StandaloneProcess, c
         assert (refused.code, "LiteSimpleConsumer" in refused.text) == (Code.BAD_REQUEST, True)
         settings.client_type = ClientType.LITE_PUSH_CONSUMER
         told = (await reader.agree_on_settings(settings)).subscription
-        assert (told.lite_subscription_quota, told.max_lite_topic_size, told.fifo) == (4, 64, False)
+        assert (told.lite_subscription_quota, told.max_lite_topic_size, told.fifo) == (2000, 64, False)

@@ -166,5 +166,5 @@ def too_many(topic: str, count: int, limit: int) -> LimitError:
         Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
         f"this client would read {count} lite topics of {topic}, at most {limit} are allowed; have it read fewer, or "
         "start more clients",
-        "client.lite_subscriptions_max",
+        "lite_subscriptions_max",
     )

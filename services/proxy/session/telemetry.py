@@ -51,6 +51,9 @@ _SETTINGS_BYTES_MAX = 1024 * 1024
 _REPEATED_BYTES_MAX = 64 * 1024 * 1024
 _ASKED_BYTES_MAX = 64 * 1024 * 1024
 _WITH_TRANSACTIONS = (TopicType.TRANSACTION, TopicType.MIXED)
+LITE_SUBSCRIPTIONS_MAX = 2_000
+"""Lite topics that one client reads of a topic, as clients are told. Fixed: as many as RocketMQ's clients assume; who
+needs more starts another client."""
 LITE_CLIENTS = (ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER)
 
 # What consumers are told whose group is not known yet; the controller's own default, which it has a moment later.
@@ -303,7 +306,7 @@ class Telemetry:
         subscription.fifo = group is not None and group.fifo
         subscription.receive_batch_size = options.receive.batch_messages_max
         if answer.client_type in LITE_CLIENTS:
-            subscription.lite_subscription_quota = options.client.lite_subscriptions_max
+            subscription.lite_subscription_quota = LITE_SUBSCRIPTIONS_MAX
             subscription.max_lite_topic_size = LITE_TOPIC_LENGTH_MAX
         poll_ms = options.grpc_client_consumer_max_long_polling_timeout_ms
         if subscription.HasField("long_polling_timeout"):

@@ -43,7 +43,7 @@ def test_a_client_reads_no_more_than_it_may() -> None:
             act(ANNA, ["c", "d", "e", "f"] if act == book.replace else ["c", "d"], 2.0)
         assert (refused.value.code, refused.value.limit) == (
             Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
-            "client.lite_subscriptions_max",
+            "lite_subscriptions_max",
         )
         assert book.names(ANNA) == {"a", "b"}
         assert book.not_said_since(1.0) == [ANNA]
