@@ -47,7 +47,7 @@ test: setup ## Run all default tests, folder by folder, and print how long each 
 	@$(BIN)/python tools/run_tests.py
 
 test-compiled: setup build/compiled/made ## Run the tests of units, simulators and servers on compiled modules (needs a C compiler; ARGS="-k codec")
-	@PYTHONPATH=$(CURDIR)/build/compiled PYTHONSAFEPATH=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile \
+	@PYTHONPATH=$(CURDIR)/build/compiled:$(CURDIR) PYTHONSAFEPATH=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile \
 		-o pythonpath="build/compiled . spark" $(or $(ARGS),tests/unit tests/sim tests/integration)
 
 wheel: setup ## Build a wheel with compiled modules for this Python and machine: build/wheels (needs a C compiler)

@@ -15,7 +15,7 @@ import pytest_asyncio
 import structlog
 from hypothesis import HealthCheck, settings
 
-from services.rpc.http2 import connection
+from tests.harness.compiled import is_compiled
 
 _MOMENT_S = 1.0
 _REPLACED = re.compile(r"attribute '\w+' is read-only|cannot set '\w+' attribute of immutable type")
@@ -23,10 +23,6 @@ _REPLACED = re.compile(r"attribute '\w+' is read-only|cannot set '\w+' attribute
 # A busy machine is no fault of what is tested.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
-
-
-IS_COMPILED = not (connection.__file__ or "").endswith(".py")
-"""Whether compiled modules are tested (`make test-compiled`)."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -37,7 +33,7 @@ def pytest_pyfunc_call() -> Iterator[None]:
     try:
         return (yield)
     except (AttributeError, TypeError) as error:
-        if IS_COMPILED and _REPLACED.search(str(error)):
+        if is_compiled() and _REPLACED.search(str(error)):
             pytest.skip(f"a compiled part can't be replaced: {error}")
         raise
 

@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.harness.compiled import is_compiled
 from tests.sim.run import run_seed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,14 +24,25 @@ def test_different_seeds_give_different_traces() -> None:
     assert len({run_seed(seed).digest for seed in SEEDS}) == len(SEEDS)
 
 
-def test_other_processes_with_other_hash_seeds_give_the_same_traces() -> None:
-    def digests(hash_seed: str) -> str:
-        program = f"from tests.sim.run import run_seed\nfor seed in {SEEDS!r}: print(run_seed(seed).digest)"
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run(
-            [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-        )
-        return done.stdout
+def digests(environment: Mapping[str, str]) -> str:
+    """What another process gives."""
+    program = f"from tests.sim.run import run_seed\nfor seed in {SEEDS!r}: print(run_seed(seed).digest)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout
 
-    here = "".join(run_seed(seed).digest + "\n" for seed in SEEDS)
-    assert digests("1") == digests("2") == here
+
+def digests_here() -> str:
+    return "".join(run_seed(seed).digest + "\n" for seed in SEEDS)
+
+
+def test_other_processes_with_other_hash_seeds_give_the_same_traces() -> None:
+    first, second = (digests({**os.environ, "PYTHONHASHSEED": seed}) for seed in ("1", "2"))
+    assert first == second == digests_here()
+
+
+@pytest.mark.skipif(not is_compiled(), reason="of compiled modules: make test-compiled")
+def test_compiled_modules_give_the_same_traces_as_their_sources() -> None:
+    pure = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
+    assert digests(pure) == digests_here()
