@@ -32,7 +32,7 @@ COMPILED = (
     "rpc/server/server_connection.py",
     "rpc/status.py",
     "proxy/errors.py",
-    "proxy/lite/*.py",
+    "proxy/lite/lite_subscriptions.py",
     "proxy/payload.py",
     "proxy/receive/*.py",
     "proxy/send/*.py",

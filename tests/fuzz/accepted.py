@@ -21,7 +21,7 @@ class Accepted:
         self._bodies: dict[tuple[str, str], dict[str, list[bytes]]] = defaultdict(lambda: defaultdict(list))
         """By the topic's namespace and name, and by message id: bodies. An application may give an id twice."""
         self._hidden: set[str] = set()
-        """Ids of delayed messages and of half messages, wherever they are by then."""
+        """Ids of delayed messages, half messages, and those of lite topics: nobody can pull them."""
         self.count = 0
 
     def note(self, request: bytes, response: pb.SendMessageResponse) -> None:
@@ -33,7 +33,7 @@ class Accepted:
             if entry.status.code != Code.OK:
                 continue
             self.count += 1
-            if entry.recall_handle or entry.transaction_id:
+            if entry.recall_handle or entry.transaction_id or message.system_properties.lite_topic:
                 self._hidden.add(entry.message_id)
             else:
                 topic = message.topic.resource_namespace, message.topic.name
@@ -69,7 +69,7 @@ class Accepted:
         }
         if lost := self._hidden - stored:
             raise FoundError(
-                f"delayed or half messages were acknowledged and are not there after a restart: {sorted(lost)}"
+                f"messages that nobody can pull were acknowledged and are not there after a restart: {sorted(lost)}"
             )
 
     async def _all_of(

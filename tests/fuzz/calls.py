@@ -21,11 +21,26 @@ from tests.fuzz.accepted import Accepted
 from tests.fuzz.garbage import BAD_TEXTS, Garbage, readable
 from tests.fuzz.memory_socket import Answer, MemoryClient
 from tests.fuzz.subject import FoundError, Subject
-from tests.harness.client import delayed_message, duration, half_message, make_message, ordered_message
+from tests.harness.client import (
+    delayed_message,
+    duration,
+    half_message,
+    lite_message,
+    make_message,
+    ordered_message,
+    urgent_message,
+)
 from tests.harness.proxy_calls import CALLS, ProxyCall
 
 TOPICS = ("fuzz-a", "fuzz-b")
-OF_KINDS = {"fuzz-fifo": "FIFO", "fuzz-later": "DELAY", "fuzz-half": "TRANSACTION", "fuzz-mixed": "MIXED"}
+OF_KINDS = {
+    "fuzz-fifo": "FIFO",
+    "fuzz-later": "DELAY",
+    "fuzz-half": "TRANSACTION",
+    "fuzz-mixed": "MIXED",
+    "fuzz-lite": "LITE",
+    "fuzz-levels": "PRIORITY",
+}
 """Topics of the other types, by name."""
 _FILTERS = (
     "a IS NOT NULL",
@@ -114,6 +129,10 @@ class CallFuzzer:
                     return delayed_message("fuzz-later", b"body", due_ms)
                 case 2:
                     return half_message("fuzz-half", b"body")
+                case 3:
+                    return lite_message("fuzz-lite", b"body", dice.choice("xyz"))
+                case 4:
+                    return urgent_message("fuzz-levels", b"body", dice.randrange(12))
             made = make_message(dice.choice(TOPICS), b"body", tag="a")
             made.user_properties["a"] = dice.choice(("7", "x", "it's"))
             return made
@@ -146,6 +165,15 @@ class CallFuzzer:
         def recall() -> Message:
             told = dice.choice(self._recalls) if self._recalls else "none yet"
             return pb.RecallMessageRequest(topic=d.Resource(name="fuzz-later"), recall_handle=told)
+
+        def sync() -> Message:
+            return pb.SyncLiteSubscriptionRequest(
+                action=dice.choice(d.LiteSubscriptionAction.values()),
+                topic=topic() if dice.random() < 0.3 else d.Resource(name="fuzz-lite"),
+                group=group(),
+                lite_topic_set=dice.sample("uvxyz", dice.randrange(4)),
+                offset_option=dice.choice((None, d.OffsetOption(tail_n=1))),
+            )
 
         def receive() -> Message:
             return pb.ReceiveMessageRequest(
@@ -196,7 +224,7 @@ class CallFuzzer:
                 invisible_duration=dice.choice((duration(3600), None)),
             ),
             "RecallMessage": recall,
-            "SyncLiteSubscription": lambda: pb.SyncLiteSubscriptionRequest(topic=topic(), group=group()),
+            "SyncLiteSubscription": sync,
         }
         assert set(common) == set(CALLS), "a call that nobody fuzzes"
         return [Target(name, call, common[name]) for name, call in CALLS.items()]

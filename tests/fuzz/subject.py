@@ -234,7 +234,7 @@ class Subject:
         there = {queue.topic for queue in core.store.queues} | {each.queue.topic for each in core.state.merge_buffer}
         for topic in there:
             try:
-                names.topic(topic, names.Use.QUERY)
+                names.topic(names.client_topic(topic), names.Use.QUERY)
             except StatusError as error:
                 if not topic.startswith(names.SYSTEM_PREFIX):
                     raise FoundError(f"there is a queue of a name that can't be: {error}") from error
