@@ -83,6 +83,11 @@ class LiteTopics:
 
     # What has ended
 
+    @property
+    def ended(self) -> int:
+        """How many have ended, for whatever reason."""
+        return self.expired + self.emptied
+
     def step(self, now_ms: int, looks_max: int = _LOOKS_AT_ONCE) -> bool:
         """Look at some lite topics, and end those that are over; whether a round over all of them is through.
 

@@ -130,6 +130,7 @@ class Upkeep:
             await asyncio.sleep(rest_s)
             core.lite.subscriptions.end_idle(self._clock.steady_ms() - idle_ms, core.interests.has_client)
             busy_s = 0.0
+            ended = core.lite.ended
             try:
                 is_through = False
                 while not is_through:
@@ -140,7 +141,8 @@ class Upkeep:
                     await pace.let_others(step_s)
             except (OSError, StatusError) as error:
                 _log.error("lite topics that are over could not be ended, trying again", error=str(error))
-            self._flusher.confirm_later()
+            if core.lite.ended > ended:
+                self._flusher.confirm_later()
             rest_s = max(_LITE_INTERVAL_S, busy_s * _LITE_RESTS)
 
     def _careful_ms(self) -> int:
