@@ -15,7 +15,7 @@ import pytest_asyncio
 import structlog
 from hypothesis import HealthCheck, settings
 
-from tests.harness.compiled import is_compiled
+from tests.harness.compiled import is_compiled, skip_replacements
 
 _MOMENT_S = 1.0
 _REPLACED = re.compile(r"attribute '\w+' is read-only|cannot set '\w+' attribute of immutable type")
@@ -25,11 +25,18 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def compiled_parts_stay() -> Iterator[None]:
+    """Tests that would replace parts of compiled modules are skipped."""
+    with pytest.MonkeyPatch.context() as patch:
+        if is_compiled():
+            skip_replacements(patch)
+        yield
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call() -> Iterator[None]:
-    """A test can't put something of its own in the place of a compiled function: it is skipped there. It runs where the
-    same source is not compiled.
-    """
+    """So are those that try to do it by themselves."""
     try:
         return (yield)
     except (AttributeError, TypeError) as error:
