@@ -194,7 +194,8 @@ def slot(end: int) -> bytes:
 def encode(checkpoint: Checkpoint) -> bytes:
     """The contents of a file that is written anew."""
     frames = CheckpointFrames()
-    data = b"".join([*frames.of(checkpoint.rows()), frames.last(checkpoint)])
+    rows = b"".join(frames.of(checkpoint.rows()))  # before the last frame, whose checksum goes on from theirs
+    data = rows + frames.last(checkpoint)
     return slot(frames.end) * SLOTS + data
 
 
