@@ -137,8 +137,9 @@ class QueueIndex(EntryFiles):
                 return spot
             guess = low = at + 1  # who reads on finds it in the next one, mostly
         while low < high:
-            found = ((at, row) for at in range(guess, high) if (row := files[at].find(key)) is not None)
-            at, row = next(found, (high, None))
+            at = guess
+            while (row := files[at].find(key)) is None and at + 1 < high:
+                at += 1
             if row is None or offset < row.first:
                 high = guess
             elif offset >= row.first + row.size:
