@@ -4,7 +4,6 @@ ARG PYTHON=3.14
 
 FROM python:${PYTHON}-slim AS build
 ARG PYTHON
-RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
 # Libraries first: they change only with pyproject.toml, so that a change of code makes one small layer anew.
 COPY pyproject.toml ./
@@ -12,9 +11,6 @@ COPY tools/image_root.py tools/
 RUN python tools/image_root.py /image --packages usr/local/lib/python${PYTHON}/site-packages --only-libraries
 COPY README.md LICENSE ./
 COPY services services
-COPY tools/compile.py tools/
-# What compiles the modules must know the libraries' types.
-RUN pip install --no-cache-dir '.[kubernetes,compile]'
 RUN python tools/image_root.py /image --packages usr/local/lib/python${PYTHON}/site-packages
 
 FROM python:${PYTHON}-slim

@@ -46,9 +46,9 @@ run: setup ## Start Popwheel on this machine: data in ./data, gRPC on 8081, HTTP
 test: setup ## Run all default tests, folder by folder, and print how long each took
 	@$(BIN)/python tools/run_tests.py
 
-test-compiled: setup build/compiled/made ## Run the tests of units, simulators and servers on compiled modules (needs a C compiler; ARGS="-k codec")
+test-compiled: setup build/compiled/made ## Run the tests of units on compiled modules (needs a C compiler; ARGS="tests/integration")
 	@PYTHONPATH=$(CURDIR)/build/compiled:$(CURDIR) PYTHONSAFEPATH=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile \
-		-o pythonpath="build/compiled . spark" $(or $(ARGS),tests/unit tests/sim tests/integration)
+		-o pythonpath="build/compiled . spark" $(or $(ARGS),tests/unit)
 
 wheel: setup ## Build a wheel with compiled modules for this Python and machine: build/wheels (needs a C compiler)
 	@HATCH_BUILD_HOOK_ENABLE_CUSTOM=true $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \

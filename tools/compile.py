@@ -1,4 +1,4 @@
-"""Compile the way of a message with mypyc: the same modules as machine code, for wheels and images.
+"""Compile the way of a message with mypyc: the same modules as machine code, for wheels.
 
 The source is one: each module runs as it stands where nothing was compiled. docs/decisions/0051-compiled-modules.md
 says why, and what compiled code does otherwise.
@@ -116,7 +116,7 @@ def compile_into(folder: Path) -> int:
 
 
 class CompiledWheel(BuildHookInterface):  # type: ignore[type-arg]  # of its configuration, which is none
-    """Puts compiled modules into a wheel, if `HATCH_BUILD_HOOK_ENABLE_CUSTOM` is set (`make wheel`, `make image`)."""
+    """Puts compiled modules into a wheel, if `HATCH_BUILD_HOOK_ENABLE_CUSTOM` is set (`make wheel`)."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, before the files are collected."""

@@ -6,7 +6,6 @@ the command `popwheel`. Bytecode is in both, because the root file system of a p
 
 import argparse
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -76,7 +75,7 @@ def make_libraries(packages: Path) -> None:
 
 
 def make_code(root: Path, packages: Path, libraries: Path) -> None:
-    """Install the package itself, compiled (`tools/compile.py`), and its command; see that each module can be imported.
+    """Install the package itself and its command, and see that every module of it can be imported.
 
     Args:
         root: of the folder.
@@ -84,7 +83,7 @@ def make_code(root: Path, packages: Path, libraries: Path) -> None:
         libraries: that of the libraries.
     """
     shutil.rmtree(root, ignore_errors=True)
-    _pip(packages, "--no-deps", "--no-build-isolation", str(_SOURCE), HATCH_BUILD_HOOK_ENABLE_CUSTOM="true")
+    _pip(packages, "--no-deps", str(_SOURCE))
     shutil.rmtree(packages / "bin")
     command = root / "usr/local/bin/popwheel"
     command.parent.mkdir(parents=True)
@@ -94,9 +93,9 @@ def make_code(root: Path, packages: Path, libraries: Path) -> None:
     subprocess.run([sys.executable, "-I", "-S", "-c", _IMPORT_ALL, str(libraries), str(packages)], check=True)
 
 
-def _pip(target: Path, *words: str, **variables: str) -> None:
+def _pip(target: Path, *words: str) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
-    subprocess.run([*pip, "--target", str(target), *words], env={**os.environ, **variables}, check=True)
+    subprocess.run([*pip, "--target", str(target), *words], check=True)
 
 
 def main() -> int:
