@@ -428,16 +428,16 @@ class Checker:
                 self._check_overlooked(polled)
 
     def _check_refused(self, polled: Polled) -> None:
-        """L1: while another group hoards, this one is not refused what is left to it: a quarter of all, at the least.
+        """L1: while another group hoards, this one is not refused what is left to it: an eighth of all, at the least.
 
-        What was given in an answer that was lost is held, too, and not seen here.
+        The hoarder may have a half, and the group of the passing topic half of the rest. What was given in an answer that was lost is held, too, and not seen here.
         """
         if self._in_trouble(polled, _HIDDEN_S_MAX) or self._sent_twice:
             return
         given = [each for each in self._history.deliveries if each.group == polled.group]
         held = sum(each.asked_s <= polled.ended_s and not self._was_done(each, polled.began_s) for each in given)
         limit = self._swarm.options.broker.pop.open_messages_max
-        if held < limit // 4 - 1:
+        if held < limit // 8 - 1:
             self._verdict.broke(
                 "L1",
                 f"{polled.client}'s poll of {polled.began_s:.6f} was refused, though {polled.group} held {held} of "

@@ -56,11 +56,12 @@ def run_seed(
     trace.add("sim", "seed", swarm.describe())
     world = World(loop, swarm, trace)
     failing = FailingRecords(swarm.random("failing records"), trace, world.history, only)
+    has_room = not swarm.hoarder  # else there are enough groups that share what is left
     run = _Run(
         *(world, failing, Renewals(world, only is None)),
         has_transactions=transactions.is_on(seed, only),
-        has_operator=steering.is_on(seed, only),
-        has_lite_topics=lite.is_on(seed, only),
+        has_operator=has_room and steering.is_on(seed, only),
+        has_lite_topics=has_room and lite.is_on(seed, only),
     )
     collecting = gc.isenabled()
     gc.disable()  # destructors of what a killed process leaves must not run in the middle
