@@ -2,8 +2,8 @@
 
 import asyncio
 import random
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 
 from services.broker.state.core import BrokerCore
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
@@ -71,16 +71,23 @@ class Recalls:
         waiting = core.pops.waiting(GROUP, TOPIC, None)
         return f"{waiting} messages that were delayed wait" if waiting else ""
 
-    def judge(self, stored: Iterable[StoredMessage]) -> list[str]:
+    def judge(self, stored: Mapping[str, Iterable[StoredMessage]], *, is_calm: bool) -> list[str]:
         """Hold what clients saw against what has become of each message.
 
         Args:
-            stored: all messages in all brokers' logs in the end: those that have fired are in their topic.
+            stored: all messages in each broker's log in the end: those that have fired are in their topic.
+            is_calm: whether no fault struck: else a proxy that hears nothing of a broker has sent a message to another
+                one, too, and each delivers its own.
         """
         broken = [f"S2: {each}" for each in self.history.unexpected]
         fired: dict[str, int] = defaultdict(int)
-        for each in stored:
-            fired[each.message_id] += each.topic == TOPIC
+        for messages in stored.values():
+            here = Counter(each.message_id for each in messages if each.topic == TOPIC)
+            broken += [
+                f"T2: {each} was delivered {count} times by one broker" for each, count in here.items() if count > 1
+            ]
+            for message_id in here:
+                fired[message_id] += 1
         recalls: dict[str, list[Recalled]] = defaultdict(list)
         for recalled in self.history.recalls:
             recalls[recalled.message_id].append(recalled)
@@ -95,7 +102,7 @@ class Recalls:
             tries = [each for each in recalls[message_id] if each.kind == "recall"]
             taken_back = any(each.outcome == "ok" for each in tries)
             unclear = any(each.outcome == "unknown" for each in tries)
-            if sent.outcome == "ok" and fired[message_id] > 1:
+            if is_calm and sent.outcome == "ok" and fired[message_id] > 1:
                 broken.append(f"T2: {message_id} was delivered {fired[message_id]} times")
             if taken_back and fired[message_id]:
                 broken.append(f"T4: {message_id} was taken back and is delivered")

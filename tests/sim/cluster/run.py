@@ -346,7 +346,7 @@ class _Run:
             logs, is_calm = list(records.values()), not self.faults.count
             verdict.violations += self._pledges.judge(logs, self.history, is_lossy=False, is_calm=is_calm)
         if self._recalls is not None:
-            verdict.violations += self._recalls.judge(each for messages in found.values() for each in messages)
+            verdict.violations += self._recalls.judge(found, is_calm=not self.faults.count)
         return verdict
 
     def _check_wakes(self, verdict: Verdict) -> None:
