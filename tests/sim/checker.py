@@ -430,7 +430,8 @@ class Checker:
     def _check_refused(self, polled: Polled) -> None:
         """L1: while another group hoards, this one is not refused what is left to it: an eighth of all, at the least.
 
-        The hoarder may have a half, and the group of the passing topic half of the rest. What was given in an answer that was lost is held, too, and not seen here.
+        The hoarder may have a half, and the group of the passing topic half of the rest. What was given in an answer
+        that was lost is held, too, and not seen here.
         """
         if self._in_trouble(polled, _HIDDEN_S_MAX) or self._sent_twice:
             return
