@@ -69,8 +69,7 @@ def reader(client: Client, kind: Any, group: str, *lite_topics: str, listener: L
 def subscribe(consumer: Any, *lite_topics: str) -> None:
     """Read these, too, as client 5.1.2 has to be used.
 
-    A simple consumer has a quota of 0 until its settings have come, which it does not wait for. Each letter of a name
-    is sent as a name, and the whole set after that right.
+    A simple consumer has a quota of 0 until its settings have come, which it does not wait for.
     """
     until = time.monotonic() + PATIENCE_S
     for each in lite_topics:
@@ -82,7 +81,6 @@ def subscribe(consumer: Any, *lite_topics: str) -> None:
                 if time.monotonic() > until:
                     raise
                 threading.Event().wait(0.05)
-    consumer.subscribe_lite_all()
 
 
 def send(producer: Any, lite_topic: str | None, body: str) -> None:
