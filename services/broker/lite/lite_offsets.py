@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from services.broker.lite.lite_pops import LitePops
 from services.broker.names.own_topics import OwnTopics
 from services.broker.pop.pops import Pops
-from services.broker.progress.check_point import RESET, CheckPoint, OffsetCommit, encode_ack
+from services.broker.progress.check_point import RESET, CheckPoint, OffsetCommit, ack_record
 from services.broker.progress.pop_state import PopState
 from services.broker.records.record import Record, RecordKind
 from services.broker.store.consume_queue import ConsumeQueue
@@ -88,10 +88,7 @@ class LiteOffsets:
                 for check_point, index in line.members.values():
                     given_out[check_point] = given_out.get(check_point, 0) | 1 << index
         records = [Record(RecordKind.OFFSET, revive, 0, each.encode(), origin=RESET) for each in commits]
-        records += [
-            Record(RecordKind.ACK, revive, each.revive_queue, encode_ack(each.id, bits))
-            for each, bits in given_out.items()
-        ]
+        records += [ack_record(revive, each.id, bits) for each, bits in given_out.items()]
         self._store.put(records)
         for queue, offset in offsets.items():
             buffer.reset(group, queue, offset)

@@ -306,8 +306,7 @@ class PopMachine(RuleBasedStateMachine):
 
     @rule(topic=SOME_TOPIC)
     def delete_topic(self, topic: str) -> None:
-        """And make it again."""
-        # What was copied for retention ends with its topic, as it would not lapse.
+        """And make it again. What was copied for retention ends with its topic, as it would not lapse."""
         copied = {each.id for each in self.world.core.state.table.lasting_of(topic)}
         self.world.delete_topic(topic)
         self.world.add_topic(topic, TOPICS[topic])
