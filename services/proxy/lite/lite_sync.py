@@ -14,7 +14,7 @@ from functools import partial
 import structlog
 
 from services.common.clock import Clock
-from services.common.contract.names import Use
+from services.common.contract.names import LITE_TOPIC_LENGTH_MAX, Use
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, LiteSubscriptionAction, OffsetOption
 from services.common.pb.apache.rocketmq.v2.service_pb2 import SyncLiteSubscriptionRequest, SyncLiteSubscriptionResponse
@@ -299,16 +299,17 @@ def _request(reader: Reader, action: broker.LiteAction.ValueType) -> broker.Sync
 def _names_of(call: Call, request: SyncLiteSubscriptionRequest) -> list[str]:
     """The lite topics that a client names.
 
-    The Python client (5.1.2) adds and removes one at a time, and sends each character of its name by itself.
+    The Python client (5.1.2) adds and removes one at a time, and sends each character of its name by itself. Nothing
+    tells that from names of one letter, so both are taken. Its next whole set, half a minute later, is right.
     """
     names = list(request.lite_topic_set)
-    is_spelt = (
+    may_be_spelt = (
         request.action in (LiteSubscriptionAction.PARTIAL_ADD, LiteSubscriptionAction.PARTIAL_REMOVE)
-        and len(names) > 1
+        and 1 < len(names) <= LITE_TOPIC_LENGTH_MAX
         and call.metadata.get("x-mq-language") == "PYTHON"
         and all(len(each) == 1 for each in names)
     )
-    return ["".join(names)] if is_spelt else names
+    return list(dict.fromkeys((*names, "".join(names)))) if may_be_spelt else names
 
 
 def _check(topic: Topic, request: SyncLiteSubscriptionRequest, names: Sequence[str], names_max: int) -> None:
